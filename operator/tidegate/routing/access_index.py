@@ -1,6 +1,7 @@
-"""The ModelAccesses by what they refer to, so that a change among ten thousand finds those that it is about.
+"""An index of ModelAccesses by what they refer to, so that a change finds the accesses that depend on it.
 
-Whatever else the routing of an access comes to depend on belongs in here: the controllers' wake-ups and the xDS servers' snapshots both go by it.
+Everything that the routing of an access depends on belongs in here: both the controllers' queues and the xDS servers'
+snapshots use it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ _U = TypeVar("_U")
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What one access refers to: Inferences, Secrets and an issuer's address that it names, what its pipelines call besides, and hosts that it wants."""
+    """What one access refers to.
+
+    `inferences`, `secrets` and `addresses` (of token issuers) are named by the spec; `features` and `accesses` by its pipelines.
+    `hosts` are those that the spec claims.
+    """
 
     inferences: frozenset[ObjectKey] = frozenset()
     features: frozenset[ObjectKey] = frozenset()
@@ -33,7 +38,7 @@ _NONE: Final = _References()
 
 
 class AccessIndex:
-    """Who refers to what, as of the last `put` of each access."""
+    """The accesses by what they refer to, as of the last `put` of each."""
 
     def __init__(self) -> None:
         self._references: dict[ObjectKey, _References] = {}
@@ -45,7 +50,10 @@ class AccessIndex:
         self._by_address: defaultdict[str, set[ObjectKey]] = defaultdict(set)
 
     def put(self, key: ObjectKey, access: ModelAccess | None) -> frozenset[ObjectKey]:
-        """Takes the newest of the access under `key`, None when there is none; returns the others that want a host which it wants or wanted."""
+        """Update the entry of `key`, or delete it for None; return the other accesses that claim one of its hosts.
+
+        Its hosts are those that it claims or claimed before.
+        """
         before, now = self._references.pop(key, _NONE), _NONE if access is None else _references(access)
         if access is not None:
             self._references[key] = now
@@ -61,31 +69,31 @@ class AccessIndex:
         return frozenset(contested - {key})
 
     def using(self, inference: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Those that send traffic to an Inference, or would if it existed."""
+        """Return the accesses that send traffic to an Inference, or would if it existed."""
         return tuple(sorted(self._by_inference.get(inference, ())))
 
     def looking_up(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Those with a pipeline that asks a FeatureCompute, or would if it existed."""
+        """Return the accesses with a pipeline that uses a FeatureCompute, or would if it existed."""
         return tuple(sorted(self._by_features.get(features, ())))
 
     def calling(self, access: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Those with a pipeline that calls another access, or would if it existed."""
+        """Return the accesses with a pipeline that calls another access, or would if it existed."""
         return tuple(sorted(self._by_access.get(access, ())))
 
     def checking_with(self, secret: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Those that let callers in by a Secret, or would if it existed."""
+        """Return the accesses that authenticate callers by a Secret, or would if it existed."""
         return tuple(sorted(self._by_secret.get(secret, ())))
 
     def checking_at(self, address: str) -> tuple[ObjectKey, ...]:
-        """Those that let callers in by the keys at an issuer's address."""
+        """Return the accesses that authenticate callers by the keys at an issuer's address."""
         return tuple(sorted(self._by_address.get(address, ())))
 
     def rivals(self, access: ModelAccess) -> tuple[ObjectKey, ...]:
-        """The others that want a host of `access`."""
+        """Return the other accesses that claim a host of `access`."""
         if not access.spec.hosts:
             return ()
-        wanting = {key for host in access.spec.hosts for key in self._by_host.get(host, ())}
-        return tuple(sorted(wanting - {access.key}))
+        claimants = {key for host in access.spec.hosts for key in self._by_host.get(host, ())}
+        return tuple(sorted(claimants - {access.key}))
 
 
 def _references(access: ModelAccess) -> _References:
@@ -95,8 +103,12 @@ def _references(access: ModelAccess) -> _References:
     pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
     return _References(
         inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inferences),
-        features=frozenset(ObjectKey(namespace, one.features) for one in pipelines if one.features),
-        accesses=frozenset(ObjectKey(namespace, name) for one in pipelines for name in one.accesses),
+        features=frozenset(
+            ObjectKey(namespace, pipeline.features) for pipeline in pipelines if pipeline.features
+        ),
+        accesses=frozenset(
+            ObjectKey(namespace, name) for pipeline in pipelines for name in pipeline.accesses
+        ),
         hosts=frozenset(access.spec.hosts),
         secrets=frozenset(ObjectKey(namespace, name) for name in (auth.secrets if auth is not None else ())),
         addresses=frozenset({address} if address is not None else ()),
@@ -104,7 +116,7 @@ def _references(access: ModelAccess) -> _References:
 
 
 def move(index: defaultdict[_T, set[_U]], key: _U, before: Iterable[_T], now: Iterable[_T]) -> None:
-    """Has `key` stand under all of `now`, where it stood under all of `before`."""
+    """Move `key` in `index` from every value of `before` to every value of `now`."""
     for value in before:
         index[value].discard(key)
         if not index[value]:

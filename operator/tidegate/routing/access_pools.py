@@ -1,6 +1,7 @@
-"""The pools that one ModelAccess has for itself: limits, ejection, fallback, mirrors and the counters of a release belong to Envoy's clusters, and no other access may feel them.
+"""The pools that one ModelAccess has for itself.
 
-An access that asks for none of these uses the pools that everybody uses.
+Limits, ejection, fallback, mirrors and the counters of a release belong to Envoy's clusters, and must not affect other accesses.
+An access without these settings uses the shared pools.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from tidegate.routing.ir import AccessPoolKey, Ejection, Limits, Pool, PoolKey, 
 
 _NO_PROTECTION: Final = Protection()
 
-# A mirror that is slow or broken holds no more than this of the gateway's memory and connections.
+# The most that a slow or broken mirror can use of the gateway's memory and connections.
 SHADOW_LIMITS: Final = Limits(concurrent=64, pending=64)
 
 
 class AccessPools:
-    """Chooses the pool for every use of an Inference by one access, and collects those that are its own."""
+    """Selects the pool for every use of an Inference by one access, and collects those that are its own."""
 
     def __init__(self, access: ModelAccess) -> None:
         self._access = access
@@ -33,19 +34,19 @@ class AccessPools:
 
     @property
     def limits(self) -> Limits | None:
-        """What each of its targets may have under way."""
+        """Limits of each of its targets."""
         return self._limits
 
     @property
     def own(self) -> tuple[Pool, ...]:
-        """The pools of its own that were chosen so far, by name."""
+        """Pools of its own that were selected so far, by name."""
         return tuple(pool for _, pool in sorted(self._own.items()))
 
     def target(self, route: Route, backend: Backend, fallback: Backend | None) -> PoolKey:
-        """The pool of a target of `route`, with `fallback` behind it.
+        """Return the pool of a target of `route`, with `fallback` behind it.
 
         On the route of a release each target has one of its own, since Envoy counts by cluster.
-        What is still being judged has nothing behind it: the fallback's answers would be counted as its own.
+        The candidate of a release has no fallback: its answers would be counted as those of the candidate.
         """
         role = PoolRole.RELEASE if release.is_released(self._access, route) else PoolRole.TARGET
         if release.is_candidate(self._access, route, backend.key.name):
@@ -53,11 +54,11 @@ class AccessPools:
         return self._target(role, backend, fallback, retry_budget(route))
 
     def left_over(self, backend: Backend) -> PoolKey:
-        """The pool for what a route that is gone still asks of `backend`."""
+        """Return the pool for the calls to `backend` of pods whose route is gone."""
         return self._target(PoolRole.TARGET, backend, None, None)
 
     def mirror(self, backend: Backend) -> PoolKey:
-        """The pool that takes the copies for `backend`."""
+        """Return the pool that receives the mirrored requests for `backend`."""
         key = self._key(PoolRole.SHADOW, backend, None)
         self._add(key, _pool(key, backend, SHADOW_LIMITS, None), None)
         return key
@@ -69,7 +70,7 @@ class AccessPools:
         if role is PoolRole.TARGET and fallback is None and self._limits is None and ejection is None:
             return backend.key
         key = self._key(role, backend, fallback)
-        # Nothing stands behind a target without a pod: its routes lead to the fallback itself.
+        # A target without a pod needs no fallback in its cluster: its routes lead to the fallback itself.
         behind = fallback.distinct_endpoints if fallback is not None and backend.endpoints else ()
         pool = _pool(key, backend, self._limits, ejection)
         self._add(key, replace(pool, fallback=behind), budget)
@@ -80,10 +81,13 @@ class AccessPools:
         return AccessPoolKey(role, self._access.key, backend.key.name, behind)
 
     def _add(self, key: AccessPoolKey, pool: Pool, budget: int | None) -> None:
-        """Several routes may use one pool; the largest of their retry budgets counts."""
+        """Add a pool; of the retry budgets of several routes the largest counts."""
         before = self._own[key].retry_budget_percent if key in self._own else None
         self._own[key] = replace(
-            pool, retry_budget_percent=max((b for b in (before, budget) if b is not None), default=None)
+            pool,
+            retry_budget_percent=max(
+                (percent for percent in (before, budget) if percent is not None), default=None
+            ),
         )
 
     def _ejection(self, fallback: Backend | None) -> Ejection | None:
@@ -105,5 +109,5 @@ def _limits(protection: Protection) -> Limits | None:
 
 
 def retry_budget(route: Route) -> int | None:
-    """The budget that a route gives its retries, in percent; None where it asks for none."""
+    """Return the retry budget of a route in percent; None if it does not retry."""
     return route.retry.budget_percent if route.retry is not None and route.retry.attempts else None

@@ -1,4 +1,4 @@
-"""What becomes of one ModelAccess: which of its targets count, with which weight, and what is left out and why.
+"""The plan for one ModelAccess: which of its targets are used, with which weights, and what is left out and why.
 
 It depends on the access, its targets and the owners of its hosts, so no other access can change it.
 """
@@ -49,7 +49,7 @@ from tidegate.routing.sticky import Share, intervals
 
 @dataclass(frozen=True, slots=True)
 class PlannedTarget:
-    """One target as the proxies will see it: for status.routes."""
+    """One target as the proxies get it, for status.routes."""
 
     inference: str
     weight: int
@@ -58,7 +58,7 @@ class PlannedTarget:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMirror:
-    """One mirror as the proxies will see it: for status.routes."""
+    """One mirror as the proxies get it, for status.routes."""
 
     inference: str
     percent: int
@@ -67,7 +67,7 @@ class PlannedMirror:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFallback:
-    """The fallback as the proxies will see it; `serving`: it answers for targets without a pod."""
+    """The fallback as the proxies get it, for status.routes; `serving`: it answers for targets without a pod."""
 
     inference: str
     serving: bool
@@ -76,7 +76,7 @@ class PlannedFallback:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRoute:
-    """One route as the proxies will see it: for status.routes."""
+    """One route as the proxies get it, for status.routes."""
 
     name: str
     targets: tuple[PlannedTarget, ...]
@@ -87,7 +87,7 @@ class PlannedRoute:
 
 @dataclass(frozen=True, slots=True)
 class AccessPlan:
-    """What becomes of one ModelAccess."""
+    """The routing of one ModelAccess."""
 
     access: ObjectKey
     uid: str
@@ -96,13 +96,13 @@ class AccessPlan:
     routes: tuple[PlannedRoute, ...]
     refusals: tuple[Refusal, ...]
     pools: tuple[Pool, ...] = ()
-    """Those that no other access uses."""
+    """The pools that no other access uses."""
     parts_host: VirtualHost | None = None
-    """Where its pipelines call Inferences."""
+    """The host at which its pipelines call Inferences."""
 
     @property
     def unavailable(self) -> str | None:
-        """Why the first route that cannot answer cannot; None when every route can."""
+        """Reason of the first route that cannot answer; None if every route can."""
         return next((rule.unavailable for rule in self.host.rules if rule.unavailable is not None), None)
 
 
@@ -111,25 +111,26 @@ def plan_access(
     backends: Mapping[BackendKey, Backend],
     owners: Mapping[str, ObjectKey],
     credentials: Credentials | None,
-    left: Sequence[Backend] = (),
+    leftovers: Sequence[Backend] = (),
 ) -> AccessPlan:
-    """What becomes of `access`; `owners` says to whom each host belongs (hosts.claim), `left` what pipelines.left_over does.
+    """Plan the routing of `access`.
 
-    Without `credentials`, the plan is that of a process that may not see them: it says nothing about them, and lets nobody in.
+    `owners` has the owner of each host (hosts.claim), `leftovers` the result of pipelines.left_over.
+    Without `credentials`, the plan is for a process that may not read them: it has no refusals about them, and admits no caller.
     """
     key = access.key
     references = References.of(access, backends)
     pools = AccessPools(access)
-    planned = [
+    route_plans = [
         _plan_route(access, route, references, pools)
         if route.pipeline is None
         else _plan_pipeline(access, route, references, pools, backends.get(pipeline_key(key, route.name)))
         for route in access.spec.routes
     ]
-    inside = parts_host(access, backends, pools, left)
-    callers = plan_guard(access, credentials)
-    rules = tuple(one.rule for one in planned if one.rule is not None)
-    won = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)
+    pipeline_host = parts_host(access, backends, pools, leftovers)
+    guard_plan = plan_guard(access, credentials)
+    rules = tuple(route_plan.rule for route_plan in route_plans if route_plan.rule is not None)
+    own_hosts = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)
     return AccessPlan(
         access=key,
         uid=access.metadata.uid,
@@ -137,34 +138,34 @@ def plan_access(
         host=VirtualHost(
             name=str(HostKey(HostKind.ACCESS, key)),
             title=f"ModelAccess {key}",
-            hosts=(hosts.access_host(key), *won),
-            rules=tuple(_shut(rule, access) for rule in rules) if callers.closed else rules,
+            hosts=(hosts.access_host(key), *own_hosts),
+            rules=tuple(_shut(rule, access) for rule in rules) if guard_plan.closed else rules,
             rate=_rate(access),
-            guard=None if callers.closed else callers.guard,
+            guard=None if guard_plan.closed else guard_plan.guard,
         ),
-        routes=tuple(one.route for one in planned if one.rule is not None),
+        routes=tuple(route_plan.route for route_plan in route_plans if route_plan.rule is not None),
         refusals=(
             *hosts.refuse(access, owners),
-            *(refusal for one in planned for refusal in one.refusals),
-            *callers.refusals,
+            *(refusal for route_plan in route_plans for refusal in route_plan.refusals),
+            *guard_plan.refusals,
         ),
-        pools=(*pools.own, *(one.pool for one in planned if one.pool is not None)),
-        parts_host=inside,
+        pools=(*pools.own, *(route_plan.pool for route_plan in route_plans if route_plan.pool is not None)),
+        parts_host=pipeline_host,
     )
 
 
 def _shut(rule: RouteRule, access: ModelAccess) -> RouteRule:
-    """`rule` for nobody: there is nothing to tell callers apart by."""
-    why = (
+    """Return `rule` answering 503 to every request: callers cannot be authenticated."""
+    message = (
         f"ModelAccess {access.key}: its callers cannot be checked; "
         f"see kubectl -n {access.key.namespace} describe modelaccess {access.key.name}"
     )
-    return replace(rule, unavailable=why)
+    return replace(rule, unavailable=message)
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One route: for the proxies (None: left out), for the status, and what is refused of it."""
+    """The plan of one route: its rule (None: left out), its status and its refusals."""
 
     rule: RouteRule | None
     route: PlannedRoute
@@ -174,18 +175,18 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A target that can be used; `weight` is the one in effect, `asked` the one that it has when all have pods."""
+    """A target that can be used; `weight` is in effect now, `full_weight` if all targets had pods."""
 
     backend: Backend
     pool: PoolKey
-    asked: int
+    full_weight: int
     weight: int
     borrows: bool
-    """Whether it may answer in place of a target without a pod."""
+    """Whether it may answer instead of a target without a pod."""
 
     @property
     def awake(self) -> bool:
-        """Whether it has a pod."""
+        """Return whether it has a pod."""
         return bool(self.backend.endpoints)
 
 
@@ -195,43 +196,48 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
         return _Planned(None, PlannedRoute(route.name, ()), unfit)
     refusals: list[Refusal] = []
 
-    def usable(part: str, inference: str) -> Backend | None:
-        found = references.find(route, part, inference)
-        if isinstance(found, Refusal):
-            refusals.append(found)
+    def find_backend(part: str, inference: str) -> Backend | None:
+        result = references.find(route, part, inference)
+        if isinstance(result, Refusal):
+            refusals.append(result)
             return None
-        return found
+        return result
 
-    named = sorted(route.targets, key=lambda target: target.inference)
-    found = [usable("targets", one.inference) or _kept(access, route, one.inference) for one in named]
-    mirrors = [(mirror.percent, usable("mirror", mirror.inference)) for mirror in route.mirror]
-    fallback = usable("fallback", route.fallback.inference) if route.fallback else None
-    targets = _weigh(access, route, [one for one in found if one], fallback, pools)
-    # Chosen even when it is not needed, so that its cluster is there when it is.
-    behind = pools.target(route, fallback, None) if fallback else None
-    stand_in = behind if fallback is not None and fallback.endpoints else None
+    sorted_targets = sorted(route.targets, key=lambda target: target.inference)
+    backends = [
+        find_backend("targets", target.inference) or _kept(access, route, target.inference)
+        for target in sorted_targets
+    ]
+    mirrors = [(mirror.percent, find_backend("mirror", mirror.inference)) for mirror in route.mirror]
+    fallback = find_backend("fallback", route.fallback.inference) if route.fallback else None
+    targets = _weigh(access, route, [backend for backend in backends if backend], fallback, pools)
+    # Selected even while it is not needed, so that its cluster exists by the time it is.
+    fallback_pool = pools.target(route, fallback, None) if fallback else None
+    stand_in = fallback_pool if fallback is not None and fallback.endpoints else None
     admission = admissions(access).get(route.name)
-    rescue = (
+    fallback_targets = (
         (WeightedBackend(stand_in, 1, admission),) if stand_in is not None and not _anyone(targets) else ()
     )
-    serving = stand_in is not None and any(one.weight and not one.awake for one in targets)
+    serving = stand_in is not None and any(target.weight and not target.awake for target in targets)
     rule = RouteRule(
         name=route.name,
         headers=_header_tests(route),
-        targets=rescue or _arrange(access, route, targets, stand_in),
+        targets=fallback_targets or _arrange(access, route, targets, stand_in),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
-        unavailable=None if rescue or _anyone(targets) else _why_nobody(access, route),
-        sticky=_user(route.sticky) if route.sticky and not rescue else None,
+        unavailable=None if fallback_targets or _anyone(targets) else _why_nobody(access, route),
+        sticky=_user(route.sticky) if route.sticky and not fallback_targets else None,
         mirrors=tuple(
-            MirroredBackend(pools.mirror(one), percent) for percent, one in mirrors if one and one.endpoints
+            MirroredBackend(pools.mirror(backend), percent)
+            for percent, backend in mirrors
+            if backend and backend.endpoints
         ),
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
         counted=release.is_released(access, route),
     )
     return _Planned(
         rule,
-        _planned_route(route, targets, mirrors, fallback, replaced=bool(rescue), serving=serving),
+        _planned_route(route, targets, mirrors, fallback, replaced=bool(fallback_targets), serving=serving),
         tuple(refusals),
     )
 
@@ -239,11 +245,11 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
 def _plan_pipeline(
     access: ModelAccess, route: Route, references: References, pools: AccessPools, backend: Backend | None
 ) -> _Planned:
-    """A route whose pods call models in turn; it is left out only where no request could name it, or match it."""
+    """Plan a route that a pipeline answers; it is left out only if no request could match it or name its model."""
     unfit = (*_unfit_patterns(access, route), *references.misnamed(route))
     if unfit or route.pipeline is None:
         return _Planned(None, PlannedRoute(route.name, ()), unfit)
-    found = [references.find_part(route, name) for name in sorted(route.pipeline.inferences)]
+    results = [references.find_part(route, name) for name in sorted(route.pipeline.inferences)]
     parts = planned_parts(access, route.pipeline, references.backends)
     key = pipeline_key(access.key, route.name)
     rule = RouteRule(
@@ -258,18 +264,22 @@ def _plan_pipeline(
     return _Planned(
         rule,
         PlannedRoute(route.name, (), parts=parts),
-        tuple(one for one in found if isinstance(one, Refusal)),
+        tuple(result for result in results if isinstance(result, Refusal)),
         pipeline_pool(route, key, backend, pools),
     )
 
 
 def _weigh(
-    access: ModelAccess, route: Route, found: Sequence[Backend], fallback: Backend | None, pools: AccessPools
+    access: ModelAccess,
+    route: Route,
+    backends: Sequence[Backend],
+    fallback: Backend | None,
+    pools: AccessPools,
 ) -> list[_Target]:
-    """The targets with their weights in effect: who has no pod takes no share, as long as another one may take it."""
-    awake = {backend.key.name for backend in found if backend.endpoints}
+    """Return the targets with their weights in effect: one without a pod gets none while another can take its share."""
+    awake = {backend.key.name for backend in backends if backend.endpoints}
     released = release.is_released(access, route)
-    asked = weights = _weights(release.in_effect(access, route))
+    full_weights = weights = _weights(release.in_effect(access, route))
     if released:
         weights = _weights(release.in_effect(access, route, awake))
     elif len(awake) < len(weights) and any(weights[name] for name in awake):
@@ -278,16 +288,16 @@ def _weigh(
         _Target(
             backend,
             pools.target(route, backend, fallback),
-            asked[backend.key.name],
+            full_weights[backend.key.name],
             weights[backend.key.name],
             borrows=not (released and access.spec.release and access.spec.release.target == backend.key.name),
         )
-        for backend in found
+        for backend in backends
     ]
 
 
 def _kept(access: ModelAccess, route: Route, inference: str) -> Backend | None:
-    """A stable target of a release that cannot be used: its share is nobody else's, so it stays, without a pod."""
+    """Return a stable target of a release that cannot be used as one without a pod, so that it keeps its share."""
     stable = {target.inference for target in access.spec.stable_targets}
     if not release.is_released(access, route) or inference not in stable:
         return None
@@ -305,31 +315,41 @@ def _anyone(targets: Sequence[_Target]) -> bool:
 def _arrange(
     access: ModelAccess, route: Route, targets: Sequence[_Target], stand_in: PoolKey | None
 ) -> tuple[WeightedBackend, ...]:
-    """The targets as the proxies get them: by weight, or as intervals of users; `stand_in` for those without a pod."""
+    """Return the targets as the proxies get them: by weight, or as intervals of users.
+
+    `stand_in` answers for targets without a pod.
+    """
     pools = {
-        one.backend.key.name: stand_in if stand_in and one.weight and not one.awake else one.pool
-        for one in targets
+        target.backend.key.name: stand_in if stand_in and target.weight and not target.awake else target.pool
+        for target in targets
     }
     admission = admissions(access).get(route.name)
 
-    judged = {one.pool for one in targets if release.is_candidate(access, route, one.backend.key.name)}
+    candidate_pools = {
+        target.pool for target in targets if release.is_candidate(access, route, target.backend.key.name)
+    }
 
-    def sent(inference: str, weight: int) -> WeightedBackend:
-        """With no admission control for the pods that are still being judged, so that their failures are seen and not prevented."""
+    def to_weighted(inference: str, weight: int) -> WeightedBackend:
+        # Without admission control for the candidate of a release, so that its failures are seen and not prevented.
         pool = pools[inference]
-        return WeightedBackend(pool, weight, None if pool in judged else admission)
+        return WeightedBackend(pool, weight, None if pool in candidate_pools else admission)
 
     if route.sticky is None or not _anyone(targets):
-        return tuple(sent(one.backend.key.name, one.weight) for one in targets)
-    # Whoever takes everything and has no pod has no interval to lend by; then what is in effect is the line.
-    lent = any(one.asked and one.awake for one in targets)
+        return tuple(to_weighted(target.backend.key.name, target.weight) for target in targets)
+    # Intervals are lent only to targets with a pod and a weight of their own; without any, the weights in effect make the line.
+    has_borrowers = any(target.full_weight and target.awake for target in targets)
     line = intervals(
         [
-            Share(one.backend.key.name, one.asked if lent else one.weight, one.awake, one.borrows)
-            for one in targets
+            Share(
+                target.backend.key.name,
+                target.full_weight if has_borrowers else target.weight,
+                target.awake,
+                target.borrows,
+            )
+            for target in targets
         ]
     )
-    return tuple(sent(interval.name, interval.length) for interval in line)
+    return tuple(to_weighted(interval.name, interval.length) for interval in line)
 
 
 def _planned_route(
@@ -350,16 +370,19 @@ def _planned_route(
             for target in targets
         ),
         mirrors=tuple(
-            PlannedMirror(one.key.name, percent if one.endpoints else 0, len(one.endpoints))
-            for percent, one in mirrors
-            if one
+            PlannedMirror(backend.key.name, percent if backend.endpoints else 0, len(backend.endpoints))
+            for percent, backend in mirrors
+            if backend
         ),
         fallback=PlannedFallback(fallback.key.name, serving, len(fallback.endpoints)) if fallback else None,
     )
 
 
 def _unfit_patterns(access: ModelAccess, route: Route) -> list[Refusal]:
-    """The expressions of `route` that Envoy would not take; it would refuse everybody's routes along with them."""
+    """Return refusals for the expressions of `route` that Envoy would reject.
+
+    Envoy rejects the whole response, so the routes of other accesses in it would be lost too.
+    """
     return [
         Refusal(
             access.key,

@@ -1,7 +1,7 @@
-"""Which requests of a ModelAccess are refused before an overloaded target: from which share of failures on, by the value of their route.
+"""The limits of admission control for the routes of a ModelAccess, by the value of each route.
 
-A route counts its own requests to each of its targets. The lowest value begins to refuse at `maxFailurePercent`, the
-highest at four fifths, and those between in equal ratios: refusing the low ones relieves the target before it comes to the others.
+A route counts its own requests to each of its targets. The lowest value begins to reject at `maxFailurePercent`, the
+highest at four fifths, and those between in equal ratios: rejecting low values relieves the target before higher ones are rejected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.routing.ir import Admission
 
 MOST_PERCENT: Final = 80.0
-"""Of the highest value: it is not to be refused for what lower ones do, but a target that answers nobody is left alone."""
-
+"""The limit of the highest value: failures of lower values do not reach it, but it still relieves a target that answers nothing."""
 
 _DEFAULT: Final = "1.0"
 
 
 def admissions(access: ModelAccess) -> Mapping[str, Admission]:
-    """By route; empty where none was asked for."""
+    """Return the limit of each route by name; empty if the access has no admission control."""
     control = access.spec.protection.admission_control if access.spec.protection is not None else None
     if control is None:
         return {}

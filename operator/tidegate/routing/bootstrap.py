@@ -1,4 +1,4 @@
-"""The file that an Envoy gateway starts with: where its xDS server is, and nothing about the models.
+"""The bootstrap file of an Envoy gateway: the address of its xDS server, and nothing about the models.
 
 `python -m tidegate.routing.bootstrap` prints the chart's; `--service-node` on Envoy's command line names the proxy.
 """
@@ -15,10 +15,10 @@ import yaml
 
 XDS_CLUSTER: Final = "tidegate-xds"
 XDS_SERVER_NAME: Final = "tidegate-xds"
-"""The DNS name in the xDS servers' certificate, whatever host they are reached at."""
+"""The DNS name in the xDS servers' certificate, at any address."""
 
 COLLECTOR_CLUSTER: Final = "tidegate-collector"
-"""The receiver of spans, where there is one. No route leads there."""
+"""The cluster of the receiver of spans, if there is one. No route leads to it."""
 
 _CERTIFICATE: Final = "xds-certificate"
 _AUTHORITY: Final = "xds-authority"
@@ -27,16 +27,19 @@ _TYPE: Final = "type.googleapis.com/"
 _AUTHORIZATION: Final = "collector-authorization"
 _PROMETHEUS_PATH: Final = "/stats/prometheus"
 _READY_PATH: Final = "/ready"
-# The same figures with times in full resolution, which a release is judged by.
+# The same statistics with times in full resolution, for the analysis of a release.
 STATS_PATH: Final = "/stats"
 
-# Without routes a gateway is not ready, however long its xDS server is away: by default it gives up waiting after 15 s.
+# Without routes a gateway must not become ready; by default it stops waiting for the xDS server after 15 s.
 _ADS: Final = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Folders on the gateway: `keys` holds ca.crt, tls.crt and tls.key, `secrets` what `secrets()` makes to name them."""
+    """Folders on the gateway.
+
+    `keys` has ca.crt, tls.crt and tls.key, `secrets` the SDS files that `secrets()` makes.
+    """
 
     keys: str
     secrets: str
@@ -44,9 +47,10 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSettings:
-    """Addresses of one gateway. Ports are 1 to 65535; `metrics_port` None leaves the metrics listener out.
+    """Addresses and limits of one gateway.
 
-    `tls` has it show a certificate to its xDS server, and ask for the server's.
+    Ports are 1 to 65535; `metrics_port` None leaves the metrics listener out.
+    `tls` makes it show a certificate to its xDS server, and verify the server's.
     `memory_bytes` is the heap at which the gateway is full: about three quarters of the container's limit.
     """
 
@@ -62,7 +66,10 @@ class BootstrapSettings:
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
-    """The receiver of spans, and files of the gateway: `authorities` for TLS, `authorization` for the header of that name."""
+    """The receiver of spans, and files on the gateway.
+
+    `authorities` is for TLS, `authorization` is the content of the header of that name.
+    """
 
     host: str
     port: int
@@ -71,9 +78,9 @@ class CollectorSettings:
 
 
 def collector(settings: CollectorSettings) -> dict[str, object]:
-    """What a gateway's bootstrap has besides, as Envoy's --config-yaml: the cluster that spans go to.
+    """Return the addition to a gateway's bootstrap (Envoy's --config-yaml) with the cluster that receives spans.
 
-    It comes with the gateway and not by xDS, since a file that it names and that is not there would be a NACK.
+    It is part of the bootstrap and not of xDS, since a resource that names a missing file would be a NACK.
     """
     cluster: dict[str, object] = {
         "name": COLLECTOR_CLUSTER,
@@ -81,7 +88,7 @@ def collector(settings: CollectorSettings) -> dict[str, object]:
         "connect_timeout": "2s",
         "dns_lookup_family": "V4_PREFERRED",
         "load_assignment": _load_assignment(COLLECTOR_CLUSTER, settings.host, settings.port),
-        # Spans that nobody takes must not wait in the proxy.
+        # Spans must not queue in the proxy while the collector is away.
         "circuit_breakers": {"thresholds": [{"max_pending_requests": 16, "max_requests": 16}]},
     }
     if settings.authorities:
@@ -113,7 +120,7 @@ def _collector_tls(settings: CollectorSettings) -> dict[str, object]:
 
 
 def _shows_authorization() -> dict[str, object]:
-    """Puts the header Authorization onto all that goes to a cluster, from a secret of the bootstrap."""
+    """Return protocol options that add the header Authorization to all requests, from a secret of the bootstrap."""
     generic = f"{_TYPE}envoy.extensions.http.injected_credentials.generic.v3.Generic"
     injector = {
         "@type": f"{_TYPE}envoy.extensions.filters.http.credential_injector.v3.CredentialInjector",
@@ -136,7 +143,7 @@ def _shows_authorization() -> dict[str, object]:
 
 
 def bootstrap(settings: BootstrapSettings) -> dict[str, object]:
-    """Envoy's bootstrap as the mapping that its YAML holds."""
+    """Return Envoy's bootstrap as the mapping in its YAML."""
     static: dict[str, object] = {"clusters": [_xds_cluster(settings)]}
     if settings.metrics_port is not None:
         static = {
@@ -157,7 +164,7 @@ def bootstrap(settings: BootstrapSettings) -> dict[str, object]:
                     {
                         "envoy_grpc": {
                             "cluster_name": XDS_CLUSTER,
-                            # Seconds without an xDS server cost nothing; minutes after it is back would.
+                            # Seconds without an xDS server do no harm; minutes of backoff after it is back would.
                             "retry_policy": {
                                 "retry_back_off": {"base_interval": "0.25s", "max_interval": "5s"}
                             },
@@ -175,13 +182,16 @@ def bootstrap(settings: BootstrapSettings) -> dict[str, object]:
 
 
 def render(settings: BootstrapSettings) -> str:
-    """The bootstrap as YAML."""
+    """Return the bootstrap as YAML."""
     header = "# Generated by python -m tidegate.routing.bootstrap; do not edit.\n"
     return header + yaml.safe_dump(bootstrap(settings), sort_keys=False, width=110)
 
 
 def secrets(keys: str) -> dict[str, dict[str, object]]:
-    """Files by name, for Envoy to read its certificate and its authority by (SDS), and again when they change in folder `keys`."""
+    """Return SDS files by name, from which Envoy reads its certificate and its authority.
+
+    Envoy reads them again when folder `keys` changes.
+    """
     watched = {"watched_directory": {"path": keys}}
     certificate = {
         "certificate_chain": {"filename": f"{keys}/tls.crt"},
@@ -191,12 +201,12 @@ def secrets(keys: str) -> dict[str, dict[str, object]]:
     authority = {"trusted_ca": {"filename": f"{keys}/ca.crt"}, "match_typed_subject_alt_names": [server]}
     secret = f"{_TYPE}envoy.extensions.transport_sockets.tls.v3.Secret"
 
-    def file(name: str, kind: str, fields: Mapping[str, object]) -> dict[str, object]:
+    def sds_file(name: str, kind: str, fields: Mapping[str, object]) -> dict[str, object]:
         return {"resources": [{"@type": secret, "name": name, kind: {**fields, **watched}}]}
 
     return {
-        _CERTIFICATE: file(_CERTIFICATE, "tls_certificate", certificate),
-        _AUTHORITY: file(_AUTHORITY, "validation_context", authority),
+        _CERTIFICATE: sds_file(_CERTIFICATE, "tls_certificate", certificate),
+        _AUTHORITY: sds_file(_AUTHORITY, "validation_context", authority),
     }
 
 
@@ -238,7 +248,7 @@ def _xds_cluster(settings: BootstrapSettings) -> dict[str, object]:
                 "@type": f"{_TYPE}envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
                 "explicit_http_config": {
                     "http2_protocol_options": {
-                        # A server that vanished without a word is noticed in 15 s.
+                        # Detects a server that vanished without closing the connection in 15 s.
                         "connection_keepalive": {"interval": "10s", "timeout": "5s"},
                         "initial_stream_window_size": 16 << 20,
                         "initial_connection_window_size": 16 << 20,
@@ -259,7 +269,7 @@ def _admin_cluster(admin_port: int) -> dict[str, object]:
 
 
 def _metrics_listener(address: str, port: int) -> dict[str, object]:
-    """Shows three read-only pages of the admin interface, which itself stays on loopback."""
+    """Return a listener with three read-only pages of the admin interface, which itself stays on loopback."""
     manager: dict[str, object] = {
         "@type": f"{_TYPE}envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "metrics",
@@ -297,7 +307,7 @@ def _metrics_listener(address: str, port: int) -> dict[str, object]:
     return {
         "name": "metrics",
         "address": _address(address, port),
-        # A gateway that sheds load must still be scraped, and still be told apart from a dead one.
+        # A gateway that sheds load must still answer scrapes and readiness probes.
         "bypass_overload_manager": True,
         "ignore_global_conn_limit": True,
         "filter_chains": [
@@ -307,12 +317,15 @@ def _metrics_listener(address: str, port: int) -> dict[str, object]:
 
 
 def _overload_manager(settings: BootstrapSettings) -> dict[str, object]:
-    """Sheds load before the kernel kills the proxy: first idle connections, then new requests, then new connections."""
+    """Return limits that shed load before the kernel kills the proxy.
+
+    They shed idle connections first, then new requests, then new connections.
+    """
     # Not cgroup_memory: it counts the page cache, which the kernel gives back by itself.
     memory = "envoy.resource_monitors.fixed_heap"
     connections = "envoy.resource_monitors.global_downstream_max_connections"
 
-    def action(name: str, threshold: float) -> dict[str, object]:
+    def overload_action(name: str, threshold: float) -> dict[str, object]:
         trigger = {"name": memory, "threshold": {"value": threshold}}
         return {"name": f"envoy.overload_actions.{name}", "triggers": [trigger]}
 
@@ -335,10 +348,10 @@ def _overload_manager(settings: BootstrapSettings) -> dict[str, object]:
             },
         ],
         "actions": [
-            action("shrink_heap", 0.85),
-            action("disable_http_keepalive", 0.90),
-            action("stop_accepting_requests", 0.95),
-            action("stop_accepting_connections", 0.97),
+            overload_action("shrink_heap", 0.85),
+            overload_action("disable_http_keepalive", 0.90),
+            overload_action("stop_accepting_requests", 0.95),
+            overload_action("stop_accepting_connections", 0.97),
         ],
     }
 
@@ -353,7 +366,7 @@ def _address(host: str, port: int) -> dict[str, object]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Prints the bootstrap for the addresses on the command line."""
+    """Print the bootstrap for the addresses on the command line."""
     defaults = BootstrapSettings()
     parser = argparse.ArgumentParser(prog="python -m tidegate.routing.bootstrap", description=main.__doc__)
     parser.add_argument("--xds-host", default=defaults.xds_host, help="the xDS server's host name")

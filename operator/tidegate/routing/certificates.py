@@ -1,4 +1,4 @@
-"""What the Secrets of the gateways' TLS port say: a certificate with its key, and the authority of the clients."""
+"""Parsing of the Secrets of the gateways' TLS port: a certificate with its key, and the authority of clients."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PRIVATE_KEY_KEY: Final = "tls.key"
 AUTHORITY_KEY: Final = "ca.crt"
 
 _MAX_BYTES: Final = 256 << 10
-# What Envoy takes; it refuses others, and with them the whole port.
+# The keys that Envoy accepts; it rejects others, and with them the whole port.
 _MIN_RSA_BITS: Final = 2_048
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate with those between it and its authority (PEM), and its key, which no text of this shows.
+    """A certificate with its intermediates (PEM) and its key; repr() shows neither.
 
-    `expires` is when the first of them does.
+    `expires` is the earliest expiry of them.
     """
 
     chain: bytes = field(repr=False)
@@ -38,14 +38,14 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The certificates (PEM) by one of which a client's must be signed; `expires` is when the last of them does."""
+    """The certificates (PEM), one of which must have signed a client's; `expires` is the latest expiry of them."""
 
     bundle: bytes = field(repr=False)
     expires: datetime
 
 
 def certificate(secret: SecretData, now: datetime) -> Certificate | Unfit:
-    """The certificate in `secret`, in one fixed spelling; `now` has a time zone."""
+    """Parse the certificate in `secret`, re-encoded in one form; `now` has a time zone."""
     chain = _certificates(secret, CHAIN_KEY)
     if isinstance(chain, Unfit):
         return chain
@@ -56,33 +56,35 @@ def certificate(secret: SecretData, now: datetime) -> Certificate | Unfit:
         return Unfit(
             f"{PRIVATE_KEY_KEY} is not the key of the first certificate in {CHAIN_KEY}: put in the one that it was made for"
         )
-    for one in chain:
-        if not one.not_valid_before_utc <= now < one.not_valid_after_utc:
-            return Unfit(f"{CHAIN_KEY} {_when(one, now)}")
+    for certificate in chain:
+        if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
+            return Unfit(f"{CHAIN_KEY} {_when(certificate, now)}")
     return Certificate(
         _pem(chain),
         key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
-        min(one.not_valid_after_utc for one in chain),
+        min(certificate.not_valid_after_utc for certificate in chain),
     )
 
 
 def authority(secret: SecretData, now: datetime) -> Authority | Unfit:
-    """The authority in `secret`; of several certificates one that has not expired is enough, so that they can be replaced."""
+    """Parse the authority in `secret`; one valid certificate of several is enough, so that they can be rotated."""
     bundle = _certificates(secret, AUTHORITY_KEY)
     if isinstance(bundle, Unfit):
         return bundle
-    last = max(bundle, key=lambda one: one.not_valid_after_utc)
-    if not any(one.not_valid_before_utc <= now < one.not_valid_after_utc for one in bundle):
+    last = max(bundle, key=lambda certificate: certificate.not_valid_after_utc)
+    if not any(
+        certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc for certificate in bundle
+    ):
         return Unfit(f"{AUTHORITY_KEY} {_when(last, now)}")
     return Authority(_pem(bundle), last.not_valid_after_utc)
 
 
-def _when(one: x509.Certificate, now: datetime) -> str:
-    if now < one.not_valid_before_utc:
-        return f"is valid from {one.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ} on, and not yet"
-    return f"has expired at {one.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}: put in a newer one"
+def _when(certificate: x509.Certificate, now: datetime) -> str:
+    if now < certificate.not_valid_before_utc:
+        return f"is valid from {certificate.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ} on, and not yet"
+    return f"has expired at {certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}: put in a newer one"
 
 
 def _certificates(secret: SecretData, entry: str) -> Sequence[x509.Certificate] | Unfit:
@@ -90,16 +92,16 @@ def _certificates(secret: SecretData, entry: str) -> Sequence[x509.Certificate] 
     if isinstance(text, Unfit):
         return text
     try:
-        found = x509.load_pem_x509_certificates(text)
-        for one in found:
-            one.public_key()
+        certificates = x509.load_pem_x509_certificates(text)
+        for certificate in certificates:
+            certificate.public_key()
     except (ValueError, UnsupportedAlgorithm):
         return Unfit(f"{entry} holds no certificates in PEM")
-    return found
+    return certificates
 
 
 def _pem(certificates: Sequence[x509.Certificate]) -> bytes:
-    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
+    return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
 def _private_key(secret: SecretData) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | Unfit:

@@ -1,4 +1,4 @@
-"""What the Secrets say that ModelAccesses name for their callers: kept out of every text that an object of ours can become."""
+"""Parsing of the Secrets that ModelAccesses name for their callers; repr() never shows a value of them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tidegate.api.meta import ObjectKey
 
 MAX_JWKS_BYTES: Final = 256 << 10
 
-# What Envoy verifies with, by kind of key (RFC 7518 and 8037), and what makes each of them a private one.
+# The parameters that Envoy verifies with, by kind of key (RFC 7518 and 8037), and those that make a key private.
 _PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("x", "y"), "OKP": ("x",)}
 _CURVES: Final = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("Ed25519",)}
-_ABOUT: Final = ("kid", "alg", "use", "crv")
+_DESCRIPTIVE: Final = ("kid", "alg", "use", "crv")
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"})
 
 
 @dataclass(frozen=True, slots=True)
 class SecretData:
-    """The entries of one Secret; its text never shows a value."""
+    """The entries of one Secret; repr() never shows a value."""
 
     entries: Mapping[str, bytes] = field(repr=False)
 
 
 class ClientAuthority(StrEnum):
-    """Whether gateways can check client certificates: nobody asked for it, its Secret was never good, or they can."""
+    """Whether gateways can verify client certificates: not configured, the Secret was never valid, or they can."""
 
     ABSENT = "Absent"
     UNUSABLE = "Unusable"
@@ -40,41 +40,42 @@ class ClientAuthority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Why something in a Secret, or at an address, cannot be used; says nothing of its value."""
+    """Why something in a Secret, or at an address, cannot be used; never shows its value."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Skipped:
-    """Why one key of a set is passed over, which takes nothing from the others; says nothing of its value."""
+    """Why one key of a set is skipped without harm to the others; never shows its value."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotFetched:
-    """Why nothing could be had from an address."""
+    """Why nothing was fetched from an address."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotAsked:
-    """Why an address is not asked at all."""
+    """Why no keys are fetched from an address at all."""
 
     why: str
 
 
 Fetched = str | Unfit | NotFetched | NotAsked
-"""What came of asking an address for an issuer's keys: a key set as `public_keys` spells it, or why there is none."""
+"""The result of fetching an issuer's keys: a key set in the form of `public_keys`, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The Secrets that are there for the gateways, and the namespaces in which they are looked for at all.
+    """The Secrets and issuers' keys that are available to the gateways.
 
-    The same of issuers' addresses: what was fetched, and the hosts (host, or host:port) that are asked at all; and whether client certificates can be checked.
+    `namespaces` are those whose Secrets are read; `key_hosts` the hosts (host, or host:port) from which keys are fetched.
+    `fetched` has the result of each address, `client_authority` whether client certificates can be verified.
     """
 
     namespaces: frozenset[str] = frozenset()
@@ -86,14 +87,14 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class NamedKey:
-    """One API key and whose it is; its text never shows the key."""
+    """One API key and its holder; repr() never shows the key."""
 
     holder: str
     key: str = field(repr=False)
 
 
 def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...]]:
-    """The keys in `secret`, each once, and what is left out of it."""
+    """Return the distinct API keys in `secret`, and the entries that are left out."""
     keys: dict[str, NamedKey] = {}
     unfit: list[Unfit] = []
     for holder, value in sorted(secret.entries.items()):
@@ -107,7 +108,7 @@ def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...
                 )
             )
         else:
-            # Envoy takes no key twice, and would refuse everybody's routes along with it.
+            # Envoy rejects a duplicate key, and the routes of all accesses along with it.
             keys.setdefault(key, NamedKey(holder, key))
     if not secret.entries:
         unfit.append(Unfit("it is empty: add an entry for each caller"))
@@ -115,22 +116,22 @@ def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...
 
 
 def _printable(value: bytes) -> str | None:
-    """The text of a key without the line end that `--from-file` brings along; None for what no header should hold."""
+    """Return the text of a key without the line end that `--from-file` adds; None if a header cannot hold it."""
     text = value.strip(b"\r\n")
     return text.decode("ascii") if all(0x21 <= byte <= 0x7E for byte in text) else None
 
 
 def key_set(secret: SecretData) -> str | Unfit:
-    """The public keys in `secret` as a JSON Web Key Set in one fixed spelling, with nothing in it that Envoy need not know."""
+    """Return the public keys in `secret` as a JSON Web Key Set in one form, with only the fields that Envoy needs."""
     value = secret.entries.get(JWKS_KEY)
     return Unfit(f"it has no entry {JWKS_KEY}") if value is None else public_keys(value, JWKS_KEY)
 
 
 def public_keys(value: bytes, name: str) -> str | Unfit:
-    """The public keys in `value`, a JSON Web Key Set, as `key_set` spells them; `name` is what messages call it.
+    """Return the public keys in `value`, a JSON Web Key Set, in the form of `key_set`; messages call it `name`.
 
-    Keys that cannot verify a token here are passed over (RFC 7517, section 5): an issuer may publish one for encryption, or of a
-    kind that is newer than we are, beside those that count. One that should not be published at all makes the whole set unfit.
+    Keys that cannot verify a token here are skipped (RFC 7517, section 5): an issuer may publish one for encryption, or of a
+    newer kind, beside those that count. A key that must not be published at all makes the whole set invalid.
     """
     if len(value) > MAX_JWKS_BYTES:
         return Unfit(f"{name} has {len(value)} bytes: at most {MAX_JWKS_BYTES} are taken")
@@ -144,20 +145,23 @@ def public_keys(value: bytes, name: str) -> str | Unfit:
     public: list[dict[str, str]] = []
     skipped: list[str] = []
     for number, key in enumerate(keys):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]  JSON
-        read = _public_key(key)  # pyright: ignore[reportUnknownArgumentType]  JSON
-        if isinstance(read, Unfit):
-            return Unfit(f"{name}: keys[{number}] {read.why}")
-        if isinstance(read, _Skipped):
-            skipped.append(f"keys[{number}] {read.why}")
+        result = _public_key(key)  # pyright: ignore[reportUnknownArgumentType]  JSON
+        if isinstance(result, Unfit):
+            return Unfit(f"{name}: keys[{number}] {result.why}")
+        if isinstance(result, _Skipped):
+            skipped.append(f"keys[{number}] {result.why}")
         else:
-            public.append(read)
+            public.append(result)
     if not public:
         return Unfit(f"{name} has no key that can be used, of {len(skipped)}: {skipped[0]}")
     return json.dumps({"keys": public}, sort_keys=True, separators=(",", ":"))
 
 
 def host_of(address: str) -> str:
-    """The host of an https:// address, or of an entry of the list, in one spelling: with its port, unless that is 443."""
+    """Return the host of an https:// address, or of an entry of the list, in one form.
+
+    The form has its port, unless that is 443.
+    """
     return address.removeprefix("https://").partition("/")[0].removesuffix(":443")
 
 
@@ -183,7 +187,7 @@ def _public_key(key: object) -> dict[str, str] | Unfit | _Skipped:
         return _Skipped(f"has a curve that cannot be used: crv must be one of {', '.join(_CURVES[kind])}")
     if not all(_is_number(key.get(name)) for name in _PARAMETERS[kind]):
         return _Skipped(f"lacks {' or '.join(_PARAMETERS[kind])}, in base64url")
-    about = {name: key[name] for name in _ABOUT if isinstance(key.get(name), str)}
+    about = {name: key[name] for name in _DESCRIPTIVE if isinstance(key.get(name), str)}
     return {"kty": kind, **about, **{name: str(key[name]) for name in _PARAMETERS[kind]}}
 
 

@@ -1,4 +1,4 @@
-"""What nobody foresaw about one object stays with that object: it keeps the routing that it had, and all others go on."""
+"""Isolation of exceptions: an object whose update raises keeps the routing that it had."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -8,26 +8,26 @@ from tidegate.errors import describe_without_message
 
 
 class Faults:
-    """The objects of which the last look raised an exception."""
+    """The objects whose last update raised an exception."""
 
     def __init__(self) -> None:
-        self._now: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
 
     @property
     def now(self) -> Mapping[str, str]:
-        """Where the exception was raised, by object."""
-        return MappingProxyType(self._now)
+        """Places where the exceptions were raised, by object."""
+        return MappingProxyType(self._failures)
 
-    def clear(self, what: object) -> None:
-        """The object is as it was when it was last looked at well, or is gone."""
-        self._now.pop(str(what), None)
+    def clear(self, subject: object) -> None:
+        """Forget the exception of an object: it is back at its last good state, or deleted."""
+        self._failures.pop(str(subject), None)
 
     @contextmanager
-    def about(self, what: object) -> Generator[None]:
-        """Looks at one object: an exception in the block is kept under its name, and ends the block alone."""
+    def about(self, subject: object) -> Generator[None]:
+        """Update one object: record an exception of the block under its name, and suppress it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
-            self._now[str(what)] = describe_without_message(error)
+            self._failures[str(subject)] = describe_without_message(error)
         else:
-            self._now.pop(str(what), None)
+            self._failures.pop(str(subject), None)

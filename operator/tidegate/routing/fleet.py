@@ -1,4 +1,4 @@
-"""What routing starts from: the ModelAccesses, and for every backend the pods that can answer now."""
+"""The input of routing: the ModelAccesses, and the pods of every backend that can answer now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.routing.credentials import Credentials
 
 
 class BackendKind(StrEnum):
-    """The kinds that answer requests."""
+    """The kinds of objects whose pods answer requests."""
 
     INFERENCE = "Inference"
     FEATURE_COMPUTE = "FeatureCompute"
@@ -21,7 +21,7 @@ class BackendKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class BackendKey:
-    """Names one Inference, FeatureCompute or pipeline of a ModelAccess's route."""
+    """The key of one Inference, FeatureCompute or pipeline of a ModelAccess's route."""
 
     kind: BackendKind
     namespace: str
@@ -36,7 +36,7 @@ class BackendKey:
 
     @property
     def object_key(self) -> ObjectKey:
-        """Its namespace and name, without the kind."""
+        """Namespace and name, without the kind."""
         return ObjectKey(self.namespace, self.name)
 
 
@@ -48,33 +48,33 @@ class Endpoint:
     grpc_port: int = 8001
     http_port: int = 8000
     decision: str = ""
-    """The AllocationDecision by which its Inference has as many pods as it has; empty: none. Gateways write it into their log."""
+    """The AllocationDecision that set the number of pods of its Inference, or empty; gateways write it into their access log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One Inference, FeatureCompute or pipeline, and the pods of it that can answer now."""
+    """One Inference, FeatureCompute or pipeline, and its pods that can answer now."""
 
     key: BackendKey
     model_name: str
     endpoints: tuple[Endpoint, ...] = ()
     uid: str = ""
     calls: tuple[str, ...] = ()
-    """Of a pipeline: the Inferences that its pods call, those on their way out too."""
+    """The Inferences that the pods of a pipeline call, including terminating pods."""
     callers: tuple[str, ...] = ()
-    """Of a pipeline: the addresses that its pods call from, those on their way in or out too."""
+    """The addresses of the pods of a pipeline, including pods that are starting or terminating."""
 
     @property
     def distinct_endpoints(self) -> tuple[Endpoint, ...]:
-        """Each endpoint once, in an order of its own: equal pods give equal bytes."""
+        """Each endpoint once, sorted: equal pods give equal bytes."""
         return tuple(sorted(set(self.endpoints)))
 
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """All that the routing depends on, read from the caches at one moment.
+    """Everything that the routing depends on, read from the caches at one moment.
 
-    A backend is here as soon as its object exists, with or without endpoints: only then can a missing target be told from a sleeping one.
+    A backend is present as soon as its object exists, with or without endpoints: this distinguishes a missing target from one without pods.
     """
 
     accesses: Sequence[ModelAccess]

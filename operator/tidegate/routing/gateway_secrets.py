@@ -1,4 +1,7 @@
-"""The Secrets of the gateways' TLS port over time: what is good of each goes to the gateways and stays there until something better comes."""
+"""The Secrets of the gateways' TLS port over time.
+
+Gateways keep the last valid content of each Secret until a newer one is valid.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from tidegate.routing.certificates import Authority, Certificate, authority, cer
 from tidegate.routing.credentials import ClientAuthority, SecretData, Unfit
 from tidegate.routing.envoy.tls import TlsSettings
 
-_READ_AGAIN: Final = timedelta(seconds=30)
-"""To read a large key takes milliseconds, and this is asked at every change of a pod; only its date can make a difference."""
+_MAX_AGE: Final = timedelta(seconds=30)
+"""Parsing a large key takes milliseconds, and every change of a pod calls this; without a change only the date matters."""
 
 
 class SecretRole(StrEnum):
@@ -25,9 +28,9 @@ class SecretRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeldSecret:
-    """One Secret of the TLS port: `content` is the last of it that was good, None before the first time.
+    """One Secret of the TLS port; `content` is the last one that was valid, None before the first.
 
-    `problem` says why its newest content is not used, or what is wrong with that; None: nothing is.
+    `problem` is why its newest content is not used, or None.
     """
 
     name: str
@@ -37,46 +40,46 @@ class HeldSecret:
 
     @property
     def expires(self) -> datetime | None:
-        """When `content` expires."""
+        """Expiry of `content`."""
         return None if self.content is None else self.content.expires
 
 
 class GatewaySecrets:
-    """Remembers the last good content of each Secret that `settings` names; nothing without settings."""
+    """Remembers the last valid content of each Secret that `settings` names; nothing without settings."""
 
     def __init__(self, settings: TlsSettings | None) -> None:
         roles = [(name, SecretRole.CERTIFICATE) for name in (settings.secrets if settings else ())]
         if settings is not None and settings.client_authority:
             roles.append((settings.client_authority, SecretRole.CLIENT_AUTHORITY))
-        self._held = {(name, role): HeldSecret(name, role, None, None) for name, role in roles}
+        self._states = {(name, role): HeldSecret(name, role, None, None) for name, role in roles}
 
         self._newest: Mapping[str, SecretData] = {}
         self._read_at: datetime | None = None
 
     def look(self, secrets: Mapping[str, SecretData], now: datetime) -> tuple[HeldSecret, ...]:
-        """Every Secret as it stands, given the newest content of those that there are, by name."""
-        if self._read_at is None or secrets != self._newest or now - self._read_at >= _READ_AGAIN:
+        """Return the state of every Secret, given the newest contents by name."""
+        if self._read_at is None or secrets != self._newest or now - self._read_at >= _MAX_AGE:
             self._newest, self._read_at = secrets, now
-            self._held = {
-                key: _renewed(held, secrets.get(held.name), now) for key, held in self._held.items()
+            self._states = {
+                key: _renewed(state, secrets.get(state.name), now) for key, state in self._states.items()
             }
-        return tuple(self._held.values())
+        return tuple(self._states.values())
 
 
-def client_authority(held: Iterable[HeldSecret]) -> ClientAuthority:
-    """Whether clients' certificates can be checked with what there is."""
-    authorities = [one for one in held if one.role is SecretRole.CLIENT_AUTHORITY]
+def client_authority(secrets: Iterable[HeldSecret]) -> ClientAuthority:
+    """Return whether gateways can verify client certificates with these Secrets."""
+    authorities = [secret for secret in secrets if secret.role is SecretRole.CLIENT_AUTHORITY]
     if not authorities:
         return ClientAuthority.ABSENT
-    known = all(one.content is not None for one in authorities)
-    return ClientAuthority.USABLE if known else ClientAuthority.UNUSABLE
+    has_content = all(secret.content is not None for secret in authorities)
+    return ClientAuthority.USABLE if has_content else ClientAuthority.UNUSABLE
 
 
-def _renewed(held: HeldSecret, newest: SecretData | None, now: datetime) -> HeldSecret:
+def _renewed(state: HeldSecret, newest: SecretData | None, now: datetime) -> HeldSecret:
     if newest is None:
         problem = "there is no such Secret, or the xDS servers may not read it"
-        return HeldSecret(held.name, held.role, held.content, problem)
-    read = (certificate if held.role is SecretRole.CERTIFICATE else authority)(newest, now)
-    if isinstance(read, Unfit):
-        return HeldSecret(held.name, held.role, held.content, read.why)
-    return HeldSecret(held.name, held.role, read, None)
+        return HeldSecret(state.name, state.role, state.content, problem)
+    content = (certificate if state.role is SecretRole.CERTIFICATE else authority)(newest, now)
+    if isinstance(content, Unfit):
+        return HeldSecret(state.name, state.role, state.content, content.why)
+    return HeldSecret(state.name, state.role, content, None)

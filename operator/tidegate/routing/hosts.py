@@ -1,4 +1,4 @@
-"""Who answers to which name: what the virtual hosts of our objects are called, and who owns a host that two want."""
+"""The names of virtual hosts, and the owner of a host that several ModelAccesses claim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEWEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class HostKind(StrEnum):
-    """The kinds that have a virtual host of their own."""
+    """The kinds of objects that have a virtual host."""
 
     ACCESS = "access"
     FEATURES = "features"
@@ -30,7 +30,7 @@ class HostKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class HostKey:
-    """Names the virtual host of one object."""
+    """The key of the virtual host of one object."""
 
     kind: HostKind
     object: ObjectKey
@@ -44,30 +44,39 @@ class HostKey:
 
     @classmethod
     def parse(cls, text: str) -> HostKey:
-        """The inverse of str(): `access/<namespace>/<name>`. Raises ValueError for anything else."""
+        """Parse `access/<namespace>/<name>`, the inverse of str(). Raises ValueError for anything else."""
         kind, _, key = text.partition("/")
         return cls(HostKind(kind), ObjectKey.parse(key))
 
 
 def access_host(key: ObjectKey) -> str:
-    """The host that every ModelAccess has by itself; nobody can claim it, since the API refuses hosts under .tidegate."""
+    """Return the host that every ModelAccess has without configuration.
+
+    No access can claim it, since the API rejects hosts under .tidegate.
+    """
     return f"{key.name}.{key.namespace}.{DOMAIN}"
 
 
 def features_host(key: ObjectKey) -> str:
-    """The host of a FeatureCompute. Four labels, so that it never meets an access in a namespace called `features`."""
+    """Return the host of a FeatureCompute.
+
+    It has four labels, so that it never equals that of an access in a namespace called `features`.
+    """
     return f"{key.name}.{key.namespace}.{FEATURES_DOMAIN}"
 
 
 def by_age(accesses: Iterable[ModelAccess]) -> list[ModelAccess]:
-    """Oldest first."""
+    """Sort accesses by age, the oldest first."""
     return sorted(
         accesses, key=lambda access: (access.metadata.creation_timestamp or _NEWEST, str(access.key))
     )
 
 
 def claim(accesses: Iterable[ModelAccess]) -> Mapping[str, ObjectKey]:
-    """Every host in the specs and the access that it leads to: the oldest, and of two as old the one whose namespace/name sorts first."""
+    """Return the owner of every host in the specs: the oldest access that claims it.
+
+    Of two with the same age, the one whose namespace/name sorts first owns it.
+    """
     owners: dict[str, ObjectKey] = {}
     for access in by_age(accesses):
         for host in access.spec.hosts:
@@ -76,7 +85,7 @@ def claim(accesses: Iterable[ModelAccess]) -> Mapping[str, ObjectKey]:
 
 
 def refuse(access: ModelAccess, owners: Mapping[str, ObjectKey]) -> tuple[Refusal, ...]:
-    """One refusal for each host of `access` that leads to another one."""
+    """Return one refusal for each host of `access` that another access owns."""
     return tuple(
         Refusal(
             access=access.key,

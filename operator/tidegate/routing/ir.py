@@ -1,7 +1,8 @@
-"""The routing IR: who answers to which name, and which pods stand behind it; knows no proxy's configuration language.
+"""The routing IR: virtual hosts, their routes and endpoint pools, independent of any proxy's configuration.
 
-One `VirtualHost` for each ModelAccess and FeatureCompute, one `Pool` for each backend, and further ones for an access that asks for what only a cluster of its own can give.
-Each value is frozen and hashable: rendering is remembered by value, so an unchanged access costs a look-up.
+There is one `VirtualHost` for each ModelAccess and FeatureCompute, and one `Pool` for each backend.
+An access has further pools of its own for settings that Envoy keeps with a cluster (access_pools.py).
+Each value is frozen and hashable: rendering is cached by value, so an unchanged access costs a look-up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidegate.routing.guards import Guard
 
 
 class Protocol(StrEnum):
-    """The two ways that the Open Inference Protocol is spoken; each has a port and an Envoy cluster of its own."""
+    """The two protocols of Open Inference; each has a port and an Envoy cluster of its own."""
 
     GRPC = "grpc"
     HTTP = "http"
@@ -32,7 +33,7 @@ class PoolRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class AccessPoolKey:
-    """Names the pool that one access has of one Inference for itself, with `fallback` behind it (empty: nothing)."""
+    """The key of a pool that one access has of one Inference for itself, with the fallback Inference or empty."""
 
     role: PoolRole
     access: ObjectKey
@@ -53,7 +54,7 @@ class Comparison(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeaderTest:
-    """A request header that must be there, with a value like this."""
+    """A request header that must be present and have a value that matches."""
 
     name: str
     comparison: Comparison
@@ -62,23 +63,29 @@ class HeaderTest:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Refuses a growing part of the requests once more than this percentage of those that were let through failed for overload."""
+    """The limit of admission control, as the percentage of requests that fail for overload.
+
+    Above it Envoy rejects a growing share of the requests.
+    """
 
     failure_percent: float
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedBackend:
-    """A backend and its share in effect, relative to the sum over its rule; 0 keeps it known and idle."""
+    """A backend and its weight in effect, relative to the sum over its rule.
+
+    Weight 0 keeps its cluster and sends nothing.
+    """
 
     backend: PoolKey
     weight: int
     admission: Admission | None = None
-    """Which requests are let through to it; None: all."""
+    """None: every request is admitted."""
 
 
 class UserKind(StrEnum):
-    """Where a request says whose it is."""
+    """The part of a request that identifies its user."""
 
     HEADER = "header"
     COOKIE = "cookie"
@@ -86,7 +93,7 @@ class UserKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The header or cookie whose value names the user."""
+    """The header or cookie whose value identifies the user."""
 
     kind: UserKind
     name: str
@@ -104,10 +111,10 @@ class MirroredBackend:
 class RouteRule:
     """The requests that pass all of `headers`, and where they go.
 
-    `attempts` is the number of further tries that the user asked for; None when nothing was asked.
-    `unavailable` is set when no target can answer: the request is then answered 503 with these words.
-    With `sticky`, `targets` are intervals on the line of users, in their order, and a target may have several.
-    `client_deadline` ends a gRPC request at its client's deadline where that is sooner than `timeout`.
+    `attempts` is the number of retries in the spec; None if it sets none.
+    `unavailable` is set if no target can answer: the proxy then answers 503 with this text.
+    With `sticky`, `targets` are the intervals of the line of users in their order, and a target may have several.
+    `client_deadline` ends a gRPC request at its client's deadline if that is sooner than `timeout`.
     `counted`: Envoy counts its gRPC answers by status, for a release.
     """
 
@@ -125,7 +132,7 @@ class RouteRule:
 
 @dataclass(frozen=True, slots=True)
 class RequestRate:
-    """At most so many requests in each period."""
+    """A limit of `requests` in each `period`."""
 
     requests: int
     period: timedelta
@@ -133,9 +140,9 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True)
 class VirtualHost:
-    """One object that answers, under its `name` (`access/<namespace>/<name>`) and its `hosts`.
+    """One object that answers requests, under its `name` (`access/<namespace>/<name>`) and its `hosts`.
 
-    `title` names the object in messages: `ModelAccess ads/ctr`.
+    `title` identifies the object in messages: `ModelAccess ads/ctr`.
     """
 
     name: str
@@ -144,12 +151,12 @@ class VirtualHost:
     rules: tuple[RouteRule, ...]
     rate: RequestRate | None = None
     guard: Guard | None = None
-    """Who may call; None: everybody."""
+    """None: every caller is admitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one gateway may have under way to a pool; None leaves the general bounds."""
+    """The most requests that one gateway may have in flight and pending to a pool; None leaves the general limit."""
 
     concurrent: int | None
     pending: int | None
@@ -157,7 +164,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """Leaves a pod out for `duration` after so many failures in a row; `all_pods`: even if none is left."""
+    """Ejects a pod for `duration` after `failures` in a row; `all_pods` allows the ejection of every pod."""
 
     failures: int
     duration: timedelta
@@ -166,10 +173,10 @@ class Ejection:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The pods of one backend; two Envoy clusters, one for each protocol.
+    """The pods of one backend; rendered as two Envoy clusters, one for each protocol.
 
-    `retry_budget_percent` is the largest that any route to it allows, since Envoy keeps the budget with the cluster.
-    None when no route to it asks for retries.
+    `retry_budget_percent` is the largest of all routes to it, since Envoy keeps the budget with the cluster.
+    It is None if no route to it retries.
     `fallback` are the pods that answer while all of `endpoints` are ejected.
     """
 
@@ -183,7 +190,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class RoutingIR:
-    """All of the routing, each part sorted by name."""
+    """The routing of the whole fleet; each tuple is sorted by name."""
 
     hosts: tuple[VirtualHost, ...]
     pools: tuple[Pool, ...]

@@ -1,6 +1,6 @@
-"""The routing as it follows the fleet: each change is planned for what depends on it, and for nothing else.
+"""Incremental translation: each change of the fleet is planned for the objects that depend on it, and no others.
 
-The rules are those of routing.planner; whatever the order of the changes, the end is what `planner.plan` makes of the same fleet.
+The rules are those of routing.planner; whatever the order of changes, the result equals `planner.plan` of the same fleet.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from tidegate.routing.planner import PlannedHost
 
 @dataclass(frozen=True, slots=True)
 class RoutingChange:
-    """What is to be looked at anew, as it is now; None for what is gone. Some of it may be as it was."""
+    """The hosts and pools that may have changed, as they are now; None for one that is deleted."""
 
     hosts: Mapping[HostKey, PlannedHost | None]
     pools: Mapping[PoolKey, Pool | None]
 
     @property
     def decisions(self) -> tuple[str, ...]:
-        """The AllocationDecisions by which pods of these pools are there."""
+        """Names of the AllocationDecisions that set the pods of these pools."""
         pools = (pool for pool in self.pools.values() if pool is not None)
         return tuple(sorted({pod.decision for pool in pools for pod in pool.endpoints} - {""}))
 
 
 class LiveRouting:
-    """Takes the objects of a fleet one by one, and tells what became of the routing since it was last asked."""
+    """Collects changes of the fleet's objects, and translates them to changes of the routing."""
 
     def __init__(self, *, secrets_of: Collection[str] = (), keys_of: Collection[str] = ()) -> None:
-        """`secrets_of` are the namespaces whose Secrets are put here, of those that the gateways may have; `keys_of` the hosts whose addresses are."""
+        """Create an empty routing.
+
+        `secrets_of` are the namespaces whose Secrets the gateways may read.
+        `keys_of` are the hosts from which issuers' keys are fetched.
+        """
         self.faults = Faults()
         self._namespaces = frozenset(secrets_of)
         self._secrets: dict[ObjectKey, SecretData] = {}
@@ -56,12 +60,12 @@ class LiveRouting:
         self._inner_hosts: set[ObjectKey] = set()
         self._pipelines: defaultdict[ObjectKey, set[BackendKey]] = defaultdict(set)
         self._callers: defaultdict[ObjectKey, set[BackendKey]] = defaultdict(set)
-        # In the order in which they came, as the objects lie in memory: at random, ten thousand take a third longer.
+        # Ordered as the changes arrive, which is the order of the objects in memory: in random order ten thousand take a third longer.
         self._changed_accesses: dict[ObjectKey, None] = {}
         self._changed_backends: dict[BackendKey, None] = {}
 
     def put_access(self, key: ObjectKey, access: ModelAccess | None) -> None:
-        """The newest of the access under `key`; None when there is none, or one that takes no traffic any more."""
+        """Update or delete (None) an access; one that takes no traffic any more is deleted."""
         if access is self._accesses.get(key):
             return
         if access is None:
@@ -73,7 +77,7 @@ class LiveRouting:
         self._put_budgets(key, {} if access is None else planner.retry_budgets(access))
 
     def put_backend(self, key: BackendKey, backend: Backend | None) -> None:
-        """The newest of the backend under `key`; None when there is none."""
+        """Update or delete (None) a backend."""
         before = self._backends.get(key)
         if backend == before:
             return
@@ -92,15 +96,15 @@ class LiveRouting:
         self._changed_backends[key] = None
         if key.kind is BackendKind.INFERENCE:
             users = self._index.using(key.object_key)
-            same = _seen_by_accesses(backend) == _seen_by_accesses(before)
-            # Pools of their own hold the endpoints too.
-            self._look_at(user for user in users if not same or user in self._own_pools)
+            same_host = _seen_by_accesses(backend) == _seen_by_accesses(before)
+            # An access's own pools contain the endpoints too.
+            self._look_at(user for user in users if not same_host or user in self._own_pools)
             # Pods of a pipeline may call what their access no longer names.
             callers = self._callers.get(key.object_key, ())
             self._look_at(pipeline_owner(caller)[0] for caller in callers)
 
     def put_secret(self, key: ObjectKey, secret: SecretData | None) -> None:
-        """The newest of the Secret under `key`, of those that the gateways may have; None when there is none."""
+        """Update or delete (None) a Secret that the gateways may read."""
         if secret == self._secrets.get(key):
             return
         if secret is None:
@@ -110,11 +114,11 @@ class LiveRouting:
         self._look_at(self._index.checking_with(key))
 
     def _look_at(self, accesses: Iterable[ObjectKey]) -> None:
-        """These are to be planned anew."""
+        """Mark accesses to be planned by the next `take_change`."""
         self._changed_accesses |= dict.fromkeys(accesses)
 
     def put_keys(self, address: str, fetched: Fetched | None) -> None:
-        """The newest that came of asking an issuer's address for its keys; None when nobody asks it any more."""
+        """Update the result of fetching keys from an issuer's address; None when it is not fetched any more."""
         if fetched == self._fetched.get(address):
             return
         if fetched is None:
@@ -124,18 +128,20 @@ class LiveRouting:
         self._look_at(self._index.checking_at(address))
 
     def put_client_authority(self, authority: ClientAuthority) -> None:
-        """Whether gateways can check client certificates from now on."""
+        """Set whether gateways can verify client certificates."""
         if authority is self._client_authority:
             return
         self._client_authority = authority
-        self._look_at(key for key, one in self._accesses.items() if one.spec.auth and one.spec.auth.mtls)
+        self._look_at(
+            key for key, access in self._accesses.items() if access.spec.auth and access.spec.auth.mtls
+        )
 
     def replace(self, fleet: FleetState) -> None:
-        """The whole fleet, in place of all that was there."""
-        asked = fleet.credentials.namespaces, fleet.credentials.key_hosts
-        if asked != (self._namespaces, self._key_hosts):
-            self._namespaces, self._key_hosts = asked
-            self._look_at(key for key, one in self._accesses.items() if one.spec.auth)
+        """Replace the whole fleet."""
+        sources = fleet.credentials.namespaces, fleet.credentials.key_hosts
+        if sources != (self._namespaces, self._key_hosts):
+            self._namespaces, self._key_hosts = sources
+            self._look_at(key for key, access in self._accesses.items() if access.spec.auth)
         self.put_client_authority(fleet.credentials.client_authority)
         secrets = fleet.credentials.secrets
         for key in self._secrets.keys() | secrets.keys():
@@ -149,7 +155,7 @@ class LiveRouting:
             self.put_backend(backend, fleet.backends.get(backend))
 
     def take_change(self) -> RoutingChange:
-        """What became of the routing since the last time."""
+        """Return what changed in the routing since the last call."""
         changed_hosts: dict[HostKey, PlannedHost | None] = {}
         pools: dict[PoolKey, Pool | None] = {}
         for access in self._changed_accesses:
@@ -174,18 +180,21 @@ class LiveRouting:
     def _put_inner_host(
         self, key: ObjectKey, plan: AccessPlan | None
     ) -> Mapping[HostKey, PlannedHost | None]:
-        """The host for calls of the pipelines of one access, if it has or had one."""
+        """Return the change of the host for calls of one access's pipelines, if it has or had one."""
         had = key in self._inner_hosts
         now = None if plan is None else planner.inner_host(plan)
-        (self._inner_hosts.discard if now is None else self._inner_hosts.add)(key)
+        if now is None:
+            self._inner_hosts.discard(key)
+        else:
+            self._inner_hosts.add(key)
         return {HostKey(HostKind.PIPELINE, key): now} if had or now is not None else {}
 
     def _put_own_pools(self, key: ObjectKey, now: tuple[Pool, ...]) -> Mapping[PoolKey, Pool | None]:
-        """The pools of one access, and None for those that it has no longer."""
-        gone: dict[PoolKey, Pool | None] = {pool.backend: None for pool in self._own_pools.pop(key, ())}
+        """Return the pools of one access, and None for those that it no longer has."""
+        deleted: dict[PoolKey, Pool | None] = {pool.backend: None for pool in self._own_pools.pop(key, ())}
         if now:
             self._own_pools[key] = now
-        return gone | {pool.backend: pool for pool in now}
+        return deleted | {pool.backend: pool for pool in now}
 
     def _plan(self, key: ObjectKey) -> AccessPlan | None:
         access = self._accesses.get(key)
@@ -200,7 +209,7 @@ class LiveRouting:
             self._fetched,
             client_authority=self._client_authority,
         )
-        pipelines = (self._backends[one] for one in self._pipelines.get(key, ()))
+        pipelines = (self._backends[backend] for backend in self._pipelines.get(key, ()))
         return plan_access(access, self._backends, owners, credentials, left_over(access, pipelines))
 
     def _put_budgets(self, key: ObjectKey, budgets: Mapping[BackendKey, int]) -> None:
@@ -214,17 +223,20 @@ class LiveRouting:
         if backend.kind is not BackendKind.INFERENCE:
             return None
         users = self._index.using(backend.object_key)
-        asked = (self._budgets.get(user, {}).get(backend) for user in users)
-        return max((percent for percent in asked if percent is not None), default=None)
+        percents = (self._budgets.get(user, {}).get(backend) for user in users)
+        return max((percent for percent in percents if percent is not None), default=None)
 
 
 def _called(pipeline: Backend | None) -> frozenset[ObjectKey]:
-    """The Inferences that the pods of a pipeline call."""
+    """Return the Inferences that the pods of a pipeline call."""
     if pipeline is None:
         return frozenset()
     return frozenset(ObjectKey(pipeline.key.namespace, name) for name in pipeline.calls)
 
 
 def _seen_by_accesses(backend: Backend | None) -> tuple[str, bool] | None:
-    """All that the host of an access depends on in a backend: so a pod more of one with ten thousand users is their endpoints alone."""
+    """Return everything in a backend that the host of an access depends on.
+
+    A new pod of a backend with ten thousand accesses therefore changes only its endpoints.
+    """
     return None if backend is None else (backend.model_name, bool(backend.endpoints))

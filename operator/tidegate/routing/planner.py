@@ -1,8 +1,8 @@
-"""From the fleet to the routing IR: the same for every xDS replica, for the controllers' status and for what-if.
+"""The translation of the fleet to the routing IR, for every xDS replica, the controllers and what-if alike.
 
-Nothing here fails: what cannot be served is left out and named in a Refusal, and the rest goes on.
-Hosts are the only thing that one access can take from another; everything else about an access depends on it and its targets alone.
-`plan` does all of it at once; routing.live does the same for what a change concerns, out of the same rules.
+Nothing here raises: what cannot be served is left out and named in a Refusal.
+Hosts are the only thing that accesses compete for; everything else about an access depends on it and its targets alone.
+`plan` translates everything; routing.live translates what a change affects, by the same rules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEATURES_TIMEOUT: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """Which object a virtual host was made from, and whether every request to it can be answered."""
+    """The object and generation that a virtual host was made from, and whether it can answer every request."""
 
     uid: str
     generation: int
@@ -48,7 +48,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class PlannedHost:
-    """What one ModelAccess or FeatureCompute brings into the routing."""
+    """The virtual host of one ModelAccess or FeatureCompute, and what is refused of it."""
 
     host: VirtualHost
     state: HostState
@@ -57,7 +57,7 @@ class PlannedHost:
 
 @dataclass(frozen=True, slots=True)
 class RoutingPlan:
-    """The routing of the whole fleet, and what it means for each ModelAccess."""
+    """The routing of the whole fleet, and the plan of each ModelAccess."""
 
     accesses: Mapping[ObjectKey, AccessPlan]
     hosts: Mapping[HostKey, PlannedHost]
@@ -65,7 +65,7 @@ class RoutingPlan:
 
     @property
     def ir(self) -> RoutingIR:
-        """The routing itself."""
+        """Routing IR of the whole fleet."""
         return RoutingIR(
             hosts=tuple(
                 sorted((planned.host for planned in self.hosts.values()), key=lambda host: host.name)
@@ -75,7 +75,7 @@ class RoutingPlan:
 
 
 def plan(fleet: FleetState) -> RoutingPlan:
-    """The routing of `fleet`. Equal fleets give equal plans, in whatever order they list their objects."""
+    """Plan the routing of `fleet`. Equal fleets give equal plans, whatever the order of their objects."""
     owners = hosts.claim(fleet.accesses)
     pipelines: defaultdict[ObjectKey, list[Backend]] = defaultdict(list)
     for backend in fleet.backends.values():
@@ -102,9 +102,9 @@ def plan(fleet: FleetState) -> RoutingPlan:
             **{HostKey(HostKind.ACCESS, key): access_host(access) for key, access in accesses.items()},
             **{features_key(backend.key): features_host(backend) for backend in features},
             **{
-                HostKey(HostKind.PIPELINE, key): inside
+                HostKey(HostKind.PIPELINE, key): pipeline_host
                 for key, access in accesses.items()
-                if (inside := inner_host(access)) is not None
+                if (pipeline_host := inner_host(access)) is not None
             },
         },
         pools={
@@ -123,37 +123,37 @@ def _shared_first(key: PoolKey) -> tuple[bool, str]:
 
 
 def access_host(access: AccessPlan) -> PlannedHost:
-    """What the proxies get of a ModelAccess."""
+    """Return the virtual host of a ModelAccess."""
     state = HostState(access.uid, access.generation, answers=access.unavailable is None)
     return PlannedHost(access.host, state, access.refusals)
 
 
 def inner_host(access: AccessPlan) -> PlannedHost | None:
-    """What the proxies get of a ModelAccess for the calls of its own pipelines."""
+    """Return the virtual host for calls of a ModelAccess's own pipelines; None if it has none."""
     if access.parts_host is None:
         return None
     return PlannedHost(access.parts_host, HostState(access.uid, access.generation, answers=True))
 
 
 def has_shared_pool(backend: BackendKey) -> bool:
-    """Whether several accesses may use the pool of a backend; a pipeline is one route's alone."""
+    """Return whether several accesses may use the pool of a backend; a pipeline's belongs to one route."""
     return backend.kind is not BackendKind.PIPELINE
 
 
 def has_host(backend: BackendKey) -> bool:
-    """Whether a backend has a virtual host of its own; Inferences have those of ModelAccesses."""
+    """Return whether a backend has a virtual host of its own; Inferences have those of ModelAccesses."""
     return backend.kind is BackendKind.FEATURE_COMPUTE
 
 
 def features_key(backend: BackendKey) -> HostKey:
-    """Names the virtual host of a FeatureCompute."""
+    """Return the key of the virtual host of a FeatureCompute."""
     return HostKey(HostKind.FEATURES, backend.object_key)
 
 
 def features_host(backend: Backend) -> PlannedHost:
-    """What the proxies get of a FeatureCompute."""
+    """Return the virtual host of a FeatureCompute."""
     key = backend.key.object_key
-    why = (
+    message = (
         f"FeatureCompute {key} has no ready endpoint; "
         f"see kubectl -n {key.namespace} describe featurecompute {key.name}"
     )
@@ -162,7 +162,7 @@ def features_host(backend: Backend) -> PlannedHost:
         headers=(),
         targets=(WeightedBackend(backend.key, 1),),
         timeout=FEATURES_TIMEOUT,
-        unavailable=None if backend.endpoints else why,
+        unavailable=None if backend.endpoints else message,
     )
     host = VirtualHost(
         name=str(features_key(backend.key)),
@@ -170,27 +170,27 @@ def features_host(backend: Backend) -> PlannedHost:
         hosts=(hosts.features_host(key),),
         rules=(rule,),
     )
-    # Its spec changes nothing in the routing, so every generation of it is there at once.
+    # Its spec does not affect the routing, so every generation is programmed at once.
     return PlannedHost(host, HostState(backend.uid, 0, bool(backend.endpoints)))
 
 
 def retry_budgets(access: ModelAccess) -> Mapping[BackendKey, int]:
-    """The largest retry budget that `access` gives each Inference that answers for it, in percent."""
+    """Return the largest retry budget in percent that `access` gives each of its Inferences."""
     budgets: dict[BackendKey, int] = {}
     for route in access.spec.routes:
         percent = retry_budget(route)
         if percent is None:
             continue
-        rescue = (route.fallback,) if route.fallback is not None else ()
-        for answering in (*route.targets, *rescue):
-            key = backend_key(access, answering.inference)
+        fallbacks = (route.fallback,) if route.fallback is not None else ()
+        for target in (*route.targets, *fallbacks):
+            key = backend_key(access, target.inference)
             budgets[key] = max(budgets.get(key, 0), percent)
     return budgets
 
 
 def pool(backend: Backend, retry_budget_percent: int | None) -> Pool:
-    """The pool of a backend, routed to or not.
+    """Return the pool of a backend, with or without routes to it.
 
-    A cluster therefore comes and goes with its Inference, never with a route: swapping a target is a change of routes alone.
+    So a cluster exists as long as its Inference: a swap of targets changes only routes.
     """
     return Pool(backend.key, backend.distinct_endpoints, retry_budget_percent)

@@ -1,7 +1,7 @@
-"""The one place that touches Envoy's generated protobuf classes, which come without types.
+"""The only module that uses Envoy's generated protobuf classes, which have no types.
 
-Everything else writes a message as nested mappings in the .proto's own field names: `{"name": "a", "connect_timeout": seconds(1)}`.
-The protobuf constructor takes these as they are (8 µs for a cluster), refuses unknown fields, and reads enums by name.
+All other modules write a message as nested mappings in the .proto's own field names: `{"name": "a", "connect_timeout": seconds(1)}`.
+The protobuf constructor takes these as they are (8 µs for a cluster), rejects unknown fields, and reads enums by name.
 Wrapper types (UInt32Value …) are written `{"value": 3}`.
 """
 
@@ -67,7 +67,7 @@ Fields = Mapping[str, object]
 
 @cache
 def message_type(name: str) -> type[Message]:
-    """The class of the message `name`, such as envoy.config.cluster.v3.Cluster.
+    """Return the class of a message, such as envoy.config.cluster.v3.Cluster.
 
     Raises KeyError when none of the modules above defines it.
     """
@@ -77,7 +77,7 @@ def message_type(name: str) -> type[Message]:
 
 
 def message(name: str, fields: Fields) -> Message:
-    """The message `name`, to stand as a field of many others; nobody may change it.
+    """Build the message `name`, to be shared as a field of many others; callers must not change it.
 
     Raises ValueError or TypeError for a field that the message does not have or that has another type.
     """
@@ -86,36 +86,39 @@ def message(name: str, fields: Fields) -> Message:
 
 
 def encode(name: str, fields: Fields) -> bytes:
-    """The message `name` serialised: equal fields give equal bytes, in every process. Raises as `message` does."""
+    """Serialise the message `name`: equal fields give equal bytes, in every process.
+
+    Raises ValueError or TypeError as `message` does.
+    """
     return message(name, fields).SerializeToString(deterministic=True)
 
 
 def decode(name: str, data: bytes) -> Any:
-    """The message `name` read from `data`; raises google.protobuf.message.DecodeError."""
+    """Parse the message `name` from `data`. Raises google.protobuf.message.DecodeError."""
     decoded = message_type(name)()
     decoded.ParseFromString(data)
     return decoded
 
 
 def packed(name: str, fields: Fields) -> dict[str, object]:
-    """A message inside an Any, to stand as a field of another message."""
+    """Pack a message into an Any, as a field of another message."""
     return {"type_url": TYPE_URL_PREFIX + name, "value": encode(name, fields)}
 
 
 def extension(extension_name: str, message: str, fields: Fields | None = None) -> dict[str, object]:
-    """Envoy's TypedExtensionConfig and its many lookalikes: a name and a typed_config."""
+    """Build Envoy's TypedExtensionConfig, or a message of the same form: a name and a typed_config."""
     return {"name": extension_name, "typed_config": packed(message, fields or {})}
 
 
 def described(any_bytes: bytes) -> dict[str, object]:
-    """A serialised Any as the JSON that Envoy's configuration dump shows, credentials redacted as there."""
+    """Return a serialised Any as JSON, as Envoy's configuration dump shows it, with credentials redacted."""
     decoded = decode("google.protobuf.Any", any_bytes)
     plain = json_format.MessageToDict(decoded, preserving_proto_field_name=True)
     return cast("dict[str, object]", _redacted(plain, None))
 
 
 def _redacted(value: Any, kind: Any) -> Any:
-    """`value`, a message of type `kind` (None: it says its type itself) in JSON, without what nobody may read."""
+    """Redact the sensitive fields of `value`, a message of type `kind` in JSON; None: its `@type` names the type."""
     if isinstance(value, list):
         return [_redacted(item, kind) for item in value]  # pyright: ignore[reportUnknownVariableType]  JSON
     if not isinstance(value, dict):
@@ -140,23 +143,23 @@ def _redacted_field(value: Any, field: Any) -> Any:
 
 
 def any_of(name: str, *serialised: bytes) -> bytes:
-    """A serialised Any around the serialised message `name`, which may come in pieces."""
+    """Wrap the serialised message `name` in an Any; the message may come in pieces."""
     return wire.packed_any(TYPE_URL_PREFIX + name, *serialised)
 
 
 def duration(length: timedelta) -> dict[str, int]:
-    """google.protobuf.Duration."""
+    """Build a google.protobuf.Duration."""
     microseconds = length // timedelta(microseconds=1)
     return {"seconds": microseconds // 1_000_000, "nanos": microseconds % 1_000_000 * 1_000}
 
 
 def seconds(count: float) -> dict[str, int]:
-    """google.protobuf.Duration of `count` seconds."""
+    """Build a google.protobuf.Duration of `count` seconds."""
     return duration(timedelta(seconds=count))
 
 
 def wrapped(value: float | bool | str) -> dict[str, object]:
-    """A value in one of protobuf's wrapper types."""
+    """Build one of protobuf's wrapper types."""
     return {"value": value}
 
 

@@ -1,4 +1,4 @@
-"""Which of the Inferences that a ModelAccess names can be used, and what is said about the others."""
+"""The Inferences that a ModelAccess names, and refusals for those that it cannot use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tidegate.routing.refusals import Refusal
 
 
 def backend_key(access: ModelAccess, inference: str) -> BackendKey:
-    """The backend that `access` names; it reaches those of its own namespace only."""
+    """Return the key of the backend that `access` names; it reaches only those of its own namespace."""
     return BackendKey(BackendKind.INFERENCE, access.metadata.namespace, inference)
 
 
 def _in_naming_order(access: ModelAccess) -> Iterator[str]:
-    """The Inferences that `access` names, those first that say how the model is called.
+    """Yield the Inferences that `access` names, in the order in which they define the model's name.
 
-    A fallback has the word while no target exists: that is what it is for.
+    A fallback defines it only while no target exists.
     """
     routes = access.spec.routes
     yield from (target.inference for route in routes for target in route.targets)
@@ -29,14 +29,17 @@ def _in_naming_order(access: ModelAccess) -> Iterator[str]:
 
 
 def _of_pipeline(access: ModelAccess) -> str | None:
-    """How the first pipeline is called; it has the word where no Inference answers clients itself."""
+    """Return the model name of the first pipeline; it counts if no Inference answers clients directly."""
     pipelines = (route.pipeline for route in access.spec.routes if route.pipeline is not None)
     return next((pipeline.served_name(access.key.name) for pipeline in pipelines), None)
 
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The Inferences that one access can name; `served_name` is the one model name that its clients can ask for."""
+    """The Inferences that one access names and that exist.
+
+    `served_name` is the one model name that its clients can request.
+    """
 
     access: ObjectKey
     backends: Mapping[str, Backend]
@@ -44,26 +47,28 @@ class References:
 
     @classmethod
     def of(cls, access: ModelAccess, backends: Mapping[BackendKey, Backend]) -> References:
-        """Those that exist, of all that `access` names. The first of them says how the model is called."""
-        found = {name: backends.get(backend_key(access, name)) for name in access.spec.inferences}
-        known = {name: backend for name, backend in found.items() if backend is not None}
-        first = next((name for name in _in_naming_order(access) if name in known), None)
-        return cls(access.key, known, known[first].model_name if first is not None else _of_pipeline(access))
+        """Find the existing Inferences among those that `access` names; the first one defines `served_name`."""
+        named = {name: backends.get(backend_key(access, name)) for name in access.spec.inferences}
+        existing = {name: backend for name, backend in named.items() if backend is not None}
+        first = next((name for name in _in_naming_order(access) if name in existing), None)
+        return cls(
+            access.key, existing, existing[first].model_name if first is not None else _of_pipeline(access)
+        )
 
     def find_part(self, route: Route, inference: str) -> Backend | Refusal:
-        """The Inference that a pipeline calls by its own name, whatever that is."""
+        """Return the Inference that a pipeline calls; its model may have any name."""
         backend = self.backends.get(inference)
         if backend is not None:
             return backend
-        where = f"spec.routes[{route.name}].pipeline.models: {inference}"
+        field = f"spec.routes[{route.name}].pipeline.models: {inference}"
         message = (
             f"Inference {inference} does not exist in namespace {self.access.namespace}: "
             f"create it, or correct the pipeline of route {route.name}"
         )
-        return Refusal(self.access, Reason.TARGET_NOT_FOUND, where, message)
+        return Refusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
 
     def misnamed(self, route: Route) -> tuple[Refusal, ...]:
-        """Why the name of a pipeline does not fit what the other routes serve; empty when it does."""
+        """Return a refusal if the name of a pipeline differs from what the other routes serve; else nothing."""
         if route.pipeline is None:
             return ()
         name = route.pipeline.served_name(self.access.name)
@@ -73,23 +78,23 @@ class References:
             f"the pipeline is called {name}, but the others serve {self.served_name}, and a request names only one: "
             f"set pipeline.modelName: {self.served_name}"
         )
-        where = f"spec.routes[{route.name}].pipeline.modelName"
-        return (Refusal(self.access, Reason.SERVED_NAME_MISMATCH, where, message),)
+        field = f"spec.routes[{route.name}].pipeline.modelName"
+        return (Refusal(self.access, Reason.SERVED_NAME_MISMATCH, field, message),)
 
     def find(self, route: Route, part: str, inference: str) -> Backend | Refusal:
-        """The Inference that `route` names in its field `part`."""
-        where = f"spec.routes[{route.name}].{part}: {inference}"
+        """Return the Inference that `route` names in its field `part`, or why it cannot be used."""
+        field = f"spec.routes[{route.name}].{part}: {inference}"
         backend = self.backends.get(inference)
         if backend is None:
             message = (
                 f"Inference {inference} does not exist in namespace {self.access.namespace}: "
                 f"create it, or correct {part.removesuffix('s')} of route {route.name}"
             )
-            return Refusal(self.access, Reason.TARGET_NOT_FOUND, where, message)
+            return Refusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
         if backend.model_name != self.served_name:
             message = (
                 f"Inference {inference} serves model {backend.model_name}, but the others serve {self.served_name}, "
                 f"and a request names only one: set spec.model.name: {self.served_name} there"
             )
-            return Refusal(self.access, Reason.SERVED_NAME_MISMATCH, where, message)
+            return Refusal(self.access, Reason.SERVED_NAME_MISMATCH, field, message)
         return backend

@@ -1,4 +1,4 @@
-"""What a ModelAccess asked for and does not get, as values: the controller turns them into conditions."""
+"""The parts of a ModelAccess that are left out of the routing; the controller turns them into conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.api.reasons import Reason
 class Refusal:
     """One part of one ModelAccess that is left out of the routing; the rest of the object works.
 
-    `part` names it as kubectl would: `spec.hosts: ctr.example.com` or `spec.routes[default].targets: ctr-v3`.
+    `part` is the field as kubectl shows it: `spec.hosts: ctr.example.com` or `spec.routes[default].targets: ctr-v3`.
     """
 
     access: ObjectKey

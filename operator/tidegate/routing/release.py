@@ -1,6 +1,7 @@
-"""What a release does to the weights: a pure function of the spec and status.release, the same for gateways and status.
+"""The effect of a release on weights: a pure function of the spec and status.release.
 
-The status is the only memory. One that is absent, or about another release, gives the target no request at all.
+Gateways and the status of a ModelAccess use the same function. The status is the only memory:
+if it is absent, or about another release, the target gets no request at all.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ _ALL = 100
 
 
 def release_key(access: ModelAccess) -> str:
-    """Names the release that the spec asks for, as `what-how`: what is released of whom by which steps, and how it is judged.
+    """Return the key of the release that the spec asks for, as `<hash>-<hash>`; empty if there is none.
 
-    Empty when there is none. Defaults leave no trace in it, so a version of Tidegate with further fields gives the same.
+    The first hash is of the object, target, weights and steps; the second is of how the release is judged.
+    Defaults are not hashed, so a version of Tidegate with further fields gives the same key.
     """
     route = access.spec.released_route
     if access.spec.release is None or route is None:
         return ""
-    how = access.spec.release.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    what = {
+    criteria = access.spec.release.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    subject = {
         "uid": access.metadata.uid,
-        "release": {name: how.pop(name) for name in ("route", "target", "steps") if name in how},
+        "release": {name: criteria.pop(name) for name in ("route", "target", "steps") if name in criteria},
         "targets": sorted([target.inference, target.weight] for target in route.targets),
     }
-    return f"{_hash(what)}-{_hash(how)}"
+    return f"{_hash(subject)}-{_hash(criteria)}"
 
 
 def _hash(value: object) -> str:
@@ -39,9 +41,9 @@ def _hash(value: object) -> str:
 
 
 def release_status(access: ModelAccess) -> ReleaseStatus | None:
-    """How far the release is that the spec asks for; None before it has begun.
+    """Return the status of the release that the spec asks for; None before it has begun.
 
-    What is promoted stays so while only the way to judge it is edited: that takes nobody's traffic away.
+    A promoted release stays promoted while only its criteria are edited: that takes no traffic away.
     """
     status, key = access.status.release, release_key(access)
     if status is None or not key:
@@ -52,7 +54,7 @@ def release_status(access: ModelAccess) -> ReleaseStatus | None:
 
 
 def share_in_effect(access: ModelAccess) -> int:
-    """The percentage that the target of the release takes; what the status calls a weight is not trusted."""
+    """Return the percentage of traffic of the released target; the weight in the status is not trusted."""
     release, status = access.spec.release, release_status(access)
     if release is None or status is None or status.phase is ReleasePhase.ROLLED_BACK:
         return 0
@@ -62,13 +64,13 @@ def share_in_effect(access: ModelAccess) -> int:
 
 
 def is_released(access: ModelAccess, route: Route) -> bool:
-    """Whether the release is about this route."""
+    """Return whether the release is about this route."""
     released = access.spec.released_route
     return released is not None and released.name == route.name
 
 
 def is_candidate(access: ModelAccess, route: Route, inference: str) -> bool:
-    """Whether `inference` is the target that is still being judged on this route."""
+    """Return whether `inference` is the target of this route whose release is not promoted yet."""
     release, status = access.spec.release, release_status(access)
     if release is None or not is_released(access, route) or inference != release.target:
         return False
@@ -76,10 +78,11 @@ def is_candidate(access: ModelAccess, route: Route, inference: str) -> bool:
 
 
 def in_effect(access: ModelAccess, route: Route, awake: Collection[str] | None = None) -> Route:
-    """`route` with the weights that count: as in the spec, but for the route of a release.
+    """Return `route` with its weights in effect: those of the spec, except on the route of a release.
 
-    With `awake`, the targets that have pods: whoever has none gives its share to the stable targets that have, and never to the released one.
-    When no stable target has a pod they keep theirs, for the fallback, or for nobody.
+    `awake` are the targets that have pods. A target without pods gives its share to the stable targets that have some,
+    never to the released one.
+    If no stable target has a pod, they keep their shares: the fallback answers these requests, or they fail.
     """
     release = access.spec.release
     if release is None or not is_released(access, route):
@@ -90,11 +93,13 @@ def in_effect(access: ModelAccess, route: Route, awake: Collection[str] | None =
     }
     if awake is not None:
         share = share if release.target in awake else 0
-        standing = {name: weight if name in awake else 0 for name, weight in stable.items()}
-        stable = standing if any(standing.values()) else stable
-    others = sum(stable.values())
+        available = {name: weight if name in awake else 0 for name, weight in stable.items()}
+        stable = available if any(available.values()) else stable
+    stable_total = sum(stable.values())
     weights = [
-        share * others if target.inference == release.target else (_ALL - share) * stable[target.inference]
+        share * stable_total
+        if target.inference == release.target
+        else (_ALL - share) * stable[target.inference]
         for target in route.targets
     ]
     unit = gcd(*weights) or 1

@@ -1,4 +1,4 @@
-"""An immutable map in parts, so that changing one of ten thousand entries copies a few dozen of them."""
+"""An immutable map in 256 parts, so that changing one of ten thousand entries copies a few dozen of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PARTS: Final = 256
 
 
 class Sharded(Mapping[K, V]):
-    """A map of values that are never changed in place; keys are spread over the parts by their str().
+    """A persistent map whose values are never changed in place.
 
-    Which key is in which part does not depend on how the map came about.
+    A hash of a key's str() selects its part, so the parts do not depend on the map's history.
     """
 
     __slots__ = ("_parts", "_size")
@@ -51,17 +51,17 @@ class Sharded(Mapping[K, V]):
 
     @property
     def parts(self) -> tuple[Mapping[K, V], ...]:
-        """The parts; those that two maps have in common are the same objects."""
+        """Parts of the map; those that two maps share are the same objects."""
         return self._parts
 
     def changed(self, changes: Mapping[K, V | None]) -> Sharded[K, V]:
-        """This map with other values, and without the keys whose value is None; itself when that changes nothing."""
+        """Return this map with other values, and without the keys whose value is None; itself if nothing changes."""
         copies: dict[int, dict[K, V]] = {}
         for key, value in changes.items():
             number = _part(key)
             part = copies.get(number, self._parts[number])
-            known = part.get(key)
-            if known is value or (known is not None and known == value):
+            current = part.get(key)
+            if current is value or (current is not None and current == value):
                 continue
             if number not in copies:
                 part = copies[number] = dict(part)
@@ -79,7 +79,10 @@ class Sharded(Mapping[K, V]):
         return result
 
     def differing(self, other: Sharded[K, V]) -> frozenset[K]:
-        """The keys under which the two have different values; looks only through parts that are not the same object."""
+        """Return the keys under which the two maps have different values.
+
+        Parts that both maps share are skipped.
+        """
         return frozenset(
             key
             for ours, theirs in zip(self._parts, other._parts, strict=True)

@@ -1,4 +1,4 @@
-"""The resources that a proxy runs, as values: what the xDS server sends, and what two replicas agree on byte by byte."""
+"""The resources that a proxy runs, as values: equal bytes in every replica of the xDS server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Resource:
     """One resource, serialised once for all proxies.
 
     `body` is a serialised google.protobuf.Any; `version` is a hash of the content.
-    `vacant` marks endpoints of which there are none: they must not arrive while a route still leads there.
+    `vacant` marks an empty set of endpoints: it must not arrive while a route still leads there.
     `references` are the names of the clusters that a scope leads to; empty for the other types.
     """
 
@@ -56,9 +56,10 @@ class Resource:
 
     @property
     def stand_in(self) -> bool:
-        """Whether it is only for a proxy that has nothing under this name: whatever else another has is better.
+        """Return whether it is only for a proxy that has nothing under this name.
 
-        The version says so, since that is all which is known of what a proxy comes back with.
+        Anything else that a proxy has under the name is better.
+        The version has a mark for this, since of the resources of a reconnecting proxy only the version is known.
         """
         return self.version.startswith(_STAND_IN)
 
@@ -68,10 +69,10 @@ Resources = Mapping[str, Resource]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One consistent state of all resources.
+    """One consistent set of all resources.
 
-    `revision` and `versions` are hashes of the content: equal content has equal ones in every replica and after every restart.
-    `hosts` says which objects this state is made from.
+    `revision` and `versions` are hashes of the content: equal in every replica and after every restart.
+    `hosts` has the objects that it was made from.
     """
 
     revision: str
@@ -82,25 +83,25 @@ class Snapshot:
 
 
 def content_hash(parts: Iterable[str | bytes]) -> str:
-    """A short name for `parts`, in their order; collisions are out of reach of chance (64 bits)."""
-    whole: list[bytes] = []
+    """Hash `parts` in their order; 64 bits are enough against accidental collisions."""
+    chunks: list[bytes] = []
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        whole += (len(data).to_bytes(8, "big"), data)
-    return hashlib.sha256(b"".join(whole)).hexdigest()[:_VERSION_LENGTH]
+        chunks += (len(data).to_bytes(8, "big"), data)
+    return hashlib.sha256(b"".join(chunks)).hexdigest()[:_VERSION_LENGTH]
 
 
-def body_hash(body: bytes, *more: str) -> str:
-    """`content_hash` of a body and a few words."""
-    whole = len(body).to_bytes(8, "big") + body
-    for word in more:
-        data = word.encode()
-        whole += len(data).to_bytes(8, "big") + data
-    return hashlib.sha256(whole).hexdigest()[:_VERSION_LENGTH]
+def body_hash(body: bytes, *texts: str) -> str:
+    """Hash a body and further texts, as `content_hash` does."""
+    content = len(body).to_bytes(8, "big") + body
+    for text in texts:
+        data = text.encode()
+        content += len(data).to_bytes(8, "big") + data
+    return hashlib.sha256(content).hexdigest()[:_VERSION_LENGTH]
 
 
 def version_of(resources: Resources) -> str:
-    """The version of a set of resources: a hash over their names and versions."""
+    """Return the version of a set of resources: a hash over their names and versions."""
     return content_hash(part for name in sorted(resources) for part in (name, resources[name].version))
 
 
@@ -108,7 +109,7 @@ _EMPTY: Final = version_of({})
 
 
 class ResourceSet(Mapping[str, Resource]):
-    """All resources of one type; a change copies little of it, and its version is that of the content alone."""
+    """All resources of one type; a change copies little of it, and its version depends only on the content."""
 
     __slots__ = ("__weakref__", "_compared", "_digests", "_referencing", "_resources", "version")
 
@@ -135,7 +136,7 @@ class ResourceSet(Mapping[str, Resource]):
         return len(self._resources)
 
     def changed(self, changes: Mapping[str, Resource | None]) -> ResourceSet:
-        """This set with other resources, and without those that are None; itself when that changes nothing."""
+        """Return this set with other resources, and without those that are None; itself if nothing changes."""
         resources = self._resources.changed(changes)
         if resources is self._resources:
             return self
@@ -148,17 +149,23 @@ class ResourceSet(Mapping[str, Resource]):
 
     @property
     def shards(self) -> Sharded[str, Resource]:
-        """The resources themselves; the parts that two sets have in common are the same objects."""
+        """Resources as a map; the parts that two sets share are the same objects."""
         return self._resources
 
     def differing(self, before: ResourceSet) -> frozenset[str]:
-        """The names under which this set and `before` have different resources; remembered, since many proxies ask the same."""
+        """Return the names under which this set and `before` have different resources.
+
+        The result is cached, since it is the same for many proxies.
+        """
         if self._compared is None or self._compared[0]() is not before:
             self._compared = ref(before), self._resources.differing(before.shards)
         return self._compared[1]
 
     def referencing(self, cluster: str) -> frozenset[str]:
-        """Return the names of the resources that lead to `cluster`; remembered, since every proxy that rejects it asks the same."""
+        """Return the names of the resources that lead to `cluster`.
+
+        The result is cached, since it is the same for every proxy that rejects the cluster.
+        """
         if cluster not in self._referencing:
             self._referencing[cluster] = frozenset(
                 name for name, resource in self.items() if cluster in resource.references
@@ -167,7 +174,7 @@ class ResourceSet(Mapping[str, Resource]):
 
 
 def differing(before: Resources, after: Resources) -> frozenset[str]:
-    """The names under which two sets have different resources."""
+    """Return the names under which two sets have different resources."""
     if before is after:
         return frozenset()
     if isinstance(before, ResourceSet) and isinstance(after, ResourceSet):
@@ -185,9 +192,9 @@ def referencing(resources: Resources, cluster: str) -> frozenset[str]:
 
 
 class SnapshotBuilder:
-    """Turns routing plans and changes of them into snapshots, and renders again only what changed since the last one.
+    """Renders routing plans and their changes to snapshots, and only what changed since the last one.
 
-    What it remembers changes the speed and never the result: snapshots have in common what they can, and nothing in them changes later.
+    Its caches affect the speed and never the result: snapshots share what they can, and are never changed in place.
     """
 
     def __init__(self, settings: listener.ListenerSettings) -> None:
@@ -206,19 +213,19 @@ class SnapshotBuilder:
         self._states: Sharded[HostKey, HostState] = Sharded()
         self._refusals: tuple[Refusal, ...] = ()
 
-    def take_secrets(self, held: Iterable[HeldSecret]) -> None:
-        """What the TLS port shows and checks with, from the next snapshot on."""
-        rendered = {secret.name: secret for secret in render_secrets(held)}
+    def take_secrets(self, gateway_secrets: Iterable[HeldSecret]) -> None:
+        """Render the Secrets of the TLS port for the next snapshots."""
+        rendered = {secret.name: secret for secret in render_secrets(gateway_secrets)}
         self._secrets = self._secrets.changed({**dict.fromkeys(self._secrets), **rendered})
 
     def build(self, plan: RoutingPlan) -> Snapshot:
-        """The snapshot of `plan`."""
+        """Return the snapshot of `plan`."""
         no_hosts = dict.fromkeys(self._hosts.keys() - plan.hosts.keys())
         no_pools = dict.fromkeys(self._pools.keys() - plan.pools.keys())
         return self.apply(RoutingChange({**no_hosts, **plan.hosts}, {**no_pools, **plan.pools}))
 
     def apply(self, change: RoutingChange) -> Snapshot:
-        """The snapshot of the last plan with `change`."""
+        """Return the snapshot of the last plan with `change`."""
         self._take_pools(change.pools)
         self._take_hosts(change.hosts)
         resources: dict[TypeUrl, ResourceSet] = {
@@ -260,25 +267,27 @@ class SnapshotBuilder:
     def _take_hosts(self, planned: Mapping[HostKey, PlannedHost | None]) -> None:
         rendered: dict[str, _RenderedHost | None] = {}
         states: dict[HostKey, HostState | None] = {}
-        refusing = False
-        for key, now in planned.items():
+        refusals_changed = False
+        for key, after in planned.items():
             before = self._hosts.get(key)
-            if now == before:
+            if after == before:
                 self.faults.clear(f"host {key}")
                 continue
             with self.faults.about(f"host {key}"):
-                if now is None or before is None or now.host != before.host:
-                    shown = None if now is None else _RenderedHost.of(now.host)
+                if after is None or before is None or after.host != before.host:
+                    rendered_host = None if after is None else _RenderedHost.of(after.host)
                     if before is not None:
                         rendered[before.host.name] = None
-                    if now is not None:
-                        rendered[now.host.name] = shown
-                states[key] = None if now is None else now.state
-                refusing = refusing or bool((now and now.refusals) or (before and before.refusals))
-                _keep(self._hosts, key, now)
+                    if after is not None:
+                        rendered[after.host.name] = rendered_host
+                states[key] = None if after is None else after.state
+                refusals_changed = refusals_changed or bool(
+                    (after and after.refusals) or (before and before.refusals)
+                )
+                _keep(self._hosts, key, after)
         self._scopes.take(rendered)
         self._states = self._states.changed(states)
-        if refusing:
+        if refusals_changed:
             self._refusals = tuple(
                 refusal for key in sorted(self._hosts) for refusal in self._hosts[key].refusals
             )
@@ -286,7 +295,7 @@ class SnapshotBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _RenderedHost:
-    """A virtual host as gateways get it: in a scope of its own, and where it has hosts, by these."""
+    """A virtual host as gateways get it: in a scope of its own, and as an alias if it has hosts."""
 
     scope: Resource
     alias: Resource | None
@@ -299,9 +308,9 @@ class _RenderedHost:
 
 
 class _ScopeTable:
-    """The scope of each virtual host, and that of all hosts, joined from pieces that are already serialised.
+    """The scope of each virtual host, and the scope of all hosts, joined from serialised parts.
 
-    Only a change of hosts joins a piece of it anew and copies the others.
+    Only a change of hosts joins a part again; the others are copied.
     """
 
     def __init__(self) -> None:
@@ -310,7 +319,7 @@ class _ScopeTable:
         self.resources = ResourceSet().changed({routes.HOSTS: self._hosts()})
 
     def take(self, hosts: Mapping[str, _RenderedHost | None]) -> None:
-        """Other virtual hosts, by name; None for one that is gone."""
+        """Update virtual hosts by name; None for one that is deleted."""
         changes = {name: None if host is None else host.scope for name, host in hosts.items()}
         before = self._aliases
         self._aliases = before.changed(
@@ -318,9 +327,11 @@ class _ScopeTable:
         )
         if self._aliases is not before:
             parts = zip(self._aliases.shards.parts, before.shards.parts, strict=True)
-            for number, (now, was) in enumerate(parts):
-                if now is not was:
-                    self._joined[number] = routes.virtual_hosts(now[name].body for name in sorted(now))
+            for number, (new_part, old_part) in enumerate(parts):
+                if new_part is not old_part:
+                    self._joined[number] = routes.virtual_hosts(
+                        new_part[name].body for name in sorted(new_part)
+                    )
             changes[routes.HOSTS] = self._hosts()
         self.resources = self.resources.changed(changes)
 
@@ -336,18 +347,18 @@ def _resource(
     return Resource(name, version, body, references=references)
 
 
-def _keep(known: dict[K, V], key: K, value: V | None) -> None:
+def _keep(values: dict[K, V], key: K, value: V | None) -> None:
     if value is None:
-        known.pop(key, None)
+        values.pop(key, None)
     else:
-        known[key] = value
+        values[key] = value
 
 
 def render_pool(pool: Pool, protocol: Protocol) -> tuple[Resource, Resource]:
-    """The cluster and its endpoints.
+    """Render the cluster of a pool and its endpoints.
 
     The version of the endpoints covers the cluster's configuration too.
-    A changed cluster is a new one that waits for its endpoints, up to 15 s and without a word; so they are sent again whenever it changes.
+    A changed cluster waits for its endpoints, up to 15 s and without a message; so they are sent again whenever it changes.
     """
     name = clusters.cluster_name(pool.backend, protocol)
     cluster_body = protos.any_of(clusters.TYPE, clusters.encode(name, pool, protocol))
@@ -357,26 +368,27 @@ def render_pool(pool: Pool, protocol: Protocol) -> tuple[Resource, Resource]:
     return cluster, Resource(name, version, body, vacant=not pool.endpoints)
 
 
-def render_secrets(held: Iterable[HeldSecret]) -> Iterator[Resource]:
-    """A resource for each Secret of the TLS port.
+def render_secrets(secret_states: Iterable[HeldSecret]) -> Iterator[Resource]:
+    """Render a resource for each Secret of the TLS port.
 
-    Envoy serves the port only once it has all that the listener names.
-    So for a certificate that was never good stands another that is, and for an authority one that knows nobody; a gateway that has
-    something from before, of which this process need not know, keeps that.
-    Where no certificate was ever good there is none to send.
+    Envoy serves the port only once it has all secrets that the listener names.
+    So a certificate that was never valid is replaced by another that is, and an authority by one that verifies no client.
+    Both are stand-ins: a gateway that has something from an earlier stream keeps that.
+    If no certificate was ever valid there is none to send.
     """
-    known = tuple(held)
-    some = next((one.content for one in known if isinstance(one.content, Certificate)), None)
-    for one in known:
-        good = one.content is not None
-        if one.role is SecretRole.CLIENT_AUTHORITY:
-            name = secrets.authority_name(one.name)
-            trusted = one.content if isinstance(one.content, Authority) else None
+    states = tuple(secret_states)
+    any_certificate = next(
+        (state.content for state in states if isinstance(state.content, Certificate)), None
+    )
+    for state in states:
+        if state.role is SecretRole.CLIENT_AUTHORITY:
+            name = secrets.authority_name(state.name)
+            trusted = state.content if isinstance(state.content, Authority) else None
             encoded = secrets.encode_authority(name, trusted)
-        elif some is not None:
-            name = secrets.certificate_name(one.name)
-            shown = one.content if isinstance(one.content, Certificate) else some
-            encoded = secrets.encode_certificate(name, shown)
+        elif any_certificate is not None:
+            name = secrets.certificate_name(state.name)
+            served = state.content if isinstance(state.content, Certificate) else any_certificate
+            encoded = secrets.encode_certificate(name, served)
         else:
             continue
-        yield _resource(name, protos.any_of(secrets.TYPE, encoded), stand_in=not good)
+        yield _resource(name, protos.any_of(secrets.TYPE, encoded), stand_in=state.content is None)

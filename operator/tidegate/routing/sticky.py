@@ -1,12 +1,13 @@
-"""Which users belong to which target of a sticky route: intervals on one line, that weights stretch and nothing shuffles.
+"""The assignment of users to the targets of a sticky route: intervals on one line.
 
 A user is a fixed point on the line (Envoy's hash of a header, modulo `LENGTH`); a target is the interval as long as its share.
-The line never changes its length and the targets never change their order, so moving weight moves boundaries:
-between two neighbours exactly the users between the old boundary and the new one, all of them in one direction.
-Without a memory of earlier weights no layout can do that for every pair of three targets (ADR 18), so the order is one that people can foresee: by name, numbers by value.
+The length of the line and the order of the targets never change, so a change of weights moves boundaries:
+exactly the users between the old boundary and the new one change, all of them in one direction.
+Without a memory of earlier weights no layout can do that for every pair of three targets (ADR 18).
+So the order is one that users can predict: by name, numbers by value.
 
-A target without a pod lends its interval to the others, by their weights; nobody else moves, and its users come back with its pods.
-One that is still being judged borrows nothing: when there is nobody else, an interval stays with whom it belongs to.
+A target without a pod lends its interval to the others, by their weights; no other users move, and its users return with its pods.
+A candidate of a release borrows nothing: if there is no other target, the interval stays with its own.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from itertools import accumulate, groupby
 from typing import Final
 
 LENGTH: Final = 1_000_000_000
-"""Far above the largest sum of weights (16 targets of 1,000,000), so that the smallest weight has its users too."""
+"""Much more than the largest sum of weights (16 targets of 1,000,000), so that the smallest weight has users too."""
 
 _NUMBER: Final = re.compile(r"(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one target asked for, whether it has a pod, and whether it may take what another lends."""
+    """The weight of one target, whether it has a pod, and whether it may borrow from a target without one."""
 
     name: str
     weight: int
@@ -42,7 +43,7 @@ class Interval:
 
 
 def intervals(shares: Sequence[Share]) -> tuple[Interval, ...]:
-    """The line from its beginning to its end; at least one share must be awake and have a weight."""
+    """Divide the line between the targets, in order; at least one share must be awake and have a weight."""
     ordered = sorted(shares, key=lambda share: _by_name(share.name))
     takers = [share for share in ordered if share.awake and share.borrows and share.weight]
     pieces: list[Interval] = []
@@ -53,14 +54,17 @@ def intervals(shares: Sequence[Share]) -> tuple[Interval, ...]:
 
 
 def _by_name(name: str) -> list[tuple[int, int, str]]:
-    """Sorts v9 before v10."""
+    """Return a sort key that puts v9 before v10."""
     return [
         (1, int(part), "") if part.isdigit() else (0, 0, part) for part in _NUMBER.split(name) if part
     ] + [(-1, 0, name)]
 
 
 def _split(length: int, shares: Sequence[Share]) -> Iterator[tuple[Share, int]]:
-    """`length` by weight. Each boundary is rounded by itself, so that it moves only when its share of the line does."""
+    """Split `length` by weight.
+
+    Each boundary is rounded separately, so that it moves only when its share of the line does.
+    """
     total = sum(share.weight for share in shares)
     ends = [length * up_to // total if total else 0 for up_to in accumulate(share.weight for share in shares)]
     for share, begin, end in zip(shares, [0, *ends], ends, strict=False):

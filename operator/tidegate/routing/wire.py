@@ -13,7 +13,7 @@ _SHORT: Final = tuple(bytes([value]) for value in range(_CONTINUES))
 
 
 def varint(value: int) -> bytes:
-    """`value` in base 128, least significant group first."""
+    """Encode `value` in base 128, least significant group first."""
     if value < _CONTINUES:
         return _SHORT[value]
     encoded = bytearray()
@@ -24,28 +24,28 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-# Of the fields that fit into two bytes, which is every one that is written here.
+# The tags that fit into two bytes; no field that we write has a larger number.
 _TAGS: Final = tuple(varint(number << 3 | _LENGTH_DELIMITED) for number in range(2048))
 
 
 def field(number: int, payload: bytes) -> bytes:
-    """One string, bytes or message field; several in a row of one number make a repeated field."""
+    """Encode one string, bytes or message field; several in a row with one number make a repeated field."""
     size = len(payload)
     return _TAGS[number] + (_SHORT[size] if size < _CONTINUES else varint(size)) + payload
 
 
 def number_field(number: int, value: int) -> bytes:
-    """One unsigned integer or enum field."""
+    """Encode one unsigned integer or enum field."""
     return varint(number << 3 | _VARINT) + varint(value)
 
 
 def fields(number: int, payloads: Iterable[bytes]) -> bytes:
-    """A repeated field whose elements are already serialised."""
+    """Encode a repeated field whose elements are already serialised."""
     return b"".join([field(number, payload) for payload in payloads])
 
 
 def packed_any(type_url: str, *pieces: bytes) -> bytes:
-    """A serialised google.protobuf.Any around a serialised message, which may come in pieces: they are copied once."""
+    """Wrap a serialised message in a google.protobuf.Any; the message may come in pieces, which are copied once."""
     return b"".join((_head(type_url), varint(sum(map(len, pieces))), *pieces))
 
 

@@ -1,1 +1,1 @@
-"""The routing IR in Envoy's words: one module for each type of resource."""
+"""The rendering of the routing IR to Envoy's resources: one module for each type or filter."""

@@ -1,7 +1,8 @@
-"""Admission control of one target of a route: Envoy's filter for it, brought along by the route, since it has no settings for one route itself.
+"""Admission control of one target of a route.
 
-The filter counts answers of the last seconds, in each of the gateway's threads by itself.
-It refuses nobody while they are few, or while failures are within the limit, and with a growing chance above.
+Envoy's filter has no settings for a single route, so each route brings the whole filter along.
+The filter counts the answers of the last seconds, separately in each of the gateway's threads.
+It rejects nothing while they are few or failures are within the limit, and with a growing probability above.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidegate.routing.ir import Admission, Protocol
 NAME: Final = "tidegate.admission"
 
 REFUSED: Final = "denied_by_admission_control"
-"""Envoy's word for what this filter refuses."""
+"""The response code details that Envoy sets when this filter rejects a request."""
 
 ANSWER: Final = (
     "the target is overloaded, and requests of low value are refused first (protection.admissionControl)\n"
@@ -29,19 +30,19 @@ _SKIP: Final = "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
 _HEADER: Final = "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
 _FILTER_CONFIG: Final = "envoy.config.route.v3.FilterConfig"
 
-# How long a failure counts. Where nearly all are refused, what is left to count is little: a shorter window would forget and start anew.
+# How long a failure counts. While nearly all requests are rejected, few are counted: a shorter window would be empty and start again.
 _WINDOW_S: Final = 10
 
-# Below this many requests a second a target is hardly overloaded, and shares are chance.
+# Below this many requests per second a target is hardly overloaded, and percentages are noise.
 _LEAST_PER_SECOND: Final = 5
 
-# The chance to be refused is (failures above the limit) ^ (1 / this): near 1 soon, so that low values go before others fail (ADR 25).
+# The probability of a rejection is (failures above the limit) ^ (1 / this): soon near 1, so that low values are rejected before others fail (ADR 25).
 _AGGRESSION: Final = 100.0
 
-# The others are let through, to see whether the target has recovered.
+# The other requests are admitted, to find out whether the target has recovered.
 _MOST_REFUSED_PERCENT: Final = 95.0
 
-# What a model does under too much load, or for want of it: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
+# The answers of an overloaded or missing model: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
 _OVERLOADED: Final = frozenset({4, 8, 14})
 _GRPC_SUCCESS: Final = tuple(sorted(frozenset(range(17)) - _OVERLOADED))
 # The same in REST: all but 429, 503 and 504.
@@ -49,7 +50,7 @@ _HTTP_SUCCESS: Final = ((100, 429), (430, 503), (505, 600))
 
 
 def sleeping_filter() -> dict[str, object]:
-    """The HTTP filter of the listener: no request passes through it whose route does not wake it up."""
+    """Return the HTTP filter of the listener, disabled: only routes that enable it send requests through it."""
     fields: dict[str, object] = {
         "extension_config": protos.extension("composite", f"{_COMPOSITE}.Composite"),
         "xds_matcher": {"on_no_match": {"action": protos.extension("skip", _SKIP)}},
@@ -58,7 +59,10 @@ def sleeping_filter() -> dict[str, object]:
 
 
 def for_target(admission: Admission, protocol: Protocol) -> dict[str, object]:
-    """What a target of a route says about the filter; it looks at inference alone, so a probe is neither counted nor refused."""
+    """Return the filter's configuration for a target.
+
+    It applies to inference only, so probes are neither counted nor rejected.
+    """
     run = protos.extension("envoy.filters.http.admission_control", _ADMISSION, _control(admission))
     action = protos.extension("run", f"{_COMPOSITE}.ExecuteFilterAction", {"typed_config": run})
     inference = {
@@ -71,12 +75,15 @@ def for_target(admission: Admission, protocol: Protocol) -> dict[str, object]:
 
 
 def for_alias() -> dict[str, object]:
-    """What the hosts of an access say, so that the filter is awake when the access itself is looked up."""
+    """Return the filter's configuration for the hosts of an access.
+
+    It enables the filter early, so that it is active once Envoy has selected the access's scope.
+    """
     return {NAME: protos.packed(_FILTER_CONFIG, {"config": {}})}
 
 
 def refused() -> dict[str, object]:
-    """A filter of answers: those that it refused."""
+    """Return an access log filter for requests that admission control rejected."""
     kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
     expression = {"expression": f"response.code_details == '{REFUSED}'"}
     return {
@@ -85,7 +92,7 @@ def refused() -> dict[str, object]:
 
 
 def _inference(protocol: Protocol) -> dict[str, object]:
-    """Of the calls that pass the gateway."""
+    """Return the predicate for inference, among the calls that pass the allow-list."""
     header, match = ":method", {"exact": "POST"}
     if protocol is Protocol.GRPC:
         header, match = ":path", {"prefix": f"/{GRPC_SERVICE}/ModelInfer"}
@@ -93,10 +100,10 @@ def _inference(protocol: Protocol) -> dict[str, object]:
 
 
 def _control(admission: Admission) -> dict[str, object]:
-    def percent(name: str, value: float) -> dict[str, object]:
+    def runtime_percent(name: str, value: float) -> dict[str, object]:
         return {"runtime_key": f"tidegate.admission.{name}", "default_value": {"value": value}}
 
-    # So many that one failure in the window is half of the limit at most.
+    # Enough requests that one failure in the window is at most half of the limit.
     at_least = max(_LEAST_PER_SECOND, math.ceil(200 / admission.failure_percent / _WINDOW_S))
     return {
         "success_criteria": {
@@ -107,7 +114,7 @@ def _control(admission: Admission) -> dict[str, object]:
         },
         "sampling_window": protos.seconds(_WINDOW_S),
         "aggression": {"runtime_key": "tidegate.admission.aggression", "default_value": _AGGRESSION},
-        "sr_threshold": percent("success", 100 - admission.failure_percent),
+        "sr_threshold": runtime_percent("success", 100 - admission.failure_percent),
         "rps_threshold": {"runtime_key": "tidegate.admission.least", "default_value": at_least},
-        "max_rejection_probability": percent("most", _MOST_REFUSED_PERCENT),
+        "max_rejection_probability": runtime_percent("most", _MOST_REFUSED_PERCENT),
     }

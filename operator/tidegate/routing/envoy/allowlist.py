@@ -1,6 +1,7 @@
-"""Which calls of the Open Inference Protocol pass the gateway: inference, health and metadata; nothing that changes a server.
+"""The calls of the Open Inference Protocol that pass the gateway: inference, health and metadata.
 
-An RBAC filter in the listener checks this before any route is looked at, so no route can open model control, shared memory, trace or log APIs by accident.
+An RBAC filter in the listener checks this before any route is selected, so no route can expose model control, shared
+memory, trace or log APIs by accident.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 from tidegate.routing import protos
 
 REFUSED: Final = "rbac_access_denied_matched_policy[none]"
-"""Envoy's word for what this filter refuses; no other of ours refuses for want of a policy."""
+"""The response code details of this filter's rejections; no other filter of ours rejects without a policy."""
 
 GRPC_SERVICE: Final = "inference.GRPCInferenceService"
 GRPC_METHODS: Final = (
@@ -26,7 +27,7 @@ GRPC_METHODS: Final = (
 _MODEL: Final = "/v2/models/[A-Za-z0-9][A-Za-z0-9._-]*(/versions/[0-9]+)?"
 _SERVER_PATHS: Final = ("/v2", "/v2/health/live", "/v2/health/ready")
 
-# Triton answers GET /v2/models/stats with the statistics of every model, though it looks like a model called 'stats'.
+# Triton answers GET /v2/models/stats with the statistics of every model, although the path looks like a model called 'stats'.
 _STATISTICS: Final = "/v2/models/stats"
 
 ANSWER: Final = (
@@ -38,7 +39,7 @@ ANSWER: Final = (
 
 
 def rbac_filter() -> dict[str, object]:
-    """The HTTP filter; what it refuses is a 403, which the listener turns into a 404 with `ANSWER`."""
+    """Return the HTTP filter; it rejects with a 403, which the listener turns into a 404 with `ANSWER`."""
     grpc_paths = (f"/{GRPC_SERVICE}/{method}" for method in GRPC_METHODS)
     policies = {
         "grpc": _policy(_method("POST"), _any(_path({"exact": path}) for path in grpc_paths)),

@@ -1,7 +1,7 @@
-"""Requests that name a host and no access: two filters that turn the host into the access, and sleep for everybody else.
+"""Requests that name a host and no access: two filters that map the host to the access, disabled for all others.
 
-The scope of hosts (envoy/routes.py) wakes them up. The first writes the name of the route into the header by which scopes are picked.
-The second does nothing but have the route looked up again, which the first cannot.
+The scope of hosts (envoy/routes.py) enables them. The first writes the name of the route into the header by which scopes are selected.
+The second only makes Envoy select the route again, which the first cannot.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from tidegate.routing import protos, wire
 
-# Also written by the listener (envoy/listener.py) and read by the scoped routes.
+# The listener writes it too (envoy/listener.py); the scoped routes read it.
 TARGET_HEADER: Final = "x-tidegate-target"
 
 _REWRITE: Final = "tidegate.by_host"
@@ -24,7 +24,7 @@ _CLEAR_ROUTE_CACHE: Final = 2
 
 
 def filters() -> list[dict[str, object]]:
-    """For the listener, before every filter that a virtual host has a say in."""
+    """Return the disabled filters for the listener; they precede every filter that virtual hosts configure."""
     state = {
         "object_key": "tidegate.by_host",
         "factory_key": "envoy.string",
@@ -40,7 +40,7 @@ def filters() -> list[dict[str, object]]:
 
 
 def awake() -> dict[str, object]:
-    """What the scope of hosts says about them."""
+    """Return the configuration with which the scope of hosts enables the filters."""
     name = {"key": TARGET_HEADER, "value": "%ROUTE_NAME%"}
     mutation = {"append": {"header": name, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
     return {

@@ -1,6 +1,6 @@
-"""Who may call, in Envoy's words: filters that sleep in the listener, and what wakes one of them up for a virtual host.
+"""The authentication of callers by disabled filters in the listener, which virtual hosts enable.
 
-Each virtual host carries all that its own check needs, so a key that changes for one access changes nothing for another.
+Each virtual host contains everything that its own check needs, so a changed key of one access affects no other.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _MTLS: Final = "envoy.extensions.rbac.principals.mtls_authenticated.v3.Config"
 _NO_CERTIFICATE: Final = "no_client_certificate"
 
 WITHOUT_CERTIFICATE: Final = f"rbac_access_denied_matched_policy[{_NO_CERTIFICATE}]"
-"""Envoy's word for a call that shows no client certificate where one is asked for; of itself it answers as to somebody else's."""
+"""The response code details for a call without the client certificate that its access requires; Envoy answers 403 to it."""
 
 
 def sleeping_filters() -> list[dict[str, object]]:
-    """The HTTP filters of the listener: no request passes through one whose virtual host does not wake it up.
+    """Return the HTTP filters of the listener, all disabled.
 
-    One that is awake and was told no more than that lets nobody pass.
+    Only virtual hosts that enable one send requests through it. One that is enabled without configuration admits no caller.
     """
     return [
-        {**one, "disabled": True}
-        for one in (
+        {**http_filter, "disabled": True}
+        for http_filter in (
             protos.extension(_KEYS, f"{_KEYS_V3}.ApiKeyAuth"),
             protos.extension(_TOKENS, f"{_MATCHING}.ExtensionWithMatcher", _chosen_by_host()),
             protos.extension(_NOBODY, f"{_RBAC}.RBAC", _LETS_NOBODY_IN),
@@ -52,7 +52,7 @@ def sleeping_filters() -> list[dict[str, object]]:
 
 
 def for_host(guard: Guard) -> dict[str, object]:
-    """What a virtual host says about the filters."""
+    """Return the configuration of the filters for a virtual host."""
     if isinstance(guard, KeyGuard):
         return {_KEYS: protos.packed(f"{_KEYS_V3}.ApiKeyAuthPerRoute", _keys(guard))}
     if isinstance(guard, TokenGuard):
@@ -65,9 +65,11 @@ def for_host(guard: Guard) -> dict[str, object]:
 
 
 def for_alias(guard: Guard) -> dict[str, object]:
-    """What the hosts of an access say about the filters, so that they are awake when the access itself is looked up.
+    """Return the configuration of the filters for the hosts of an access.
 
-    The composite filter chooses at the first look, so that one is told all; the others read the access's own words at the second.
+    It enables them early, so that they are active once Envoy has selected the access's scope.
+    The composite filter reads its configuration at the first route selection, so it needs all of it here.
+    The other filters read the access's own configuration at the second.
     """
     if isinstance(guard, TokenGuard):
         return for_host(guard)
@@ -87,34 +89,37 @@ def _refusing(rules: dict[str, object]) -> dict[str, object]:
 
 
 def _somebody_else(guard: IdentityGuard) -> dict[str, object]:
-    """Two policies, so that answers and counters tell those without a certificate from those with another.
+    """Return rules with two policies: statistics distinguish callers without a certificate from those with another.
 
-    What a certificate says counts only where Envoy has verified it.
+    The names in a certificate count only if Envoy has verified it.
     """
     verified = _shows({"any_validated_client_certificate": True})
-    named = {"or_ids": {"ids": [_shows({"san_matcher": _san(one)}) for one in guard.identities]}}
-    another = {"and_ids": {"ids": [verified, {"not_id": named}]}}
-    everything = [{"any": True}]
+    allowed = {"or_ids": {"ids": [_shows({"san_matcher": _san(identity)}) for identity in guard.identities]}}
+    other_client = {"and_ids": {"ids": [verified, {"not_id": allowed}]}}
+    any_permission = [{"any": True}]
     policies = {
-        _NO_CERTIFICATE: {"permissions": everything, "principals": [{"not_id": verified}]},
-        "another_client": {"permissions": everything, "principals": [another]},
+        _NO_CERTIFICATE: {"permissions": any_permission, "principals": [{"not_id": verified}]},
+        "another_client": {"permissions": any_permission, "principals": [other_client]},
     }
     return {"action": "DENY", "policies": policies}
 
 
-def _shows(what: protos.Fields) -> dict[str, object]:
-    return {"custom": protos.extension("envoy.rbac.principals.mtls_authenticated", _MTLS, what)}
+def _shows(fields: protos.Fields) -> dict[str, object]:
+    return {"custom": protos.extension("envoy.rbac.principals.mtls_authenticated", _MTLS, fields)}
 
 
 def _san(identity: str) -> dict[str, object]:
     if "://" in identity:
         return {"san_type": "URI", "matcher": {"exact": identity}}
-    # With `exact`, a wildcard in a certificate would stand for any name below it.
+    # With `exact`, a wildcard in a certificate would match any name below it.
     return {"san_type": "DNS", "matcher": {"safe_regex": {"regex": identity.replace(".", "[.]")}}}
 
 
 def _from_elsewhere(guard: AddressGuard) -> dict[str, object]:
-    """The peer of the connection counts, never what a header says; a policy that denies, since the allow-list's refusals go by no policy at all."""
+    """Return rules that deny all other addresses, by the peer of the connection and not by headers.
+
+    The policy denies, since a request that the allow-list rejects has matched no policy at all.
+    """
     ids = [{"direct_remote_ip": _range(address)} for address in guard.addresses]
     strangers = {"permissions": [{"any": True}], "principals": [{"not_id": {"or_ids": {"ids": ids}}}]}
     return {"action": "DENY", "policies": {"strangers": strangers}}
@@ -125,7 +130,10 @@ def _range(address: str) -> dict[str, object]:
 
 
 def _chosen_by_host() -> dict[str, object]:
-    """jwt_authn reads its issuers from the listener alone, and every change of a listener cuts connections: so each host brings the whole filter."""
+    """Return a composite filter for which each virtual host brings the whole JWT filter.
+
+    jwt_authn reads its issuers only from the listener, and every change of a listener closes connections.
+    """
     composite = protos.extension("composite", f"{_COMPOSITE}.Composite")
     return {
         "extension_config": composite,
@@ -139,7 +147,7 @@ def _tokens(guard: TokenGuard) -> dict[str, object]:
         "audiences": list(guard.audiences),
         "require_expiration": True,
         "local_jwks": {"inline_string": guard.key_set},
-        # Named, so that the query parameter access_token, which ends in logs, is not looked at.
+        # Without this, Envoy would also accept the query parameter access_token, which ends up in logs.
         "from_headers": [{"name": "authorization", "value_prefix": "Bearer "}],
         "forward": guard.forward,
     }

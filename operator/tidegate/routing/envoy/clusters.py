@@ -13,15 +13,15 @@ from tidegate.routing.pipelines import pipeline_key, pipeline_owner
 
 TYPE: Final = "envoy.config.cluster.v3.Cluster"
 
-# Inside one cluster network: a node that does not answer by then is gone, and the retry on another host still fits a 1 s timeout.
+# Inside one cluster's network a node that does not answer by then is gone, and a retry on another host still fits a timeout of 1 s.
 CONNECT_TIMEOUT_S: Final = 0.25
 
-# Protection is asked for in a ModelAccess; without it, these only keep one broken backend from eating the proxy.
+# A ModelAccess sets its protection; without it, these limits only keep a broken backend from exhausting the proxy.
 _MAX_CONNECTIONS: Final = 16_384
 _MAX_REQUESTS: Final = 65_536
 _MAX_RETRIES: Final = 1_024
 
-# Below this many at once, retries are no storm yet; the percentage counts above it.
+# The percentage of the budget applies only above this many concurrent retries.
 _MIN_RETRY_CONCURRENCY: Final = 16
 
 _EJECTION_CHECK_S: Final = 0.5
@@ -34,14 +34,15 @@ _PREFIX: Final = {
     BackendKind.PIPELINE: "pipeline",
 }
 
-# Between the target and its fallback; no name has one.
+# Separates the target and its fallback; no name contains it.
 _FALLBACK: Final = "+"
 
 
 def cluster_name(pool: PoolKey, protocol: Protocol) -> str:
-    """Also the name of its endpoints (EDS): one EDS name for each cluster, since two that share one stall each other 15 s.
+    """Return the name of a cluster and of its endpoints (EDS).
 
-    It has no dot: there Envoy ends the name in `cluster.<name>.<counter>`, and takes the rest for the counter's.
+    Each cluster has an EDS name of its own, since two that share one stall each other for 15 s.
+    The name has no dot: there Envoy ends the name in `cluster.<name>.<counter>`, and reads the rest as the counter's name.
     """
     if isinstance(pool, BackendKey):
         name = pool.name
@@ -54,7 +55,7 @@ def cluster_name(pool: PoolKey, protocol: Protocol) -> str:
 
 
 def parse_cluster_name(name: str) -> tuple[PoolKey, Protocol] | None:
-    """What `cluster_name` was given; None for a name that it never gives."""
+    """Parse a name made by `cluster_name`; None for any other name."""
     try:
         prefix, *names, protocol = name.split("/")
         return _parse_pool(prefix, names), Protocol(protocol)
@@ -64,7 +65,7 @@ def parse_cluster_name(name: str) -> tuple[PoolKey, Protocol] | None:
 
 def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
     if prefix in _PREFIX.values():
-        kind = next(kind for kind, known in _PREFIX.items() if known == prefix)
+        kind = next(kind for kind, kind_prefix in _PREFIX.items() if kind_prefix == prefix)
         if kind is BackendKind.PIPELINE:
             namespace, access, route = names
             return pipeline_key(ObjectKey(namespace, access), route)
@@ -76,16 +77,16 @@ def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
 
 
 def encode(name: str, pool: Pool, protocol: Protocol) -> bytes:
-    """The serialised Cluster, called as `cluster_name` says; its endpoints come apart, through EDS."""
+    """Serialise the Cluster with a name from `cluster_name`; its endpoints are separate, through EDS."""
     name_field = wire.field(_NAME_FIELD, name.encode())
     rest = _all_but_the_name(protocol, pool.retry_budget_percent, pool.limits, pool.ejection)
     return name_field + _stat_name(pool.backend, protocol) + rest
 
 
 def _stat_name(pool: PoolKey, protocol: Protocol) -> bytes:
-    """Counters of a target are those of its Inference, whoever's cluster the requests went through.
+    """Encode the name under which statistics are counted: that of the target's Inference, whatever the access.
 
-    Copies are counted apart, and so is what a release is judged by.
+    Mirrored requests and those of a release are counted separately.
     """
     if isinstance(pool, BackendKey) or pool.role is not PoolRole.TARGET:
         return b""
@@ -97,7 +98,7 @@ def _stat_name(pool: PoolKey, protocol: Protocol) -> bytes:
 def _all_but_the_name(
     protocol: Protocol, retry_budget_percent: int | None, limits: Limits | None, ejection: Ejection | None
 ) -> bytes:
-    """The rest of a serialised Cluster, alike in all clusters with the same protocol, budget and protection."""
+    """Serialise the rest of a Cluster, equal for all clusters with the same protocol, budget and protection."""
     return protos.encode(
         TYPE,
         {
@@ -105,14 +106,14 @@ def _all_but_the_name(
             "eds_cluster_config": {"eds_config": protos.ADS},
             "connect_timeout": protos.seconds(CONNECT_TIMEOUT_S),
             "lb_policy": "LEAST_REQUEST",
-            # Endpoints are the ready pods; panic routing to the rest has nothing to offer.
+            # Endpoints are the ready pods; panic routing to the others would not help.
             "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
-            # A pod that leaves EDS keeps its requests in flight and gets no new ones; there is no active health check to wait for.
+            # A pod that leaves EDS finishes its requests in flight and gets no new ones; there is no active health check to wait for.
             "ignore_health_on_host_removal": True,
             "circuit_breakers": {"thresholds": [_thresholds(retry_budget_percent, limits)]},
             **({"outlier_detection": _outlier_detection(ejection)} if ejection else {}),
             "per_connection_buffer_limit_bytes": protos.wrapped(1 << 20),
-            # A node that vanished without a word: probes find it in 20 s, not in the kernel's two hours.
+            # Probes detect a vanished node in 20 s instead of the kernel's two hours.
             "upstream_connection_options": {
                 "tcp_keepalive": {
                     "keepalive_probes": {"value": 2},
@@ -127,35 +128,35 @@ def _all_but_the_name(
     )
 
 
-def _thresholds(retry_budget_percent: int | None, asked: Limits | None) -> dict[str, object]:
-    concurrent = asked.concurrent if asked else None
-    pending = asked.pending if asked else None
-    limits: dict[str, object] = {
+def _thresholds(retry_budget_percent: int | None, limits: Limits | None) -> dict[str, object]:
+    concurrent = limits.concurrent if limits else None
+    pending = limits.pending if limits else None
+    thresholds: dict[str, object] = {
         "max_connections": {"value": _MAX_CONNECTIONS},
         "max_pending_requests": {"value": pending or _MAX_REQUESTS},
         "max_requests": {"value": concurrent or _MAX_REQUESTS},
     }
     if retry_budget_percent is None:
-        # Only requests of which nothing was sent are tried again then: they add no load, so they need no budget.
-        return limits | {"max_retries": {"value": _MAX_RETRIES}}
+        # Only requests of which nothing was sent are retried then: they add no load, so they need no budget.
+        return thresholds | {"max_retries": {"value": _MAX_RETRIES}}
     budget = {
         "budget_percent": {"value": float(retry_budget_percent)},
         "min_retry_concurrency": {"value": _MIN_RETRY_CONCURRENCY},
     }
-    return limits | {"retry_budget": budget}
+    return thresholds | {"retry_budget": budget}
 
 
 def _outlier_detection(ejection: Ejection) -> dict[str, object]:
-    """Failures in a row and nothing else: Envoy would also compare pods by success rate, which nobody asked for."""
+    """Return outlier detection by failures in a row only, without Envoy's default comparison of success rates."""
     every_pod = {"max_ejection_percent": {"value": 100}}
     half = {"max_ejection_percent": {"value": 50}}
     return {
         "consecutive_5xx": {"value": ejection.failures},
         "enforcing_success_rate": {"value": 0},
         "base_ejection_time": protos.duration(ejection.duration),
-        # By default each further ejection would take longer.
+        # By default each further ejection would last longer.
         "max_ejection_time": protos.duration(ejection.duration),
-        # How often Envoy looks whose time is over.
+        # How often Envoy ends ejections.
         "interval": protos.seconds(_EJECTION_CHECK_S),
         **(every_pod if ejection.all_pods else half),
     }

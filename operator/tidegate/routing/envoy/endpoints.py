@@ -1,4 +1,4 @@
-"""Pools → Envoy endpoints (EDS): the addresses behind each cluster, written by hand since every pod that comes or goes writes one."""
+"""Pools → Envoy endpoints (EDS), encoded without protobuf's classes, since every change of a pod encodes one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPE: Final = "envoy.config.endpoint.v3.ClusterLoadAssignment"
 
 METADATA: Final = "tidegate"
 DECISION: Final = "decision"
-"""Where an endpoint says by which AllocationDecision it is there: the key below `METADATA`."""
+"""The metadata key, below `METADATA`, of the AllocationDecision that set the number of pods."""
 
 # Field numbers of ClusterLoadAssignment, LocalityLbEndpoints and SocketAddress; the messages between have one field each, number 1.
 _CLUSTER_NAME: Final = 1
@@ -31,13 +31,12 @@ _POLICY: Final = 4
 _OVERPROVISIONING_FACTOR: Final = 3
 _PRIORITY: Final = 5
 
-
-# Anyone of up to 1,000 targets' pods (percent, times the pods) keeps the fallback idle; by default it would share from the first ejection on.
+# One healthy pod of up to 1,000 keeps the fallback idle (percent, times the pods); by default the fallback would share the traffic from the first ejection on.
 _ANY_POD: Final = 100_000
 
 
 def encode(cluster: str, pool: Pool, protocol: Protocol) -> bytes:
-    """The serialised ClusterLoadAssignment of `cluster`; the fallback's pods are of the second priority."""
+    """Serialise the ClusterLoadAssignment of `cluster`; the fallback's pods have the second priority."""
     name = wire.field(_CLUSTER_NAME, cluster.encode())
     first = wire.field(_ENDPOINTS, _locality(pool.endpoints, protocol)) if pool.endpoints else b""
     if not pool.fallback:
@@ -67,7 +66,10 @@ def _lb_endpoint(address: str, port: int, decision: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _metadata(decision: str) -> bytes:
-    """LbEndpoint.metadata: filter_metadata {tidegate: {decision: <name>}}, each map an entry of key and value."""
+    """Encode LbEndpoint.metadata: filter_metadata {tidegate: {decision: <name>}}.
+
+    Each map is an entry of key and value.
+    """
     value = wire.field(_STRING_VALUE, decision.encode())
     fields = wire.field(_KEY, DECISION.encode()) + wire.field(_VALUE, value)
     struct = wire.field(_ONLY, fields)

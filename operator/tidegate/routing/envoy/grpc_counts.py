@@ -1,4 +1,7 @@
-"""Counts gRPC answers by their status, which stands behind the body where Envoy's own counters do not look; only where asked for."""
+"""Counters of gRPC answers by status, for routes of a release only.
+
+The status follows the body, where Envoy's own counters do not read it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ _TYPE: Final = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig"
 
 
 def sleeping_filter() -> dict[str, object]:
-    """The HTTP filter of the listener: no request passes through it whose virtual host does not wake it up."""
+    """Return the HTTP filter of the listener, disabled: only virtual hosts that enable it send requests through it."""
     return {**protos.extension(NAME, _TYPE, {}), "disabled": True}
 
 
 def for_host() -> dict[str, object]:
-    """What a virtual host says about the filter: `cluster.<name>.grpc.success` and `.failure` are counted, on all of its routes."""
+    """Return the configuration that counts gRPC answers on all routes of a virtual host.
+
+    The counters are `cluster.<name>.grpc.success` and `.failure`.
+    """
     return {NAME: protos.packed("envoy.config.route.v3.FilterConfig", {"config": {}})}

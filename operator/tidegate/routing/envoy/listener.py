@@ -1,4 +1,4 @@
-"""The gateway's Envoy listeners, one without TLS and one with: gRPC and REST on each, hardened against clients, with scoped routes."""
+"""The gateway's Envoy listeners, one without TLS and one with, hardened against clients, with scoped routes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _HTTP_CONNECTION_MANAGER: Final = (
 )
 _HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
 
-# Only between two steps of `_target_header`.
+# Used only between two mutations of `_target_header`.
 _FEATURES_TARGET: Final = f"{by_host.TARGET_HEADER}-features"
 
-# Bytes that wait in the proxy for one connection. A larger message streams through, held back by flow control;
-# only a request that is no larger can be tried again.
+# Bytes that the proxy buffers for one connection. A larger message streams through under flow control;
+# only a request that fits can be retried.
 _BUFFER_BYTES: Final = 1 << 20
 
 _MAX_HEADERS_KB: Final = 32
@@ -45,24 +45,24 @@ _HANDSHAKE_S: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """What differs between gateways; the defaults are the chart's."""
+    """The settings that differ between gateways; the defaults are the chart's."""
 
     address: str = "0.0.0.0"  # noqa: S104  the gateway's purpose is to be reached
     port: int = 8080
     access_log: bool = False
     tls: tls.TlsSettings | None = None
     tracing: tracing.TracingSettings | None = None
-    """None: no request is traced, and callers' trace headers pass as they are."""
+    """None: no request is traced, and callers' trace headers pass unchanged."""
 
 
 def encode(settings: ListenerSettings) -> Mapping[str, bytes]:
-    """The serialised Listeners, by name; they differ in their ports, and in that clients of one speak TLS."""
+    """Serialise the Listeners by name; they differ only in port and TLS."""
     plain = protos.encode(TYPE, _listener(NAME, settings, settings.port, {}))
     if settings.tls is None:
         return {NAME: plain}
     chain = {
         "transport_socket": tls.transport_socket(settings.tls),
-        # Whoever is not done with the handshake by then holds a connection for nothing.
+        # A client that has not finished the handshake by then only occupies a connection.
         "transport_socket_connect_timeout": protos.seconds(_HANDSHAKE_S),
     }
     return {
@@ -91,7 +91,7 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
     return {
         "stat_prefix": "gateway",
         "codec_type": "AUTO",
-        # Until it has routes, the listener takes no connection: by default it would after 15 s.
+        # The listener accepts no connection until it has routes; by default it would after 15 s.
         "scoped_routes": _scoped_routes(),
         "server_name": "tidegate",
         "server_header_transformation": "OVERWRITE",
@@ -100,10 +100,10 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         "http_filters": [
             allowlist.rbac_filter(),
             *by_host.filters(),
-            # Before the rate, so that nobody who is refused uses it up.
+            # Before the rate limit, so that rejected callers do not use it up.
             *callers.sleeping_filters(),
             rate_limit.sleeping_filter(),
-            # After it, so that what the rate refuses is no failure of a target.
+            # After the rate limit, so that its rejections do not count as failures of a target.
             admission.sleeping_filter(),
             grpc_counts.sleeping_filter(),
             protos.extension(
@@ -126,7 +126,7 @@ def _scoped_routes() -> dict[str, object]:
     return {
         "name": NAME,
         "scope_key_builder": {"fragments": [{"header_value_extractor": name}]},
-        # Scopes hold their routes, so nothing is asked for by this.
+        # Scopes contain their routes, so Envoy never subscribes by this.
         "rds_config_source": dict(protos.ADS),
         "scoped_rds": {
             "scoped_rds_config_source": {**protos.ADS, "initial_fetch_timeout": protos.seconds(0)}
@@ -135,14 +135,15 @@ def _scoped_routes() -> dict[str, object]:
 
 
 def _target_header() -> dict[str, object]:
-    """Writes what the request asks for into `by_host.TARGET_HEADER`: the access, else the features, else `routes.HOSTS`.
+    """Return the mutations that write the request's target into `by_host.TARGET_HEADER`.
 
-    Before that, everything that a client says in Envoy's own language is taken out.
-    Each step changes a header in place, so the later ones see what the earlier ones did.
-    An empty header is not written at all, and so counts as one that is not there.
+    The target is the access, else the features, else `routes.HOSTS`.
+    Before that, all x-envoy-* headers of the client are removed.
+    Each mutation changes a header in place, so the later ones see the result of the earlier ones.
+    An empty header is not written at all, and so counts as absent.
     """
 
-    def write(header: str, value: str, action: str) -> dict[str, object]:
+    def write_header(header: str, value: str, action: str) -> dict[str, object]:
         return {"append": {"header": {"key": header, "value": value}, "append_action": action}}
 
     target, features = by_host.TARGET_HEADER, _FEATURES_TARGET
@@ -150,31 +151,31 @@ def _target_header() -> dict[str, object]:
         {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
         {"remove": target},
         {"remove": features},
-        write(target, f"%REQ({routes.ACCESS_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
-        write(target, f"{routes.ACCESS_PREFIX}%REQ({target})%", "OVERWRITE_IF_EXISTS"),
-        write(features, f"%REQ({routes.FEATURES_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
-        write(features, f"{routes.FEATURES_PREFIX}%REQ({features})%", "OVERWRITE_IF_EXISTS"),
-        write(target, f"%REQ({features})%", "ADD_IF_ABSENT"),
+        write_header(target, f"%REQ({routes.ACCESS_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
+        write_header(target, f"{routes.ACCESS_PREFIX}%REQ({target})%", "OVERWRITE_IF_EXISTS"),
+        write_header(features, f"%REQ({routes.FEATURES_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
+        write_header(features, f"{routes.FEATURES_PREFIX}%REQ({features})%", "OVERWRITE_IF_EXISTS"),
+        write_header(target, f"%REQ({features})%", "ADD_IF_ABSENT"),
         {"remove": features},
-        write(target, routes.HOSTS, "ADD_IF_ABSENT"),
+        write_header(target, routes.HOSTS, "ADD_IF_ABSENT"),
     ]
     return protos.extension("tidegate.target", _HEADER_MUTATION, {"mutations": mutations})
 
 
 def _client_trust() -> dict[str, object]:
-    """No client is internal, so none may ask Envoy for timeouts, retries or another path.
+    """Return settings by which no client is internal, so none may set timeouts, retries or another path for Envoy.
 
-    An empty list would mean Envoy's default, which trusts loopback and RFC 1918: everybody in a cluster.
+    An empty list would mean Envoy's default, which trusts loopback and RFC 1918: every client in a cluster.
     """
-    nobody = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
+    no_address = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
     return {
         "use_remote_address": {"value": True},
-        "internal_address_config": {"cidr_ranges": [nobody]},
+        "internal_address_config": {"cidr_ranges": [no_address]},
     }
 
 
 def _normalisation() -> dict[str, object]:
-    """One spelling for each path and host, before the allow-list and the routes look at them."""
+    """Return settings that normalise paths and hosts before the allow-list and the routes read them."""
     return {
         "normalize_path": {"value": True},
         "merge_slashes": True,
@@ -185,7 +186,10 @@ def _normalisation() -> dict[str, object]:
 
 
 def _limits() -> dict[str, object]:
-    """Against clients that send slowly, hold connections or flood; the route's own idle timeout replaces the stream's."""
+    """Return limits against clients that send slowly, hold connections or flood.
+
+    The route's own idle timeout replaces the stream's.
+    """
     return {
         "max_request_headers_kb": {"value": _MAX_HEADERS_KB},
         "request_headers_timeout": protos.seconds(10),
@@ -210,7 +214,10 @@ def _limits() -> dict[str, object]:
 
 
 def _access_log() -> dict[str, object]:
-    """A line of JSON for each request; `decision` leads to the AllocationDecision by which the pod that answered is there."""
+    """Return an access log with a line of JSON for each request.
+
+    `decision` is the AllocationDecision that set the number of pods of the Inference.
+    """
     fields = {
         "time": "%START_TIME%",
         "request": "%REQ(X-REQUEST-ID)%",

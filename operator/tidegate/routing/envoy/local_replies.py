@@ -1,4 +1,4 @@
-"""What Envoy answers by itself, where its own words are not good enough."""
+"""Replacements for Envoy's own error answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from tidegate.routing import protos
 from tidegate.routing.envoy import admission, allowlist, callers, routes
 
-# Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream; and a limit that was reached.
+# Envoy's response flags: the route's timeout, a client that was too slow, and a stalled stream; then a reached limit, and no route.
 _TIMEOUT_FLAGS: Final = ("UT", "SI", "DT")
 _LIMIT_FLAGS: Final = ("UO",)
 _NO_ROUTE_FLAGS: Final = ("NR",)
@@ -15,12 +15,12 @@ _NO_ROUTE_FLAGS: Final = ("NR",)
 _GRPC_DEADLINE_EXCEEDED: Final = "4"
 _GRPC_RESOURCE_EXHAUSTED: Final = "8"
 
-# Limits count what is in flight, which for a model is over in a fraction of a second; whole seconds are all that the header can say.
+# Limits count requests in flight, which for a model end in a fraction of a second; the header has only whole seconds.
 _RETRY_AFTER_S: Final = "1"
 
 
 def config() -> dict[str, object]:
-    """The listener's local_reply_config; of several mappers that fit, the first counts."""
+    """Return the listener's local_reply_config; the first mapper that matches counts."""
     return {
         "mappers": [
             _unknown_to_grpc(),
@@ -36,12 +36,12 @@ def config() -> dict[str, object]:
 
 
 def _unknown() -> dict[str, object]:
-    """No scope has this name."""
+    """Return the answer if no scope has the target's name."""
     return {"filter": _flags(*_NO_ROUTE_FLAGS), "body": {"inline_string": routes.UNKNOWN}}
 
 
 def _unknown_to_grpc() -> dict[str, object]:
-    """Envoy by itself would tell gRPC clients UNIMPLEMENTED, without a word."""
+    """Return the same answer for gRPC clients, for which Envoy would send UNIMPLEMENTED without a message."""
     return {
         "filter": _all(_flags(*_NO_ROUTE_FLAGS), _grpc()),
         "body": {"inline_string": routes.UNKNOWN},
@@ -58,7 +58,7 @@ def _not_allowed() -> dict[str, object]:
 
 
 def _without_certificate() -> dict[str, object]:
-    """Who is not known is not forbidden to call; Envoy's filter knows a 403 alone."""
+    """Return 401 for callers without a certificate, where Envoy's filter can only send 403."""
     return {
         "filter": _all(_status(403, "tidegate.without_certificate"), _details(callers.WITHOUT_CERTIFICATE)),
         "status_code": {"value": 401},
@@ -67,7 +67,10 @@ def _without_certificate() -> dict[str, object]:
 
 
 def _details(text: str) -> dict[str, object]:
-    """Several filters answer 403: this one of them. Looked at for a 403 alone."""
+    """Return an access log filter by response code details, which tell the filters apart that answer 403.
+
+    It is an expression, so it is combined with a filter by status that costs less.
+    """
     expression = f"response.code_details == '{text}'"
     cel = "envoy.access_loggers.extension_filters.cel"
     kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
@@ -75,7 +78,7 @@ def _details(text: str) -> dict[str, object]:
 
 
 def _deadline_exceeded() -> dict[str, object]:
-    """A timeout is a 504, which Envoy tells gRPC clients as UNAVAILABLE, and those try again."""
+    """Return DEADLINE_EXCEEDED for timeouts: Envoy would send UNAVAILABLE, which gRPC clients retry."""
     return {
         "filter": _all(_flags(*_TIMEOUT_FLAGS), _grpc()),
         "headers_to_add": [_header("grpc-status", _GRPC_DEADLINE_EXCEEDED)],
@@ -83,7 +86,7 @@ def _deadline_exceeded() -> dict[str, object]:
 
 
 def _limit_reached() -> dict[str, object]:
-    """A limit is a 503, which Envoy tells gRPC clients as UNAVAILABLE, as if nobody were there."""
+    """Return RESOURCE_EXHAUSTED for reached limits: Envoy would send UNAVAILABLE, as if there were no pod."""
     return {
         "filter": _all(_flags(*_LIMIT_FLAGS), _grpc()),
         "headers_to_add": [
@@ -94,7 +97,7 @@ def _limit_reached() -> dict[str, object]:
 
 
 def _not_admitted() -> dict[str, object]:
-    """Envoy would tell gRPC clients UNAVAILABLE here too. Looked at for a 503 alone."""
+    """Return RESOURCE_EXHAUSTED for admission control: Envoy would send UNAVAILABLE."""
     return {
         "filter": _all(_status(503, "tidegate.not_admitted"), admission.refused()),
         "body": {"inline_string": admission.ANSWER},

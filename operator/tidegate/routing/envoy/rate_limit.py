@@ -1,4 +1,4 @@
-"""The rate of one ModelAccess: a token bucket with its virtual host, and a filter that sleeps everywhere else."""
+"""The rate limit of one ModelAccess: a token bucket in its virtual host, and a filter disabled elsewhere."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ALWAYS: Final = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
 
 
 def sleeping_filter() -> dict[str, object]:
-    """The HTTP filter of the listener: no request passes through it whose virtual host does not wake it up."""
+    """Return the HTTP filter of the listener, disabled: only virtual hosts that enable it send requests through it."""
     return {**protos.extension(NAME, _TYPE, {"stat_prefix": _STAT_PREFIX}), "disabled": True}
 
 
 def for_host(rate: RequestRate) -> dict[str, object]:
-    """What a virtual host says about the filter; one bucket for all of its routes and both protocols."""
+    """Return the filter's configuration for a virtual host; one bucket for all of its routes and both protocols."""
     retry_after = {"key": "retry-after", "value": str(math.ceil(rate.period.total_seconds()))}
     fields: dict[str, object] = {
         "stat_prefix": _STAT_PREFIX,

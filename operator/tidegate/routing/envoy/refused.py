@@ -1,4 +1,7 @@
-"""Counts the calls that were refused for who made them, for overload or for want of a pod, by route: the filters that refuse count all accesses together."""
+"""Counters by route of calls that were rejected for their caller, for overload or without a ready pod.
+
+The filters that reject them count all accesses together.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ _PREFIX: Final = "tidegate"
 _COUNTER: Final = "refused"
 
 OVERLOAD: Final = admission.REFUSED
-"""Envoy's word for what admission control refuses."""
+"""The response code details when admission control rejects a request."""
 
 NO_POD: Final = "direct_response"
-"""Envoy's word for a route that answers by itself: no target has a pod (ir.RouteRule.unavailable)."""
+"""The response code details of a route that answers directly, as no target has a pod (ir.RouteRule.unavailable)."""
 
 NAME_PATTERN: Final = rf"^{_PREFIX}\.{_COUNTER}\."
-"""What the names of its counters begin with, on the page of statistics."""
+"""The pattern of its counters' names on the page of statistics."""
 _NAME: Final = re.compile(rf"{_PREFIX}\.{_COUNTER}\.route\.(.*)\.why\.(.*)\.envoy_cluster_name\.(.*)")
 
 _LOGGER: Final = "envoy.access_loggers.stats"
@@ -26,10 +29,12 @@ _CONFIG: Final = "envoy.extensions.access_loggers.stats.v3.Config"
 
 
 def counter() -> dict[str, object]:
-    """The access log that writes no line: one more for each answer that is UNAUTHENTICATED or PERMISSION_DENIED, 401 or 403, each not admitted, and each to which no pod was left.
+    """Return the access logger that counts rejected calls and writes no line.
 
-    The route's name begins with that of the access; `why` is Envoy's own word for it, and `via_upstream` where the model refused.
-    The Envoy cluster is the one that would have answered, by the name that it is counted under; none where nobody would.
+    It counts answers that are UNAUTHENTICATED or PERMISSION_DENIED, 401 or 403, that admission control rejected, or for which
+    no pod was left.
+    The route's name begins with that of the access; `why` has the response code details, `via_upstream` if the model rejected the call.
+    The Envoy cluster is the one that would have answered, by its statistics' name; empty if there is none.
     """
     tags = [
         {"name": "route", "value_format": "%ROUTE_NAME%"},
@@ -37,24 +42,24 @@ def counter() -> dict[str, object]:
         # As Envoy calls it in its own counters.
         {"name": "envoy_cluster_name", "value_format": "%UPSTREAM_CLUSTER%"},
     ]
-    one = {"stat": {"name": _COUNTER, "tags": tags}, "value_fixed": {"value": 1}}
+    counter_config = {"stat": {"name": _COUNTER, "tags": tags}, "value_fixed": {"value": 1}}
     callers = _answered("UNAUTHENTICATED", "PERMISSION_DENIED")
-    # The status first: it costs less than the expression. Envoy takes a 503 for UNAVAILABLE.
+    # The status is first, as it costs less than the expression. Envoy maps a 503 to UNAVAILABLE.
     shed = {"and_filter": {"filters": [_answered("RESOURCE_EXHAUSTED", "UNAVAILABLE"), _not_served()]}}
     return {
-        **protos.extension(_LOGGER, _CONFIG, {"stat_prefix": _PREFIX, "counters": [one]}),
+        **protos.extension(_LOGGER, _CONFIG, {"stat_prefix": _PREFIX, "counters": [counter_config]}),
         "filter": {"or_filter": {"filters": [callers, shed]}},
     }
 
 
 def parse_counter(name: str) -> tuple[str, str, str] | None:
-    """The route, the cause and the Envoy cluster of a counter on the page of statistics; None for any other name."""
-    found = _NAME.fullmatch(name)
-    return (found[1], found[2], found[3]) if found else None
+    """Return the route, the response code details and the Envoy cluster in a counter's name; None for others."""
+    match = _NAME.fullmatch(name)
+    return (match[1], match[2], match[3]) if match else None
 
 
 def _not_served() -> dict[str, object]:
-    """A filter of answers: for overload, and for want of a pod, which the route itself answers."""
+    """Return an access log filter for admission control, and for routes without a pod, which answer directly."""
     kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
     expression = {"expression": f"response.code_details in ['{admission.REFUSED}', '{NO_POD}']"}
     return {

@@ -1,10 +1,11 @@
-"""Virtual hosts → Envoy's scoped routes: a RouteConfiguration for each access, so that a change of one is sent and read alone.
+"""Virtual hosts → Envoy's scoped routes: one RouteConfiguration per access, so that each changes alone.
 
-The listener writes what a request asks for into `x-tidegate-target`: `access/ads/ctr`, `features/ads/user`, or `hosts` when it names neither.
-Envoy picks the scope of that name: one look-up, for 10,000 accesses as for one.
-Scopes are compared letter by letter and hosts are not, so hosts have a scope of their own, in which each access is a virtual host with its hosts and nothing else.
-That one is no answer: it wakes the filters of envoy/by_host.py, which write the name of the access into the header and have Envoy pick the scope again.
-It changes when accesses come, go or change their hosts; weights, targets and all else are not in it.
+The listener writes the request's target into `x-tidegate-target`: `access/ads/ctr`, `features/ads/user`, or `hosts` if it
+names neither. Envoy selects the scope of that name: one look-up, for 10,000 accesses as for one.
+Scopes are case-sensitive and hosts are not, so hosts have a scope of their own, in which each access is a virtual host with
+its hosts and nothing else. That virtual host does not answer: it enables the filters of envoy/by_host.py, which write the
+name of the access into the header and make Envoy select the scope again.
+It changes only when accesses are added, deleted or change their hosts; weights, targets and everything else are not in it.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _ROUTE_ACTION: Final = "envoy.config.route.v3.RouteAction"
 _ROUTE_MATCH: Final = "envoy.config.route.v3.RouteMatch"
 
 HOSTS: Final = "hosts"
-"""The scope of requests that name nothing but a host."""
+"""The scope of requests that name only a host."""
 
 ACCESS_PREFIX: Final = "access/"
 FEATURES_PREFIX: Final = "features/"
-"""What the names of scopes begin with (routing.hosts.HostKey)."""
+"""The prefixes of scopes' names (routing.hosts.HostKey)."""
 
 ACCESS_HEADER: Final = "x-tidegate-access"
 FEATURES_HEADER: Final = "x-tidegate-features"
@@ -70,18 +71,18 @@ _EVERY_DOMAIN: Final = wire.field(_DOMAINS, b"*")
 GRPC_NOT_FOUND: Final = "5"
 _PREFIXES: Final = {Protocol.GRPC: f"/{GRPC_SERVICE}/", Protocol.HTTP: "/v2"}
 
-# Nothing was sent yet under these conditions, so the request is safe on another host whatever it does.
+# Nothing was sent yet under these conditions, so any request can be retried on another host.
 _NOTHING_SENT: Final = "connect-failure,refused-stream,reset-before-request"
 _NOTHING_SENT_TRIES: Final = 2
 
-# A dead pod has no requests in flight, so least-request likes it best: of two pods it is picked three times in four.
-# Picking is cheap, and only retries pick again.
+# A dead pod has no requests in flight, so least-request prefers it: of two pods it is selected three times in four.
+# Selecting is cheap, and only retries select again.
 _PICKS: Final = 64
 
-# Inference changes nothing on the server, so with the user's word for it a request that may have run can run again.
-_ASKED: Final = f"{_NOTHING_SENT},reset,gateway-error,unavailable"
+# Inference changes nothing on the server, so if the user allows it, a request that may have run can run again.
+_RETRY_CONDITIONS: Final = f"{_NOTHING_SENT},reset,gateway-error,unavailable"
 
-# A stalled upload or answer is cut this long after the whole request should have been over.
+# A stalled upload or answer is cut this long after the request's timeout.
 _IDLE_GRACE: Final = timedelta(seconds=60)
 
 UNKNOWN: Final = (
@@ -92,7 +93,7 @@ UNKNOWN: Final = (
 
 
 def encode_scope(host: VirtualHost) -> bytes:
-    """The serialised ScopedRouteConfiguration of one access; the same bytes whatever others there are."""
+    """Serialise the ScopedRouteConfiguration of one access; it does not depend on other accesses."""
     return scope(host.name, _of_an_access(), virtual_hosts([encode_host(host)]))
 
 
@@ -105,19 +106,22 @@ def referenced_clusters(host: VirtualHost) -> frozenset[str]:
 
 
 def encode_hosts(aliases: Iterable[bytes]) -> bytes:
-    """The ScopedRouteConfiguration of all hosts, from what `virtual_hosts` made of `encode_alias`."""
+    """Serialise the ScopedRouteConfiguration of all hosts, from `virtual_hosts` of `encode_alias`."""
     return scope(HOSTS, _of_hosts(), *aliases)
 
 
 def scope(name: str, *configuration: bytes) -> bytes:
-    """A serialised ScopedRouteConfiguration around a RouteConfiguration without its name; both are called as their key."""
+    """Serialise a ScopedRouteConfiguration around a RouteConfiguration.
+
+    `configuration` has no name; both messages get `name`, which is the scope's key.
+    """
     name_field = wire.field(_NAME, name.encode())
     key = wire.field(_KEY, wire.field(1, name_field))
     return name_field + key + wire.field(_INLINE, b"".join((name_field, *configuration)))
 
 
 def virtual_hosts(bodies: Iterable[bytes]) -> bytes:
-    """Some of the virtual hosts of a RouteConfiguration; their order means nothing."""
+    """Serialise some of the virtual hosts of a RouteConfiguration; their order has no meaning."""
     return wire.fields(_VIRTUAL_HOSTS, bodies)
 
 
@@ -132,9 +136,9 @@ def _of_hosts() -> bytes:
 
 
 def encode_alias(host: VirtualHost) -> bytes:
-    """The hosts of one access as a serialised VirtualHost, whose route is called as the scope to go to.
+    """Serialise the hosts of one access as a VirtualHost, whose route has the name of the scope to select.
 
-    A filter that the access wakes up must be awake here already, since Envoy sets up the filters once for each request.
+    A filter that the access enables must be enabled here already, since Envoy sets up the filters once for each request.
     """
     route = wire.field(_ROUTE_NAME, host.name.encode()) + _any_request()
     hosts = wire.fields(_DOMAINS, (name.encode() for name in host.hosts))
@@ -142,9 +146,16 @@ def encode_alias(host: VirtualHost) -> bytes:
 
 
 def differing_aliases(before: bytes, after: bytes) -> frozenset[str]:
-    """The accesses whose hosts differ between two scopes of all hosts; each is a serialised Any, or nothing where it is not known."""
-    was, now = _aliases(before), _aliases(after)
-    return frozenset(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    """Return the accesses whose hosts differ between two scopes of all hosts.
+
+    Each is a serialised Any, or empty if it is not known.
+    """
+    old_aliases, new_aliases = _aliases(before), _aliases(after)
+    return frozenset(
+        name
+        for name in old_aliases.keys() | new_aliases.keys()
+        if old_aliases.get(name) != new_aliases.get(name)
+    )
 
 
 def _aliases(any_bytes: bytes) -> Mapping[str, bytes]:
@@ -159,7 +170,7 @@ def _any_request() -> bytes:
 
 
 def encode_host(host: VirtualHost) -> bytes:
-    """One serialised VirtualHost; the same bytes whatever other hosts there are.
+    """Serialise one VirtualHost; it does not depend on other hosts.
 
     Fields are joined in the order of their numbers, as protobuf writes them.
     """
@@ -180,19 +191,22 @@ def encode_host(host: VirtualHost) -> bytes:
 
 @cache
 def _default_retries() -> bytes:
-    """With the virtual host and not in every route, which would cost Envoy a sixth more to read."""
+    """Serialise the retry policy of a virtual host.
+
+    In every route it would cost Envoy a sixth more to read.
+    """
     return protos.encode(_VIRTUAL_HOST, {"retry_policy": _retry_policy(_NOTHING_SENT, _NOTHING_SENT_TRIES)})
 
 
 def _filters(host: VirtualHost) -> bytes:
-    """What a virtual host says about the listener's filters, as a serialised part of it."""
+    """Serialise what a virtual host configures of the listener's filters."""
     guard = callers.for_host(host.guard) if host.guard else {}
     awake = {**guard, **_counting(host)}
     return protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": awake}) if awake else b""
 
 
 def _awake(host: VirtualHost) -> bytes:
-    """What the hosts of an access say about the listener's filters, as a serialised part of a VirtualHost."""
+    """Serialise what the hosts of an access configure of the listener's filters."""
     guard = callers.for_alias(host.guard) if host.guard else {}
     admits = any(target.admission for rule in host.rules for target in rule.targets)
     awake = {**guard, **_counting(host), **(admission.for_alias() if admits else {})}
@@ -200,7 +214,7 @@ def _awake(host: VirtualHost) -> bytes:
 
 
 def _counting(host: VirtualHost) -> dict[str, object]:
-    """Of these filters, those that count requests."""
+    """Return the configuration of the filters that count requests."""
     rate = rate_limit.for_host(host.rate) if host.rate else {}
     return {**rate, **(grpc_counts.for_host() if any(rule.counted for rule in host.rules) else {})}
 
@@ -216,8 +230,8 @@ def _route(host: VirtualHost, rule: RouteRule, protocol: Protocol) -> bytes:
     if rule.unavailable is None:
         answer = wire.field(_ACTION, _action(rule, protocol))
     else:
-        nobody = {"status": 503, "body": {"inline_string": f"{rule.unavailable}\n"}}
-        answer = protos.encode(_ROUTE, {"direct_response": nobody})
+        no_endpoint = {"status": 503, "body": {"inline_string": f"{rule.unavailable}\n"}}
+        answer = protos.encode(_ROUTE, {"direct_response": no_endpoint})
     return b"".join(
         (
             wire.field(_MATCH, _match(rule.headers, protocol)),
@@ -230,13 +244,16 @@ def _route(host: VirtualHost, rule: RouteRule, protocol: Protocol) -> bytes:
 
 
 def _own_settings(rule: RouteRule, protocol: Protocol) -> bytes:
-    """What the route of a single target says about the listener's filters; where there are several, each says its own."""
+    """Serialise what the route of a single target configures of the listener's filters.
+
+    If there are several targets, each has its own configuration.
+    """
     filters = _own_filters(rule.targets[0], protocol) if len(rule.targets) == 1 else {}
     return protos.encode(_ROUTE, filters) if filters and rule.unavailable is None else b""
 
 
 def _own_filters(target: WeightedBackend, protocol: Protocol) -> dict[str, object]:
-    """What a target of a route says about the listener's filters; without admission control, nothing."""
+    """Return what a target of a route configures of the listener's filters: admission control or nothing."""
     if target.admission is None:
         return {}
     return {"typed_per_filter_config": admission.for_target(target.admission, protocol)}
@@ -250,7 +267,7 @@ def _match(headers: tuple[HeaderTest, ...], protocol: Protocol) -> bytes:
 
 def _action(rule: RouteRule, protocol: Protocol) -> bytes:
     if len(rule.targets) == 1 and not rule.mirrors:
-        # The most frequent by far: all but the name of the cluster is alike in many routes, and has higher numbers.
+        # The most frequent case by far: many routes share everything except the cluster's name, whose field number is lower.
         cluster = cluster_name(rule.targets[0].backend, protocol)
         return wire.field(_CLUSTER, cluster.encode()) + _common_action(
             rule.timeout, rule.attempts, client_deadline=rule.client_deadline
@@ -275,15 +292,15 @@ def _common_action(timeout: timedelta, attempts: int | None, *, client_deadline:
 
 
 def _common_fields(timeout: timedelta, attempts: int | None, *, client_deadline: bool) -> dict[str, object]:
-    """Of a route's action, all that has nothing to do with where it leads."""
+    """Return the fields of a route's action that do not depend on its destination."""
     action: dict[str, object] = {
         "timeout": protos.duration(timeout),
         "idle_timeout": protos.duration(timeout + _IDLE_GRACE),
     }
     if attempts:
-        action["retry_policy"] = _retry_policy(_ASKED, attempts)
+        action["retry_policy"] = _retry_policy(_RETRY_CONDITIONS, attempts)
     if client_deadline:
-        # No second timer where the client says nothing: `timeout` is there for that.
+        # Without a deadline of the client there is no second timer: `timeout` applies.
         action["max_stream_duration"] = {"grpc_timeout_header_max": protos.duration(timeout)}
     return action
 
@@ -310,7 +327,7 @@ def _destination(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
 
 
 def _hashed(user: User) -> dict[str, object]:
-    """Where the point of a user on the line comes from; the pods behind a cluster are picked without it."""
+    """Return the hash policy for a user's point on the line; the selection of a pod does not use it."""
     if user.kind is UserKind.HEADER:
         return {"header": {"header_name": user.name}}
     return {"cookie": {"name": user.name}}
@@ -318,11 +335,14 @@ def _hashed(user: User) -> dict[str, object]:
 
 @cache
 def _retry_policy(conditions: str, attempts: int) -> Message:
-    """Built once for all: protobuf copies a message in a tenth of the time that it takes to make one of a mapping."""
+    """Build a retry policy once for all routes.
+
+    protobuf copies a message in a tenth of the time that it takes to build one from a mapping.
+    """
     fields: dict[str, object] = {
         "retry_on": conditions,
         "num_retries": {"value": attempts},
-        # On another pod where there is one; if it is picked in vain for too long, on any.
+        # On another pod if there is one; on any if too many selections find none.
         "retry_host_predicate": [_another_host()],
         "host_selection_retry_max_attempts": _PICKS,
         "retry_back_off": {
@@ -342,7 +362,7 @@ def _another_host() -> dict[str, object]:
 
 
 def _not_found(body: str) -> list[dict[str, object]]:
-    """404 for REST; for gRPC NOT_FOUND, where Envoy by itself would say UNIMPLEMENTED."""
+    """Return routes that answer 404 for REST, and NOT_FOUND for gRPC, where Envoy would send UNIMPLEMENTED."""
     answer: dict[str, object] = {"direct_response": {"status": 404, "body": {"inline_string": body}}}
     grpc_status: dict[str, object] = {
         "header": {"key": "grpc-status", "value": GRPC_NOT_FOUND},

@@ -1,4 +1,4 @@
-"""What the TLS port shows and checks with, in Envoy's words: the secrets that gateways ask for by name (SDS)."""
+"""The certificates and the client authority of the TLS port, to which gateways subscribe by name (SDS)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TYPE: Final = "envoy.extensions.transport_sockets.tls.v3.Secret"
 
 
 def certificate_name(secret: str) -> str:
-    """What the certificate in the Secret of this name is called among the resources."""
+    """Return the resource name of the certificate in a Secret."""
     return f"certificate/{secret}"
 
 
 def authority_name(secret: str) -> str:
-    """What the authority in the Secret of this name is called."""
+    """Return the resource name of the client authority in a Secret."""
     return f"client-authority/{secret}"
 
 
 def encode_certificate(name: str, certificate: Certificate) -> bytes:
-    """The serialised Secret with a certificate and its key."""
+    """Serialise the secret with a certificate and its key."""
     pair = {
         "certificate_chain": {"inline_bytes": certificate.chain},
         "private_key": {"inline_bytes": certificate.key},
@@ -30,6 +30,9 @@ def encode_certificate(name: str, certificate: Certificate) -> bytes:
 
 
 def encode_authority(name: str, authority: Authority | None) -> bytes:
-    """The serialised Secret with what clients' certificates are checked by; None: no client is asked for one, so none is known."""
+    """Serialise the secret that verifies clients' certificates.
+
+    None makes an empty one, with which no client is verified.
+    """
     trusted = {} if authority is None else {"trusted_ca": {"inline_bytes": authority.bundle}}
     return protos.encode(TYPE, {"name": name, "validation_context": trusted})

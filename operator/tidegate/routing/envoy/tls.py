@@ -1,4 +1,4 @@
-"""The TLS port's own part of the listener: which certificates, which versions of TLS, and whether clients may show one."""
+"""The TLS part of the listener: certificates, versions, ciphers, and whether clients may show a certificate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.routing.envoy import secrets
 
 _CONTEXT: Final = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext"
 
-# Forward secrecy and authenticated encryption alone; TLS 1.3 has nothing else.
+# Only ciphers with forward secrecy and authenticated encryption; TLS 1.3 has no others.
 _CIPHERS: Final = (
     "[ECDHE-ECDSA-AES128-GCM-SHA256|ECDHE-ECDSA-CHACHA20-POLY1305]",
     "[ECDHE-RSA-AES128-GCM-SHA256|ECDHE-RSA-CHACHA20-POLY1305]",
@@ -18,15 +18,15 @@ _CIPHERS: Final = (
     "ECDHE-RSA-AES256-GCM-SHA384",
 )
 
-# A gateway that starts waits for so long for a certificate that nobody has, and then serves the port without TLS all the same.
+# How long a starting gateway waits for a certificate; then it serves the plain port without it.
 _FIRST_FETCH_S: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The TLS port of a gateway: `secrets` name the Secrets with its certificates, at least one.
+    """The TLS port of a gateway; `secrets` name the Secrets with its certificates, at least one.
 
-    `client_authority` names the Secret by which clients' certificates are checked; empty: no client is asked for one.
+    `client_authority` names the Secret that verifies clients' certificates; empty: clients show none.
     """
 
     secrets: tuple[str, ...]
@@ -35,7 +35,10 @@ class TlsSettings:
 
 
 def transport_socket(settings: TlsSettings) -> dict[str, object]:
-    """The filter chain's transport socket. It depends on names alone: certificates come and go without a change of the listener."""
+    """Return the filter chain's transport socket.
+
+    It depends on names only: certificates change without a change of the listener.
+    """
     common: dict[str, object] = {
         "tls_params": {"tls_minimum_protocol_version": "TLSv1_2", "cipher_suites": list(_CIPHERS)},
         "tls_certificate_sds_secret_configs": [
@@ -47,7 +50,7 @@ def transport_socket(settings: TlsSettings) -> dict[str, object]:
     if settings.client_authority:
         name = secrets.authority_name(settings.client_authority)
         common["validation_context_sds_secret_config"] = _asked_for(name)
-        # A session that is taken up again is not checked again, however long ago its certificate expired.
+        # A resumed session is not verified again, however long ago its certificate expired.
         context["disable_stateless_session_resumption"] = True
         context["disable_stateful_session_resumption"] = True
     return protos.extension("envoy.transport_sockets.tls", _CONTEXT, context)

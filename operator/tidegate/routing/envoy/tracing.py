@@ -1,4 +1,4 @@
-"""Envoy's own OpenTelemetry tracer: a span for each request that is chosen, sent to a cluster that the gateway's bootstrap brings."""
+"""Envoy's OpenTelemetry tracer: a span for each sampled request, sent to a cluster in the gateway's bootstrap."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from tidegate.routing.bootstrap import COLLECTOR_CLUSTER
 from tidegate.routing.envoy import endpoints, routes
 
 TRACES_PATH: Final = "/v1/traces"
-"""Where every receiver of OTLP over HTTP takes spans."""
+"""The path of every receiver of OTLP over HTTP."""
 _TRACER: Final = "envoy.config.trace.v3.OpenTelemetryConfig"
 _SAMPLERS: Final = "envoy.extensions.tracers.opentelemetry.samplers.v3"
 _TIMEOUT_S: Final = 5.0
 _MAX_PATH: Final = 256
 _MAX_NAME: Final = 256
-"""Characters of what a caller says: anybody can have a span made, by a traceparent."""
+"""Characters of a caller's value: any caller can cause a span, by a traceparent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings:
-    """Where spans go, as `http://host:port`, and of how many requests: `percent` of those whose callers do not trace."""
+    """The receiver of spans as `http://host:port`; `percent` is the sample of requests whose callers do not trace."""
 
     endpoint: str
     percent: float = 1.0
 
 
 def tracing(settings: TracingSettings) -> dict[str, object]:
-    """The connection manager's tracing. A caller's W3C traceparent is continued, and the model's server gets the gateway's."""
+    """Return the connection manager's tracing.
+
+    A caller's W3C traceparent is continued, and the model's server gets the gateway's.
+    """
     service = {
         "http_uri": {
             "uri": settings.endpoint + TRACES_PATH,
@@ -37,7 +40,7 @@ def tracing(settings: TracingSettings) -> dict[str, object]:
         }
     }
     return {
-        # By x-client-trace-id, which is not the W3C's, nobody asks for a span.
+        # The header x-client-trace-id, which is not the W3C's, does not cause a span.
         "client_sampling": {"value": 0.0},
         "max_path_tag_length": {"value": _MAX_PATH},
         "custom_tags": [
@@ -58,7 +61,10 @@ def tracing(settings: TracingSettings) -> dict[str, object]:
 
 
 def _sampler(percent: float) -> dict[str, object]:
-    """As the caller decided where one did, else by chance. The connection manager's own sampling would leave callers' traces out."""
+    """Return a sampler that follows the caller's decision if there is one, else samples `percent`.
+
+    The connection manager's own sampling would leave callers' traces out.
+    """
     share = {"numerator": round(percent * 10_000), "denominator": "MILLION"}
     ratio = protos.extension(
         "envoy.tracers.opentelemetry.samplers.trace_id_ratio_based",
@@ -73,6 +79,6 @@ def _sampler(percent: float) -> dict[str, object]:
 
 
 def _of_the_pod(tag: str, namespace: str, key: str) -> dict[str, object]:
-    """A tag from the metadata of the endpoint that answers; there is none where the endpoint has none."""
-    at = {"key": namespace, "path": [{"key": key}]}
-    return {"tag": tag, "metadata": {"kind": {"host": {}}, "metadata_key": at}}
+    """Return a tag with the metadata of the endpoint that answers; no tag if the endpoint has none."""
+    metadata_key = {"key": namespace, "path": [{"key": key}]}
+    return {"tag": tag, "metadata": {"kind": {"host": {}}, "metadata_key": metadata_key}}

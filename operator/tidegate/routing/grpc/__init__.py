@@ -1,1 +1,1 @@
-"""Routing IR → the part of xDS that gRPC clients understand by themselves, without a proxy."""
+"""The rendering of the routing IR for gRPC clients that use xDS without a proxy."""

@@ -1,4 +1,4 @@
-"""The bootstrap of a gRPC client that speaks xDS: where the xDS server is, and who the client is (gRFC A27)."""
+"""The bootstrap of a gRPC client that uses xDS: its xDS server, and its node id (gRFC A27)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 
 
 def bootstrap(server: str, node: str, certificates: str | None = None) -> str:
-    """The JSON for GRPC_XDS_BOOTSTRAP_CONFIG, or for the file that GRPC_XDS_BOOTSTRAP names; `server` is host:port.
+    """Return the JSON for GRPC_XDS_BOOTSTRAP_CONFIG, or for the file that GRPC_XDS_BOOTSTRAP names.
 
-    `certificates` is a folder on the client with ca.crt, tls.crt and tls.key, which gRPC reads again every minute (gRFC A65);
-    None: plain text.
+    `server` is host:port. `certificates` is a folder on the client with ca.crt, tls.crt and tls.key, which gRPC reads again
+    every minute (gRFC A65); None: plain text.
     """
     credentials: dict[str, object] = {"type": "insecure"}
     if certificates is not None:

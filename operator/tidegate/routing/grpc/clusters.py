@@ -16,7 +16,7 @@ ENDPOINTS_TYPE: Final = endpoints.TYPE
 
 
 def encode(pool: Pool) -> bytes:
-    """The serialised Cluster. Least-request is not in every gRPC, so pods are taken in turn."""
+    """Serialise the Cluster of a pool. Not every gRPC supports least-request, so pods are selected round-robin."""
     concurrent = pool.limits.concurrent if pool.limits else None
     limit = {"thresholds": [{"priority": "DEFAULT", "max_requests": {"value": concurrent}}]}
     return protos.encode(
@@ -32,7 +32,7 @@ def encode(pool: Pool) -> bytes:
 
 
 def encode_endpoints(pool: Pool) -> bytes:
-    """The serialised ClusterLoadAssignment; gRPC takes the fallback's pods when it can connect to none of the others."""
+    """Serialise the ClusterLoadAssignment; gRPC uses the fallback's pods if it can connect to no other."""
     groups = [pods for pods in (pool.endpoints, pool.fallback) if pods]
     return protos.encode(
         ENDPOINTS_TYPE,
@@ -46,7 +46,7 @@ def encode_endpoints(pool: Pool) -> bytes:
 def _locality(pods: Sequence[Endpoint], priority: int) -> dict[str, object]:
     addresses = ({"socket_address": {"address": pod.address, "port_value": pod.grpc_port}} for pod in pods)
     return {
-        # Without a weight gRPC takes no notice of a locality.
+        # gRPC ignores a locality without a weight.
         "locality": {"zone": "tidegate"},
         "load_balancing_weight": {"value": 1},
         "lb_endpoints": [{"endpoint": {"address": address}} for address in addresses],

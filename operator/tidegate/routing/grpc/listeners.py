@@ -1,9 +1,10 @@
 """Virtual hosts → listeners for `xds:///<host>` targets: an API listener with the routes of one access inside.
 
 What gRPC reads of it: gRFC A27 (listeners), A28 (matching and weights) and A44 (retries).
-Timeouts (gRFC A31) are left to the client's own deadlines: gRPC's C core, so Python's, ends calls up to a second before a timeout from outside (grpc/grpc#40633; with 1.85 one of 1 s, our default, ended every call at once).
-Header tests are in the older fields, since `string_match` is not known to every gRPC that is in use.
-What it does not read is left out, and named in `ignored`.
+Timeouts (gRFC A31) are left to the client's own deadlines: gRPC's C core, so Python's, ends calls up to a second before
+a timeout from outside (grpc/grpc#40633; with 1.85 one of 1 s, our default, ended every call at once).
+Header matchers use the older fields, since not every gRPC in use supports `string_match`.
+Settings that gRPC does not read are left out, and named by `ignored`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _HTTP_CONNECTION_MANAGER: Final = (
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 )
 _ROUTER: Final = "envoy.extensions.filters.http.router.v3.Router"
-# Those that a gateway lets through; no route leads to any other.
+# The methods that a gateway admits; no route leads to any other.
 _CALLS: Final = f"/{re.escape(GRPC_SERVICE)}/({'|'.join(GRPC_METHODS)})"
 _MAX_IGNORED: Final = 64
 
 
 def encode(name: str, host: VirtualHost) -> bytes:
-    """The serialised Listener of `host` under one of its names."""
+    """Serialise the Listener of `host` under one of its names."""
     virtual_host = {
         "name": host.name,
         "domains": ["*"],
@@ -50,11 +51,11 @@ def _route(host: VirtualHost, rule: RouteRule) -> dict[str, object]:
     route: dict[str, object] = {"name": f"{host.name}/{rule.name}", "match": match}
     weights: dict[str, int] = {}
     for target in rule.targets:
-        # Intervals of users are of no use here: of one target they are one share.
+        # Several intervals of one target make one weight, since gRPC has no sticky routes.
         name = cluster_name(target.backend, Protocol.GRPC)
         weights[name] = weights.get(name, 0) + target.weight
     if rule.unavailable is not None or not any(weights.values()):
-        # No action that gRPC knows: it fails such calls as UNAVAILABLE.
+        # gRPC does not support this action, so it fails such calls as UNAVAILABLE.
         return route | {"direct_response": {"status": 503}}
     return route | {"route": _action(rule, weights)}
 
@@ -82,9 +83,9 @@ def _header(test: HeaderTest) -> dict[str, object]:
 
 
 def ignored(access: ModelAccess) -> tuple[str, ...]:
-    """The fields of its spec that have no effect on gRPC clients without a proxy: for status.proxylessIgnored.
+    """Return the fields of the spec without effect on gRPC clients without a proxy, for status.proxylessIgnored.
 
-    `auth` alone for an access that is not there for such clients.
+    It is `auth` alone for an access with authentication, which these clients do not get at all.
     """
     if access.spec.auth is not None:
         return ("auth",)

@@ -1,4 +1,4 @@
-"""The snapshot for gRPC clients: made of the same plan as the gateways', and only once somebody asks for it."""
+"""The snapshot for gRPC clients: from the same plan as the gateways', and rendered only for a client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTHING: Final = ResourceSet()
 
 
 class GrpcSnapshotBuilder:
-    """Takes the changes of the routing and renders what changed since the last snapshot."""
+    """Collects changes of the routing and renders what changed since the last snapshot."""
 
     def __init__(self) -> None:
         self._listeners = ResourceSet()
@@ -31,14 +31,14 @@ class GrpcSnapshotBuilder:
         self._pools: dict[PoolKey, Pool | None] = {}
 
     def take(self, change: RoutingChange) -> None:
-        """Remembers what is to be rendered anew."""
+        """Record a change, to be rendered by the next `snapshot`."""
         for key, planned in change.hosts.items():
             _note(self._hosts, key, None if planned is None else planned.host, rendered=key in self._names)
         for pool_key, pool in change.pools.items():
             _note(self._pools, pool_key, pool, rendered=_name(pool_key) in self._clusters)
 
     def snapshot(self) -> Snapshot:
-        """The snapshot of all that was taken."""
+        """Return the snapshot with all changes that were recorded."""
         self._render_hosts()
         self._render_pools()
         resources = dict.fromkeys(TypeUrl, _NOTHING) | {
@@ -55,27 +55,27 @@ class GrpcSnapshotBuilder:
         )
 
     def _render_hosts(self) -> None:
-        gone: dict[str, Resource | None] = {}
-        there: dict[str, Resource | None] = {}
+        deleted: dict[str, Resource | None] = {}
+        rendered: dict[str, Resource | None] = {}
         for key, host in self._hosts.items():
-            gone |= dict.fromkeys(self._names.pop(key, ()))
-            # Nobody would look who calls: an access that asks for it is not there without a gateway.
+            deleted |= dict.fromkeys(self._names.pop(key, ()))
+            # Without a gateway nothing authenticates callers, so an access with a guard is left out.
             if host is not None and host.guard is None:
                 self._names[key] = host.hosts
-                there |= {name: _listener(name, host) for name in host.hosts}
+                rendered |= {name: _listener(name, host) for name in host.hosts}
         self._hosts = {}
-        # A host may have gone from one to another.
-        self._listeners = self._listeners.changed(gone | there)
+        # A host may have moved from one access to another.
+        self._listeners = self._listeners.changed(deleted | rendered)
 
     def _render_pools(self) -> None:
         rendered = {_name(key): None if pool is None else _pool(pool) for key, pool in self._pools.items()}
         self._pools = {}
-        self._clusters = self._clusters.changed({name: one and one[0] for name, one in rendered.items()})
-        self._endpoints = self._endpoints.changed({name: one and one[1] for name, one in rendered.items()})
+        self._clusters = self._clusters.changed({name: pair and pair[0] for name, pair in rendered.items()})
+        self._endpoints = self._endpoints.changed({name: pair and pair[1] for name, pair in rendered.items()})
 
 
 def _note(pending: dict[K, V | None], key: K, value: V | None, *, rendered: bool) -> None:
-    """What was never rendered and is gone leaves nothing behind: nobody may ever ask for the rest."""
+    """Record a pending value; one that is deleted before it was ever rendered is forgotten."""
     if value is None and not rendered:
         pending.pop(key, None)
     else:
@@ -83,7 +83,7 @@ def _note(pending: dict[K, V | None], key: K, value: V | None, *, rendered: bool
 
 
 def stand_in(name: str) -> Resource | None:
-    """For a cluster that a client has from an earlier stream and this process never knew; None for a name that is not ours."""
+    """Return an empty cluster for a client that has it from an earlier stream; None for a name that is not ours."""
     parsed = parse_cluster_name(name)
     return None if parsed is None else _pool(Pool(parsed[0], ()))[0]
 
