@@ -1,4 +1,4 @@
-"""Who vouches for issuers' hosts: a file of authorities, read again when it changes."""
+"""The certificate authorities for issuers' hosts: a PEM file that is read again when it changes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Authorities:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._read: bytes | None = None
+        self._loaded: bytes | None = None
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext | NotFetched:
-        """What to check a host's certificate with: the newest in the file, never what it held before."""
+        """Return a TLS context with the newest content of the file, never with an older one."""
         try:
             content = b"" if self._file is None else self._file.read_bytes()
-            if self._context is None or content != self._read:
-                # Forgotten first: a file that is broken vouches for nobody.
+            if self._context is None or content != self._loaded:
+                # Reset first: a broken file must not leave the older certificates in use.
                 self._context = None
                 self._context = ssl.create_default_context(cafile=self._file)
-                self._read = content
+                self._loaded = content
         except (OSError, ValueError) as error:
             _log.warning("authorities_unreadable", file=str(self._file), error=str(error))
             return NotFetched(

@@ -1,4 +1,4 @@
-"""The snapshot that all streams lead to, and who is to be told when it changes."""
+"""The newest snapshot, which all streams serve, its history, and its subscribers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 
 from tidegate.routing.snapshot import Snapshot, differing
 
-_KEPT: Final = 32
+_MAX_SNAPSHOTS: Final = 32
 
 HISTORY_BYTES: Final = 64 << 20
-"""What two neighbours have in common they share, so this is some sixty thousand changes of one access, or one of all of ten thousand."""
+"""Neighbours share what is equal, so this is some sixty thousand changes of one access, or one change of all of ten thousand."""
 
 
 @dataclass(slots=True)
 class History:
-    """The last snapshots of different content: 32 of them, or fewer if what only the older ones have takes more than `max_bytes`.
+    """The last snapshots of different content: at most 32, and fewer if they need more than `max_bytes`.
 
-    The newest is always kept, and not counted: it is there anyway.
+    The bytes are those of resources that only older snapshots have; the newest is in memory anyway.
     """
 
     max_bytes: int = HISTORY_BYTES
@@ -28,7 +28,7 @@ class History:
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
-        """All that are kept, the newest last."""
+        """All snapshots in the history, the newest last."""
         return tuple(self._snapshots)
 
     @property
@@ -37,22 +37,23 @@ class History:
         return sum(self._own_bytes)
 
     def add(self, snapshot: Snapshot) -> None:
-        """`snapshot` is the newest; in place of the last if that is of the same content. The oldest go first."""
+        """Add the newest snapshot, replacing the last if that has the same content, and drop the oldest ones."""
         if self._snapshots and self._snapshots[-1].revision == snapshot.revision:
             self._snapshots[-1] = snapshot
             return
         if self._snapshots:
             self._own_bytes.append(_bytes_of_its_own(self._snapshots[-1], snapshot))
         self._snapshots.append(snapshot)
-        while len(self._snapshots) > _KEPT or self.old_bytes > self.max_bytes:
+        while len(self._snapshots) > _MAX_SNAPSHOTS or self.old_bytes > self.max_bytes:
             self._snapshots.popleft()
             self._own_bytes.popleft()
 
 
 class SnapshotCache:
-    """Holds the newest snapshot, and for people the last before it. None until the first is set: until then no proxy is told anything.
+    """Holds the newest snapshot and the last ones before it.
 
-    Not for threads: everything happens on the server's event loop.
+    There is none until the first is set, and no proxy is sent anything until then.
+    Not thread-safe: everything happens on the server's event loop.
     """
 
     def __init__(self, history_bytes: int = HISTORY_BYTES) -> None:
@@ -62,16 +63,16 @@ class SnapshotCache:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest one, or None before the first."""
+        """Newest snapshot, or None before the first."""
         return self._snapshot
 
     @property
     def history(self) -> Sequence[Snapshot]:
-        """The last snapshots of different content, the newest last."""
+        """Last snapshots of different content, the newest last."""
         return self._history.snapshots
 
     def set(self, snapshot: Snapshot) -> bool:
-        """Makes `snapshot` the newest; streams wake up only if it differs. True when it did."""
+        """Make `snapshot` the newest; return whether it differs, in which case streams are notified."""
         if self._snapshot is not None and _same(snapshot, self._snapshot):
             return False
         self._snapshot = snapshot
@@ -81,7 +82,7 @@ class SnapshotCache:
         return True
 
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Calls `wake`, which must not block, after every change, until the returned function is called."""
+        """Call `wake`, which must not block, after every change, until the returned function is called."""
         self._listeners.append(wake)
 
         def unsubscribe() -> None:
@@ -90,13 +91,20 @@ class SnapshotCache:
         return unsubscribe
 
 
-def _same(one: Snapshot, other: Snapshot) -> bool:
-    """Equal revisions mean equal resources; the objects they were made from may still differ."""
-    return one.revision == other.revision and one.hosts == other.hosts and one.refusals == other.refusals
+def _same(snapshot: Snapshot, other: Snapshot) -> bool:
+    """Return whether two snapshots are equal.
+
+    Equal revisions mean equal resources, but the objects that they were made from may still differ.
+    """
+    return (
+        snapshot.revision == other.revision
+        and snapshot.hosts == other.hosts
+        and snapshot.refusals == other.refusals
+    )
 
 
 def _bytes_of_its_own(older: Snapshot, newer: Snapshot) -> int:
-    """Bytes of the resources that `older` has and `newer` does not."""
+    """Return the bytes of the resources that `older` has and `newer` does not."""
     return sum(
         len(of_kind[name].body)
         for kind, of_kind in older.resources.items()

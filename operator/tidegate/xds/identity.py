@@ -1,4 +1,4 @@
-"""Who a proxy is: the xDS server's own certificate, and what a proxy's certificate lets it call itself."""
+"""The identity of proxies: the xDS server's own certificate, and the node ids that a proxy's certificate allows."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 class ServerCertificate:
-    """The files ca.crt, tls.crt and tls.key of a folder, read again when they change: a new connection gets the newest."""
+    """The files ca.crt, tls.crt and tls.key of a folder; each new connection uses the newest."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError when one of them cannot be read."""
+        """Read the files. Raises OSError when one of them cannot be read."""
         self._folder = folder
         self._served = self._read()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """What to listen with; a client without a certificate of the authority's does not get in."""
-        # The stubs of grpc leave out that None means no change.
+        """Return credentials to listen with; a client needs a certificate of the same authority."""
+        # grpc's stubs lack that None means no change.
         renewed: Any = self._renewed
         return grpc.dynamic_ssl_server_credentials(
             _configuration(*self._served), renewed, require_client_authentication=True
         )
 
     def expires_at(self) -> float:
-        """When the certificate in the file expires, in seconds since 1970; 0 when there is none that can be read."""
+        """Return the expiry of the certificate in the file, in seconds since 1970; 0 if it cannot be read."""
         try:
             _, certificate, _ = self._read()
             return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
@@ -40,17 +40,17 @@ class ServerCertificate:
             return 0.0
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked at every handshake; None keeps what is served."""
+        """Return a changed certificate, None if it is unchanged; gRPC calls this at every handshake."""
         try:
-            now = self._read()
+            newest = self._read()
         except OSError as error:
             _log.warning("certificate_unreadable", error=str(error))
             return None
-        if now == self._served:
+        if newest == self._served:
             return None
-        self._served = now
+        self._served = newest
         _log.info("certificate_renewed")
-        return _configuration(*now)
+        return _configuration(*newest)
 
     def _read(self) -> tuple[bytes, bytes, bytes]:
         authority, certificate, key = (
@@ -64,16 +64,19 @@ def _configuration(authority: bytes, certificate: bytes, key: bytes) -> grpc.Ser
 
 
 def names_of(auth_context: Mapping[str, Iterable[bytes]]) -> tuple[str, ...]:
-    """The alternative names in a peer's certificate, as grpc hands them out; none without one."""
+    """Return the subject alternative names in a peer's certificate, as grpc presents them; none without one."""
     return tuple(name.decode(errors="replace") for name in auth_context.get(_NAMES, ()))
 
 
 def may_call_itself(node: str, names: Iterable[str]) -> bool:
-    """Whether a certificate with these names is one for `node`: letter by letter, or by `*.` in place of all before the first dot."""
+    """Return whether a certificate with these names allows the id `node`, exactly or by `*.` for its first label."""
     first, dot, rest = node.partition(".")
     return bool(first) and any(name == node or (bool(dot and rest) and name == f"*.{rest}") for name in names)
 
 
 def is_of(node: str, namespace: str) -> bool:
-    """Whether all after the first dot of a node id is that namespace, as in those of its pods; with "" each does."""
+    """Return whether a node id belongs to a namespace: the part after its first dot is `namespace`.
+
+    The ids of gateways' pods have this form. Every id belongs to an empty namespace.
+    """
     return not namespace or node.partition(".")[2] == namespace

@@ -1,4 +1,4 @@
-"""What a person may ask an xDS server: what it serves and served, what differs between two of those, and how far each proxy is."""
+"""Inspection of an xDS server: its snapshots, differences between two of them, and the progress of each proxy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.routing import protos
 from tidegate.routing.gateway_secrets import HeldSecret
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, differing
 
-# The content of these types is shown to nobody; names and versions are.
+# The content of these types is never shown, only names and versions.
 REDACTED_TYPES: Final = frozenset({TypeUrl.SECRET})
 
 CURRENT: Final = "current"
@@ -30,7 +30,7 @@ class ProxyKind(StrEnum):
 
 
 class SyncState(StrEnum):
-    """How far a proxy is with one type, in the words of Envoy's client status discovery service."""
+    """The progress of a proxy with one type, in the terms of Envoy's client status discovery service."""
 
     SYNCED = "SYNCED"
     STALE = "STALE"
@@ -40,7 +40,10 @@ class SyncState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProxyState:
-    """One proxy. `revision` is the last snapshot that it accepted in full; `types` is how far it is with each type that it asked for."""
+    """The progress of one proxy.
+
+    `revision` is the last snapshot that it accepted in full; `types` has the state of each type that it subscribes to.
+    """
 
     node: str
     kind: ProxyKind
@@ -50,15 +53,19 @@ class ProxyState:
 
 
 def find(history: Sequence[Snapshot], name: str) -> Snapshot | None:
-    """The snapshot of that revision or beginning of one, `current` or `previous`; `history` has the newest last."""
+    """Find a snapshot by its revision, a prefix of it, `current` or `previous`.
+
+    `history` has the newest last.
+    """
     if name in {CURRENT, PREVIOUS}:
         back = 1 if name == CURRENT else 2
         return history[-back] if len(history) >= back else None
-    return next((one for one in reversed(history) if name and one.revision.startswith(name)), None)
+    matches = (snapshot for snapshot in reversed(history) if name and snapshot.revision.startswith(name))
+    return next(matches, None)
 
 
 def revisions(history: Sequence[Snapshot]) -> list[Document]:
-    """Every revision that is kept, the newest first, with the number of resources of each type."""
+    """Return every revision in the history, the newest first, with the number of resources of each type."""
     return [
         {
             "revision": snapshot.revision,
@@ -69,7 +76,7 @@ def revisions(history: Sequence[Snapshot]) -> list[Document]:
 
 
 def dump(snapshot: Snapshot) -> Document:
-    """What the snapshot consists of, by name and version."""
+    """Return the names and versions of a snapshot's resources."""
     return {
         "revision": snapshot.revision,
         "resources": {
@@ -80,9 +87,9 @@ def dump(snapshot: Snapshot) -> Document:
 
 
 def contents(snapshot: Snapshot, name: str) -> Document:
-    """The resources of that name, of whatever types, in plain types and with secrets left out.
+    """Return the resources with one name, of all types, as JSON and with secrets redacted.
 
-    One name at a time: Written out, all that ten thousand accesses lead to is 43 MB and nine seconds of work.
+    It takes one name, since the JSON of ten thousand accesses is 43 MB and nine seconds of work.
     """
     return {
         "revision": snapshot.revision,
@@ -100,12 +107,12 @@ def contents(snapshot: Snapshot, name: str) -> Document:
 
 
 def diff(before: Snapshot, after: Snapshot) -> Document:
-    """Every name that differs, with the version that `after` has under it and that `before` had."""
+    """Return every name that differs, with its versions in `after` and `before`."""
     return _compared(before, after, None, lambda _, resource: resource.version)
 
 
 def diff_of_contents(before: Snapshot, after: Snapshot, name: str) -> Document:
-    """What `after` has under `name` and what `before` had, where that differs; secrets are left out."""
+    """Return the resources under `name` in `after` and in `before`, if they differ; secrets are redacted."""
     return _compared(before, after, name, shown)
 
 
@@ -128,42 +135,42 @@ def _change(
     after: Snapshot,
     show: Callable[[TypeUrl, Resource], object],
 ) -> Document:
-    was, now = before.resources[kind].get(name), after.resources[kind].get(name)
+    old, new = before.resources[kind].get(name), after.resources[kind].get(name)
     return {
         "name": name,
-        "change": "added" if was is None else "removed" if now is None else "changed",
-        "before": None if was is None else show(kind, was),
-        "after": None if now is None else show(kind, now),
+        "change": "added" if old is None else "removed" if new is None else "changed",
+        "before": None if old is None else show(kind, old),
+        "after": None if new is None else show(kind, new),
     }
 
 
 def shown(kind: TypeUrl, resource: Resource) -> Document:
-    """One resource in plain types."""
+    """Return one resource as JSON."""
     content: object = "redacted" if kind in REDACTED_TYPES else protos.described(resource.body)
     return {"name": resource.name, "version": resource.version, "content": content}
 
 
 def held(secrets: Iterable[HeldSecret]) -> list[Document]:
-    """Every Secret of the gateways' TLS port: what for, until when, and what is wrong with it; nothing of what is in it."""
+    """Return the role, expiry and problem of every Secret of the gateways' TLS port, and nothing of its content."""
     return [
         {
-            "secret": one.name,
-            "role": one.role.value,
-            "expires": None if one.expires is None else f"{one.expires:%Y-%m-%dT%H:%M:%SZ}",
-            "problem": one.problem,
+            "secret": secret.name,
+            "role": secret.role.value,
+            "expires": None if secret.expires is None else f"{secret.expires:%Y-%m-%dT%H:%M:%SZ}",
+            "problem": secret.problem,
         }
-        for one in secrets
+        for secret in secrets
     ]
 
 
 def proxies(states: Iterable[ProxyState]) -> list[Document]:
-    """Every connected proxy, by name."""
+    """Return every connected proxy, by name."""
     return [
         {
             "node": state.node,
             "kind": state.kind.value,
             "revision": state.revision,
-            "types": {kind.name.lower(): str(how) for kind, how in state.types.items()},
+            "types": {kind.name.lower(): str(sync) for kind, sync in state.types.items()},
             "nack": state.nack,
         }
         for state in sorted(states, key=lambda state: state.node)

@@ -1,4 +1,4 @@
-"""Fetches the public keys of token issuers from their addresses, and keeps the last good ones."""
+"""Fetching of token issuers' public keys; the last valid ones stay in use."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from tidegate_dataplane.contract.answers import AnswerError, bounded_session, re
 from tidegate_dataplane.contract.metrics import Catalog
 
 _JITTER: Final = 0.1
-"""Share of a pause by which it varies, so that replicas and addresses do not ask together."""
+"""The random part of each pause, so that replicas and addresses do not fetch at the same time."""
 
 _log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IssuerSettings:
-    """Whom to ask, and when. `hosts` are host or host:port; times are in seconds.
+    """The hosts of issuers, and limits. `hosts` are host or host:port; times are in seconds.
 
-    `authorities` is a PEM file of those that vouch for the hosts; None: those of the system.
-    `per_namespace`: of how many addresses the accesses of one namespace may take keys, so that nobody keeps the others waiting.
-    `per_host`: how many questions go to one host at a time; twice as many as one namespace can have.
-    `patience_s`: for how long the routing waits for the first answer of an address.
-    `grace_s`: for how long keys are kept that nobody wants, in case somebody does again; more than `patience_s`, since until an
-    access's new address has answered the old one counts.
+    `authorities` is a PEM file of the certificate authorities of the hosts; None: those of the system.
+    `per_namespace`: the most addresses of one namespace's accesses, so that it cannot starve the others.
+    `per_host`: the most concurrent requests to one host; twice as many as one namespace can have.
+    `patience_s`: how long the routing waits for the first answer of an address.
+    `grace_s`: how long keys of an address that no access names stay, in case one does again; more than `patience_s`, since
+    the keys of an access's old address count until its new one has answered.
     """
 
     hosts: Collection[str] = ()
@@ -59,7 +59,7 @@ _FAILING = ISSUERS.gauge(
 
 
 class IssuerMetrics:
-    """How the asking goes; `registry` decides where it is shown."""
+    """The metrics of fetching keys; `registry` exposes them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.fetches = _FETCHES.on(registry)
@@ -69,10 +69,10 @@ class IssuerMetrics:
 
 
 class Issuers:
-    """Asks each address that is wanted, again and again, for as long as it is wanted.
+    """Fetches keys from each address that is wanted, periodically.
 
-    Only hosts of the settings are asked, by https with a certificate that is checked; redirects are not followed, no
-    cookie is kept, no more than MAX_JWKS_BYTES are read, and nothing of an answer but public keys gets any further.
+    Only hosts in the settings are fetched from, by https with a verified certificate. Redirects are not followed, cookies are
+    not stored, at most MAX_JWKS_BYTES are read, and only public keys are taken from an answer.
     """
 
     def __init__(
@@ -98,25 +98,28 @@ class Issuers:
 
     @property
     def fetched(self) -> Mapping[str, Fetched]:
-        """What is known of each address that is wanted and has been asked, and of those that are wanted and never are."""
+        """Result of each wanted address that has one, including those over the limit."""
         return self._fetched
 
     @property
     def awaited(self) -> Collection[str]:
-        """The addresses that are wanted and of which nothing is known yet; none stays here for longer than `patience_s`."""
+        """Wanted addresses without a result yet; none stays here for longer than `patience_s`."""
         return self._wanted - self._fetched.keys()
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
-        """Calls `changed` with an address when what is known of it is another thing than before."""
+        """Call `changed` with an address when its result changes."""
         self._listeners.append(changed)
 
     def want(self, addresses: Mapping[str, Sequence[str]]) -> None:
-        """From now on these are asked, and no others: of each namespace the first `per_namespace`; hosts that are not listed never are."""
-        wanted, left_out = self._chosen(addresses)
-        if (wanted, left_out) == (self._wanted, self._left_out):
+        """Fetch from these addresses and from no others.
+
+        Of each namespace the first `per_namespace` count; hosts that are not in the settings never do.
+        """
+        addresses_to_fetch, left_out = self._chosen(addresses)
+        if (addresses_to_fetch, left_out) == (self._wanted, self._left_out):
             return
         before, self._left_out = self._left_out, left_out
-        self._wanted = wanted
+        self._wanted = addresses_to_fetch
         for address in before.keys() | left_out.keys():
             if not isinstance(self._fetched.get(address), str):
                 self._put(address, left_out.get(address))
@@ -124,13 +127,13 @@ class Issuers:
         self._arrived.set()
 
     async def settled(self) -> None:
-        """Returns when something is known of each wanted address, after `patience_s` at most."""
+        """Wait until each wanted address has a result, for `patience_s` at most."""
         while self.awaited:
             self._arrived.clear()
             await self._arrived.wait()
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Fetch until cancelled."""
         following: dict[str, asyncio.Task[None]] = {}
         leaving: dict[str, asyncio.Task[None]] = {}
         async with (
@@ -155,14 +158,18 @@ class Issuers:
     def _chosen(
         self, addresses: Mapping[str, Sequence[str]]
     ) -> tuple[frozenset[str], Mapping[str, NotAsked]]:
-        """What is asked, and what is not because its namespace names too many."""
-        limit, wanted, left_out = self._settings.per_namespace, set[str](), dict[str, NotAsked]()
+        """Return the addresses to fetch from, and those that are over the limit of their namespace."""
+        limit = self._settings.per_namespace
+        addresses_to_fetch, left_out = set[str](), dict[str, NotAsked]()
         for namespace, named in addresses.items():
             listed = [address for address in dict.fromkeys(named) if host_of(address) in self._hosts]
-            wanted.update(listed[:limit])
-            why = f"namespace {namespace} names {len(listed)} addresses of issuers, and at most {limit} of one are asked, those of its oldest accesses"
-            left_out |= dict.fromkeys(listed[limit:], NotAsked(why))
-        return frozenset(wanted), {one: why for one, why in left_out.items() if one not in wanted}
+            addresses_to_fetch.update(listed[:limit])
+            reason = f"namespace {namespace} names {len(listed)} addresses of issuers, and at most {limit} of one are asked, those of its oldest accesses"
+            left_out |= dict.fromkeys(listed[limit:], NotAsked(reason))
+        over_limit = {
+            address: reason for address, reason in left_out.items() if address not in addresses_to_fetch
+        }
+        return frozenset(addresses_to_fetch), over_limit
 
     async def _follow(self, session: aiohttp.ClientSession, address: str) -> None:
         late = asyncio.get_running_loop().call_later(self._settings.patience_s, self._wait_no_longer, address)
@@ -175,9 +182,9 @@ class Issuers:
         pause_s = self._settings.first_retry_s
         while True:
             async with self._slots[host_of(address)]:
-                found = await self._ask(session, address)
-            self._take(address, found)
-            if isinstance(found, str):
+                result = await self._ask(session, address)
+            self._take(address, result)
+            if isinstance(result, str):
                 pause_s = self._settings.first_retry_s
                 await self._sleep(self._settings.interval_s)
             else:
@@ -186,11 +193,11 @@ class Issuers:
 
     def _wait_no_longer(self, address: str) -> None:
         if address not in self._fetched:
-            why = f"nothing came in {self._settings.patience_s:g} s: it is slow, or others at its host are"
-            self._put(address, NotFetched(why))
+            reason = f"nothing came in {self._settings.patience_s:g} s: it is slow, or others at its host are"
+            self._put(address, NotFetched(reason))
 
     async def _leave(self, address: str) -> None:
-        """Forgets an address that is not asked any more; good keys only after a while."""
+        """Forget an address that no access names any more; valid keys after a grace period."""
         self._failing.discard(address)
         self._metrics.failing.set(len(self._failing))
         if isinstance(self._fetched.get(address), str):
@@ -200,29 +207,34 @@ class Issuers:
     async def _sleep(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s * self._random.uniform(1 - _JITTER, 1 + _JITTER))
 
-    def _take(self, address: str, found: Fetched) -> None:
-        good = isinstance(found, str)
-        self._metrics.fetches.labels("keys" if good else "failure").inc()
-        (self._failing.discard if good else self._failing.add)(address)
+    def _take(self, address: str, result: Fetched) -> None:
+        has_keys = isinstance(result, str)
+        self._metrics.fetches.labels("keys" if has_keys else "failure").inc()
+        if has_keys:
+            self._failing.discard(address)
+        else:
+            self._failing.add(address)
         self._metrics.failing.set(len(self._failing))
         before = self._fetched.get(address)
-        if not isinstance(found, str):
-            _log.warning("issuer_gave_no_keys", address=address, why=found.why, keeps=isinstance(before, str))
+        if not isinstance(result, str):
+            _log.warning(
+                "issuer_gave_no_keys", address=address, why=result.why, keeps=isinstance(before, str)
+            )
             if isinstance(before, str):
-                return  # An issuer that is away, or broken, has not taken its keys back.
-        elif before != found:
+                return  # An issuer that is unavailable has not revoked its keys.
+        elif before != result:
             _log.info("issuer_keys_changed", address=address)
-        self._put(address, found)
+        self._put(address, result)
 
-    def _put(self, address: str, found: Fetched | None) -> None:
-        """Keeps what is known of an address (None: nothing), and tells those who listen if it is something else than before."""
+    def _put(self, address: str, result: Fetched | None) -> None:
+        """Store the result of an address (None: none), and notify subscribers if it changed."""
         before = self._fetched.get(address)
-        if found is None:
+        if result is None:
             self._fetched.pop(address, None)
         else:
-            self._fetched[address] = found
+            self._fetched[address] = result
             self._arrived.set()
-        if before != found:
+        if before != result:
             for changed in self._listeners:
                 changed(address)
 
@@ -254,5 +266,9 @@ _WAYS_OUT: Final = {3: ", a redirect, which is not followed: name the address th
 
 
 def _verdict(error: aiohttp.ClientConnectorCertificateError) -> str:
-    why = error.certificate_error
-    return why.verify_message if isinstance(why, ssl.SSLCertVerificationError) else "it is not valid"
+    certificate_error = error.certificate_error
+    return (
+        certificate_error.verify_message
+        if isinstance(certificate_error, ssl.SSLCertVerificationError)
+        else "it is not valid"
+    )

@@ -1,4 +1,4 @@
-"""Which proxy has accepted what: the source of every `Programmed` condition."""
+"""What each proxy has accepted: the source of every `Programmed` condition."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
 from tidegate.xds.stream import Running, StreamProgress
 
-# A proxy that comes back goes on with what it had; for how many that left this is remembered.
+# A proxy that reconnects still runs what it had; this many disconnected proxies are remembered.
 _REMEMBERED_NODES = 1_000
 
-
-_Known = dict[tuple[int, frozenset[tuple[HostKey, HostState | None]]], Mapping[str, ReportedHost]]
-"""Hosts as they are reported, by the identity of a snapshot and what is run instead of it."""
+_SharedHosts = dict[tuple[int, frozenset[tuple[HostKey, HostState | None]]], Mapping[str, ReportedHost]]
+"""The report of hosts, by the identity of a snapshot and the hosts that differ from it."""
 
 
 @dataclass(slots=True)
@@ -28,14 +27,14 @@ class _Proxy:
 
 
 class AckLedger:
-    """The progress of all open streams, by the proxy's node id; a proxy with two streams counts by its newest."""
+    """The progress of all open streams, by node id; of two streams of a proxy the newer one counts."""
 
     def __init__(self, cache: SnapshotCache) -> None:
         self._cache = cache
         self._proxies: dict[str, _Proxy] = {}
         self._departed: dict[str, Running] = {}
         self._changes = 0
-        # What is refused may change while the configuration stays.
+        # Refusals may change while the configuration stays the same.
         cache.subscribe(self._changed)
 
     def _changed(self) -> None:
@@ -43,7 +42,7 @@ class AckLedger:
 
     @property
     def edition(self) -> str:
-        """Names the present report: equal editions of one process mean equal reports."""
+        """Number of the present report: equal editions of one process mean equal reports."""
         return str(self._changes)
 
     @property
@@ -52,22 +51,22 @@ class AckLedger:
         return len(self._proxies)
 
     def record(self, stream: int, progress: StreamProgress) -> None:
-        """Stream number `stream` (later streams have higher ones) is this far."""
+        """Record the progress of a stream; later streams have higher numbers."""
         if not progress.node:
             return
-        known = self._proxies.get(progress.node)
-        if known is None or known.stream <= stream:
-            self._changes += known is None or not _same(known.progress, progress)
+        proxy = self._proxies.get(progress.node)
+        if proxy is None or proxy.stream <= stream:
+            self._changes += proxy is None or not _same(proxy.progress, progress)
             self._proxies[progress.node] = _Proxy(stream, progress)
 
     def closed(self, stream: int, node: str) -> None:
-        """Stream number `stream` is over."""
-        known = self._proxies.get(node)
-        if known is None or known.stream != stream:
+        """Record the end of a stream."""
+        proxy = self._proxies.get(node)
+        if proxy is None or proxy.stream != stream:
             return
         del self._proxies[node]
         self._changes += 1
-        running = self._running(known.progress)
+        running = self._running(proxy.progress)
         self._departed.pop(node, None)
         if running is not None:
             self._departed[node] = running
@@ -75,9 +74,9 @@ class AckLedger:
             del self._departed[next(iter(self._departed))]
 
     def report(self) -> ProxyReport:
-        """Everything, as `GET /v2/programmed` shows it; proxies that run the same share its mapping."""
+        """Return the report for `GET /v2/programmed`; proxies that run the same hosts share one mapping."""
         current = self._cache.snapshot
-        hosts: _Known = {}
+        hosts: _SharedHosts = {}
         return ProxyReport(
             revision=current.revision if current else "",
             proxies=tuple(
@@ -87,37 +86,37 @@ class AckLedger:
         )
 
     def programmed(self, host: HostKey, generation: int) -> bool:
-        """Whether there is a proxy, and every connected one runs `generation` of `host` or a later one."""
+        """Return whether a proxy is connected, and each runs at least `generation` of `host`."""
         running = [self._running(proxy.progress) for proxy in self._proxies.values()]
-        states = [None if one is None else one.host(host) for one in running]
+        states = [None if proxy_running is None else proxy_running.host(host) for proxy_running in running]
         return bool(states) and all(state is not None and state.generation >= generation for state in states)
 
     def _running(self, progress: StreamProgress) -> Running | None:
-        """What the proxy runs: what this stream proved, else what it left with and came back with."""
+        """Return what the proxy runs: what this stream proved, else what it had at the end of its last stream."""
         if progress.running is None and progress.warm:
             return self._departed.get(progress.node)
         return progress.running
 
-    def _reported(self, node: str, progress: StreamProgress, known: _Known) -> ReportedProxy:
-        """What one proxy runs; what others run too is in `known`, and shared."""
+    def _reported(self, node: str, progress: StreamProgress, shared_hosts: _SharedHosts) -> ReportedProxy:
+        """Return the report of one proxy; `shared_hosts` has the hosts that other proxies run too."""
         running = self._running(progress)
         acked = progress.acked or (running.snapshot if running is not None and not running.others else None)
         proxy = ReportedProxy(
             node=node,
             revision=acked.revision if acked is not None else "",
-            refused={str(key): words for key, words in progress.refused.items()},
+            refused={str(key): reason for key, reason in progress.refused.items()},
             nack=progress.nack,
         )
         if running is None:
             return proxy
-        # What one gateway refuses most others refuse too.
-        same = id(running.snapshot), frozenset(running.others.items())
-        if same not in known:
-            known[same] = {
+        # Gateways mostly reject the same resources.
+        hosts_key = id(running.snapshot), frozenset(running.others.items())
+        if hosts_key not in shared_hosts:
+            shared_hosts[hosts_key] = {
                 str(key): ReportedHost(uid=state.uid, generation=state.generation, answers=state.answers)
                 for key, state in running.hosts.items()
             }
-        return proxy.model_copy(update={"hosts": known[same]})
+        return proxy.model_copy(update={"hosts": shared_hosts[hosts_key]})
 
 
 def _refused(snapshot: Snapshot) -> Iterator[ReportedRefusal]:
@@ -136,10 +135,10 @@ def _refused(snapshot: Snapshot) -> Iterator[ReportedRefusal]:
         )
 
 
-def _same(one: StreamProgress, other: StreamProgress) -> bool:
-    """Whether both look alike in a report; snapshots are compared by identity, since they are large."""
-    return (one.acked is other.acked and one.running is other.running) and (
-        one.nack,
-        one.warm,
-        one.refused,
+def _same(progress: StreamProgress, other: StreamProgress) -> bool:
+    """Return whether both give the same report; snapshots are compared by identity, since they are large."""
+    return (progress.acked is other.acked and progress.running is other.running) and (
+        progress.nack,
+        progress.warm,
+        progress.refused,
     ) == (other.nack, other.warm, other.refused)

@@ -89,7 +89,7 @@ _FAILED = XDS.gauge(
 
 
 class XdsMetrics:
-    """Every series that the server writes; `registry` decides where they are shown."""
+    """The metrics of the server; `registry` exposes them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.connected_proxies = _PROXIES.on(registry)
@@ -111,14 +111,14 @@ class XdsMetrics:
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)
 
-    def show_gateway_secret(self, held: HeldSecret) -> None:
-        """How a Secret of the gateways' TLS port stands."""
-        labels = held.name, held.role.value
-        self.gateway_secret_usable.labels(*labels).set(held.problem is None)
-        self.gateway_secret_expires.labels(*labels).set(held.expires.timestamp() if held.expires else 0)
+    def show_gateway_secret(self, secret: HeldSecret) -> None:
+        """Set the metrics of a Secret of the gateways' TLS port."""
+        labels = secret.name, secret.role.value
+        self.gateway_secret_usable.labels(*labels).set(secret.problem is None)
+        self.gateway_secret_expires.labels(*labels).set(secret.expires.timestamp() if secret.expires else 0)
 
     def take(self, counters: Counters) -> None:
-        """Adds what happened on a stream since the last time, and sets its counters back."""
+        """Add the counts of a stream since the last call, and reset its counters."""
         for counter, counts in (
             (self.pushes, counters.pushes),
             (self.acks, counters.acks),

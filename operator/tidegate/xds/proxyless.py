@@ -35,7 +35,7 @@ class GrpcSnapshots:
 
     @property
     def rendered(self) -> Snapshot | None:
-        """The newest snapshot; None before the first client."""
+        """Newest snapshot; None before the first client."""
         return self._cache.snapshot
 
     def open(self) -> SnapshotCache:

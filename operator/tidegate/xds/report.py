@@ -1,4 +1,4 @@
-"""What `GET /v2/programmed` of the xDS server says: which proxies run which generation of which object."""
+"""The report of `GET /v2/programmed`: which proxies run which generation of which object."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tidegate.api.reasons import Reason
 
 
 class ReportedHost(BaseModel):
-    """The virtual host of one object, as a proxy runs it: made from which object and generation.
+    """The virtual host of one object, as a proxy runs it, with the object's uid and generation.
 
-    `answers` is False when some request to it would be answered 503, for want of an endpoint.
+    `answers` is False if some request to it would be answered 503 for lack of an endpoint.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -25,10 +25,10 @@ class ReportedHost(BaseModel):
 class ReportedProxy(BaseModel):
     """One connected proxy.
 
-    `revision` is that of the last snapshot it accepted in full, empty before the first.
-    `hosts` says what it runs, and `refused` of what it refused the newest and in which words, both by routing.hosts.HostKey.
-    `nack` is its reason for the last refusal, whatever that was about.
-    `hosts_of` is for JSON alone: the node, earlier in the report, that runs the very same `hosts`, which are then left out.
+    `revision` is that of the last snapshot that it accepted in full, empty before the first.
+    `hosts` are what it runs, and `refused` the reasons for what it rejected of the newest, both by routing.hosts.HostKey.
+    `nack` is the reason of its last NACK.
+    `hosts_of` is for JSON only: the node, earlier in the report, that has the same `hosts`, which are then left out.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -42,7 +42,10 @@ class ReportedProxy(BaseModel):
 
 
 class ReportedRefusal(BaseModel):
-    """Why callers of one object are not let in, as only who reads the Secrets can know; never a value out of one."""
+    """Why no caller of one object is admitted.
+
+    Only a process with access to Secrets can find it; it contains no value of one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -55,9 +58,9 @@ class ReportedRefusal(BaseModel):
 
 
 class ProxyReport(BaseModel):
-    """What one replica of the xDS server knows. `revision` is what it serves now, empty before its caches are full.
+    """The report of one replica of the xDS server.
 
-    `refusals` are those of what it serves now, by routing.hosts.HostKey.
+    `revision` is that of its newest snapshot, empty before its caches are full. `refusals` are those of the newest snapshot.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -83,7 +86,7 @@ def to_json(report: ProxyReport) -> str:
 
 
 def from_json(text: str | bytes) -> ProxyReport:
-    """Return what `to_json` was given; proxies that run the same share one mapping. Raises ValueError."""
+    """Parse the result of `to_json`; proxies that run the same hosts share one mapping. Raises ValueError."""
     report = ProxyReport.model_validate_json(text)
     hosts = {proxy.node: proxy.hosts for proxy in report.proxies if not proxy.hosts_of}
     try:
@@ -100,33 +103,34 @@ def from_json(text: str | bytes) -> ProxyReport:
 
 
 def proxies_of(reports: Sequence[ProxyReport]) -> tuple[ReportedProxy, ...]:
-    """All proxies of several replicas, by node.
+    """Return all proxies of several replicas, by node.
 
-    A proxy that two replicas report has just moved from one to the other; what it accepted from either it runs, so the more generations count.
+    A proxy in two reports has just moved from one replica to the other.
+    It runs what it accepted from either, so the later generation counts.
     """
     by_node: dict[str, ReportedProxy] = {}
     for report in reports:
         for proxy in report.proxies:
-            known = by_node.get(proxy.node)
-            by_node[proxy.node] = proxy if known is None else _joined(known, proxy)
+            earlier = by_node.get(proxy.node)
+            by_node[proxy.node] = proxy if earlier is None else _joined(earlier, proxy)
     return tuple(by_node[node] for node in sorted(by_node))
 
 
-def _later(one: ReportedHost, other: ReportedHost) -> ReportedHost:
-    if one.uid == other.uid and one.generation == other.generation:
-        return one if not one.answers else other
-    return max(one, other, key=lambda host: host.generation)
+def _later(host: ReportedHost, other: ReportedHost) -> ReportedHost:
+    if host.uid == other.uid and host.generation == other.generation:
+        return host if not host.answers else other
+    return max(host, other, key=lambda reported: reported.generation)
 
 
-def _joined(one: ReportedProxy, other: ReportedProxy) -> ReportedProxy:
-    hosts = dict(one.hosts)
+def _joined(proxy: ReportedProxy, other: ReportedProxy) -> ReportedProxy:
+    hosts = dict(proxy.hosts)
     for name, host in other.hosts.items():
-        known = hosts.get(name)
-        hosts[name] = host if known is None else _later(known, host)
+        earlier = hosts.get(name)
+        hosts[name] = host if earlier is None else _later(earlier, host)
     return ReportedProxy(
-        node=one.node,
-        revision=one.revision or other.revision,
+        node=proxy.node,
+        revision=proxy.revision or other.revision,
         hosts=hosts,
-        refused={**other.refused, **one.refused},
-        nack=one.nack or other.nack,
+        refused={**other.refused, **proxy.refused},
+        nack=proxy.nack or other.nack,
     )

@@ -87,7 +87,7 @@ class Running:
 
     @property
     def hosts(self) -> Mapping[HostKey, HostState]:
-        """What the proxy runs of every object."""
+        """Hosts that the proxy runs, with the object and generation of each."""
         if not self.others:
             return self.snapshot.hosts
         return {key: state for key, state in {**self.snapshot.hosts, **self.others}.items() if state}
@@ -145,7 +145,7 @@ class DiscoveryStream(ABC, Generic[R]):
 
     @property
     def progress(self) -> StreamProgress:
-        """How far the proxy is, and why it rejects what it rejects."""
+        """Return how far the proxy is, and why it rejects what it rejects."""
         return StreamProgress(
             self._node, self._acked, self._state.error, self._state.warm, self._running, self._rejected
         )
@@ -167,7 +167,7 @@ class DiscoveryStream(ABC, Generic[R]):
 
     @property
     def wake_at(self) -> float | None:
-        """When `on_time` has something to do, if nothing else happens before."""
+        """Time at which `on_time` must be called if nothing else happens before; None if there is none."""
         if self._routes_wait_since is None:
             return None
         return self._routes_wait_since + self._gate_timeout_s
@@ -305,12 +305,12 @@ class DiscoveryStream(ABC, Generic[R]):
         self._nonces += 1
         _count(self.counters.pushes, type_url)
         content = sorted(subscription.content(change).items())
-        gone = subscription.record_sent(change, str(self._nonces))
+        deleted = subscription.record_sent(change, str(self._nonces))
         endpoints = self._state.get(TypeUrl.ENDPOINT)
         if type_url is TypeUrl.CLUSTER and endpoints is not None:
-            endpoints.forget(gone)
+            endpoints.forget(deleted)
             # A changed cluster waits for its endpoints, even for those that the proxy had before.
-            endpoints.mark_for_resend(change.keys() - gone)
+            endpoints.mark_for_resend(change.keys() - deleted)
         return DiscoveryResponse(
             type_url,
             goal.versions[type_url],
@@ -326,9 +326,9 @@ class DiscoveryStream(ABC, Generic[R]):
             self._acked = goal
         else:
             self._check_only_what_differs(goal)
-        others = {host: None if before is None else before.host(host) for host in self._rejected}
-        if before is None or before.snapshot is not goal or before.others != others:
-            self._running = Running(goal, others)
+        differing_hosts = {host: None if before is None else before.host(host) for host in self._rejected}
+        if before is None or before.snapshot is not goal or before.others != differing_hosts:
+            self._running = Running(goal, differing_hosts)
 
     def _check_only_what_differs(self, goal: Snapshot) -> None:
         for type_url, subscription in self._state.subscriptions.items():

@@ -147,7 +147,7 @@ class Subscription(ABC):
 
     @property
     def has_answered(self) -> bool:
-        """Whether the proxy has answered any response, or came with resources from an earlier stream."""
+        """Return whether the proxy has answered any response, or came with resources from an earlier stream."""
         return self.accepted is not None or self.error is not None
 
     def wants(self, name: str) -> bool:
@@ -204,8 +204,8 @@ class Subscription(ABC):
             if resource is not None and not self.runs(resource) and resource is not self.unseen.get(name)
         }
         if self.type_url in DELETED_TYPES:
-            gone = (name for name, resource in target.items() if resource is None)
-            change.update((name, None) for name in gone if not self.lacks(name))
+            deleted = (name for name, resource in target.items() if resource is None)
+            change.update((name, None) for name in deleted if not self.lacks(name))
         return change
 
     @abstractmethod
@@ -216,14 +216,14 @@ class Subscription(ABC):
         """Record that `change` is in flight; return the names that it deletes."""
         self.nonce = nonce
         self.in_flight = change
-        gone = frozenset(name for name, resource in change.items() if resource is None)
+        deleted = frozenset(name for name, resource in change.items() if resource is None)
         for name, resource in change.items():
             if resource is None or not self.runs(resource):
                 self._touched.add(name)
             if resource is not None:
                 self.sent[name] = resource
-        _drop(self.sent, gone)
-        return gone
+        _drop(self.sent, deleted)
+        return deleted
 
     def mark_for_resend(self, names: Collection[str]) -> None:
         """Have `names` sent again, although they count as accepted.
