@@ -191,9 +191,9 @@ class _Target:
 
 
 def _plan_route(access: ModelAccess, route: Route, references: References, pools: AccessPools) -> _Planned:
-    unfit = tuple(_unfit_patterns(access, route))
-    if unfit:
-        return _Planned(None, PlannedRoute(route.name, ()), unfit)
+    invalid_patterns = tuple(_unfit_patterns(access, route))
+    if invalid_patterns:
+        return _Planned(None, PlannedRoute(route.name, ()), invalid_patterns)
     refusals: list[Refusal] = []
 
     def find_backend(part: str, inference: str) -> Backend | None:
@@ -213,16 +213,18 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
     targets = _weigh(access, route, [backend for backend in backends if backend], fallback, pools)
     # Selected even while it is not needed, so that its cluster exists by the time it is.
     fallback_pool = pools.target(route, fallback, None) if fallback else None
-    stand_in = fallback_pool if fallback is not None and fallback.endpoints else None
+    ready_fallback = fallback_pool if fallback is not None and fallback.endpoints else None
     admission = admissions(access).get(route.name)
     fallback_targets = (
-        (WeightedBackend(stand_in, 1, admission),) if stand_in is not None and not _anyone(targets) else ()
+        (WeightedBackend(ready_fallback, 1, admission),)
+        if ready_fallback is not None and not _anyone(targets)
+        else ()
     )
-    serving = stand_in is not None and any(target.weight and not target.awake for target in targets)
+    serving = ready_fallback is not None and any(target.weight and not target.awake for target in targets)
     rule = RouteRule(
         name=route.name,
         headers=_header_tests(route),
-        targets=fallback_targets or _arrange(access, route, targets, stand_in),
+        targets=fallback_targets or _arrange(access, route, targets, ready_fallback),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
         unavailable=None if fallback_targets or _anyone(targets) else _why_nobody(access, route),
@@ -246,9 +248,9 @@ def _plan_pipeline(
     access: ModelAccess, route: Route, references: References, pools: AccessPools, backend: Backend | None
 ) -> _Planned:
     """Plan a route that a pipeline answers; it is left out only if no request could match it or name its model."""
-    unfit = (*_unfit_patterns(access, route), *references.misnamed(route))
-    if unfit or route.pipeline is None:
-        return _Planned(None, PlannedRoute(route.name, ()), unfit)
+    problems = (*_unfit_patterns(access, route), *references.misnamed(route))
+    if problems or route.pipeline is None:
+        return _Planned(None, PlannedRoute(route.name, ()), problems)
     results = [references.find_part(route, name) for name in sorted(route.pipeline.inferences)]
     parts = planned_parts(access, route.pipeline, references.backends)
     key = pipeline_key(access.key, route.name)
@@ -277,13 +279,13 @@ def _weigh(
     pools: AccessPools,
 ) -> list[_Target]:
     """Return the targets with their weights in effect: one without a pod gets none while another can take its share."""
-    awake = {backend.key.name for backend in backends if backend.endpoints}
+    with_pods = {backend.key.name for backend in backends if backend.endpoints}
     released = release.is_released(access, route)
     full_weights = weights = _weights(release.in_effect(access, route))
     if released:
-        weights = _weights(release.in_effect(access, route, awake))
-    elif len(awake) < len(weights) and any(weights[name] for name in awake):
-        weights = {name: weight if name in awake else 0 for name, weight in weights.items()}
+        weights = _weights(release.in_effect(access, route, with_pods))
+    elif len(with_pods) < len(weights) and any(weights[name] for name in with_pods):
+        weights = {name: weight if name in with_pods else 0 for name, weight in weights.items()}
     return [
         _Target(
             backend,
@@ -313,14 +315,16 @@ def _anyone(targets: Sequence[_Target]) -> bool:
 
 
 def _arrange(
-    access: ModelAccess, route: Route, targets: Sequence[_Target], stand_in: PoolKey | None
+    access: ModelAccess, route: Route, targets: Sequence[_Target], ready_fallback: PoolKey | None
 ) -> tuple[WeightedBackend, ...]:
     """Return the targets as the proxies get them: by weight, or as intervals of users.
 
-    `stand_in` answers for targets without a pod.
+    `ready_fallback` answers for targets without a pod; None if there is none.
     """
     pools = {
-        target.backend.key.name: stand_in if stand_in and target.weight and not target.awake else target.pool
+        target.backend.key.name: ready_fallback
+        if ready_fallback and target.weight and not target.awake
+        else target.pool
         for target in targets
     }
     admission = admissions(access).get(route.name)

@@ -96,13 +96,13 @@ class NamedKey:
 def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...]]:
     """Return the distinct API keys in `secret`, and the entries that are left out."""
     keys: dict[str, NamedKey] = {}
-    unfit: list[Unfit] = []
+    problems: list[Unfit] = []
     for holder, value in sorted(secret.entries.items()):
         key = _printable(value)
         if key is None:
-            unfit.append(Unfit(f"entry {holder} has blanks or characters that are not printable ASCII"))
+            problems.append(Unfit(f"entry {holder} has blanks or characters that are not printable ASCII"))
         elif not MIN_KEY_LENGTH <= len(key) <= MAX_KEY_LENGTH:
-            unfit.append(
+            problems.append(
                 Unfit(
                     f"entry {holder} has {len(key)} characters: {MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} are needed"
                 )
@@ -111,8 +111,8 @@ def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...
             # Envoy rejects a duplicate key, and the routes of all accesses along with it.
             keys.setdefault(key, NamedKey(holder, key))
     if not secret.entries:
-        unfit.append(Unfit("it is empty: add an entry for each caller"))
-    return tuple(keys.values()), tuple(unfit)
+        problems.append(Unfit("it is empty: add an entry for each caller"))
+    return tuple(keys.values()), tuple(problems)
 
 
 def _printable(value: bytes) -> str | None:

@@ -181,13 +181,13 @@ class LiveRouting:
         self, key: ObjectKey, plan: AccessPlan | None
     ) -> Mapping[HostKey, PlannedHost | None]:
         """Return the change of the host for calls of one access's pipelines, if it has or had one."""
-        had = key in self._inner_hosts
+        had_host = key in self._inner_hosts
         now = None if plan is None else planner.inner_host(plan)
         if now is None:
             self._inner_hosts.discard(key)
         else:
             self._inner_hosts.add(key)
-        return {HostKey(HostKind.PIPELINE, key): now} if had or now is not None else {}
+        return {HostKey(HostKind.PIPELINE, key): now} if had_host or now is not None else {}
 
     def _put_own_pools(self, key: ObjectKey, now: tuple[Pool, ...]) -> Mapping[PoolKey, Pool | None]:
         """Return the pools of one access, and None for those that it no longer has."""

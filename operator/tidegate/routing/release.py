@@ -77,10 +77,10 @@ def is_candidate(access: ModelAccess, route: Route, inference: str) -> bool:
     return status is None or status.phase is not ReleasePhase.PROMOTED
 
 
-def in_effect(access: ModelAccess, route: Route, awake: Collection[str] | None = None) -> Route:
+def in_effect(access: ModelAccess, route: Route, with_pods: Collection[str] | None = None) -> Route:
     """Return `route` with its weights in effect: those of the spec, except on the route of a release.
 
-    `awake` are the targets that have pods. A target without pods gives its share to the stable targets that have some,
+    `with_pods` are the targets that have pods. A target without pods gives its share to the stable targets that have some,
     never to the released one.
     If no stable target has a pod, they keep their shares: the fallback answers these requests, or they fail.
     """
@@ -91,9 +91,9 @@ def in_effect(access: ModelAccess, route: Route, awake: Collection[str] | None =
     stable = {
         target.inference: target.weight for target in route.targets if target.inference != release.target
     }
-    if awake is not None:
-        share = share if release.target in awake else 0
-        available = {name: weight if name in awake else 0 for name, weight in stable.items()}
+    if with_pods is not None:
+        share = share if release.target in with_pods else 0
+        available = {name: weight if name in with_pods else 0 for name, weight in stable.items()}
         stable = available if any(available.values()) else stable
     stable_total = sum(stable.values())
     weights = [

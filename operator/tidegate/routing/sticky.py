@@ -43,7 +43,7 @@ class Interval:
 
 
 def intervals(shares: Sequence[Share]) -> tuple[Interval, ...]:
-    """Divide the line between the targets, in order; at least one share must be awake and have a weight."""
+    """Divide the line between the targets, in order; at least one share must have a pod and a weight."""
     ordered = sorted(shares, key=lambda share: _by_name(share.name))
     takers = [share for share in ordered if share.awake and share.borrows and share.weight]
     pieces: list[Interval] = []

@@ -201,16 +201,20 @@ def _default_retries() -> bytes:
 def _filters(host: VirtualHost) -> bytes:
     """Serialise what a virtual host configures of the listener's filters."""
     guard = callers.for_host(host.guard) if host.guard else {}
-    awake = {**guard, **_counting(host)}
-    return protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": awake}) if awake else b""
+    filter_configs = {**guard, **_counting(host)}
+    return (
+        protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": filter_configs}) if filter_configs else b""
+    )
 
 
 def _awake(host: VirtualHost) -> bytes:
     """Serialise what the hosts of an access configure of the listener's filters."""
     guard = callers.for_alias(host.guard) if host.guard else {}
     admits = any(target.admission for rule in host.rules for target in rule.targets)
-    awake = {**guard, **_counting(host), **(admission.for_alias() if admits else {})}
-    return protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": awake}) if awake else b""
+    filter_configs = {**guard, **_counting(host), **(admission.for_alias() if admits else {})}
+    return (
+        protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": filter_configs}) if filter_configs else b""
+    )
 
 
 def _counting(host: VirtualHost) -> dict[str, object]:
