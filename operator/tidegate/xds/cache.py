@@ -28,7 +28,7 @@ class History:
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
-        """All snapshots in the history, the newest last."""
+        """Snapshots in the history, the newest last."""
         return tuple(self._snapshots)
 
     @property
