@@ -158,7 +158,7 @@ DEFECTS: Final = (
         name="forget-to-look-at-expiry",
         suffered="An Inference says OverrideActive until something else changes it, long after the override ended.",
         file="operator/tidegate/planning/inference.py",
-        text="return left if again is None else min(again, left)",
+        text="return until_end if again is None else min(again, until_end)",
         by="return again",
         seen_by=("tests/unit/test_overrides.py::test_an_inference_looks_again_when_its_first_override_ends",),
     ),

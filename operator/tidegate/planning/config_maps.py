@@ -1,4 +1,4 @@
-"""The ConfigMaps that starting pods read: which text is there, and which of them nobody reads any more."""
+"""Find the ConfigMap that starting pods read, and those that no pod reads any more."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from tidegate.resources.pod import DESIRED_FILE
 
 
 def start_text(config_maps: Sequence[Mapping[str, Any]], source: str) -> str | None:
-    """The DesiredState JSON in the ConfigMap of this source, if there is one."""
+    """Return the DesiredState JSON in the ConfigMap of this source; None if there is none."""
     for body in config_maps:
         if _source(body) == source:
             return (body.get("data") or {}).get(DESIRED_FILE)
@@ -24,7 +24,7 @@ def stale(
     source: str,
     kept: Collection[str] = (),
 ) -> tuple[Deletion, ...]:
-    """ConfigMaps of earlier sources that no pod reads any more, and none may read again (`kept`)."""
+    """Return deletions of the ConfigMaps that no pod reads now, nor may read again (`retained`)."""
     in_use = {pod.source for pod in pods} | {source, *kept}
     return tuple(
         Deletion(

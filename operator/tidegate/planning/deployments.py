@@ -1,4 +1,4 @@
-"""The Deployment of a workload as planners see it: which template it rolls out, how far it is, and what it remembers."""
+"""Parse a workload's Deployment into what planners need: its template, its progress, and its annotations."""
 
 import json
 from collections.abc import Mapping
@@ -19,35 +19,35 @@ Template = Mapping[str, Any]
 
 
 class LiveWorkload(Protocol):
-    """An object that has pods on slices of a pool: a Deployment, or the Job of a batch."""
+    """Object that has pods on slices of a pool: a Deployment, or the Job of a batch."""
 
     @property
     def replicas(self) -> int:
-        """Desired pods."""
+        """Return the desired number of pods."""
         ...
 
     @property
     def pool(self) -> str:
-        """The pool on whose slices they run, as a label has it; empty for none."""
+        """Return the pool on whose slices they run, from a label; empty for none."""
         ...
 
     @property
     def slices(self) -> int:
-        """Slices of each."""
+        """Return the slices of each pod."""
         ...
 
     @property
     def tier(self) -> str:
-        """Their tier."""
+        """Return the tier of the pods."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A rollout that was given up; kept as an annotation of the Deployment, so that no restart forgets it."""
+    """Rollout that made no progress; kept in an annotation of the Deployment, so that a restart keeps it."""
 
     attempt: str
-    """Hash of the spec that asked for it; another one is another attempt."""
+    """Hash of the spec that asked for it; a spec with another hash is another attempt."""
     template: str
     """Hash of the pod template whose pods did not become ready."""
     generation: int
@@ -55,24 +55,24 @@ class GivenUp:
     message: str
 
     def to_json(self) -> str:
-        """As the annotation holds it."""
+        """Serialise it for the annotation."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentView:
-    """The facts about a Deployment that decide about its rollout."""
+    """Facts about a Deployment that decide about its rollout."""
 
     template: Template
     complete: bool
-    """Every pod is of this template, the rollout has ended well, and at least one pod is ready."""
+    """Every pod has this template, the rollout has completed, and at least one pod is ready."""
     overdue: bool
     """Pods of this template exist and have made no progress for the Deployment's progress deadline."""
     last_ready: Template | None = None
-    """The template to go back to."""
+    """The template to roll back to."""
     given_up: GivenUp | None = None
     replicas: int = 0
-    """Pods that it is to have."""
+    """Desired number of pods."""
     pool: str = ""
     """The pool on whose slices its pods run; empty for none."""
     slices: int = 0
@@ -82,26 +82,26 @@ class DeploymentView:
 
     @property
     def digest(self) -> str:
-        """Hash of the template."""
+        """Return the hash of the template."""
         return template_hash(self.template)
 
 
 def template_source(template: Template) -> str:
-    """Which ConfigMap the pods of a template read, by its source."""
+    """Return the source of the ConfigMap that the pods of a template read."""
     return str((template["metadata"].get("labels") or {}).get(SOURCE_LABEL, ""))
 
 
 def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
-    """Reads a Deployment as the API server gives it; annotations that somebody has broken count as absent."""
+    """Parse a Deployment as the API server returns it; invalid annotations count as absent."""
     metadata, status = body["metadata"], body.get("status") or {}
     annotations = metadata.get("annotations") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     progress = conditions.get("Progressing", {})
-    # The reason of an earlier rollout stays until the new one moves, so it counts only with pods to show for it.
-    seen = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
+    # The reason of an earlier rollout stays until the new one progresses, so it counts only with updated pods.
+    is_observed = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
     updated = status.get("updatedReplicas", 0)
-    ended = progress.get("reason") == "NewReplicaSetAvailable" and updated == status.get("replicas", 0)
-    # Those of the template: after a rollout that was given up, the Deployment's own are of the one that is wanted.
+    rolled_out = progress.get("reason") == "NewReplicaSetAvailable" and updated == status.get("replicas", 0)
+    # Labels of the template: after a rollback the Deployment's own labels are those of the failed template.
     labels = body["spec"]["template"]["metadata"].get("labels") or {}
     return DeploymentView(
         replicas=body["spec"].get("replicas", 1),
@@ -109,8 +109,8 @@ def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
         slices=parse_slices(labels),
         tier=labels.get(TIER_LABEL, ""),
         template=body["spec"]["template"],
-        complete=seen and ended and status.get("readyReplicas", 0) > 0,
-        overdue=seen and progress.get("reason") == "ProgressDeadlineExceeded" and updated > 0,
+        complete=is_observed and rolled_out and status.get("readyReplicas", 0) > 0,
+        overdue=is_observed and progress.get("reason") == "ProgressDeadlineExceeded" and updated > 0,
         last_ready=_template(annotations.get(LAST_READY_ANNOTATION)),
         given_up=_given_up(annotations.get(ROLLED_BACK_ANNOTATION)),
     )

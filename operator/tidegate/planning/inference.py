@@ -1,4 +1,4 @@
-"""Inference: its objects, the orders for its agents, and its status, from what was observed."""
+"""Plan an Inference: compute its objects, the orders for its agents, and its status from an observation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,66 +76,72 @@ from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
 
-_WORKING: Final = timedelta(milliseconds=500)
-"""How soon to ask agents again while they fetch or load; a pod that turns ready wakes us anyway."""
-_UNREACHABLE: Final = timedelta(seconds=3)
-_FAILING: Final = timedelta(seconds=30)
-_FAILURES: Final = frozenset(Reason(reason.value) for reason in FailureReason)
-_PODS_FIRST: Final = PODS_IN_TROUBLE | {Reason.DRAINING}
-"""What pods say that explains more than what the model says."""
+_LOADING_REQUEUE: Final = timedelta(milliseconds=500)
+"""Poll agents this often while they fetch or load. A pod that turns ready wakes the reconciler anyway."""
+_UNREACHABLE_REQUEUE: Final = timedelta(seconds=3)
+_FAILURE_REQUEUE: Final = timedelta(seconds=30)
+_FAILURE_REASONS: Final = frozenset(Reason(reason.value) for reason in FailureReason)
+_POD_REASONS_FIRST: Final = PODS_IN_TROUBLE | {Reason.DRAINING}
+"""Reasons of the pods that explain more than the reason of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceObserved:
-    """Everything that planning an Inference needs to know."""
+    """Inputs of `plan_inference`."""
 
     inference: Inference
     now: datetime
     epoch: int
     pods: Sequence[PodView] = ()
     reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
-    """What agents said, by pod uid; a pod whose agent did not answer is absent."""
+    """Reports of agents by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
-    """Our ConfigMaps of this Inference, of every source."""
+    """Our ConfigMaps of this Inference, of all sources."""
     deployment: DeploymentView | None = None
-    """Our Deployment as it is; None before there is one."""
+    """Our live Deployment; None before it exists."""
     refusal: Refusal | None = None
-    """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
+    """Why a child cannot be applied as planned: a quota, an admission policy, a name that is taken."""
     rooms: Sequence[NodeRoom] = ()
-    """Where most is free of what a pod lacks that no node takes."""
+    """The nodes with the most free of a resource that an unschedulable pod lacks."""
     placement: PlacementResult | None = None
-    """What its pool gives it; None where the spec names no pool."""
+    """What the pool assigns to it; None if the spec names no pool."""
     overrides: Sequence[ComputeOverride] = ()
     """ComputeOverrides of it that are in force."""
     jobs: Sequence[JobView] = ()
-    """Our Jobs of this Inference, with those of earlier runs."""
+    """Our Jobs of this Inference, earlier runs included."""
     queueing: Queueing | None = None
-    """What Kueue says of them; None where the spec names no queue."""
+    """What Kueue reports about the Jobs; None if the spec names no queue."""
 
     @property
     def slice_resources(self) -> SliceResources | None:
-        """What its pool gives each pod, if there is a pool."""
+        """Return the resources of each pod as its pool defines them; None without a pool."""
         return self.placement.resources if self.placement is not None else None
 
     @property
     def left_alone(self) -> bool:
-        """Whether its pool cannot say what a pod should look like, so that those that there are stay."""
+        """Return whether the pod template is unknown, because the pool cannot tell the resources of a slice.
+
+        The pods that run then stay as they are.
+        """
         return self.placement is not None and self.placement.resources is None
 
     @property
     def replicas(self) -> int:
-        """Pods that there are to be, warm spares among them."""
+        """Return the desired number of pods, warm spares included."""
         return self.placement.replicas if self.placement is not None else self.inference.spec.replicas
 
     @property
     def needed(self) -> int:
-        """Pods without which it is not ready: spares are not missed, but a rollout is over when they are replaced too."""
+        """Return how many pods must be ready for Ready=True.
+
+        A missing warm spare does not matter, but a rollout is only complete when the spares are replaced too.
+        """
         alive = {pod.template for pod in self.pods if not pod.terminating}
         return self.replicas if len(alive) > 1 else in_service(self.inference, self.replicas)
 
 
 def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
-    """The objects, orders and status that bring an Inference towards its spec."""
+    """Return the objects, orders and status that bring an Inference towards its spec."""
     inference = observed.inference
     if inference.spec.batch is not None:
         return plan_batch(observed, inference.spec.batch, settings)
@@ -149,7 +155,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
     text = start_text(observed.config_maps, source)
     memory = _memory(inference, text)
     swap = plan_swap(target, memory, replicas, observed.now)
-    # The text that is there, if it says the same: an order differs by epoch and generation only to be traced.
+    # Keep the stored text if only epoch and generation differ: these are there for tracing and change no behaviour.
     unchanged = (
         text is not None and memory.committed is not None and same_order(memory.committed, swap.committed)
     )
@@ -172,10 +178,10 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
 
 
 def _applied(objects: Sequence[Manifest], rollout: Rollout) -> tuple[Manifest, ...]:
-    others = tuple(one for one in objects if one["kind"] != "Deployment")
+    other_manifests = tuple(manifest for manifest in objects if manifest["kind"] != "Deployment")
     if rollout.deployment is None:
-        return others
-    return tuple(rollout.deployment if one["kind"] == "Deployment" else one for one in objects)
+        return other_manifests
+    return tuple(rollout.deployment if manifest["kind"] == "Deployment" else manifest for manifest in objects)
 
 
 def _pods(observed: InferenceObserved, template: str) -> Verdict:
@@ -187,33 +193,33 @@ def _pods(observed: InferenceObserved, template: str) -> Verdict:
 
 
 def _rollout(observed: InferenceObserved, objects: Sequence[Manifest], swap: Swap) -> Rollout:
-    """What the Deployment is to be; a rollout that is given up is explained by the model's failure, else by the pods."""
+    """Return the Deployment to apply; a failed rollout is explained by the model's failure, else by the pods."""
     inference = observed.inference
-    wanted = deployment_of(objects)
+    desired = deployment_of(objects)
     if observed.left_alone:
-        return left_alone(observed.deployment, wanted, observed.replicas)
+        return left_alone(observed.deployment, desired, observed.replicas)
     if swap.failure is not None:
         failure = swap.failure.failure
-        trouble = Verdict(
+        problem = Verdict(
             False, Reason(failure.reason.value), f"version {failure.version}: {failure.message}"
         )
     else:
-        trouble = _pods(observed, template_digest(objects))
-    attempt = Attempt(attempt_id(inference), inference.metadata.generation, trouble)
-    return plan_rollout(observed.deployment, wanted, attempt)
+        problem = _pods(observed, template_digest(objects))
+    attempt = Attempt(attempt_id(inference), inference.metadata.generation, problem)
+    return plan_rollout(observed.deployment, desired, attempt)
 
 
 def _parsed(text: str | None) -> DesiredState | None:
     try:
         return DesiredState.model_validate_json(text) if text is not None else None
     except ValidationError:
-        return None  # somebody edited it; it is written anew
+        return None  # edited by hand; the next apply overwrites it
 
 
 def _outgrown(pod: PodView, observed: InferenceObserved) -> bool:
-    """Whether the pod was made with another memory limit than the spec's, and is about to be replaced.
+    """Return whether the pod has another memory limit than the spec, so that a rollout is about to replace it.
 
-    After a rollout that was given up it stays, and what does not fit into it does not fit.
+    After a failed rollout the pod stays, and a version that does not fit into it stays a failure.
     """
     if observed.deployment is not None and observed.deployment.given_up is not None:
         return False
@@ -224,7 +230,7 @@ def _outgrown(pod: PodView, observed: InferenceObserved) -> bool:
 
 
 def _memory(inference: Inference, text: str | None) -> Memory:
-    """What the ConfigMap and the status remember; a forged status is no memory."""
+    """Return what the ConfigMap and the status record of earlier reconciles; invalid records count as absent."""
     status, serving = inference.status, inference.status.versions.serving
     current = status.observed_generation == inference.metadata.generation
     return Memory(
@@ -248,10 +254,10 @@ def _known_failure(inference: Inference) -> KnownFailure | None:
         return None
     if failure.reason not in set(FailureReason) or not failure.version.isdigit():
         return None
-    known = VersionFailure(
+    version_failure = VersionFailure(
         version=int(failure.version), reason=FailureReason(failure.reason), message=failure.message
     )
-    return KnownFailure(known, failure.time, failure.attempts)
+    return KnownFailure(version_failure, failure.time, failure.attempts)
 
 
 def _status(
@@ -265,7 +271,7 @@ def _status(
     generation = inference.metadata.generation
     serving = _serving(observed, replicas, swap)
     model = _model_verdict(inference, target, _missed(observed, target, replicas), swap, serving)
-    said = (
+    conditions = (
         *standing(_ready_verdict(observed, model, pods, replicas), generation),
         condition(ConditionType.MODEL_LOADED, model, generation),
         *placement_conditions(observed.placement, pods, generation),
@@ -273,10 +279,10 @@ def _status(
         *stream_conditions(inference, observed.replicas, replicas),
         *override_conditions(observed.overrides, generation, effective=inference.spec.scaling is not None),
     )
-    before = without_sample_log(inference, inference.status.conditions)
-    before = without_placement(inference, without_stream(inference, before))
-    before = without_overrides(observed.overrides, before)
-    merged = merge(before, said, observed.now)
+    previous = without_sample_log(inference, inference.status.conditions)
+    previous = without_placement(inference, without_stream(inference, previous))
+    previous = without_overrides(observed.overrides, previous)
+    merged = merge(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
         observed_generation=generation,
@@ -295,32 +301,32 @@ def _status(
 
 
 def _spares(observed: InferenceObserved) -> int | None:
-    """Pods that answer and get no requests; None where there are to be none."""
+    """Return how many pods can answer and get no requests; None if no spares were decided."""
     if not observed.inference.decided_spares:
         return None
-    able = sum(pod.ready and pod.reachable for pod in observed.pods)
-    return able - len(serving_pods(observed.inference, observed.pods))
+    available = sum(pod.ready and pod.reachable for pod in observed.pods)
+    return available - len(serving_pods(observed.inference, observed.pods))
 
 
 def _missed(
     observed: InferenceObserved, target: DesiredState, replicas: Sequence[Replica]
 ) -> Sequence[Replica]:
-    """The replicas without spares that still start: whatever these say, all that is to get requests may be there."""
+    """Return the replicas that count for ModelLoaded: without starting spares once all required replicas serve."""
     if not observed.inference.decided_spares:
         return replicas
-    there = [each for each in replicas if each.pod.ready or serves(each, target)]
-    return there if len(there) >= observed.needed else replicas
+    running = [replica for replica in replicas if replica.pod.ready or serves(replica, target)]
+    return running if len(running) >= observed.needed else replicas
 
 
 def _failure(swap: Swap) -> Failure | None:
     if swap.failure is None:
         return None
-    known = swap.failure.failure
+    failure = swap.failure.failure
     time = swap.failure.time.replace(microsecond=0)
     return Failure(
-        version=str(known.version),
-        reason=known.reason.value,
-        message=known.message,
+        version=str(failure.version),
+        reason=failure.reason.value,
+        message=failure.message,
         time=time,
         attempts=swap.failure.attempts,
     )
@@ -339,38 +345,47 @@ def _progress_status(swap: Swap) -> SwapProgress | None:
 
 
 def _serving(observed: InferenceObserved, replicas: Sequence[Replica], swap: Swap) -> str | None:
-    """The version that answers: during a swap the committed one, until every replica has left it."""
-    said = {r.report.serving for r in replicas if r.report is not None and r.report.serving is not None}
-    if said:
-        return str(swap.committed.version if swap.committed.version in said else max(said))
+    """Return the version that answers: during a swap the committed one, until every replica has left it."""
+    versions = {
+        replica.report.serving
+        for replica in replicas
+        if replica.report is not None and replica.report.serving is not None
+    }
+    if versions:
+        return str(swap.committed.version if swap.committed.version in versions else max(versions))
     silent = any(replica.report is None for replica in replicas)
-    asked = {replica.pod.uid for replica in replicas}
-    predecessors = any(pod.ready and not pod.terminating for pod in observed.pods if pod.uid not in asked)
-    # Nobody who was asked serves: what was true a moment ago is the best that is known.
+    replica_uids = {replica.pod.uid for replica in replicas}
+    predecessors = any(
+        pod.ready and not pod.terminating for pod in observed.pods if pod.uid not in replica_uids
+    )
+    # No report names a serving version: the last status is the best information.
     return observed.inference.status.versions.serving if silent or predecessors else None
 
 
 def _loaded(replicas: Sequence[Replica]) -> tuple[str, ...]:
-    """Those that every serving replica has; a pod that still starts has none and takes nothing away."""
+    """Return the versions that every serving replica has loaded.
+
+    A pod that still starts has none and is left out, so that it removes no version from the list.
+    """
     reports = [replica.report for replica in replicas if replica.report is not None]
     loaded = [set(report.loaded) for report in reports if report.serving is not None]
     return tuple(str(version) for version in sorted(set.intersection(*loaded))) if loaded else ()
 
 
 def _taken(replicas: Sequence[Replica]) -> tuple[VersionMemory, ...]:
-    """The most that a version takes on any replica, rounded so that one replica more changes nothing."""
-    most: dict[int, int] = {}
+    """Return the most memory that each version takes on any replica, rounded so that status changes rarely."""
+    largest: dict[int, int] = {}
     for replica in replicas:
-        for each in replica.report.memory if replica.report is not None else ():
-            most[each.version] = max(most.get(each.version, 0), each.bytes)
+        for usage in replica.report.memory if replica.report is not None else ():
+            largest[usage.version] = max(largest.get(usage.version, 0), usage.bytes)
     return tuple(
-        VersionMemory(version=str(version), bytes=_rounded_up(taken))
-        for version, taken in sorted(most.items())
+        VersionMemory(version=str(version), bytes=_rounded_up(bytes_used))
+        for version, bytes_used in sorted(largest.items())
     )
 
 
 def _rounded_up(count: int) -> int:
-    """The next number of four binary digits: at most an eighth more."""
+    """Round up to the next number with four significant binary digits: by an eighth at most."""
     step = 1 << max(count.bit_length() - 4, 0)
     return -(-count // step) * step
 
@@ -393,29 +408,34 @@ def _model_verdict(
     swap: Swap,
     serving: str | None,
 ) -> Verdict:
-    """Whether the target version serves on every replica, in the agents' own words; `replicas` are those that matter."""
+    """Return whether the target version serves on every replica, by the reports of the agents.
+
+    `replicas` are those that count, see `_select_required`.
+    """
     if swap.failure is not None:
         failure = swap.failure.failure
-        rest = f"; version {serving} keeps serving" if serving and serving != str(failure.version) else ""
-        message = f"version {failure.version}: {failure.message}{rest}"
+        suffix = f"; version {serving} keeps serving" if serving and serving != str(failure.version) else ""
+        message = f"version {failure.version}: {failure.message}{suffix}"
         return Verdict(False, Reason(failure.reason.value), message, stalled=not may_pass(failure.reason))
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no model is loaded")
-    there = sum(serves(replica, target) for replica in replicas)
-    if swap.done or (0 < there == len(replicas) and same_order(swap.committed, target)):
+    serving_count = sum(serves(replica, target) for replica in replicas)
+    if swap.done or (0 < serving_count == len(replicas) and same_order(swap.committed, target)):
         return Verdict(True, Reason.MODEL_LOADED, f"version {target.version} serves on every replica")
     silent = [replica.pod.key.name for replica in replicas if replica.report is None and replica.pod.ready]
     if silent:
         return Verdict(
             False, Reason.AGENT_UNREACHABLE, f"the agent of pod {silent[0]} does not answer on port 8443"
         )
-    message = f"version {target.version} serves on {there} of {len(replicas)} replicas{_progress(replicas)}"
+    message = (
+        f"version {target.version} serves on {serving_count} of {len(replicas)} replicas{_progress(replicas)}"
+    )
     swapping = swap.committed.version != target.version
     return Verdict(False, Reason.SWAPPING_VERSION if swapping else Reason.LOADING, message)
 
 
 def _progress(replicas: Sequence[Replica]) -> str:
-    """How far the slowest download is, in steps of ten percent so that status does not flicker."""
+    """Return how far the slowest download is, in steps of ten percent so that the status changes rarely."""
     shares = [
         10 * (10 * report.bytes_done // report.bytes_total)
         for replica in replicas
@@ -427,7 +447,10 @@ def _progress(replicas: Sequence[Replica]) -> str:
 def _ready_verdict(
     observed: InferenceObserved, model: Verdict, pods: Verdict, replicas: Sequence[Replica]
 ) -> Verdict:
-    """The first of these that applies: nothing wanted, the model failed, pods cannot run, a swap goes on."""
+    """Return the verdict of Ready: the first of these that applies.
+
+    No pods desired, rolled back, model failed, child refused, no slices, pods cannot run, runner exited, swap in progress.
+    """
     unplaced = _unplaced(observed)
     if unplaced is not None and observed.replicas == 0:
         return unplaced
@@ -435,46 +458,51 @@ def _ready_verdict(
         return pods
     if pods.reason is Reason.ROLLED_BACK and observed.refusal is None:
         return pods
-    if model.reason in _FAILURES:
+    if model.reason in _FAILURE_REASONS:
         return model
     if observed.refusal is not None:
         return observed.refusal.verdict()
     if unplaced is not None:
         return unplaced
-    if pods.reason in _PODS_FIRST or (not pods.holds and not replicas):
+    if pods.reason in _POD_REASONS_FIRST or (not pods.holds and not replicas):
         return pods
-    ended = runner_verdict(replicas)
-    if ended is not None:
-        return ended
+    exit_verdict = runner_verdict(replicas)
+    if exit_verdict is not None:
+        return exit_verdict
     if not model.holds:
         return model
     return Verdict(True, Reason.ALL_REPLICAS_READY, model.message) if pods.holds else pods
 
 
 def _unplaced(observed: InferenceObserved) -> Verdict | None:
-    """Why its pool does not give it what it wants; None when it has all of that, from its pool or from before."""
+    """Return why the pool does not assign all slices; None if it does, or if the pods have them from before."""
     placement, live = observed.placement, observed.deployment
     if placement is None or placement.verdict.holds:
         return None
     inference = observed.inference
-    as_wanted = live is not None and template_source(live.template) == source_digest(inference)
-    gone = placement.verdict.reason is Reason.POOL_NOT_FOUND
-    # A pool that is gone takes nothing from what runs as its spec asks.
-    return None if gone and as_wanted and placement.replicas == inference.spec.replicas else placement.verdict
+    up_to_date = live is not None and template_source(live.template) == source_digest(inference)
+    pool_deleted = placement.verdict.reason is Reason.POOL_NOT_FOUND
+    # Deleting a pool does not affect pods that run as the spec asks.
+    return (
+        None
+        if pool_deleted and up_to_date and placement.replicas == inference.spec.replicas
+        else placement.verdict
+    )
 
 
 def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...]:
     events: list[Event] = []
-    failure, known = after.failure, before.failure
+    failure, previous_failure = after.failure, before.failure
     if failure is not None and (
-        known is None or (failure.version, failure.message) != (known.version, known.message)
+        previous_failure is None
+        or (failure.version, failure.message) != (previous_failure.version, previous_failure.message)
     ):
         events.append(
             Event(EventType.WARNING, failure.reason, f"Version {failure.version}: {failure.message}")
         )
-    given_up = rolled_back(after.conditions)
-    if given_up is not None and rolled_back(before.conditions) is None:
-        events.append(Event(EventType.WARNING, given_up.reason, given_up.message))
+    rolled_back_condition = rolled_back(after.conditions)
+    if rolled_back_condition is not None and rolled_back(before.conditions) is None:
+        events.append(Event(EventType.WARNING, rolled_back_condition.reason, rolled_back_condition.message))
     events += placement_events(before.conditions, after.conditions)
     events += sample_events(before.conditions, after.conditions)
     events += stream_events(before.conditions, after.conditions)
@@ -486,26 +514,26 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
 
 
 def _look_again(inference: Inference, replicas: Sequence[Replica]) -> timedelta | None:
-    """When to ask settled agents again for what nothing wakes us for."""
+    """Return when to poll settled agents for changes that wake no reconcile."""
     if inference.spec.nearline is not None and replicas:
         return nearline.LOOK_AGAIN
     return sample_log.LOOK_AGAIN if inference.spec.logging is not None else None
 
 
 def _sooner(again: timedelta | None, observed: InferenceObserved) -> timedelta | None:
-    """Or when an override ends, if that is earlier."""
+    """Return the earlier of `requeue_after` and the end of the next override."""
     ends = next_end(observed.overrides)
     if ends is None:
         return again
-    left = max(ends - observed.now, timedelta()) + JUST_AFTER
-    return left if again is None else min(again, left)
+    until_end = max(ends - observed.now, timedelta()) + JUST_AFTER
+    return until_end if again is None else min(again, until_end)
 
 
 def _requeue(
     observed: InferenceObserved, target: DesiredState, swap: Swap, replicas: Sequence[Replica]
 ) -> timedelta | None:
     if observed.refusal is not None:
-        return _FAILING  # whose name is taken, or whose quota is full, is not among the objects that wake us
+        return _FAILURE_REQUEUE  # the object that holds the name or the quota does not wake us
     if swap.retry_after is not None:
         return max(swap.retry_after, timedelta(seconds=1))
     if runner_verdict(replicas) is not None:
@@ -513,6 +541,6 @@ def _requeue(
     if swap.done or not replicas:
         return _look_again(observed.inference, replicas)
     if swap.failure is not None and not swap.orders and not swap.retrying:
-        return _FAILING
-    at_work = any(replica.report is not None and not serves(replica, target) for replica in replicas)
-    return _WORKING if at_work else _UNREACHABLE
+        return _FAILURE_REQUEUE
+    working = any(replica.report is not None and not serves(replica, target) for replica in replicas)
+    return _LOADING_REQUEUE if working else _UNREACHABLE_REQUEUE

@@ -1,4 +1,4 @@
-"""What the status says about a near-line stream: a condition of its own, since a model is Ready without its broker."""
+"""Report on a near-line stream in a condition of its own, because a model is Ready without its broker."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,15 +15,15 @@ from tidegate.planning.swap_failures import Replica
 from tidegate_dataplane.contract import StreamProblem
 
 LOOK_AGAIN: Final = timedelta(seconds=15)
-"""Nothing wakes us when a broker goes away."""
+"""Nothing wakes the reconciler when a broker becomes unavailable."""
 
 
 def stream_conditions(
     inference: Inference, wanted: int, replicas: Sequence[Replica]
 ) -> tuple[Condition, ...]:
-    """Consuming where the spec names a stream, else nothing; `wanted` pods are to run.
+    """Return Consuming if the spec names a stream, else nothing; `desired_pods` is how many pods should run.
 
-    It has no figures: how much waits changes all the time, and stands in the agents' metrics.
+    The message has no figures: the lag changes all the time and is in the agents' metrics.
     """
     if inference.spec.nearline is None:
         return ()
@@ -34,7 +34,7 @@ def stream_conditions(
 def without_stream(
     inference: Inference, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
-    """The conditions that an object without a stream goes on with: what was said about an earlier one is over."""
+    """Drop Consuming from the conditions of an object whose spec names no stream any more."""
     if inference.spec.nearline is not None:
         return tuple(conditions)
     return side_conditions.without(ConditionType.CONSUMING, conditions)
@@ -43,7 +43,7 @@ def without_stream(
 def stream_events(
     before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
-    """One event when the stream cannot be consumed any more, and one when it can."""
+    """Return one event when the stream cannot be consumed any more, and one when it can again."""
     return side_conditions.turns(ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem, before, after)
 
 
@@ -51,11 +51,15 @@ def _verdict(consume: Consume, wanted: int, replicas: Sequence[Replica]) -> Verd
     stream = _stream(consume)
     if wanted == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, f"no pod is to run; messages wait in {stream}")
-    said = [r.report.stream for r in replicas if r.report is not None and r.report.stream is not None]
-    if not said:
+    reports = [
+        replica.report.stream
+        for replica in replicas
+        if replica.report is not None and replica.report.stream is not None
+    ]
+    if not reports:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has reached the stream yet")
-    broken = side_conditions.worst(said, lambda report: report.problem, lambda report: report.message)
-    return broken or Verdict(True, Reason.CONSUMING, f"messages of {stream} are answered")
+    problem = side_conditions.worst(reports, lambda report: report.problem, lambda report: report.message)
+    return problem or Verdict(True, Reason.CONSUMING, f"messages of {stream} are answered")
 
 
 def _stream(consume: Consume) -> str:

@@ -1,4 +1,4 @@
-"""What an Inference's status says about its placement."""
+"""Report the placement of an Inference in its status."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from tidegate.planning.placement import PlacementResult
 from tidegate.planning.plan import Event, EventType
 from tidegate.planning.serving_status import SMALLER_OR_MORE_NODES, Verdict, condition
 
-_NOWHERE: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
+_UNSCHEDULABLE_REASONS: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
 
 
 def placement_conditions(
@@ -19,34 +19,34 @@ def placement_conditions(
     """Return Placed, if there is a placement: the pool's verdict, or the scheduler's if a pod with slices finds no node."""
     if placement is None:
         return ()
-    verdict = pods if placement.verdict.holds and pods.reason in _NOWHERE else placement.verdict
+    verdict = pods if placement.verdict.holds and pods.reason in _UNSCHEDULABLE_REASONS else placement.verdict
     return (condition(ConditionType.PLACED, verdict, generation),)
 
 
 def without_placement(
     inference: Inference, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
-    """Nothing is said about the placement of an Inference that has none any more."""
+    """Drop Placed from the conditions of an Inference without a placement."""
     if inference.spec.placement is not None:
         return tuple(conditions)
-    return tuple(each for each in conditions if each.type != ConditionType.PLACED.value)
+    return tuple(condition for condition in conditions if condition.type != ConditionType.PLACED.value)
 
 
 def placement_events(
     before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
-    """One when replicas wait for slices, and one when they need not any more."""
-    was, now = _placed(before), _placed(after)
-    if now is None or (was is not None and was.status == now.status):
+    """Return one event when replicas wait for slices, and one when they have them."""
+    old, new = _placed(before), _placed(after)
+    if new is None or (old is not None and old.status == new.status):
         return ()
-    holds = now.status is ConditionStatus.TRUE
-    if was is None and holds:
+    holds = new.status is ConditionStatus.TRUE
+    if old is None and holds:
         return ()
-    return (Event(EventType.NORMAL if holds else EventType.WARNING, now.reason, now.message),)
+    return (Event(EventType.NORMAL if holds else EventType.WARNING, new.reason, new.message),)
 
 
 def way_out(inference: Inference) -> str:
-    """What its user can do where no node has room for a pod."""
+    """Return what the user can do if no node has enough free resources for a pod."""
     placement = inference.spec.placement
     if placement is None:
         return SMALLER_OR_MORE_NODES
@@ -54,4 +54,4 @@ def way_out(inference: Inference) -> str:
 
 
 def _placed(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
-    return next((each for each in conditions if each.type == ConditionType.PLACED.value), None)
+    return next((condition for condition in conditions if condition.type == ConditionType.PLACED.value), None)

@@ -1,4 +1,4 @@
-"""How many replicas an Inference is to have: the only place where that is said, whoever decided it."""
+"""Resolve the desired number of replicas of an Inference; no other module does."""
 
 from tidegate.api.inference import Inference
 from tidegate.planning.deployments import LiveWorkload
@@ -6,10 +6,10 @@ from tidegate.planning.shards_left import useful_pods
 
 
 def settled(inference: Inference, live: LiveWorkload | None) -> Inference:
-    """The Inference with the number of pods that it is to have in `spec.replicas`, warm spares among them.
+    """Return the Inference with its desired number of pods in `spec.replicas`, warm spares included.
 
-    With a range that is what the allocator has decided; before it has decided, as many as run, within the range.
-    A batch has no more than are of use, and none when it is complete.
+    With a range it is what the allocator has decided; before its first decision, the running number, within the range.
+    A batch gets no more than it has work for, and none when it is complete.
     """
     useful = useful_pods(inference)
     if inference.spec.scaling is None and useful is None:
@@ -23,5 +23,5 @@ def settled(inference: Inference, live: LiveWorkload | None) -> Inference:
 
 
 def in_service(inference: Inference, pods: int) -> int:
-    """How many of so many pods are to get requests; the rest are warm spares."""
+    """Return how many of `pods` pods get requests; the others are warm spares."""
     return pods - min(inference.decided_spares, max(pods - inference.decided_replicas, 0))

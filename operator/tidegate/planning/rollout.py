@@ -1,4 +1,4 @@
-"""Replacing pods: Kubernetes' Deployment does it and says when it is stuck; this decides what comes then.
+"""Plan rollouts: the Deployment replaces pods and reports when it is stuck, this module decides what follows.
 
 ```
 ready ──new template──► rolling ──all ready──► ready
@@ -6,8 +6,8 @@ ready ──new template──► rolling ──all ready──► ready
                           └──► rolled back to the last template that was ready, until the spec or the template changes
 ```
 
-The Deployment itself remembers, in annotations that are written in the same request as the template they are about:
-so a crash between any two writes loses nothing, and what was given up once is not tried again by itself.
+The state is in annotations of the Deployment, written in the same request as the template that they describe.
+So a crash between two writes loses nothing, and a failed template is not retried without a change.
 """
 
 import json
@@ -31,50 +31,53 @@ from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import LAST_READY_ANNOTATION, POOL_LABEL, ROLLED_BACK_ANNOTATION, SLICES_LABEL
 from tidegate.resources.serving import template_hash
 
-_NOWHERE: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
-"""No node takes a pod."""
-_KNOWN: Final = frozenset(reason.value for reason in Reason)
+_UNSCHEDULABLE_REASONS: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
+"""Reasons of a pod that no node takes."""
+_REASON_NAMES: Final = frozenset(reason.value for reason in Reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What the Deployment is to be now."""
+    """Deployment to apply now, and the template that it has."""
 
     deployment: Manifest | None
-    """None leaves what is there."""
+    """None keeps the live one."""
     template: str
-    """Hash of the template that its pods are to have."""
+    """Hash of the desired pod template."""
     given_up: GivenUp | None = None
     """Why it is not the spec's template."""
     last_ready: Template | None = None
 
     @property
     def sources(self) -> frozenset[str]:
-        """Whose ConfigMaps a pod may still start with, besides the spec's."""
+        """Return the sources, besides the spec's, whose ConfigMaps a pod may still start with."""
         return frozenset({template_source(self.last_ready)} if self.last_ready is not None else ())
 
 
-_NOT_ABOUT_PODS: Final = {"replicas", "scaling", "value", "slo", "capacity"}
-"""Fields of the spec whose change makes no other pod."""
+_NON_TEMPLATE_FIELDS: Final = {"replicas", "scaling", "value", "slo", "capacity"}
+"""Fields of the spec that do not change the pod template."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try to bring the spec's template up."""
+    """Attempt to roll out the spec's template."""
 
     id: str
     generation: int
     trouble: Verdict
-    """What keeps its pods at this moment, if anything does."""
+    """What keeps its pods from being ready now."""
 
 
 def attempt_id(inference: Inference) -> str:
-    """Hash of the spec without its number of replicas: an HPA must not start a rollout again that was given up."""
-    return short_digest(inference.spec.model_dump(mode="json", exclude=_NOT_ABOUT_PODS))
+    """Return the hash of the spec without its number of replicas.
+
+    An HPA that changes the replicas must not restart a failed rollout.
+    """
+    return short_digest(inference.spec.model_dump(mode="json", exclude=_NON_TEMPLATE_FIELDS))
 
 
 def plan_rollout(live: DeploymentView | None, wanted: Manifest, attempt: Attempt) -> Rollout:
-    """The Deployment to apply: with the spec's template, or with the last one whose pods were ready."""
+    """Return the Deployment to apply: with the spec's template, or with the last one whose pods were ready."""
     digest = template_hash(_template_of(wanted))
     last = _fallback(live, digest)
     if live is None or last is None:
@@ -88,21 +91,24 @@ def plan_rollout(live: DeploymentView | None, wanted: Manifest, attempt: Attempt
 
 
 def left_alone(live: DeploymentView | None, wanted: Manifest, replicas: int) -> Rollout:
-    """The Deployment keeps its pods, since nobody can say what others should look like; at most `replicas` of them."""
+    """Return a plan that keeps the live pods, because the pod template is unknown.
+
+    It can only scale down, to at most `replicas`.
+    """
     if live is None:
         return Rollout(None, "")
-    lowered = _lowered(live, wanted, replicas) if replicas < live.replicas else None
-    return Rollout(lowered, live.digest, live.given_up, live.template)
+    deployment = _lowered(live, wanted, replicas) if replicas < live.replicas else None
+    return Rollout(deployment, live.digest, live.given_up, live.template)
 
 
 def _lowered(live: DeploymentView, wanted: Manifest, replicas: int) -> Manifest:
-    """`wanted` with the pods, the labels and the memory of what is there."""
+    """Return `desired` with the pod template, labels and annotations of the live Deployment."""
     metadata: Any = wanted["metadata"]
     spec: Any = wanted["spec"]
-    placed = {POOL_LABEL: live.pool, SLICES_LABEL: str(live.slices)} if live.pool else {}
-    whole = {
+    pool_labels = {POOL_LABEL: live.pool, SLICES_LABEL: str(live.slices)} if live.pool else {}
+    deployment = {
         **wanted,
-        "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **placed}},
+        "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **pool_labels}},
         "spec": {**spec, "replicas": replicas},
     }
     annotations: dict[str, str] = {}
@@ -110,24 +116,27 @@ def _lowered(live: DeploymentView, wanted: Manifest, replicas: int) -> Manifest:
         annotations[LAST_READY_ANNOTATION] = _text(live.last_ready)
     if live.given_up is not None:
         annotations[ROLLED_BACK_ANNOTATION] = live.given_up.to_json()
-    return _with(whole, annotations, _without_nulls(live.template))
+    return _with(deployment, annotations, _without_nulls(live.template))
 
 
 def _fallback(live: DeploymentView | None, digest: str) -> Template | None:
-    """The template to go back to while another one comes up; None once the wanted one is up."""
+    """Return the template to roll back to while another one comes up; None once the desired one is up."""
     if live is None or (live.digest == digest and live.complete):
         return None
-    found = live.template if live.complete and live.given_up is None else live.last_ready
-    return found if found is not None and template_hash(found) != digest else None
+    template = live.template if live.complete and live.given_up is None else live.last_ready
+    return template if template is not None and template_hash(template) != digest else None
 
 
 def _given_up(live: DeploymentView, digest: str, attempt: Attempt) -> GivenUp | None:
-    known = live.given_up
-    if known is not None and (known.attempt, known.template) == (attempt.id, digest):
-        return known
+    failed_rollout = live.given_up
+    if failed_rollout is not None and (failed_rollout.attempt, failed_rollout.template) == (
+        attempt.id,
+        digest,
+    ):
+        return failed_rollout
     if live.digest == digest and live.overdue:
-        why = attempt.trouble
-        return GivenUp(attempt.id, digest, attempt.generation, why.reason.value, why.message)
+        problem = attempt.trouble
+        return GivenUp(attempt.id, digest, attempt.generation, problem.reason.value, problem.message)
     return None
 
 
@@ -152,7 +161,7 @@ def _text(template: Template) -> str:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The API server writes `creationTimestamp: null` into templates, and refuses it when it is applied."""
+    """Return `value` without nulls: the API server writes `creationTimestamp: null` and rejects it in an apply."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(item) for name, item in value.items() if item is not None}
     return value
@@ -161,22 +170,22 @@ def _without_nulls(value: Any) -> Any:
 def rollout_verdict(
     inference: Inference, pods: Sequence[PodView], rollout: Rollout, found: Verdict
 ) -> Verdict:
-    """What the pods' verdict `found` means in a rollout: given up, on its way, or stuck for want of room."""
+    """Return what the pods' verdict means during a rollout: rolled back, in progress, or out of resources."""
     if rollout.given_up is not None:
         return _rolled_back(inference, pods, rollout, rollout.given_up)
     alive = [pod for pod in pods if not pod.terminating]
     current = [pod for pod in alive if pod.template == rollout.template]
-    leaving = [pod for pod in pods if pod.terminating]
-    others = [pod for pod in alive if pod.template != rollout.template and pod.ready]
-    if found.reason in _NOWHERE and leaving:
+    terminating = [pod for pod in pods if pod.terminating]
+    old_ready = [pod for pod in alive if pod.template != rollout.template and pod.ready]
+    if found.reason in _UNSCHEDULABLE_REASONS and terminating:
         message = (
-            f"pod {leaving[0].key.name} finishes its requests, then its successor takes its place; "
+            f"pod {terminating[0].key.name} finishes its requests, then its successor takes its place; "
             f"{sum(pod.ready for pod in alive)} of {inference.spec.replicas} replicas are ready"
         )
         return Verdict(False, Reason.DRAINING, message)
-    if found.reason is Reason.NO_CAPACITY and others:
+    if found.reason is Reason.NO_CAPACITY and old_ready:
         return Verdict(
-            False, found.reason, f"{found.message}; {_old_pods(inference, len(current), len(others))}"
+            False, found.reason, f"{found.message}; {_old_pods(inference, len(current), len(old_ready))}"
         )
     if found.reason in PODS_IN_TROUBLE:
         return Verdict(False, found.reason, found.message + _evictions(inference, alive))
@@ -185,36 +194,39 @@ def rollout_verdict(
 
 def _old_pods(inference: Inference, new: int, old: int) -> str:
     placement, resources = inference.spec.placement, inference.spec.own_resources
-    asks = (
+    requests = (
         f"{placement.slices} slices of pool {placement.pool}"
         if placement is not None
         else f"cpu {resources.cpu} and memory {resources.memory}"
     )
-    holds = (
+    situation = (
         f"{old} ready pods of the previous template keep serving and hold their places "
-        f"(replicas {inference.spec.replicas}, pods {old + new}, each asks for {asks})"
+        f"(replicas {inference.spec.replicas}, pods {old + new}, each asks for {requests})"
     )
     if inference.spec.rollout.mode is RolloutMode.IN_PLACE:
-        return holds
+        return situation
     return (
-        f"{holds}: set spec.rollout.mode: InPlace to replace them one by one in their places, "
+        f"{situation}: set spec.rollout.mode: InPlace to replace them one by one in their places, "
         "or make room for one pod more"
     )
 
 
 def _evictions(inference: Inference, alive: Sequence[PodView]) -> str:
-    """Who drains a node waits for this; kubectl tells them only that a budget is in the way."""
-    ready, wanted = sum(pod.ready for pod in alive), inference.spec.replicas
-    if not 0 < ready < wanted:
+    """Return what blocks evictions while some replicas are not ready, else an empty string.
+
+    A person who drains a node waits for this, and kubectl only tells them that a budget refuses the eviction.
+    """
+    ready, desired = sum(pod.ready for pod in alive), inference.spec.replicas
+    if not 0 < ready < desired:
         return ""
     return (
-        f"; {ready} of {wanted} replicas are ready and the PodDisruptionBudget lets one be missing: "
+        f"; {ready} of {desired} replicas are ready and the PodDisruptionBudget allows one unavailable pod: "
         "evictions of the others are refused until this pod is ready"
     )
 
 
 def rolled_back(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
-    """What these conditions say about a rollout that was given up; None when they say nothing."""
+    """Return the condition that reports a rollback; None if there is none."""
     return next((item for item in conditions if item.reason == Reason.ROLLED_BACK.value), None)
 
 
@@ -222,10 +234,10 @@ def _rolled_back(
     inference: Inference, pods: Sequence[PodView], rollout: Rollout, given_up: GivenUp
 ) -> Verdict:
     serving = sum(pod.ready and not pod.terminating and pod.template == rollout.template for pod in pods)
-    words = f"{given_up.reason}: {given_up.message}" if given_up.reason in _KNOWN else given_up.message
+    cause = f"{given_up.reason}: {given_up.message}" if given_up.reason in _REASON_NAMES else given_up.message
     message = (
         f"the pods of generation {given_up.generation} made no progress for "
-        f"{inference.spec.rollout.progress_deadline} ({words}); {serving} of {inference.spec.replicas} replicas "
+        f"{inference.spec.rollout.progress_deadline} ({cause}); {serving} of {inference.spec.replicas} replicas "
         "of the last template that was ready serve instead. Correct the spec, or raise spec.rollout.progressDeadline "
         "if the pods were still starting: any change of the spec but spec.replicas is a new attempt"
     )

@@ -1,4 +1,4 @@
-"""Room on nodes: what a pod that no node takes asks for, what the scheduler finds lacking, and where the most is free."""
+"""Compute the free resources of nodes, the requests of pods, and which resources an unschedulable pod lacks."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,20 +9,20 @@ from typing import Any, Final
 from tidegate.api.quantities import canonical, parse_quantity
 
 Amounts = Mapping[str, Decimal]
-"""By resource, in base units: cores, bytes, slices."""
+"""Amounts by resource, in base units: cores, bytes, slices."""
 
 _INSUFFICIENT: Final = re.compile(r"Insufficient ([^\s,]+?)[.,]?(?=[\s,]|$)")
 _TOO_MANY_PODS: Final = "Too many pods"
 _PREEMPTION: Final = " preemption: "
-_KEEPS_PODS_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
-_FIGURES: Final = 2
-"""Digits of what is free: more would change the message with every pod that comes or goes."""
+_BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_FINISHED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+_FREE_DIGITS: Final = 2
+"""Digits of a free amount: more would change the message with every pod that comes or goes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """One node: what it has for pods, and what of it no pod has asked for."""
+    """Allocatable resources of one node, and those that no pod requests."""
 
     name: str
     allocatable: Amounts
@@ -30,44 +30,60 @@ class NodeRoom:
 
 
 def lacking(words: str) -> tuple[str, ...]:
-    """The resources of which nodes have too little, in the scheduler's words; none when it is something else."""
-    verdict = words.split(_PREEMPTION)[0]
-    found = _INSUFFICIENT.findall(verdict) + (["pods"] if _TOO_MANY_PODS in verdict else [])
-    return tuple(dict.fromkeys(found))
+    """Return the resources of which nodes have too little, from the scheduler's message; empty for other causes."""
+    scheduling = words.split(_PREEMPTION)[0]
+    resources = _INSUFFICIENT.findall(scheduling) + (["pods"] if _TOO_MANY_PODS in scheduling else [])
+    return tuple(dict.fromkeys(resources))
 
 
 def asked(pod: Mapping[str, Any]) -> Amounts:
-    """What a pod asks of its node: its containers and sidecars together, or its largest init container if that is more.
+    """Return what a pod requests of its node.
 
-    What it asks for as a whole (spec.resources) stands instead of that, resource by resource.
+    That is the sum of its containers and sidecars, or its largest init container if that is more. The pod-level requests
+    (spec.resources) replace it resource by resource; the overhead is added. Kubernetes computes the same.
     """
     spec = pod.get("spec") or {}
     init = spec.get("initContainers") or ()
-    sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
-    together = total(map(_requests, (*(spec.get("containers") or ()), *sidecars)))
-    starting = [total(map(_requests, (each, *sidecars))) for each in init if each not in sidecars]
-    names = {name for each in (together, *starting) for name in each}
-    most = {name: max(each.get(name, Decimal(0)) for each in (together, *starting)) for name in names}
-    whole = {**most, **_requests(spec)}
-    return {**total((whole, amounts(spec.get("overhead")))), "pods": Decimal(1)}
+    sidecars = [container for container in init if container.get("restartPolicy") == "Always"]
+    running = total(map(_requests, (*(spec.get("containers") or ()), *sidecars)))
+    starting = [
+        total(map(_requests, (container, *sidecars))) for container in init if container not in sidecars
+    ]
+    phases = (running, *starting)
+    names = {name for phase in phases for name in phase}
+    largest = {name: max(phase.get(name, Decimal(0)) for phase in phases) for name in names}
+    requests = {**largest, **_requests(spec)}
+    return {**total((requests, amounts(spec.get("overhead")))), "pods": Decimal(1)}
 
 
 def open_nodes(nodes: Iterable[Mapping[str, Any]], resource: str) -> tuple[Mapping[str, Any], ...]:
-    """Nodes that a pod of ours may land on, those with most of `resource` first: our pods tolerate no taint."""
-    found = [node for node in nodes if _is_open(node)]
-    return tuple(sorted(found, key=lambda node: (-_allocatable(node).get(resource, Decimal(0)), _name(node))))
+    """Return the nodes that a pod of ours may run on, those with most of `resource` first.
+
+    Our pods tolerate no taint.
+    """
+    schedulable = [node for node in nodes if _is_open(node)]
+    return tuple(
+        sorted(schedulable, key=lambda node: (-_allocatable(node).get(resource, Decimal(0)), _name(node)))
+    )
 
 
 def node_room(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> NodeRoom:
-    """What is free on a node that has these pods."""
+    """Return what is free on a node that has these pods."""
     allocatable = _allocatable(node)
-    taken = total(asked(pod) for pod in pods if (pod.get("status") or {}).get("phase") not in _ENDED)
-    free = {name: max(size - taken.get(name, Decimal(0)), Decimal(0)) for name, size in allocatable.items()}
+    requested = total(
+        asked(pod) for pod in pods if (pod.get("status") or {}).get("phase") not in _FINISHED_PHASES
+    )
+    free = {
+        name: max(size - requested.get(name, Decimal(0)), Decimal(0)) for name, size in allocatable.items()
+    }
     return NodeRoom(_name(node), allocatable, free)
 
 
 def figures(asks: Amounts, lacks: Sequence[str], rooms: Sequence[NodeRoom]) -> str:
-    """'asks for memory 8Ti, and the most free is 3Gi of 16Gi on node a', for everything that is lacking."""
+    """Return for each lacking resource what the pod requests and what is free at most.
+
+    Example: 'it asks for memory 8Ti, the most free is 3Gi of 16Gi on node a'.
+    """
     return "; ".join(
         f"it asks for {name} {amount_text(name, asks.get(name, Decimal(0)))}{_most_free(name, rooms)}"
         for name in lacks
@@ -75,15 +91,15 @@ def figures(asks: Amounts, lacks: Sequence[str], rooms: Sequence[NodeRoom]) -> s
 
 
 def _most_free(resource: str, rooms: Sequence[NodeRoom]) -> str:
-    most = max(rooms, key=lambda room: room.free.get(resource, Decimal(0)), default=None)
-    if most is None:
+    freest = max(rooms, key=lambda room: room.free.get(resource, Decimal(0)), default=None)
+    if freest is None:
         return ""
-    free, whole = (each.get(resource, Decimal(0)) for each in (most.free, most.allocatable))
-    return f", the most free is {_rounded(resource, free)} of {_rounded(resource, whole)} on node {most.name}"
+    free, allocatable = (freest.free.get(resource, Decimal(0)), freest.allocatable.get(resource, Decimal(0)))
+    return f", the most free is {_rounded(resource, free)} of {_rounded(resource, allocatable)} on node {freest.name}"
 
 
 def _rounded(resource: str, value: Decimal) -> str:
-    """Rounded down to two digits, in the largest unit in which it is not a fraction."""
+    """Format an amount rounded down to two digits, in the largest unit in which it is at least one."""
     if resource not in ("memory", "ephemeral-storage"):
         return amount_text(resource, _floored(value))
     units = ("", "Ki", "Mi", "Gi", "Ti")
@@ -97,7 +113,9 @@ def _rounded(resource: str, value: Decimal) -> str:
 def _floored(value: Decimal) -> Decimal:
     if not value:
         return value
-    return value.quantize(Decimal(1).scaleb(min(value.adjusted() - _FIGURES + 1, 0)), rounding=ROUND_FLOOR)
+    return value.quantize(
+        Decimal(1).scaleb(min(value.adjusted() - _FREE_DIGITS + 1, 0)), rounding=ROUND_FLOOR
+    )
 
 
 def amount_text(resource: str, value: Decimal) -> str:
@@ -109,7 +127,7 @@ def _is_open(node: Mapping[str, Any]) -> bool:
     spec = node.get("spec") or {}
     taints = spec.get("taints") or ()
     return not spec.get("unschedulable") and all(
-        taint.get("effect") not in _KEEPS_PODS_AWAY for taint in taints
+        taint.get("effect") not in _BLOCKING_EFFECTS for taint in taints
     )
 
 
@@ -126,14 +144,14 @@ def _requests(asker: Mapping[str, Any]) -> Amounts:
 
 
 def amounts(quantities: Mapping[str, Any] | None) -> Amounts:
-    """Resources as Kubernetes writes them (`{cpu: 500m}`), as numbers."""
+    """Parse resources as Kubernetes writes them (`{cpu: 500m}`) into numbers."""
     return {name: parse_quantity(str(text)) for name, text in (quantities or {}).items()}
 
 
 def total(several: Iterable[Amounts]) -> dict[str, Decimal]:
-    """All of them together, resource by resource."""
+    """Return the sum of all amounts, resource by resource."""
     result: dict[str, Decimal] = {}
-    for each in several:
-        for name, value in each.items():
+    for amounts in several:
+        for name, value in amounts.items():
             result[name] = result.get(name, Decimal(0)) + value
     return result

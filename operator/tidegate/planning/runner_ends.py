@@ -1,6 +1,6 @@
-"""What the status says when the process that runs a model ended while it served, and the agent has it loaded anew.
+"""Report in the status that a process that runs a model exited while it served, and is being restarted.
 
-Kubernetes sees nothing of it: Triton is the container's process, and goes on.
+Kubernetes does not notice it: Triton is the container's process, and keeps running.
 """
 
 from collections.abc import Sequence
@@ -14,25 +14,30 @@ from tidegate.planning.serving_status import Verdict
 from tidegate.planning.swap_failures import Replica
 
 LOOK_AGAIN: Final = timedelta(seconds=5)
-"""An agent reports an end for a quarter of a minute, and nothing wakes us when that is over."""
+"""An agent reports an exit for 15 s, and nothing wakes the reconciler when that time is over."""
 
 
 def runner_verdict(replicas: Sequence[Replica], memory: str = "spec.resources.memory") -> Verdict | None:
-    """The first end that an agent reports; None when there was none of late. `memory` is the field that bounds it."""
-    return next((found for replica in replicas if (found := _ended(replica, memory)) is not None), None)
+    """Return the first exit that an agent reports; None if there was none lately.
+
+    `memory` is the field of the spec that bounds the runner's memory.
+    """
+    return next((verdict for replica in replicas if (verdict := _ended(replica, memory)) is not None), None)
 
 
 def runner_events(
     before: Sequence[ObservedCondition], after: Sequence[ObservedCondition], ended: Verdict | None
 ) -> tuple[Event, ...]:
-    """One event when Ready begins to name an end."""
+    """Return one event when Ready begins to name an exit."""
     if ended is None or _ready(after) != ended.message or _ready(before) == ended.message:
         return ()
     return (Event(EventType.WARNING, ended.reason.value, ended.message),)
 
 
 def _ready(conditions: Sequence[ObservedCondition]) -> str | None:
-    return next((each.message for each in conditions if each.type == ConditionType.READY.value), None)
+    return next(
+        (condition.message for condition in conditions if condition.type == ConditionType.READY.value), None
+    )
 
 
 def _ended(replica: Replica, memory: str) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""What the status says about the sample log: a condition of its own, since a broken log takes nothing from Ready."""
+"""Report on the sample log in a condition of its own, because a broken log does not affect Ready."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,11 +15,11 @@ from tidegate.resources.sample_log import sample_url
 from tidegate_dataplane.contract import SampleProblem
 
 LOOK_AGAIN: Final = timedelta(seconds=15)
-"""Nothing wakes us when a sink goes away."""
+"""Nothing wakes the reconciler when a sink becomes unavailable."""
 
 
 def sample_conditions(inference: Inference, replicas: Sequence[Replica]) -> tuple[Condition, ...]:
-    """SamplesLogged where the spec asks for a log, else nothing."""
+    """Return SamplesLogged if the spec asks for a log, else nothing."""
     if inference.spec.logging is None:
         return ()
     verdict = _verdict(inference, replicas)
@@ -29,7 +29,7 @@ def sample_conditions(inference: Inference, replicas: Sequence[Replica]) -> tupl
 def without_sample_log(
     inference: Inference, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
-    """The conditions that an object without a log goes on with: what was said about an earlier one is over."""
+    """Drop SamplesLogged from the conditions of an object whose spec asks for no log any more."""
     if inference.spec.logging is not None:
         return tuple(conditions)
     return side_conditions.without(ConditionType.SAMPLES_LOGGED, conditions)
@@ -38,22 +38,26 @@ def without_sample_log(
 def sample_events(
     before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
-    """One event when the log breaks, and one when it works again."""
+    """Return one event when the log breaks, and one when it works again."""
     return side_conditions.turns(
         ConditionType.SAMPLES_LOGGED, Reason.SAMPLES_LOGGED, SampleProblem, before, after
     )
 
 
 def _verdict(inference: Inference, replicas: Sequence[Replica]) -> Verdict:
-    """The problem that most replicas have, in the words of the first; the log is well where none has one."""
+    """Return the problem that most replicas have, with the message of the first; True if none has one."""
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no request is answered")
-    said = [r.report.samples for r in replicas if r.report is not None and r.report.samples is not None]
-    if not said:
+    reports = [
+        replica.report.samples
+        for replica in replicas
+        if replica.report is not None and replica.report.samples is not None
+    ]
+    if not reports:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has begun to log yet")
-    broken = side_conditions.worst(said, lambda samples: samples.problem, lambda samples: samples.message)
-    if broken is not None:
-        return broken
+    problem = side_conditions.worst(reports, lambda samples: samples.problem, lambda samples: samples.message)
+    if problem is not None:
+        return problem
     logging = inference.spec.logging
     share = logging.sample if logging is not None else ""
     return Verdict(

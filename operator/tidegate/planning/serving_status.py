@@ -1,4 +1,4 @@
-"""What all serving kinds say alike: how many replicas, and what keeps the rest."""
+"""Build the status that all serving kinds share: how many replicas are ready, and what keeps the others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +18,15 @@ PODS_IN_TROUBLE: Final = frozenset(
         Reason.OUT_OF_MEMORY,
     }
 )
-"""What keeps a pod from running at all."""
-
+"""Reasons that keep a pod from running at all."""
 
 SMALLER_OR_MORE_NODES: Final = "lower spec.resources or spec.replicas, or add nodes"
-"""The way out where no node has room for a pod."""
+"""What the user can do if no node has enough free resources for a pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One sentence about an object: whether it holds, why, and whether only the user can change that."""
+    """Statement about an object: whether it holds, why, and whether only the user can change that."""
 
     holds: bool
     reason: Reason
@@ -37,7 +36,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a child cannot be as planned: the API server's words, or whose name it would take."""
+    """Reason why a child cannot be applied as planned: the API server rejects it, or its name is taken."""
 
     reason: Reason
     message: str
@@ -45,7 +44,6 @@ class Refusal:
     """Whether it stays so until the user, or another object, changes."""
 
     def verdict(self) -> Verdict:
-        """As a verdict on the object."""
         return Verdict(False, self.reason, self.message, stalled=self.stalled)
 
 
@@ -58,9 +56,9 @@ def pods_verdict(
     *,
     way_out: str = SMALLER_OR_MORE_NODES,
 ) -> Verdict:
-    """Whether `wanted` ready pods of this template are there; if not, the first thing that keeps them.
+    """Return whether `required` ready pods of this template exist; if not, the first problem that keeps them.
 
-    `way_out` is what its user can do where no node has room.
+    `remedy` is what the user can do if no node has enough free resources.
     """
     if wanted == 0:
         return Verdict(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, nothing serves")
@@ -80,17 +78,17 @@ def pods_verdict(
 
 
 def _nowhere(pod: PodView, rooms: Sequence[NodeRoom], way_out: str) -> Verdict:
-    """Why no node takes the pod: all that could are too small or too full, or something else keeps it away."""
-    lacks = lacking(pod.unschedulable)
-    said = f"pod {pod.key.name}: {pod.unschedulable.rstrip('.')}"
-    if not lacks:
-        return Verdict(False, Reason.UNSCHEDULABLE, said)
-    message = f"{said}; {figures(pod.asks, lacks, rooms)}; {way_out}"
+    """Return why no node takes the pod: too little of a resource is free, or another constraint."""
+    resources = lacking(pod.unschedulable)
+    cause = f"pod {pod.key.name}: {pod.unschedulable.rstrip('.')}"
+    if not resources:
+        return Verdict(False, Reason.UNSCHEDULABLE, cause)
+    message = f"{cause}; {figures(pod.asks, resources, rooms)}; {way_out}"
     return Verdict(False, Reason.NO_CAPACITY, message)
 
 
 def standing(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
-    """Ready, Reconciling and Stalled, as kstatus reads them."""
+    """Return Ready, Reconciling and Stalled, as kstatus interprets them."""
     moving = not verdict.holds and not verdict.stalled
     return (
         condition(ConditionType.READY, verdict, generation),
@@ -114,10 +112,10 @@ def standing(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
 
 
 def condition(kind: ConditionType, verdict: Verdict, generation: int) -> Condition:
-    """A verdict as a condition of this type."""
+    """Return a verdict as a condition of this type."""
     return Condition(kind, ConditionStatus.of(verdict.holds), verdict.reason, verdict.message, generation)
 
 
 def selector_text(selector: Mapping[str, str]) -> str:
-    """A label selector as /scale wants it."""
+    """Return a label selector in the form that the scale subresource needs."""
     return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))

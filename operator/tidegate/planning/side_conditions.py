@@ -1,4 +1,4 @@
-"""Conditions beside Ready, for what a spec may ask for and a model serves without: they come and go with the field."""
+"""Build the conditions beside Ready, for optional features that a model serves without."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ Report = TypeVar("Report")
 
 
 def without(kind: ConditionType, conditions: Sequence[ObservedCondition]) -> tuple[ObservedCondition, ...]:
-    """The conditions that an object goes on with when its spec does not ask for it any more."""
-    return tuple(each for each in conditions if each.type != kind.value)
+    """Drop the condition from an object whose spec does not ask for the feature any more."""
+    return tuple(condition for condition in conditions if condition.type != kind.value)
 
 
 def turns(
@@ -25,24 +25,27 @@ def turns(
     before: Sequence[ObservedCondition],
     after: Sequence[ObservedCondition],
 ) -> tuple[Event, ...]:
-    """One event when it breaks by one of the problems `broken`, and one when it is `well` again."""
-    was, now = (next((each for each in side if each.type == kind.value), None) for side in (before, after))
-    if now is None or (was is not None and was.reason == now.reason):
+    """Return one event when it breaks by one of the `problems`, and one when it reaches `healthy_reason` again."""
+    old, new = (
+        next((condition for condition in side if condition.type == kind.value), None)
+        for side in (before, after)
+    )
+    if new is None or (old is not None and old.reason == new.reason):
         return ()
-    if now.reason == well.value:
-        return (Event(EventType.NORMAL, now.reason, now.message),)
-    if now.reason in {problem.value for problem in broken}:
-        return (Event(EventType.WARNING, now.reason, now.message),)
+    if new.reason == well.value:
+        return (Event(EventType.NORMAL, new.reason, new.message),)
+    if new.reason in {problem.value for problem in broken}:
+        return (Event(EventType.WARNING, new.reason, new.message),)
     return ()
 
 
 def worst(
     reports: Sequence[Report], problem: Callable[[Report], StrEnum | None], message: Callable[[Report], str]
 ) -> Verdict | None:
-    """The problem that most replicas have, in the words of the first; None where none has one."""
-    problems = Counter(found for report in reports if (found := problem(report)) is not None)
+    """Return the problem that most replicas have, with the message of the first; None if none has one."""
+    problems = Counter(reason for report in reports if (reason := problem(report)) is not None)
     if not problems:
         return None
-    most, count = problems.most_common(1)[0]
-    said = next(message(report) for report in reports if problem(report) is most)
-    return Verdict(False, Reason(most.value), f"on {count} of {len(reports)} replicas: {said}")
+    commonest, count = problems.most_common(1)[0]
+    text = next(message(report) for report in reports if problem(report) is commonest)
+    return Verdict(False, Reason(commonest.value), f"on {count} of {len(reports)} replicas: {text}")

@@ -1,6 +1,6 @@
-"""Why a version change does not go on: what an agent reported, what killed its server, or that nothing moves any more.
+"""Find out why a version change does not proceed: a reported failure, a kill for memory, or no progress.
 
-Nothing is remembered here: the status carries the failure, how often it happened in a row, and the last progress.
+The functions keep no state: the status carries the failure, its attempts in a row, and the last progress.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from tidegate_dataplane.contract import (
 )
 
 RETRY_AFTER: Final = timedelta(seconds=30)
-"""How long a failure that may pass by itself is left alone before the version is tried again; doubles each time."""
+"""Delay before a version is retried after a retryable failure; doubles each time."""
 LONGEST_RETRY: Final = timedelta(minutes=15)
 DEADLINE: Final = timedelta(seconds=LOAD_TIMEOUT_S, minutes=1)
-"""How long no replica may get any further: an agent gives a load up by itself a minute earlier."""
+"""Longest time without progress on any replica: an agent aborts a load by itself a minute earlier."""
 
-_MAY_PASS: Final = frozenset(
+_RETRYABLE_REASONS: Final = frozenset(
     {
         FailureReason.ARTEFACT_NOT_FOUND,
         FailureReason.FETCH_FAILED,
@@ -32,62 +32,62 @@ _MAY_PASS: Final = frozenset(
         FailureReason.LOAD_TIMED_OUT,
     }
 )
-_MOST_DOUBLINGS: Final = 16
+_MAX_DOUBLINGS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A pod, and what its agent says; no report when the agent did not answer."""
+    """Pod with the report of its agent; None if the agent did not answer."""
 
     pod: PodView
     report: AgentReport | None
     outgrown: bool = False
-    """Its memory limit is not the spec's any more: that a version does not fit into it says nothing."""
+    """Its memory limit is not the spec's any more, so that a version too large for it proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """Why the target version does not serve, and when that was seen; the status remembers it."""
+    """Failure of the target version, recorded in the status with its time and attempts."""
 
     failure: VersionFailure
     time: datetime
     attempts: int = 1
-    """How often in a row the version has failed so."""
+    """How often in a row the version has failed."""
 
     @property
     def retry_at(self) -> datetime | None:
-        """When the version is tried once more; None when only a new spec helps."""
+        """Return when the version is retried; None if only a changed spec helps."""
         if not may_pass(self.failure.reason):
             return None
-        pause = RETRY_AFTER * (1 << min(max(self.attempts - 1, 0), _MOST_DOUBLINGS))
-        return self.time + min(pause, LONGEST_RETRY)
+        delay = RETRY_AFTER * (1 << min(max(self.attempts - 1, 0), _MAX_DOUBLINGS))
+        return self.time + min(delay, LONGEST_RETRY)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a change to `version` is, and since when it is no further; the status remembers it."""
+    """Progress of a change to `version`, and since when it has not moved; recorded in the status."""
 
     version: int
     there: int
     """Replicas that serve the version."""
     fetching: int
-    """Replicas that fetch it: an agent notices by itself when a download stands still."""
+    """Replicas that fetch it. These have no deadline here: an agent detects by itself that a download stalls."""
     since: datetime
 
 
 def may_pass(reason: FailureReason) -> bool:
-    """Whether a failure of this kind can end without anybody changing the spec."""
-    return reason in _MAY_PASS
+    """Return whether a failure with this reason can end without a change of the spec."""
+    return reason in _RETRYABLE_REASONS
 
 
 def works_on(replica: Replica, target: DesiredState) -> bool:
-    """Whether the replica's agent has this generation's order for the target."""
+    """Return whether the replica's agent has this generation's order for the target."""
     report = replica.report
     return report is not None and report.target == target.version and report.generation == target.generation
 
 
 def reported(replica: Replica, target: DesiredState) -> VersionFailure | None:
-    """What the replica's agent says went wrong with the target, in the words that fit best."""
+    """Return the failure of the target that the replica's agent reports, or the kill for memory behind it."""
     report = replica.report
     if report is None or report.failure is None or not works_on(replica, target):
         return None
@@ -107,12 +107,12 @@ def standing_failure(
     progress: Progress | None,
     now: datetime,
 ) -> KnownFailure | None:
-    """The failure that holds the target back, unless it is of a kind that may have passed by now."""
+    """Return the failure that blocks the target; None if there is none, or if its retry is due."""
     if known is not None and known.failure.version != target.version:
         known = None
     if known is not None and (known.retry_at is None or now < known.retry_at):
         return known
-    fresh = next((found for replica in replicas if (found := _found(replica, target, progress))), None)
+    fresh = next((failure for replica in replicas if (failure := _found(replica, target, progress))), None)
     return _again(known, fresh, now) if fresh is not None else None
 
 
@@ -123,29 +123,29 @@ def overdue(
     progress: Progress,
     now: datetime,
 ) -> KnownFailure | None:
-    """The failure of a change that has stood still for longer than any agent lets a load take."""
+    """Return a failure if the change has made no progress for longer than an agent lets a load take."""
     if not waited_for or progress.fetching or now < progress.since + DEADLINE:
         return None
     minutes = round((now - progress.since) / timedelta(minutes=1))
     first = next((replica for replica in waited_for if replica.report is None), waited_for[0])
-    name, rest = first.pod.key.name, len(waited_for) - 1
-    what = (
+    name, remaining = first.pod.key.name, len(waited_for) - 1
+    cause = (
         f"the agent of pod {name} has not answered for {minutes} minutes; if its node is lost, delete the pod"
         if first.report is None
         else f"pod {name} has not finished loading it in {minutes} minutes; see the log of its container triton"
     )
-    others = f" (and {rest} more)" if rest else ""
+    suffix = f" (and {remaining} more)" if remaining else ""
     failure = VersionFailure(
-        version=target.version, reason=FailureReason.LOAD_TIMED_OUT, message=f"{what}{others}"
+        version=target.version, reason=FailureReason.LOAD_TIMED_OUT, message=f"{cause}{suffix}"
     )
-    same = known if known is not None and known.failure.version == target.version else None
-    return _again(same, failure, now)
+    previous = known if known is not None and known.failure.version == target.version else None
+    return _again(previous, failure, now)
 
 
 def moved(
     target: DesiredState, replicas: Sequence[Replica], there: int, before: Progress | None, now: datetime
 ) -> Progress:
-    """The progress as it is now; its time is kept for as long as nothing gets any further."""
+    """Return the present progress; its time stays for as long as nothing moves."""
     fetching = sum(
         works_on(replica, target) and replica.report is not None and replica.report.phase is Phase.FETCHING
         for replica in replicas
@@ -164,12 +164,12 @@ def _again(known: KnownFailure | None, failure: VersionFailure, now: datetime) -
 
 
 def _found(replica: Replica, target: DesiredState, progress: Progress | None) -> VersionFailure | None:
-    """What went wrong on the replica; a kill for memory is seen before a second try ends what serves once more."""
+    """Return the replica's failure; a kill for memory counts before a retry ends the serving version again."""
     killed = replica.pod.killed_for_memory
     if killed is None or progress is None or progress.version != target.version:
         return reported(replica, target)
-    meanwhile = killed >= progress.since.replace(microsecond=0)  # Kubernetes gives whole seconds
-    if meanwhile and works_on(replica, target) and not replica.outgrown:
+    during_change = killed >= progress.since.replace(microsecond=0)  # Kubernetes reports whole seconds
+    if during_change and works_on(replica, target) and not replica.outgrown:
         return _out_of_memory(replica.pod, target.version)
     return reported(replica, target)
 

@@ -1,12 +1,12 @@
-"""Changing the version of running pods: a first one proves it, a few at a time follow, a failure sends all back.
+"""Change the version of running pods: one replica first, then in waves; a failure rolls all of them back.
 
 ```
-behind ──order──► working ──serves──► at target      all at target: the ConfigMap follows (committed)
-                     └─────fails────► every pod back to the committed version, until the spec changes
+behind ──order──► working ──serves──► at target      all at target: commit it in the ConfigMap
+                     └─────fails────► roll every pod back to the committed version, until the spec changes
 ```
 
-The ConfigMap names the last version that was proven, so a pod that starts in the middle starts well.
-Nothing is remembered between two calls except what the object's own status says.
+The ConfigMap names the last version that served on every replica, so a pod that starts during a swap works.
+All state between two calls is in the ConfigMap and in the object's status.
 """
 
 import math
@@ -30,47 +30,47 @@ from tidegate.planning.swap_failures import (
 )
 from tidegate_dataplane.contract import DesiredState, Phase
 
-_AT_ONCE: Final = 4
-"""A quarter of the replicas changes at once: loading costs a replica CPU and memory while it serves."""
+_WAVES: Final = 4
+"""Change a quarter of the replicas at once: loading costs a replica CPU and memory while it serves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Where a version change stands and what moves it on."""
+    """State of a version change, with the orders that continue it."""
 
     committed: DesiredState
-    """What starting pods are to begin with."""
+    """The order that starting pods begin with."""
     orders: tuple[Order, ...]
     done: bool
-    """Every replica serves the target, in the data plane's own words."""
+    """Every replica serves the target, by the reports of the agents."""
     failure: KnownFailure | None = None
     retry_after: timedelta | None = None
     retrying: bool = False
-    """The version of `failure` is being tried once more; it is shown until it works."""
+    """The version of `failure` is being retried; the failure is shown until the retry succeeds."""
     progress: Progress | None = None
-    """How far the change is; None while none goes on."""
+    """How far the change is; None if none is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What earlier reconciles left behind, read from the ConfigMap and the status."""
+    """Records of earlier reconciles, from the ConfigMap and the status."""
 
     committed: DesiredState | None = None
-    """The order in the ConfigMap of this source; None before there is one."""
+    """The order in the ConfigMap of this source; None before it exists."""
     failure: KnownFailure | None = None
-    """The failure of this generation's target, if it has failed already."""
+    """The failure of this generation's target, if it has failed."""
     progress: Progress | None = None
     """How far the change of this generation was."""
     serving: int | None = None
-    """The version that was last known to serve."""
+    """The version that last served."""
 
 
 def plan_swap(target: DesiredState, memory: Memory, replicas: Sequence[Replica], now: datetime) -> Swap:
-    """The next step towards `target` on `replicas`, of which all have the target's source."""
+    """Return the next step towards `target` on `replicas`, all of which have the target's source."""
     committed = memory.committed or _served(target, memory, replicas)
     if committed is None or (memory.failure is None and _is_of_no_use(committed, replicas)):
         committed = target
-    # Whatever becomes of the version, the log is as the spec says.
+    # The sample log and the stream follow the spec even if the version is rolled back.
     committed = committed.model_copy(update={"samples": target.samples, "stream": target.stream})
     if same_order(committed, target):
         return _settle(target, replicas, memory, now)
@@ -81,13 +81,13 @@ def plan_swap(target: DesiredState, memory: Memory, replicas: Sequence[Replica],
 
 
 def same_order(one: DesiredState, other: DesiredState) -> bool:
-    """Whether two orders ask for the same, whoever gave them and for whichever generation."""
+    """Return whether two orders are equal but for epoch and generation."""
     ignored: dict[str, int] = {"epoch": 0, "generation": 0}
     return one.model_copy(update=ignored) == other.model_copy(update=ignored)
 
 
 def serves(replica: Replica, target: DesiredState) -> bool:
-    """Whether the replica serves the target and knows this generation of it."""
+    """Return whether the replica serves the target and has this generation's order."""
     report = replica.report
     return (
         report is not None
@@ -98,9 +98,9 @@ def serves(replica: Replica, target: DesiredState) -> bool:
 
 
 def _is_of_no_use(committed: DesiredState, replicas: Sequence[Replica]) -> bool:
-    """Whether there is nothing to go back to: the committed version cannot be loaded, and serves nowhere.
+    """Return whether there is nothing to roll back to: the committed version cannot be loaded and serves nowhere.
 
-    That it does not serve is not enough: every pod of a good version may just have been replaced.
+    That it serves nowhere is not enough: all pods of a good version may just have been replaced.
     """
     reports = [replica.report for replica in replicas if replica.report is not None]
     failures = [report.failure for report in reports if report.failure is not None]
@@ -110,13 +110,15 @@ def _is_of_no_use(committed: DesiredState, replicas: Sequence[Replica]) -> bool:
 
 
 def _settle(target: DesiredState, replicas: Sequence[Replica], memory: Memory, now: datetime) -> Swap:
-    """The first rollout of a version, and the steady state after a swap; agents retry by themselves."""
+    """Return the plan of a version's first rollout and of the steady state; agents retry by themselves."""
     done = bool(replicas) and all(serves(replica, target) for replica in replicas)
-    found = next((failure for replica in replicas if (failure := reported(replica, target))), None)
-    known = memory.failure
-    if found is not None and (known is None or known.failure != found):
-        known = KnownFailure(found, now)
-    return Swap(target, _orders(target, target, replicas), done=done, failure=known if found else None)
+    reported_failure = next((failure for replica in replicas if (failure := reported(replica, target))), None)
+    recorded = memory.failure
+    if reported_failure is not None and (recorded is None or recorded.failure != reported_failure):
+        recorded = KnownFailure(reported_failure, now)
+    return Swap(
+        target, _orders(target, target, replicas), done=done, failure=recorded if reported_failure else None
+    )
 
 
 def _forth(
@@ -126,33 +128,33 @@ def _forth(
     memory: Memory,
     now: datetime,
 ) -> Swap:
-    """The next wave; back instead when the present one has stood still for too long."""
-    there = [replica for replica in replicas if serves(replica, target)]
-    if replicas and len(there) == len(replicas):
+    """Return the next wave, or a rollback if the present wave has made no progress for too long."""
+    at_target = [replica for replica in replicas if serves(replica, target)]
+    if replicas and len(at_target) == len(replicas):
         return Swap(target, (), done=True)
-    # An agent that says nothing may be busy with the target, or with dying: it is waited for like one that works.
+    # A silent agent may be busy with the target, or may be dying: wait for it as for one that works.
     working = [
         replica
         for replica in replicas
-        if replica not in there and (replica.report is None or works_on(replica, target))
+        if replica not in at_target and (replica.report is None or works_on(replica, target))
     ]
-    progress = moved(target, replicas, len(there), memory.progress, now)
-    late = overdue(target, working, memory.failure, progress, now)
-    if late is not None:
-        return _back(target, committed, replicas, late, now)
-    behind = [replica for replica in replicas if replica not in there and replica not in working]
-    width = max(1, math.ceil(len(replicas) / _AT_ONCE)) if there else 1
-    kept = [replica for replica in behind if _keeps(replica, target)]
-    rest = [replica for replica in behind if replica not in kept][: max(0, width - len(working))]
-    orders = tuple(Order(replica.pod, target) for replica in (*kept, *rest))
-    known = memory.failure
-    again = known is not None and known.failure.version == target.version
+    progress = moved(target, replicas, len(at_target), memory.progress, now)
+    overdue_failure = overdue(target, working, memory.failure, progress, now)
+    if overdue_failure is not None:
+        return _back(target, committed, replicas, overdue_failure, now)
+    behind = [replica for replica in replicas if replica not in at_target and replica not in working]
+    width = max(1, math.ceil(len(replicas) / _WAVES)) if at_target else 1
+    preloaded = [replica for replica in behind if _keeps(replica, target)]
+    wave = [replica for replica in behind if replica not in preloaded][: max(0, width - len(working))]
+    orders = tuple(Order(replica.pod, target) for replica in (*preloaded, *wave))
+    recorded = memory.failure
+    retrying = recorded is not None and recorded.failure.version == target.version
     return Swap(
         committed,
         orders,
         done=False,
-        failure=known if again else None,
-        retrying=again,
+        failure=recorded if retrying else None,
+        retrying=retrying,
         progress=progress,
     )
 
@@ -164,38 +166,38 @@ def _back(
     failure: KnownFailure,
     now: datetime,
 ) -> Swap:
-    wait = failure.retry_at - now if failure.retry_at is not None else None
+    retry_after = failure.retry_at - now if failure.retry_at is not None else None
     return Swap(
-        committed, _orders(committed, target, replicas), done=False, failure=failure, retry_after=wait
+        committed, _orders(committed, target, replicas), done=False, failure=failure, retry_after=retry_after
     )
 
 
 def _keeps(replica: Replica, target: DesiredState) -> bool:
-    """Whether the replica has the target in memory from before: going back to it loads nothing and waits for nobody."""
+    """Return whether the replica still has the target loaded from before, so that the switch costs no load."""
     report = replica.report
     return report is not None and target.version in report.loaded and report.serving != target.version
 
 
 def _served(target: DesiredState, memory: Memory, replicas: Sequence[Replica]) -> DesiredState | None:
-    """The order that the replicas follow, where the ConfigMap that named it is gone or unreadable.
+    """Return the order that the replicas follow if the ConfigMap that named it is deleted or invalid.
 
-    What most of them serve beside the target; else, while somebody is silent, what the status last knew.
+    It is the version other than the target that most replicas serve; while an agent is silent, the last one in the status.
     """
-    said = Counter(
+    version_counts = Counter(
         replica.report.serving
         for replica in replicas
         if replica.report is not None and replica.report.serving is not None
     )
-    said.pop(target.version, None)
+    version_counts.pop(target.version, None)
     silent = any(replica.report is None for replica in replicas)
-    version = said.most_common(1)[0][0] if said else memory.serving if silent else None
+    version = version_counts.most_common(1)[0][0] if version_counts else memory.serving if silent else None
     if version is None or version == target.version:
         return None
     return target.model_copy(update={"version": version, "sha256": None})
 
 
 def _orders(wanted: DesiredState, target: DesiredState, replicas: Sequence[Replica]) -> tuple[Order, ...]:
-    """Orders for the replicas that work on something else, or on an older generation."""
+    """Return orders for the replicas that work on something else, or on an older generation."""
     order = wanted.model_copy(update={"epoch": target.epoch, "generation": target.generation})
     return tuple(
         Order(replica.pod, order)
