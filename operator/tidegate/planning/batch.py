@@ -1,4 +1,4 @@
-"""An Inference with a batch: one Job a run, which goes on where an earlier one was, and what its status says."""
+"""Plan an Inference with a batch: one Job per run, which continues where an earlier one stopped, and the status."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,58 +40,58 @@ from tidegate.resources.settings import ServingSettings
 if TYPE_CHECKING:
     from tidegate.planning.inference import InferenceObserved
 
-_LOOK_AGAIN: Final = timedelta(seconds=15)
-"""Nothing wakes us when an agent cannot fetch its model."""
-_GOES_ON: Final = timedelta(seconds=1)
-"""Of a run that had ended: how many pods it is to have follows from the status that is written now."""
-_FAILING: Final = timedelta(seconds=30)
-_STEPS: Final = 20
-"""Of more shards than that, so many figures are written in the course of a run."""
+_POLL_INTERVAL: Final = timedelta(seconds=15)
+"""Nothing wakes the reconciler when an agent cannot fetch its model."""
+_RESUMED_REQUEUE: Final = timedelta(seconds=1)
+"""Of a resumed run: its number of pods follows from the status that is written now."""
+_FAILURE_REQUEUE: Final = timedelta(seconds=30)
+_PROGRESS_STEPS: Final = 20
+"""With more shards than this, the status changes this often in the course of a run."""
 _DEADLINE: Final = "DeadlineExceeded"
-_TOLD: Final = frozenset(
+_EVENT_REASONS: Final = frozenset(
     {Reason.BATCH_COMPLETE, Reason.SHARDS_FAILED, Reason.DEADLINE_EXCEEDED, Reason.EVICTED}
 )
-"""What is an event too: ends, and what is not of our doing."""
+"""Reasons that are Events too: ends of a run, and evictions by Kueue."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The run that the spec asks for, and its Job."""
+    """Run that the spec asks for, and its Jobs."""
 
     name: str
     batch: Batch
     before: BatchProgress | None
-    """What the status said of this run."""
+    """What the status records of this run."""
     job: JobView | None
-    """The Job as it is to be, whether it is there."""
+    """The Job with the planned name; None if it does not exist or is being deleted."""
     others: Sequence[JobView]
     """Jobs of earlier runs, or of this one with another template."""
 
     @property
     def jobs(self) -> Sequence[JobView]:
-        """All Jobs of this run, whatever their template."""
-        return [each for each in (self.job, *self.others) if each is not None and each.run == self.name]
+        """Return all Jobs of this run, with any template."""
+        return [job for job in (self.job, *self.others) if job is not None and job.run == self.name]
 
     @property
     def completed_at(self) -> datetime | None:
-        """When the last shard was done; remembered, since nobody has to keep the Job."""
+        """Return when the last shard was done; the status keeps it, because the Job may be deleted."""
         if self.before is not None and self.before.completed_at is not None:
             return self.before.completed_at
-        return next((each.completed for each in self.jobs if each.complete), None)
+        return next((job.completed for job in self.jobs if job.complete), None)
 
     @property
     def complete(self) -> bool:
-        """Whether every shard is done."""
+        """Return whether every shard is done."""
         return self.completed_at is not None
 
     @property
     def done(self) -> int:
-        """Shards that are done, by the Job that has most of them."""
-        return self.batch.shards if self.complete else max((len(each.done) for each in self.jobs), default=0)
+        """Return how many shards are done, by the Job that has most of them."""
+        return self.batch.shards if self.complete else max((len(job.done) for job in self.jobs), default=0)
 
 
 def plan_batch(observed: "InferenceObserved", batch: Batch, settings: ServingSettings) -> Plan:
-    """The Job and the status that bring a run to its end; a run that is complete needs nothing."""
+    """Return the Job and the status that bring a run to its end; a complete run needs no Job."""
     inference = observed.inference
     objects = batch_objects(inference, batch, settings, observed.slice_resources, observed.replicas)
     job: Any = objects[-1]
@@ -108,34 +108,34 @@ def plan_batch(observed: "InferenceObserved", batch: Batch, settings: ServingSet
 
 def _run(observed: "InferenceObserved", batch: Batch, wanted: str) -> _Run:
     inference = observed.inference
-    name, known = run_name(inference, batch), inference.status.batch
-    mine = next((one for one in observed.jobs if one.key.name == wanted and not one.deleting), None)
+    name, progress = run_name(inference, batch), inference.status.batch
+    current = next((job for job in observed.jobs if job.key.name == wanted and not job.deleting), None)
     return _Run(
         name=name,
         batch=batch,
-        before=known if known is not None and known.run == name else None,
-        job=mine,
-        others=tuple(one for one in observed.jobs if one is not mine),
+        before=progress if progress is not None and progress.run == name else None,
+        job=current,
+        others=tuple(job for job in observed.jobs if job is not current),
     )
 
 
 def _applied(observed: "InferenceObserved", run: _Run, objects: Sequence[Manifest]) -> tuple[Manifest, ...]:
     if run.complete or observed.left_alone or _without_kueue(observed):
         return ()
-    # The next Job waits until the one before it is gone with its pods: their slices are its own.
+    # The next Job waits until the previous one and its pods are deleted: it needs their slices.
     ready = not run.others and not (run.job is not None and run.job.finished)
     return tuple(objects) if ready else tuple(objects[:-1])
 
 
 def _without_kueue(observed: "InferenceObserved") -> bool:
-    """Whether nobody would ever let its Job begin."""
+    """Return whether the spec names a queue and Kueue is not installed, so that no Job would ever start."""
     return observed.queueing is not None and not observed.queueing.installed
 
 
 def _deleted(observed: "InferenceObserved", run: _Run, source: str) -> tuple[Deletion, ...]:
     if run.complete or observed.left_alone:
         return ()
-    jobs = tuple(Deletion("Job", one.key, one.uid) for one in run.others if not one.deleting)
+    jobs = tuple(Deletion("Job", job.key, job.uid) for job in run.others if not job.deleting)
     return (*jobs, *stale(observed.config_maps, observed.pods, source))
 
 
@@ -146,14 +146,14 @@ def _status(observed: "InferenceObserved", run: _Run, template: str) -> Inferenc
         observed.pods, observed.replicas, template, selector, observed.rooms, way_out=way_out(inference)
     )
     verdict = _verdict(observed, run, pods)
-    said = (
+    conditions = (
         *standing(_ready(observed, run, verdict), generation),
         condition(ConditionType.COMPLETE, verdict, generation),
         *placement_conditions(observed.placement, pods, generation),
         *override_conditions(observed.overrides, generation, effective=inference.spec.scaling is not None),
     )
-    before = without_placement(inference, inference.status.conditions)
-    merged = merge(without_overrides(observed.overrides, before), said, observed.now)
+    previous = without_placement(inference, inference.status.conditions)
+    merged = merge(without_overrides(observed.overrides, previous), conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
         observed_generation=generation,
@@ -175,7 +175,7 @@ def _progress(observed: "InferenceObserved", run: _Run) -> BatchProgress:
         shards=run.batch.shards,
         done=_bucketed(run.done, run.batch.shards),
         failed=len(job.failed) if job is not None else 0,
-        # The first Job's: another one may have taken the run over.
+        # Keep the start of the first Job: another one may have resumed the run.
         started_at=before.started_at if before is not None and before.started_at is not None else started,
         ended_at=_ended_at(observed, run),
         completed_at=run.completed_at,
@@ -183,22 +183,29 @@ def _progress(observed: "InferenceObserved", run: _Run) -> BatchProgress:
 
 
 def _ended_at(observed: "InferenceObserved", run: _Run) -> datetime | None:
-    """When the run ended, well or not; a run that gave up is one that goes on as soon as its Job is another one."""
+    """Return when the run completed or failed; None while it runs.
+
+    A failed run resumes as soon as its Job is another one.
+    """
     if run.complete:
         return run.completed_at
     if observed.left_alone:
-        # Which Job it would be depends on the resources that its pool gives.
+        # The name of the Job depends on the resources of a slice, which are unknown now.
         return run.before.ended_at if run.before is not None else None
     return run.job.ended if run.job is not None and run.job.gave_up else None
 
 
 def _bucketed(done: int, shards: int) -> int:
-    step = max(shards // _STEPS, 1) if shards > _STEPS else 1
+    """Round the done shards down to a step, so that the status changes rarely."""
+    step = max(shards // _PROGRESS_STEPS, 1) if shards > _PROGRESS_STEPS else 1
     return done if done == shards else done // step * step
 
 
 def _verdict(observed: "InferenceObserved", run: _Run, pods: Verdict) -> Verdict:
-    """The first of these that applies: complete, cannot be as planned, given up, no room, paused, no model, at work."""
+    """Return the verdict of Complete: the first of these that applies.
+
+    Complete, refused, failed, no slices, paused, queued, model failed, pods cannot run, scoring.
+    """
     shards, folder = run.batch.shards, run_folder(observed.inference, run.batch)
     if run.complete:
         message = f"all {shards} shards of run {run.name} are done; the results are in {folder}"
@@ -216,19 +223,19 @@ def _verdict(observed: "InferenceObserved", run: _Run, pods: Verdict) -> Verdict
     queued = _queued(observed, run)
     if queued is not None:
         return replace(queued, message=f"{queued.message}; {so_far}")
-    failures = [each.failure for each in observed.reports.values() if each.failure is not None]
+    failures = [report.failure for report in observed.reports.values() if report.failure is not None]
     if failures:
-        first = failures[0]
-        said = f"version {first.version}: {first.message}; {so_far}"
-        return Verdict(False, Reason(first.reason.value), said, stalled=not may_pass(first.reason))
+        failure = failures[0]
+        message = f"version {failure.version}: {failure.message}; {so_far}"
+        return Verdict(False, Reason(failure.reason.value), message, stalled=not may_pass(failure.reason))
     if pods.reason in PODS_IN_TROUBLE:
         return pods
-    said = _last_words(observed, run.job)
-    return Verdict(False, Reason.SCORING, f"{so_far}; {said}" if said else so_far)
+    cause = _last_words(observed, run.job)
+    return Verdict(False, Reason.SCORING, f"{so_far}; {cause}" if cause else so_far)
 
 
 def _queued(observed: "InferenceObserved", run: _Run) -> Verdict | None:
-    """Why Kueue does not let its Job run; None where it does, or is not asked."""
+    """Return why Kueue does not let the Job run; None if it does, or if the spec names no queue."""
     if run.batch.queue_name is None or observed.queueing is None:
         return None
     namespace = observed.inference.metadata.namespace
@@ -236,67 +243,69 @@ def _queued(observed: "InferenceObserved", run: _Run) -> Verdict | None:
 
 
 def _ready(observed: "InferenceObserved", run: _Run, verdict: Verdict) -> Verdict:
-    """Whether all is well: a run takes hours, and nobody is to be woken for that."""
+    """Return the verdict of Ready: a run that makes progress is healthy, although it is not complete."""
     if verdict.reason is Reason.SCALED_TO_ZERO:
         return Verdict(True, verdict.reason, verdict.message)
     if verdict.reason is not Reason.SCORING:
         return verdict
-    begun = run.done > 0 or any(pod.ready and not pod.terminating for pod in observed.pods)
-    if not begun:
+    started = run.done > 0 or any(pod.ready and not pod.terminating for pod in observed.pods)
+    if not started:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, f"no pod is ready yet; {verdict.message}")
     return Verdict(True, verdict.reason, verdict.message)
 
 
 def _given_up(observed: "InferenceObserved", job: JobView, so_far: str) -> Verdict:
     if job.gave_up == _DEADLINE:
-        said = f"the run took longer than spec.batch.deadline; {so_far}; raise it and delete Job {job.key.name} to go on"
-        return Verdict(False, Reason.DEADLINE_EXCEEDED, said, stalled=True)
-    words = _last_words(observed, job) or f"{job.said}; see the logs of Job {job.key.name}"
-    return Verdict(False, Reason.SHARDS_FAILED, f"{so_far}; {words}", stalled=True)
+        message = f"the run took longer than spec.batch.deadline; {so_far}; raise it and delete Job {job.key.name} to go on"
+        return Verdict(False, Reason.DEADLINE_EXCEEDED, message, stalled=True)
+    cause = _last_words(observed, job) or f"{job.said}; see the logs of Job {job.key.name}"
+    return Verdict(False, Reason.SHARDS_FAILED, f"{so_far}; {cause}", stalled=True)
 
 
 def _last_words(observed: "InferenceObserved", job: JobView | None) -> str:
-    """What pods said that failed, of shards that are not done since."""
+    """Return the message of a failed pod whose shard is not done since; empty if there is none."""
     if job is None:
         return ""
-    said = {
+    messages = {
         pod.shard: pod.last_words
         for pod in sorted(observed.pods, key=lambda pod: pod.key)
         if pod.last_words and pod.shard is not None and pod.shard not in job.done and pod.job == job.key.name
     }
-    if not said:
+    if not messages:
         return ""
-    # A shard that has failed for good explains more than one that is tried again.
-    shard = min(said, key=lambda one: (one not in job.failed, one))
-    more = f" ({len(said) - 1} other shards failed too)" if len(said) > 1 else ""
-    return f"shard {shard} failed{more}: {said[shard]}"
+    # A shard that has failed permanently explains more than one that is retried.
+    shard = min(messages, key=lambda index: (index not in job.failed, index))
+    suffix = f" ({len(messages) - 1} other shards failed too)" if len(messages) > 1 else ""
+    return f"shard {shard} failed{suffix}: {messages[shard]}"
 
 
 def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...]:
     events: list[Event] = []
-    was, now = _complete(before), _complete(after)
-    same = before.batch is not None and after.batch is not None and before.batch.run == after.batch.run
+    old, new = _complete(before), _complete(after)
+    same_run = before.batch is not None and after.batch is not None and before.batch.run == after.batch.run
     if (
-        now is not None
-        and now.reason in _TOLD
-        and not (same and was is not None and was.reason == now.reason)
+        new is not None
+        and new.reason in _EVENT_REASONS
+        and not (same_run and old is not None and old.reason == new.reason)
     ):
-        kind = EventType.NORMAL if now.reason == Reason.BATCH_COMPLETE else EventType.WARNING
-        events.append(Event(kind, now.reason, now.message))
+        kind = EventType.NORMAL if new.reason == Reason.BATCH_COMPLETE else EventType.WARNING
+        events.append(Event(kind, new.reason, new.message))
     events += placement_events(before.conditions, after.conditions)
     events += override_events(before.conditions, after.conditions)
     return tuple(events)
 
 
 def _complete(status: InferenceStatus) -> ObservedCondition | None:
-    return next((one for one in status.conditions if one.type == ConditionType.COMPLETE.value), None)
+    return next(
+        (condition for condition in status.conditions if condition.type == ConditionType.COMPLETE.value), None
+    )
 
 
 def _requeue(observed: "InferenceObserved", run: _Run) -> timedelta | None:
     if (observed.refusal is not None or _without_kueue(observed)) and not run.complete:
-        return _FAILING
+        return _FAILURE_REQUEUE
     if run.complete or (run.job is not None and run.job.finished):
         return None
     if run.before is not None and run.before.ended_at is not None:
-        return _GOES_ON
-    return _LOOK_AGAIN
+        return _RESUMED_REQUEUE
+    return _POLL_INTERVAL

@@ -1,4 +1,4 @@
-"""The Job of a batch as planners see it: which run it is, how far, and how it ended."""
+"""Parse the Job of a batch into what planners need: its run, its progress, and how it ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tidegate.resources.names import POOL_LABEL, RUN_LABEL, TIER_LABEL, parse_sl
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """The facts about a Job that decide what becomes of its run."""
+    """Facts about a Job that decide about its run."""
 
     key: ObjectKey
     uid: str
@@ -19,21 +19,21 @@ class JobView:
     parallelism: int = 0
     """Pods that it may have at once."""
     done: frozenset[int] = frozenset()
-    """Shards whose pod ended well."""
+    """Shards whose pod succeeded."""
     failed: frozenset[int] = frozenset()
-    """Shards that it has given up."""
+    """Shards that have failed permanently."""
     complete: bool = False
     gave_up: str = ""
-    """Why it has failed as a whole, in Kubernetes' word; empty while it has not."""
+    """The reason of its condition Failed; empty if it has not failed."""
     said: str = ""
-    """And in its words."""
+    """The message of its condition Failed."""
     started: datetime | None = None
     completed: datetime | None = None
     ended: datetime | None = None
-    """When it completed or gave up."""
+    """When it completed or failed."""
     deleting: bool = False
     suspended: bool = False
-    """Whether it has no pods since somebody, such as Kueue, has not let it begin or has stopped it."""
+    """Whether it has no pods because Kueue, or a person, suspended it."""
     pool: str = ""
     """The pool on whose slices its pods run; empty for none."""
     slices: int = 0
@@ -42,20 +42,24 @@ class JobView:
 
     @property
     def finished(self) -> bool:
-        """Whether no pod of it will run any more."""
+        """Return whether it will run no more pods."""
         return self.complete or bool(self.gave_up)
 
     @property
     def replicas(self) -> int:
-        """Pods that it is to have."""
+        """Return the desired number of pods."""
         return 0 if self.finished else self.parallelism
 
 
 def job_view(body: Mapping[str, Any]) -> JobView:
-    """Reads a Job as the API server gives it."""
+    """Parse a Job as the API server returns it."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
-    conditions = {one["type"]: one for one in status.get("conditions") or () if one.get("status") == "True"}
-    ended = conditions.get("Failed", {})
+    conditions = {
+        condition["type"]: condition
+        for condition in status.get("conditions") or ()
+        if condition.get("status") == "True"
+    }
+    failure = conditions.get("Failed", {})
     labels = spec["template"]["metadata"].get("labels") or {}
     return JobView(
         key=ObjectKey(metadata["namespace"], metadata["name"]),
@@ -65,11 +69,11 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         done=indexes(status.get("completedIndexes", "")),
         failed=indexes(status.get("failedIndexes", "")),
         complete="Complete" in conditions,
-        gave_up=ended.get("reason", "Failed") if ended else "",
-        said=ended.get("message", ""),
+        gave_up=failure.get("reason", "Failed") if failure else "",
+        said=failure.get("message", ""),
         started=_time(status.get("startTime")),
         completed=_time(status.get("completionTime")),
-        ended=_time(status.get("completionTime") or ended.get("lastTransitionTime")),
+        ended=_time(status.get("completionTime") or failure.get("lastTransitionTime")),
         deleting="deletionTimestamp" in metadata,
         suspended=spec.get("suspend", False),
         pool=labels.get(POOL_LABEL, ""),
@@ -78,21 +82,24 @@ def job_view(body: Mapping[str, Any]) -> JobView:
     )
 
 
-_MOST_INDEXES: Final = 1_000_000
-"""Ten times the shards that Kubernetes follows one by one; a few bytes could otherwise stand for all the memory there is."""
+_MAX_INDEXES: Final = 1_000_000
+"""Ten times the shards that Kubernetes tracks; without a bound a few bytes could fill the memory."""
 
 
 def indexes(text: str) -> frozenset[int]:
-    """Completion indexes as a Job's status writes them: `1,3-5`. Raises ValueError for anything else, and for more than a million."""
-    found: set[int] = set()
+    """Parse completion indexes as a Job's status writes them: `1,3-5`.
+
+    Raises ValueError for any other text, and for more than a million indexes.
+    """
+    result: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        several = range(int(first), int(last or first) + 1)
-        if len(found) + len(several) > _MOST_INDEXES:
-            message = f"more than {_MOST_INDEXES} indexes"
+        part_indexes = range(int(first), int(last or first) + 1)
+        if len(result) + len(part_indexes) > _MAX_INDEXES:
+            message = f"more than {_MAX_INDEXES} indexes"
             raise ValueError(message)
-        found.update(several)
-    return frozenset(found)
+        result.update(part_indexes)
+    return frozenset(result)
 
 
 def _time(text: str | None) -> datetime | None:
