@@ -1,4 +1,4 @@
-"""FeatureCompute: its compiled plan, its objects and its status, from what was observed."""
+"""Plan a FeatureCompute: compute its compiled plan, its objects and its status from an observation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,33 +38,33 @@ from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, FeaturePlan
 
-_LOADING: Final = timedelta(seconds=1)
-_UNREACHABLE: Final = timedelta(seconds=3)
-_FAILING: Final = timedelta(seconds=15)
+_LOADING_REQUEUE: Final = timedelta(seconds=1)
+_UNREACHABLE_REQUEUE: Final = timedelta(seconds=3)
+_FAILURE_REQUEUE: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
 class FeaturesObserved:
-    """Everything that planning a FeatureCompute needs to know."""
+    """Inputs of `plan_features`."""
 
     features: FeatureCompute
     now: datetime
     pods: Sequence[PodView] = ()
     reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
-    """What agents said, by pod uid; a pod whose agent did not answer is absent."""
+    """Reports of agents by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
     proxies: Sequence[ProxyView] | None = None
-    """None when no xDS server answered."""
+    """None if no xDS server answered."""
     refusal: Refusal | None = None
-    """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
+    """Why a child cannot be applied as planned: a quota, an admission policy, a name that is taken."""
     rooms: Sequence[NodeRoom] = ()
-    """Where most is free of what a pod lacks that no node takes."""
+    """The nodes with the most free of a resource that an unschedulable pod lacks."""
 
 
 def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan:
-    """The objects and the status that bring a FeatureCompute towards its spec.
+    """Return the objects and the status that bring a FeatureCompute towards its spec.
 
-    A changed plan means new pods, one after the other, since every replica of one answer must agree on it;
+    A changed plan means new pods, one after the other, because every replica of one answer must agree on it;
     a plan that does not compile leaves what runs as it is.
     """
     features = observed.features
@@ -78,49 +78,49 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
     reports = [observed.reports[pod.uid] for pod in pods if pod.uid in observed.reports]
     sources = _sources_verdict(features, pods, reports)
     objects = features_objects(features, plan, settings, start)
-    there = pods_verdict(
+    availability = pods_verdict(
         observed.pods,
         features.spec.replicas,
         template_digest(objects),
         features_selector(features),
         observed.rooms,
     )
-    # No generation is asked for: its spec changes nothing in the routing.
+    # Any generation will do: the spec does not affect routing.
     published = answering_verdict(observed.proxies, 0)
-    ended = runner_verdict([Replica(pod, observed.reports.get(pod.uid)) for pod in pods])
-    status = _status(observed, plan, _Verdicts(sources, there, published, ended))
+    exit_verdict = runner_verdict([Replica(pod, observed.reports.get(pod.uid)) for pod in pods])
+    status = _status(observed, plan, _Verdicts(sources, availability, published, exit_verdict))
     return Plan(
         apply=objects,
         delete=stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
         events=(
             *_events(features.status, status),
-            *runner_events(features.status.conditions, status.conditions, ended),
+            *runner_events(features.status.conditions, status.conditions, exit_verdict),
         ),
         requeue_after=_requeue(observed, sources, pods, reports)
-        or _unpublished(there, published)
-        or (runner_ends.LOOK_AGAIN if ended is not None else None),
+        or _unpublished(availability, published)
+        or (runner_ends.LOOK_AGAIN if exit_verdict is not None else None),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdicts:
-    """What keeps a FeatureCompute from answering, part by part."""
+    """Verdicts that Ready is derived from."""
 
     sources: Verdict
     pods: Verdict
     published: Verdict
     """Whether the gateways have its endpoints."""
     ended: Verdict | None
-    """A process of a pod that ended of late."""
+    """A pod's process that exited lately."""
 
 
 def _refused(observed: FeaturesObserved, message: str) -> Plan:
     features = observed.features
     generation = features.metadata.generation
     verdict = Verdict(False, Reason.PLAN_INVALID, message, stalled=True)
-    said = (*standing(verdict, generation), condition(ConditionType.PLAN_COMPILED, verdict, generation))
-    merged = merge(features.status.conditions, said, observed.now)
+    conditions = (*standing(verdict, generation), condition(ConditionType.PLAN_COMPILED, verdict, generation))
+    merged = merge(features.status.conditions, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     status = features.status.model_copy(
         update={
@@ -142,23 +142,25 @@ def _sources_verdict(
     failure = next((report.failure for report in reports if report.failure is not None), None)
     if failure is not None:
         return Verdict(False, Reason.SOURCE_FAILED, f"{failure.reason.value}: {failure.message}")
-    there = sum(report.serving is not None for report in reports)
-    if pods and there == len(pods):
+    ready_count = sum(report.serving is not None for report in reports)
+    if pods and ready_count == len(pods):
         return Verdict(True, Reason.SOURCES_READY, "every replica has read every source")
-    return Verdict(False, Reason.SOURCES_LOADING, f"{there} of {len(pods)} replicas have read their sources")
+    return Verdict(
+        False, Reason.SOURCES_LOADING, f"{ready_count} of {len(pods)} replicas have read their sources"
+    )
 
 
 def _status(observed: FeaturesObserved, plan: FeaturePlan, verdicts: _Verdicts) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
     compiled = Verdict(True, Reason.PLAN_COMPILED, f"{len(plan.features)} features, plan {plan.hash[:12]}")
-    said = (
+    conditions = (
         *standing(_ready_verdict(observed, verdicts), generation),
         condition(ConditionType.PLAN_COMPILED, compiled, generation),
         condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
         condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
     )
-    merged = merge(features.status.conditions, said, observed.now)
+    merged = merge(features.status.conditions, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return FeatureComputeStatus(
         observed_generation=generation,
@@ -185,14 +187,14 @@ def _ready_verdict(observed: FeaturesObserved, verdicts: _Verdicts) -> Verdict:
 
 
 def _events(before: FeatureComputeStatus, after: FeatureComputeStatus) -> tuple[Event, ...]:
-    """Said when Stalled or a source's failure begins."""
-    known = {item.type: (item.status, item.message) for item in before.conditions}
+    """Return events for a plan that does not compile, and for a source that begins to fail."""
+    previous_states = {item.type: (item.status, item.message) for item in before.conditions}
     return tuple(
         Event(EventType.WARNING, item.reason, item.message)
         for item in after.conditions
         if (item.type == ConditionType.PLAN_COMPILED.value and item.status.value == "False")
         or (item.type == ConditionType.SOURCES_READY.value and item.reason == Reason.SOURCE_FAILED.value)
-        if known.get(item.type) != (item.status, item.message)
+        if previous_states.get(item.type) != (item.status, item.message)
     )
 
 
@@ -200,12 +202,12 @@ def _requeue(
     observed: FeaturesObserved, sources: Verdict, pods: Sequence[PodView], reports: Sequence[AgentReport]
 ) -> timedelta | None:
     if observed.refusal is not None:
-        return _FAILING  # whose name is taken, or whose quota is full, is not among the objects that wake us
+        return _FAILURE_REQUEUE  # the object that holds the name or the quota does not wake us
     if sources.holds or not pods:
         return None
     if sources.reason is Reason.SOURCE_FAILED:
-        return _FAILING
-    return _LOADING if any(report.serving is None for report in reports) else _UNREACHABLE
+        return _FAILURE_REQUEUE
+    return _LOADING_REQUEUE if any(report.serving is None for report in reports) else _UNREACHABLE_REQUEUE
 
 
 def _unpublished(pods: Verdict, published: Verdict) -> timedelta | None:

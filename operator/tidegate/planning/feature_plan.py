@@ -1,4 +1,4 @@
-"""Compiles a FeatureCompute's spec into the plan that the feature engine runs, online and offline alike."""
+"""Compile a FeatureCompute's spec into the plan that the feature engine runs, online and offline alike."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ _VALUE_TYPES: Mapping[ValueType, str] = {ValueType.INT64: "INT64", ValueType.FLO
 
 
 def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
-    """The plan of `features`, with its inputs, outputs and hash.
+    """Return the plan of `features`, with its inputs, outputs and hash.
 
     Inputs are the keys of the entities that some feature reads, in the spec's order.
     Raises InvalidSpecError for a lookup of an entity's key, which is no column.
@@ -48,14 +48,17 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
 
 
 class _Scope:
-    """What `<source>.<column>` and `<entity>.<key>` mean in one FeatureCompute."""
+    """Fields that `<source>.<column>` and `<entity>.<key>` refer to in one FeatureCompute."""
 
     def __init__(self, features: FeatureCompute) -> None:
         self._entities = {entity.name: entity for entity in features.spec.entities}
         self._sources = {source.name: source for source in features.spec.sources}
 
     def resolve(self, reference: str) -> contract.FieldRef:
-        """The field behind `<owner>.<column>`; the kind's own rules have refused what leads nowhere."""
+        """Return the field behind `<owner>.<column>`.
+
+        The kind's own validation has rejected references to unknown names.
+        """
         owner, column = reference.split(".", 1)
         if (source := self._sources.get(owner)) is not None:
             return contract.FieldRef(entity=source.entity, table=source.name, column=column)

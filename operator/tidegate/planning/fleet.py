@@ -1,4 +1,4 @@
-"""From objects and pods to what routing starts from: every backend with the pods that can answer now."""
+"""Build the backends of routing from objects and pods: every backend with the pods that can answer now."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 
 
 def inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
-    """An Inference and those of its pods that can answer now, without its warm spares."""
+    """Return the backend of an Inference with its pods that can answer now, without warm spares."""
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
     decision = allocation.decision if allocation is not None else ""
@@ -32,13 +32,13 @@ def inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
 
 
 def features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:
-    """A FeatureCompute and those of its pods that can answer now."""
+    """Return the backend of a FeatureCompute with its pods that can answer now."""
     key = BackendKey(BackendKind.FEATURE_COMPUTE, features.key.namespace, features.key.name)
     return _backend(key, features, features.metadata.name, pods)
 
 
 def pipeline_backends(access: ModelAccess) -> Mapping[BackendKey, str]:
-    """The backends that answer for pipelines of an access, and the route of each."""
+    """Return the route of each pipeline backend of an access."""
     return {
         pipeline_key(access.key, route.name): route.name
         for route in access.spec.routes
@@ -47,7 +47,10 @@ def pipeline_backends(access: ModelAccess) -> Mapping[BackendKey, str]:
 
 
 def pipeline_backend(access: ModelAccess, route: str, pods: Iterable[PodView]) -> Backend:
-    """The pipeline of one route and those of its pods that can answer now; all of them may still call models."""
+    """Return the backend of one route's pipeline with its pods that can answer now.
+
+    All of its pods may call models, ready or not.
+    """
     all_pods = tuple(pods)
     backend = _backend(pipeline_key(access.key, route), access, access.metadata.name, all_pods)
     return replace(
@@ -58,7 +61,7 @@ def pipeline_backend(access: ModelAccess, route: str, pods: Iterable[PodView]) -
 
 
 def takes_traffic(resource: Resource | None) -> bool:
-    """An object that is being deleted takes no traffic any more, nor does one that is not there."""
+    """Return whether an object gets traffic: it exists and is not being deleted."""
     return resource is not None and resource.metadata.deletion_timestamp is None
 
 

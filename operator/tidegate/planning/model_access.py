@@ -1,4 +1,4 @@
-"""ModelAccess: its status, from what routing makes of it and what the proxies acknowledged."""
+"""Plan the status of a ModelAccess from the planned routing and from what the proxies acknowledged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,37 +36,39 @@ from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRo
 from tidegate.routing.grpc import listeners
 from tidegate.routing.refusals import Refusal
 
-_USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH, Reason.INVALID_SPEC})
-"""Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
+_PERMANENT_REASONS: Final = frozenset(
+    {Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH, Reason.INVALID_SPEC}
+)
+"""Refusals that no later object can resolve; a missing target may simply not be applied yet."""
 
-_REASONS: Final = frozenset(reason.value for reason in Reason)
+_REASON_NAMES: Final = frozenset(reason.value for reason in Reason)
 
-_ABOUT_TARGETS: Final = frozenset({Reason.TARGET_NOT_FOUND, Reason.SERVED_NAME_MISMATCH})
+_TARGET_REASONS: Final = frozenset({Reason.TARGET_NOT_FOUND, Reason.SERVED_NAME_MISMATCH})
 
 
 @dataclass(frozen=True, slots=True)
 class AccessObserved:
-    """Everything that the status of a ModelAccess is made from."""
+    """Inputs of `plan_model_access`."""
 
     access: ModelAccess
     now: datetime
     routing: AccessPlan
-    """What the proxies are told, from the very function that the xDS server uses."""
+    """The planned routes, by the same function that the xDS server uses."""
     proxies: Sequence[ProxyView] | None
     """None when no xDS server answered."""
     callers: Sequence[Refusal] = ()
-    """Why callers are not let in, as the xDS servers say, which alone read the Secrets."""
+    """Why callers are refused, as reported by the xDS servers, which alone read the Secrets."""
     gateway: str = ""
     """Host and port at which clients inside the cluster reach the gateway."""
     pipelines: PipelinesPlan = field(default_factory=PipelinesPlan)
     refusal: Verdict | None = None
-    """Why a child cannot be as planned."""
+    """Why a child cannot be applied as planned."""
     release: ReleasePlan = NO_RELEASE
-    """How its release goes on; `routing` is already made with that."""
+    """The next step of its release, which `routing` includes already."""
 
 
 def plan_model_access(observed: AccessObserved) -> Plan:
-    """The status, and the children of pipelines; all else goes to the proxies through xDS."""
+    """Return the status and the children of pipelines; the proxies get all else through xDS."""
     access = observed.access
     generation = access.metadata.generation
     proxies = settled_proxies(observed.proxies) if access.programmed else observed.proxies
@@ -74,7 +76,7 @@ def plan_model_access(observed: AccessObserved) -> Plan:
     answering = answering_verdict(proxies, generation)
     unanswered = _unanswered(observed.routing)
     ready = unanswered or (programmed if answering.holds else answering)
-    said = (
+    conditions = (
         *standing(
             _refused((*observed.routing.refusals, *observed.callers))
             or observed.refusal
@@ -86,7 +88,7 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         condition(ConditionType.TARGETS_READY, _targets(access, observed.routing), generation),
         *_releasing(access, observed.release.status, generation),
     )
-    merged = merge(access.status.conditions, said, observed.now)
+    merged = merge(access.status.conditions, conditions, observed.now)
     status = ModelAccessStatus(
         observed_generation=generation,
         url=f"http://{observed.gateway}" if observed.gateway else None,
@@ -98,9 +100,9 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         release=observed.release.status,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
-    settled = programmed.holds and (answering.holds or unanswered is not None or bool(observed.callers))
-    waits = (
-        observed.pipelines.requeue_after if settled else LOOK_AGAIN,
+    is_settled = programmed.holds and (answering.holds or unanswered is not None or bool(observed.callers))
+    delays = (
+        observed.pipelines.requeue_after if is_settled else LOOK_AGAIN,
         observed.release.look_again,
     )
     return Plan(
@@ -111,76 +113,78 @@ def plan_model_access(observed: AccessObserved) -> Plan:
             *observed.release.events,
             *runner_events(access.status.conditions, status.conditions, observed.pipelines.ended),
         ),
-        requeue_after=min((wait for wait in waits if wait is not None), default=None),
+        requeue_after=min((delay for delay in delays if delay is not None), default=None),
     )
 
 
 def with_release(access: ModelAccess, status: ReleaseStatus | None) -> ModelAccess:
-    """`access` as it will be when this status is written: what its routing is to be made from."""
+    """Return `access` with this release status, which its routing must be planned from."""
     return access.model_copy(update={"status": access.status.model_copy(update={"release": status})})
 
 
 def _releasing(access: ModelAccess, status: ReleaseStatus | None, generation: int) -> tuple[Condition, ...]:
-    """Releasing and RolledBack; nothing of an access that never had a release."""
+    """Return Releasing and RolledBack; nothing if the object never had a release."""
     if status is None:
-        none = Verdict(False, Reason.RECONCILED, "the spec asks for no release")
-        said = {item.type for item in access.status.conditions}
-        kinds = (ConditionType.RELEASING, ConditionType.ROLLED_BACK)
-        return tuple(condition(kind, none, generation) for kind in kinds if kind.value in said)
-    reason = Reason(status.reason) if status.reason in _REASONS else Reason.STEPPING
+        no_release = Verdict(False, Reason.RECONCILED, "the spec asks for no release")
+        present = {item.type for item in access.status.conditions}
+        types = (ConditionType.RELEASING, ConditionType.ROLLED_BACK)
+        return tuple(condition(type_, no_release, generation) for type_ in types if type_.value in present)
+    reason = Reason(status.reason) if status.reason in _REASON_NAMES else Reason.STEPPING
     ended = status.phase in (ReleasePhase.PROMOTED, ReleasePhase.ROLLED_BACK)
-    back = status.phase is ReleasePhase.ROLLED_BACK
+    rolled_back = status.phase is ReleasePhase.ROLLED_BACK
     return (
         condition(ConditionType.RELEASING, Verdict(not ended, reason, status.message), generation),
         condition(
             ConditionType.ROLLED_BACK,
-            Verdict(back, reason, status.message) if back else Verdict(False, reason, ""),
+            Verdict(rolled_back, reason, status.message) if rolled_back else Verdict(False, reason, ""),
             generation,
         ),
     )
 
 
 def _refused(refusals: Sequence[Refusal], about: frozenset[Reason] = frozenset(Reason)) -> Verdict | None:
-    """The first part of the spec that the gateways leave out, if there is one."""
+    """Return the first part of the spec that the gateways leave out, of those with one of the `reasons`."""
     first = next((refusal for refusal in sorted(refusals) if refusal.reason in about), None)
     if first is None:
         return None
     message = f"{first.part}: {first.message}"
-    return Verdict(False, first.reason, message, stalled=first.reason in _USERS_TO_MEND)
+    return Verdict(False, first.reason, message, stalled=first.reason in _PERMANENT_REASONS)
 
 
 def _targets(access: ModelAccess, routing: AccessPlan) -> Verdict:
-    """Whether everything that is to get traffic exists and has ready endpoints."""
-    refused = _refused(routing.refusals, _ABOUT_TARGETS)
+    """Return whether every target that gets traffic exists and has ready endpoints."""
+    refused = _refused(routing.refusals, _TARGET_REASONS)
     if refused is not None:
         return refused
     planned = {route.name for route in routing.routes}
     routes = [release.in_effect(access, route) for route in access.spec.routes if route.name in planned]
-    wanted = {name for route in routes for name in _traffic(route)}
-    have = {name for route in routing.routes for name in _awake(route)}
-    if wanted <= have:
+    required = {name for route in routes for name in _traffic(route)}
+    ready = {name for route in routing.routes for name in _awake(route)}
+    if required <= ready:
         return Verdict(True, Reason.TARGETS_READY, "every target with weight has ready endpoints")
-    missing = min(wanted - have)
+    missing = min(required - ready)
     return Verdict(False, Reason.TARGET_NOT_READY, f"Inference {missing} has no ready endpoint")
 
 
 def _traffic(route: Route) -> frozenset[str]:
-    """The Inferences that are to have pods: all that the route names, but for targets kept at 0."""
+    """Return the Inferences that need pods: all that the route names, except targets with weight 0."""
     idle = {target.inference for target in route.targets if not target.weight}
     return route.inferences - idle
 
 
 def _awake(route: PlannedRoute) -> frozenset[str]:
-    parts = [(target.inference, target.endpoints) for target in route.targets]
-    parts += [(mirror.inference, mirror.endpoints) for mirror in route.mirrors]
-    parts += [(part.inference, part.endpoints or 0) for part in route.parts if part.inference is not None]
+    endpoint_counts = [(target.inference, target.endpoints) for target in route.targets]
+    endpoint_counts += [(mirror.inference, mirror.endpoints) for mirror in route.mirrors]
+    endpoint_counts += [
+        (part.inference, part.endpoints or 0) for part in route.parts if part.inference is not None
+    ]
     if route.fallback is not None:
-        parts.append((route.fallback.inference, route.fallback.endpoints))
-    return frozenset(inference for inference, endpoints in parts if endpoints)
+        endpoint_counts.append((route.fallback.inference, route.fallback.endpoints))
+    return frozenset(inference for inference, endpoints in endpoint_counts if endpoints)
 
 
 def _unanswered(routing: AccessPlan) -> Verdict | None:
-    """The first route that cannot answer; one with a target left serves on without the others."""
+    """Return the first route that cannot answer; a route with one target left still can."""
     if routing.unavailable is None:
         return None
     return Verdict(False, Reason.TARGET_NOT_READY, routing.unavailable)

@@ -1,4 +1,4 @@
-"""Compiles a route's pipeline into the plan that its pods run, from what the models and features say of themselves."""
+"""Compile a route's pipeline into the plan that its pods run, from the tensors of its models and features."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,22 +19,22 @@ from tidegate.routing.envoy.routes import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.pipelines import PART_HEADER, parts_target
 from tidegate_dataplane.contract import DEFAULTED, Call, Part, PipelinePlan, TensorSpec
 
-_WHOLE: Final[Mapping[str, tuple[int, int]]] = {
+_INTEGER_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "BOOL": (0, 1),
     **{f"INT{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"UINT{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
 }
-"""Whole numbers by type, with the least and the greatest that it holds."""
-_DECIMAL: Final = frozenset({"FP16", "FP32", "FP64"})
-_TYPES: Final = _DECIMAL | {*_WHOLE, "BYTES"}
-# A default has at most 15 digits before its point, so that only these are too narrow for some.
-_RANGES: Final[Mapping[str, tuple[int, int]]] = {**_WHOLE, "FP16": (-65_504, 65_504)}
-_MOST_ROWS: Final = 4096
+"""Integer types, with the least and the greatest number that each holds."""
+_FLOAT_TYPES: Final = frozenset({"FP16", "FP32", "FP64"})
+_TYPES: Final = _FLOAT_TYPES | {*_INTEGER_RANGES, "BYTES"}
+# A default has at most 15 digits before its point, so only these types are too narrow for some defaults.
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {**_INTEGER_RANGES, "FP16": (-65_504, 65_504)}
+_MAX_ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Callees:
-    """What the pipelines of one ModelAccess may call, by name; what is not there, or on its way out, is absent."""
+    """Objects that the pipelines of one ModelAccess may call, by name; those being deleted are absent."""
 
     inferences: Mapping[str, Inference] = field(default_factory=dict[str, Inference])
     features: Mapping[str, FeatureCompute] = field(default_factory=dict[str, FeatureCompute])
@@ -42,7 +42,7 @@ class Callees:
 
 
 class _RefusedError(Exception):
-    """Carries a Refusal out of the depths of this module, and no further."""
+    """Carries a refusal to `compile_pipeline`; it does not leave this module."""
 
     def __init__(self, reason: Reason, message: str, *, stalled: bool) -> None:
         super().__init__(message)
@@ -52,7 +52,10 @@ class _RefusedError(Exception):
 def compile_pipeline(
     access: ModelAccess, route: Route, pipeline: Pipeline, callees: Callees, gateway: str
 ) -> CompiledPipeline | Refusal:
-    """The plan of a route's pipeline, or why there is none yet; its calls go to `gateway`, host:port."""
+    """Return the compiled pipeline of a route, or why it cannot be compiled yet.
+
+    Its calls go to `gateway`, host:port.
+    """
     try:
         return _compile(access, route, pipeline, callees, gateway)
     except _RefusedError as error:
@@ -64,7 +67,7 @@ def compile_pipeline(
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What answers for a part: how it is called, and what goes in and out."""
+    """Model that answers for a part: how to call it, and its input and output tensors."""
 
     title: str
     headers: Mapping[str, str]
@@ -96,7 +99,7 @@ def _compile(
     )
     return CompiledPipeline(
         plan=plan.model_copy(update={"hash": plan.digest()}),
-        max_batch_size=min(_MOST_ROWS, *(model.max_batch_size for model in models.values())),
+        max_batch_size=min(_MAX_ROWS, *(model.max_batch_size for model in models.values())),
         calls=tuple(sorted(pipeline.inferences)),
     )
 
@@ -113,43 +116,46 @@ def _of_inference(access: ModelAccess, name: str, callees: Callees, headers: Map
     if inference is None:
         message = f"Inference {name} does not exist in namespace {access.key.namespace}"
         raise _RefusedError(Reason.TARGET_NOT_FOUND, message, stalled=False)
-    known = inference.status.model
-    if known is None or not known.inputs:
-        message = f"Inference {name} has not loaded a model yet, so what goes in and out is not known"
+    model = inference.status.model
+    if model is None or not model.inputs:
+        message = f"Inference {name} has not loaded a model yet, so its inputs and outputs are unknown"
         raise _RefusedError(Reason.TARGET_NOT_READY, message, stalled=False)
-    inputs, outputs = (_specs(name, tensors) for tensors in (known.inputs, known.outputs))
+    inputs, outputs = (_specs(name, tensors) for tensors in (model.inputs, model.outputs))
     size = inference.spec.batching.max_batch_size
     return _Model(f"Inference {name}", headers, inference.served_name, inputs, outputs, size)
 
 
 def _of_access(access: ModelAccess, name: str, callees: Callees) -> _Model:
-    """A ModelAccess answers as its targets do, who all serve one model; the smallest of their batches fits them all."""
-    called = callees.accesses.get(name)
-    if called is None:
+    """Return the model behind a ModelAccess.
+
+    Its targets all serve one model; the smallest of their batch sizes fits all of them.
+    """
+    callee = callees.accesses.get(name)
+    if callee is None:
         message = f"ModelAccess {name} does not exist in namespace {access.key.namespace}"
         raise _RefusedError(Reason.TARGET_NOT_FOUND, message, stalled=False)
-    if any(route.pipeline is not None for route in called.spec.routes):
+    if any(route.pipeline is not None for route in callee.spec.routes):
         raise _invalid(
             f"ModelAccess {name} has a pipeline itself, and a pipeline cannot be part of another: name its models instead"
         )
-    if called.spec.auth is not None:
+    if callee.spec.auth is not None:
         raise _invalid(
             f"ModelAccess {name} lets only known callers in, and a call of a pipeline is of many clients at once: "
             "name its Inferences instead, and give this object auth"
         )
-    last = called.spec.routes[-1]
-    if last.match is not None:
+    route = callee.spec.routes[-1]
+    if route.match is not None:
         raise _invalid(
             f"ModelAccess {name} has no route without match, and calls of a pipeline carry no client's headers: add one"
         )
-    # Those at weight 0 too: a release may give them some.
-    names = [target.inference for target in last.targets]
-    names += [last.fallback.inference] if last.fallback is not None else []
+    # Include targets with weight 0: a release may raise it.
+    names = [target.inference for target in route.targets]
+    names += [route.fallback.inference] if route.fallback is not None else []
     models: list[_Model] = []
     waiting: _RefusedError | None = None
     for target in names:
         try:
-            models.append(_of_inference(access, target, callees, {ACCESS_HEADER: str(called.key)}))
+            models.append(_of_inference(access, target, callees, {ACCESS_HEADER: str(callee.key)}))
         except _RefusedError as error:
             waiting = error
     if not models:
@@ -162,12 +168,12 @@ def _of_access(access: ModelAccess, name: str, callees: Callees) -> _Model:
 
 
 def _specs(inference: str, tensors: Iterable[Tensor]) -> tuple[TensorSpec, ...]:
-    specs = tuple(TensorSpec(name=one.name, dtype=one.dtype, shape=one.shape) for one in tensors)
+    specs = tuple(TensorSpec(name=tensor.name, dtype=tensor.dtype, shape=tensor.shape) for tensor in tensors)
     for spec in specs:
         if not spec.shape or spec.shape[0] != -1:
             raise _invalid(
                 f"Inference {inference} does not take batches: {spec.name} has shape {list(spec.shape)}, without a free "
-                "first dimension; export the model so"
+                "first dimension; export the model with one"
             )
         if spec.dtype not in _TYPES:
             raise _invalid(
@@ -195,17 +201,17 @@ def _part(part: PipelineModel, model: _Model, longest_us: int) -> Part:
 
 
 def _output(part: PipelineModel, model: _Model) -> TensorSpec:
-    there = ", ".join(spec.name for spec in model.outputs)
+    names = ", ".join(spec.name for spec in model.outputs)
     if part.output is None:
         if len(model.outputs) == 1:
             return model.outputs[0]
-        raise _invalid(f"{model.title} has outputs {there}: name one as output of {part.name}")
-    found = next((spec for spec in model.outputs if spec.name == part.output), None)
-    if found is None:
+        raise _invalid(f"{model.title} has outputs {names}: name one as output of {part.name}")
+    output = next((spec for spec in model.outputs if spec.name == part.output), None)
+    if output is None:
         raise _invalid(
-            f"{model.title} has no output {part.output}, only {there}: correct output of {part.name}"
+            f"{model.title} has no output {part.output}, only {names}: correct output of {part.name}"
         )
-    return found
+    return output
 
 
 def _check_default(part: PipelineModel, model: _Model, output: TensorSpec) -> None:
@@ -215,32 +221,35 @@ def _check_default(part: PipelineModel, model: _Model, output: TensorSpec) -> No
             f"{part.name} cannot be optional: output {output.name} of {model.title} is {output.dtype} of shape "
             f"{list(output.shape)}, and a default needs numbers of a known shape"
         )
-    if output.dtype in _WHOLE and "." in default:
+    if output.dtype in _INTEGER_RANGES and "." in default:
         raise _invalid(
             f"the default of {part.name} is {default}, but output {output.name} of {model.title} is {output.dtype}: "
             "give a whole number"
         )
     if output.dtype not in _RANGES:
         return
-    least, greatest = _RANGES[output.dtype]
-    if not least <= Decimal(default) <= greatest:
+    lowest, greatest = _RANGES[output.dtype]
+    if not lowest <= Decimal(default) <= greatest:
         raise _invalid(
             f"the default of {part.name} is {default}, but output {output.name} of {model.title} is {output.dtype}: "
-            f"give a value from {least} to {greatest}"
+            f"give a value from {lowest} to {greatest}"
         )
 
 
 def _agreed(specs: Iterable[tuple[str, TensorSpec]]) -> dict[str, tuple[str, TensorSpec]]:
-    """What the models take, by name, with the part that it is for. One name is one tensor."""
-    found: dict[str, tuple[str, TensorSpec]] = {}
+    """Return the inputs of all models by name, each with the first part that takes it.
+
+    Inputs with the same name are the same tensor, so their specs must be compatible.
+    """
+    inputs: dict[str, tuple[str, TensorSpec]] = {}
     for part, spec in specs:
-        before = found.setdefault(spec.name, (part, spec))
-        if not _fits(before[1], spec):
+        first = inputs.setdefault(spec.name, (part, spec))
+        if not _fits(first[1], spec):
             raise _invalid(
-                f"input {spec.name} is {_words(before[1])} for {before[0]} and {_words(spec)} for {part}: "
+                f"input {spec.name} is {_words(first[1])} for {first[0]} and {_words(spec)} for {part}: "
                 "a request can carry only one"
             )
-    return found
+    return inputs
 
 
 def _features(
@@ -250,7 +259,7 @@ def _features(
     needed: Mapping[str, tuple[str, TensorSpec]],
     longest_us: int,
 ) -> Call | None:
-    """The call that looks up what the models take of the features; None where no features are asked for."""
+    """Return the call that looks up the features that models take; None if the pipeline names none."""
     if pipeline.features is None:
         return None
     features = callees.features.get(pipeline.features)
@@ -262,13 +271,13 @@ def _features(
     except InvalidSpecError as error:
         message = f"FeatureCompute {pipeline.features}: {error}"
         raise _RefusedError(Reason.TARGET_NOT_READY, message, stalled=False) from error
-    taken = tuple(output for output in plan.outputs if output.name in needed)
-    if not taken:
+    used = tuple(output for output in plan.outputs if output.name in needed)
+    if not used:
         raise _invalid(
-            f"no model takes a feature of {pipeline.features} ({', '.join(one.name for one in plan.outputs)}); they take "
-            f"{', '.join(sorted(needed))}: call the features so, or remove features"
+            f"no model takes a feature of {pipeline.features} ({', '.join(output.name for output in plan.outputs)}); they take "
+            f"{', '.join(sorted(needed))}: rename the features to match, or remove features"
         )
-    for output in taken:
+    for output in used:
         part, spec = needed[output.name]
         if not _fits(output, spec):
             raise _invalid(
@@ -279,7 +288,7 @@ def _features(
         headers={FEATURES_HEADER: str(features.key)},
         model=features.metadata.name,
         inputs=plan.inputs,
-        outputs=taken,
+        outputs=used,
         timeout_us=longest_us,
     )
 
@@ -287,28 +296,28 @@ def _features(
 def _client_inputs(
     needed: Mapping[str, tuple[str, TensorSpec]], features: Call | None
 ) -> tuple[TensorSpec, ...]:
-    """What clients send: the keys of the features, and what models take that no feature gives."""
-    given = {spec.name for spec in features.outputs} if features is not None else set[str]()
+    """Return the inputs that clients send: the keys of the features, and inputs that no feature provides."""
+    provided = {spec.name for spec in features.outputs} if features is not None else set[str]()
     inputs = {spec.name: spec for spec in features.inputs} if features is not None else {}
     for name, (part, spec) in needed.items():
-        if name in given:
+        if name in provided:
             continue
-        before = inputs.setdefault(name, spec)
-        if not _fits(before, spec):
+        first = inputs.setdefault(name, spec)
+        if not _fits(first, spec):
             raise _invalid(
-                f"input {name} is {_words(before)} for the features and {_words(spec)} for {part}: "
+                f"input {name} is {_words(first)} for the features and {_words(spec)} for {part}: "
                 "a request can carry only one"
             )
     return tuple(inputs.values())
 
 
 def _fits(one: TensorSpec, other: TensorSpec) -> bool:
-    """Whether a tensor of `one` can be handed over as `other`; a free dimension takes any length."""
+    """Return whether a tensor of spec `source` can be passed as `sink`; a free dimension takes any length."""
     if one.dtype != other.dtype or len(one.shape) != len(other.shape):
         return False
     return all(
-        length == wanted or -1 in (length, wanted)
-        for length, wanted in zip(one.shape, other.shape, strict=True)
+        length == other_length or -1 in (length, other_length)
+        for length, other_length in zip(one.shape, other.shape, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""The pods behind a ModelAccess's pipelines: what is to be there, what is to go, and what keeps them from answering."""
+"""Plan the pods behind a ModelAccess's pipelines: what to apply, what to delete, and why they do not answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,12 +30,12 @@ from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport
 
-_FAILING: Final = timedelta(seconds=15)
+_FAILURE_REQUEUE: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePods:
-    """What is there of one route's pipeline."""
+    """Observed pods of one route's pipeline."""
 
     pods: Sequence[PodView] = ()
     reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
@@ -46,21 +46,21 @@ class PipelinePods:
 
 @dataclass(frozen=True, slots=True)
 class PipelinesObserved:
-    """Everything that the pipelines of one ModelAccess are planned from."""
+    """Inputs of `plan_pipelines`."""
 
     pods: Mapping[str, PipelinePods] = field(default_factory=dict[str, PipelinePods])
-    """By route."""
+    """Observed pods by route."""
     callees: Callees = field(default_factory=Callees)
     children: Mapping[str, Sequence[Mapping[str, Any]]] = field(
         default_factory=dict[str, Sequence[Mapping[str, Any]]]
     )
-    """Every child of the ModelAccess, of whatever route, by kind."""
+    """Every child of the ModelAccess, of all routes, by kind."""
     gateway: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many pods a pipeline has."""
+    """Numbers of pods of a pipeline."""
 
     there: int
     ready: int
@@ -68,14 +68,14 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class PipelinesPlan:
-    """What the pipelines of one ModelAccess need, and what keeps them from it."""
+    """Needs of the pipelines of one ModelAccess, and what keeps them from answering."""
 
     apply: tuple[Manifest, ...] = ()
     delete: tuple[Deletion, ...] = ()
     verdict: Verdict | None = None
-    """None when every pipeline is as its spec asks."""
+    """None if every pipeline is as its spec asks."""
     ended: Verdict | None = None
-    """The first process of a pipeline that ended of late; `verdict` may name something worse."""
+    """The first exit of a pipeline's process lately; `verdict` may name a worse problem."""
     replicas: Mapping[str, Replicas] = field(default_factory=dict[str, Replicas])
     requeue_after: timedelta | None = None
 
@@ -83,24 +83,27 @@ class PipelinesPlan:
 def plan_pipelines(
     access: ModelAccess, observed: PipelinesObserved, settings: ServingSettings
 ) -> PipelinesPlan:
-    """The children of every pipeline of `access`; those of routes that are gone go.
+    """Return the children of every pipeline of `access`; delete those of removed routes.
 
-    A pipeline that cannot be compiled, since a model is not there or does not fit, leaves what runs as it is.
+    A pipeline that cannot be compiled, because a model is missing or does not fit, keeps what runs.
     """
     plans = [
         _plan_one(access, route, route.pipeline, observed, settings)
         for route in access.spec.routes
         if route.pipeline is not None
     ]
-    troubles = [plan.verdict for plan in plans if plan.verdict is not None]
-    waits = [plan.requeue_after for plan in plans if plan.requeue_after is not None]
+    problems = [plan.verdict for plan in plans if plan.verdict is not None]
+    delays = [plan.requeue_after for plan in plans if plan.requeue_after is not None]
     return PipelinesPlan(
         apply=tuple(manifest for plan in plans for manifest in plan.apply),
-        delete=(*(one for plan in plans for one in plan.delete), *_orphans(access, observed.children)),
-        verdict=next((one for one in troubles if one.stalled), troubles[0] if troubles else None),
+        delete=(
+            *(deletion for plan in plans for deletion in plan.delete),
+            *_orphans(access, observed.children),
+        ),
+        verdict=next((problem for problem in problems if problem.stalled), problems[0] if problems else None),
         ended=next((plan.ended for plan in plans if plan.ended is not None), None),
         replicas={route: count for plan in plans for route, count in plan.replicas.items()},
-        requeue_after=min(waits, default=None),
+        requeue_after=min(delays, default=None),
     )
 
 
@@ -111,44 +114,53 @@ def _plan_one(
     observed: PipelinesObserved,
     settings: ServingSettings,
 ) -> PipelinesPlan:
-    there = observed.pods.get(route.name, PipelinePods())
-    alive = [pod for pod in there.pods if not pod.terminating]
+    observed_pods = observed.pods.get(route.name, PipelinePods())
+    alive = [pod for pod in observed_pods.pods if not pod.terminating]
     replicas = {route.name: Replicas(len(alive), sum(pod.ready for pod in alive))}
     compiled = compile_pipeline(access, route, pipeline, observed.callees, observed.gateway)
     if isinstance(compiled, Refusal):
         return PipelinesPlan(verdict=compiled.verdict(), replicas=replicas)
     objects = pipeline_objects(access, route.name, pipeline, compiled, settings)
     selector = pipeline_selector(access, route.name)
-    pods = pods_verdict(there.pods, pipeline.replicas, template_digest(objects), selector, there.rooms)
-    ended = _ended(route, there)
-    verdict = there.refusal.verdict() if there.refusal is not None else _failing(there) or _worst(pods, ended)
+    pods = pods_verdict(
+        observed_pods.pods, pipeline.replicas, template_digest(objects), selector, observed_pods.rooms
+    )
+    exit_verdict = _ended(route, observed_pods)
+    verdict = (
+        observed_pods.refusal.verdict()
+        if observed_pods.refusal is not None
+        else _failing(observed_pods) or _worst(pods, exit_verdict)
+    )
     return PipelinesPlan(
         apply=objects,
-        delete=stale(there.config_maps, there.pods, pipeline_source(access, compiled)),
+        delete=stale(observed_pods.config_maps, observed_pods.pods, pipeline_source(access, compiled)),
         verdict=None if verdict.holds else _about(route, verdict),
-        ended=None if ended is None else _about(route, ended),
+        ended=None if exit_verdict is None else _about(route, exit_verdict),
         replicas=replicas,
-        requeue_after=_requeue(there, ended),
+        requeue_after=_requeue(observed_pods, exit_verdict),
     )
 
 
 def _requeue(there: PipelinePods, ended: Verdict | None) -> timedelta | None:
     if ended is not None:
         return runner_ends.LOOK_AGAIN
-    return _FAILING if there.refusal is not None else None
+    return _FAILURE_REQUEUE if there.refusal is not None else None
 
 
 def _ended(route: Route, there: PipelinePods) -> Verdict | None:
-    """What an agent says of a process that ended while it served, until its pod is ready again.
+    """Return the exit that an agent reports of a process that served, until its pod is ready again.
 
-    The report outlives the rest of the pod by some seconds, in which nothing is amiss any more.
+    The report lasts some seconds longer than the problem.
     """
     pods = [Replica(pod, there.reports.get(pod.uid)) for pod in _waiting(there)]
     return runner_verdict(pods, memory=f"spec.routes[{route.name}].pipeline.resources.memory")
 
 
 def _worst(pods: Verdict, ended: Verdict | None) -> Verdict:
-    """An end explains that pods are not ready, and nothing else: what keeps a pod from running lasts longer than its report."""
+    """Return the exit if it explains why pods are not ready, else the pods' verdict.
+
+    What keeps a pod from running at all lasts longer than the report of an exit.
+    """
     if pods.holds or pods.reason in PODS_IN_TROUBLE:
         return pods
     return ended or pods
@@ -159,7 +171,7 @@ def _waiting(there: PipelinePods) -> list[PodView]:
 
 
 def _failing(there: PipelinePods) -> Verdict | None:
-    """What an agent says that it cannot do, while its pod is not ready."""
+    """Return the failure that an agent reports while its pod is not ready."""
     reports = (there.reports[pod.uid] for pod in _waiting(there) if pod.uid in there.reports)
     failure = next((report.failure for report in reports if report.failure is not None), None)
     if failure is None:
@@ -176,8 +188,8 @@ def _about(route: Route, verdict: Verdict) -> Verdict:
 def _orphans(
     access: ModelAccess, children: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> tuple[Deletion, ...]:
-    """The children of pipelines whose routes are gone; what their pods still answer, they finish."""
-    wanted = {
+    """Return deletions of the children of removed routes; their pods finish the requests in flight."""
+    desired = {
         label_value(pipeline_name(access, route.name))
         for route in access.spec.routes
         if route.pipeline is not None
@@ -190,8 +202,8 @@ def _orphans(
         )
         for kind, bodies in children.items()
         for body in bodies
-        if (body["metadata"].get("labels") or {}).get(PIPELINE_LABEL) not in wanted
+        if (body["metadata"].get("labels") or {}).get(PIPELINE_LABEL) not in desired
         and any(
-            one.get("uid") == access.metadata.uid for one in body["metadata"].get("ownerReferences") or ()
+            owner.get("uid") == access.metadata.uid for owner in body["metadata"].get("ownerReferences") or ()
         )
     )

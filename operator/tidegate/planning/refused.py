@@ -1,4 +1,4 @@
-"""What is said about an object whose spec does not parse: nothing of it is acted on, what runs goes on."""
+"""Plan the status of an object whose spec does not parse: nothing else changes, and what runs keeps running."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,16 +11,19 @@ from tidegate.planning.serving_status import Verdict, standing
 
 
 def plan_refused(body: Mapping[str, Any], message: str, now: datetime) -> Plan:
-    """Ready=False and Stalled=True with `message`, which names the field; the rest of the status stays."""
+    """Return a plan with Ready=False and Stalled=True.
+
+    `message` names the field; the rest of the status stays.
+    """
     generation = body["metadata"].get("generation", 0)
-    before = body.get("status") or {}
-    conditions = before.get("conditions") or ()
+    previous = body.get("status") or {}
+    conditions = previous.get("conditions") or ()
     verdict = Verdict(False, Reason.INVALID_SPEC, message, stalled=True)
     status = {
-        **before,
+        **previous,
         "observedGeneration": generation,
         "conditions": merge(conditions, standing(verdict, generation), now),
     }
-    known = any(item.get("type") == "Ready" and item.get("message") == message for item in conditions)
-    events = () if known else (Event(EventType.WARNING, Reason.INVALID_SPEC.value, message),)
+    reported = any(item.get("type") == "Ready" and item.get("message") == message for item in conditions)
+    events = () if reported else (Event(EventType.WARNING, Reason.INVALID_SPEC.value, message),)
     return Plan(status=status, events=events)

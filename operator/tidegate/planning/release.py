@@ -1,7 +1,7 @@
-"""The release of a ModelAccess as a pure state machine: spec, status and measurements in, the next status out.
+"""Plan the release of a ModelAccess: a pure state machine from spec, status and measurements to the next status.
 
-Everything that it goes on from is in the status, so each pass could be the first of a new process.
-A pass that changes nothing gives the very status that it was given, and costs no write.
+All state is in the status, so each pass could be the first of a new process.
+A pass that changes nothing returns the status that it got, and costs no write.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from tidegate.planning.release_checks import Evidence, judge
 from tidegate.planning.sample import GatewayReading, Sample, Tally, bases_of, counted_since
 from tidegate.routing.release import release_key, release_status
 
-_LOOKS: Final = 10
-_OFTENEST: Final = timedelta(seconds=1)
-_SELDOMEST: Final = timedelta(seconds=10)
-_NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
+_PASSES_PER_INTERVAL: Final = 10
+_MIN_REQUEUE: Final = timedelta(seconds=1)
+_MAX_REQUEUE: Final = timedelta(seconds=10)
+_NO_RESULTS: Final[Mapping[str, float | None]] = MappingProxyType({})
 _UNDER_WAY: Final = frozenset({ReleasePhase.PROGRESSING, ReleasePhase.PAUSED})
-_ALL: Final = 100
+_FULL_WEIGHT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the gateways, and Prometheus for its queries, said just now. A query without a number has None.
+    """Measurements of the gateways, and results of Prometheus by query; a query without a number has None.
 
-    `pods` is how many of the target are ready; without one nothing passes.
+    `ready_pods` counts those of the target; without one no step passes.
     """
 
     gateways: Sequence[GatewayReading] = ()
     silent: Sequence[str] = ()
-    answers: Mapping[str, float | None] = field(default_factory=lambda: _NONE)
+    answers: Mapping[str, float | None] = field(default_factory=lambda: _NO_RESULTS)
     pods: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasePlan:
-    """How the release goes on; None as status: the spec asks for none."""
+    """Next state of a release; its status is None if the spec asks for no release."""
 
     status: ReleaseStatus | None
     events: tuple[Event, ...] = ()
@@ -66,19 +66,19 @@ NO_RELEASE: Final = ReleasePlan(None)
 
 
 def under_way(access: ModelAccess) -> bool:
-    """Whether the release has begun and not ended."""
+    """Return whether the release has begun and not ended."""
     status = release_status(access)
     return status is not None and status.phase in _UNDER_WAY
 
 
 def to_measure(access: ModelAccess) -> bool:
-    """Whether the release needs measurements now: it is under way, and no command comes first."""
+    """Return whether the release needs measurements now: it is in progress, and no command comes first."""
     status = release_status(access)
     return status is not None and under_way(access) and status.command == _said(access)
 
 
 def queries_due(access: ModelAccess, now: datetime) -> tuple[str, ...]:
-    """The queries that Prometheus is to be asked now: those of all checks, at the end of an interval."""
+    """Return the queries to send to Prometheus now: those of all checks, at the end of an interval."""
     release, status = access.spec.release, release_status(access)
     if release is None or status is None or not under_way(access) or now < _due(release, status):
         return ()
@@ -86,23 +86,25 @@ def queries_due(access: ModelAccess, now: datetime) -> tuple[str, ...]:
 
 
 def plan_release(access: ModelAccess, measured: Measured, now: datetime) -> ReleasePlan:
-    """The next status of the release that the spec asks for."""
+    """Return the next status of the release that the spec asks for."""
     release = access.spec.release
     if release is None or access.spec.released_route is None:
         return NO_RELEASE
     now = now.replace(microsecond=now.microsecond // 1000 * 1000)
     status = release_status(access)
-    said = _said(access)
+    command = _said(access)
     if status is None:
-        return _begin(access, release, said, now)
+        return _begin(access, release, command, now)
     status = status.model_copy(update={"key": release_key(access)})
-    pass_ = _Pass(release, status, said, now)
-    if said != status.command:
-        # Obeyed before anything is measured; each value is acted on once.
-        return pass_.obey() or ReleasePlan(pass_.noted(), look_again=_OFTENEST if under_way(access) else None)
+    release_pass = _Pass(release, status, command, now)
+    if command != status.command:
+        # Obey the command before measuring; act on each value once.
+        return release_pass.obey() or ReleasePlan(
+            release_pass.noted(), look_again=_MIN_REQUEUE if under_way(access) else None
+        )
     if status.phase not in _UNDER_WAY:
         return ReleasePlan(status)
-    return pass_.look(measured)
+    return release_pass.look(measured)
 
 
 def _said(access: ModelAccess) -> str:
@@ -110,7 +112,10 @@ def _said(access: ModelAccess) -> str:
 
 
 def _begin(access: ModelAccess, release: Release, said: str, now: datetime) -> ReleasePlan:
-    """The first step. A command that is there already was meant for an earlier release, but for pause, which is safe."""
+    """Return the first step.
+
+    A command that is there already was meant for an earlier release, except pause, which is safe.
+    """
     paused = said == ReleaseCommand.PAUSE
     status = ReleaseStatus(
         key=release_key(access),
@@ -126,12 +131,12 @@ def _begin(access: ModelAccess, release: Release, said: str, now: datetime) -> R
         checked=now,
     )
     event = Event(EventType.NORMAL, "ReleaseStarted", _told(release, status.message))
-    return ReleasePlan(status, (event,), _OFTENEST)
+    return ReleasePlan(status, (event,), _MIN_REQUEUE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One look at a release that has begun."""
+    """Pass over a release that has begun."""
 
     release: Release
     status: ReleaseStatus
@@ -139,10 +144,10 @@ class _Pass:
     now: datetime
 
     def obey(self) -> ReleasePlan | None:
-        """What the annotation changes, now that it is another one than was last seen; None: nothing."""
-        ongoing = self.status.phase in _UNDER_WAY
+        """Return what a changed annotation asks for; None if it changes nothing."""
+        in_progress = self.status.phase in _UNDER_WAY
         match self.said:
-            case ReleaseCommand.PROMOTE if ongoing:
+            case ReleaseCommand.PROMOTE if in_progress:
                 return self._end(ReleasePhase.PROMOTED, Reason.PROMOTED, "promoted by annotation")
             case ReleaseCommand.ABORT if self.status.phase is not ReleasePhase.ROLLED_BACK:
                 return self._end(ReleasePhase.ROLLED_BACK, Reason.ABORTED, "aborted by annotation")
@@ -158,7 +163,10 @@ class _Pass:
                 return None
 
     def _paused_by_annotation(self) -> bool:
-        """Only then does taking the annotation away say anything: what a check has stopped, a person resumes by name."""
+        """Return whether the annotation paused the release.
+
+        Only then does its removal resume the release: after a failed check a person must resume it explicitly.
+        """
         status = self.status
         return status.phase is ReleasePhase.PAUSED and (status.command, status.reason) == (
             ReleaseCommand.PAUSE,
@@ -166,35 +174,35 @@ class _Pass:
         )
 
     def noted(self) -> ReleaseStatus:
-        """The status as it is, with the annotation seen."""
+        """Return the present status with the annotation recorded."""
         return self._with(command=self.said)
 
     def look(self, measured: Measured) -> ReleasePlan:
-        """Judges what was measured, and moves on, holds or ends."""
+        """Judge the measurements, and continue, hold or end the release."""
         status = self.status
         fresh = counted_since(measured.gateways, status.gateways)
         sample = Sample(Tally.parse(status.target), Tally.parse(status.stable)) + fresh
-        due = self.now >= _due(self.release, status)
-        evidence = Evidence(sample, status.window, measured.answers, asked=due)
+        is_due = self.now >= _due(self.release, status)
+        evidence = Evidence(sample, status.window, measured.answers, asked=is_due)
         checks = judge(self.release.checks, evidence, status.checks)
         failed = [check for check in checks if check.verdict is CheckVerdict.FAILED]
         if failed and status.reason != Reason.CHECK_FAILED:
             return self._fail(failed, checks)
-        if not due:
+        if not is_due:
             return ReleasePlan(self._joined(measured), look_again=self._next_look(status))
-        held = self._why_held(measured, checks)
-        if held is None and status.phase is ReleasePhase.PROGRESSING:
+        hold_reason = self._why_held(measured, checks)
+        if hold_reason is None and status.phase is ReleasePhase.PROGRESSING:
             return self._pass(checks, measured)
-        if held is None or status.phase is ReleasePhase.PAUSED:
-            held = status.reason, status.message
-        return self._hold(held, checks, sample, measured)
+        if hold_reason is None or status.phase is ReleasePhase.PAUSED:
+            hold_reason = status.reason, status.message
+        return self._hold(hold_reason, checks, sample, measured)
 
     def _why_held(self, measured: Measured, checks: Sequence[CheckStatus]) -> tuple[str, str] | None:
-        """Why the step stands, as reason and message; None when all checks pass."""
+        """Return why the step does not continue, as reason and message; None if all checks pass."""
         if not measured.pods:
             return Reason.TARGET_NOT_READY, f"Inference {self.release.target} has no ready endpoint"
         if measured.silent:
-            message = f"gateway {min(measured.silent)} does not tell its counters"
+            message = f"gateway {min(measured.silent)} does not return its counters"
             return Reason.WAITING_FOR_MEASUREMENTS, message
         if not measured.gateways:
             return Reason.WAITING_FOR_MEASUREMENTS, "no gateway is ready, so nothing is measured"
@@ -211,7 +219,7 @@ class _Pass:
         return ReleasePlan(status, (event,), self._next_look(status))
 
     def _pass(self, checks: tuple[CheckStatus, ...], measured: Measured) -> ReleasePlan:
-        """All checks passed at the end of an interval."""
+        """Start the next step, or promote after the last one: all checks passed at the end of an interval."""
         if self.status.step >= len(self.release.steps):
             return self._end(ReleasePhase.PROMOTED, Reason.PROMOTED, "every step passed", checks)
         return self._step(self.status.step + 1, "ReleaseStep", checks, measured)
@@ -219,19 +227,19 @@ class _Pass:
     def _hold(
         self, why: tuple[str, str], checks: tuple[CheckStatus, ...], sample: Sample, measured: Measured
     ) -> ReleasePlan:
-        """Another interval with the same weight: a sample that is large enough is done with, any other put by."""
+        """Keep the weight for another interval; begin a new sample if this one is large enough, else save it."""
         reason, message = why
         status = self._with(reason=reason, message=message)
         if self._enough(checks):
             status = self._another_window(status, checks, measured)
         else:
-            put_by: dict[str, object] = {
+            saved: dict[str, object] = {
                 "checks": checks,
                 "target": sample.target.render(),
                 "stable": sample.stable.render(),
                 "gateways": self._bases(measured),
             }
-            status = status.model_copy(update=put_by)
+            status = status.model_copy(update=saved)
             if _same_but_for_age(status, self.status):
                 status = self.status
             else:
@@ -239,7 +247,10 @@ class _Pass:
         return ReleasePlan(status, look_again=self._next_look(status))
 
     def _enough(self, checks: Sequence[CheckStatus]) -> bool:
-        """Whether every check that counts requests passes; what is counted from now on is judged by itself."""
+        """Return whether every check that counts requests passes.
+
+        Then a new sample begins, which is judged by itself.
+        """
         counting = {check.title for check in self.release.checks if check.metric is not None}
         return bool(counting) and all(
             check.verdict is CheckVerdict.PASSING for check in checks if check.check in counting
@@ -263,11 +274,14 @@ class _Pass:
             message=message,
         )
         status = self._another_window(status, checks, measured or Measured())
-        told = Event(EventType.NORMAL, event, _told(self.release, message))
-        return ReleasePlan(status, (told,), self._next_look(status))
+        step_event = Event(EventType.NORMAL, event, _told(self.release, message))
+        return ReleasePlan(status, (step_event,), self._next_look(status))
 
     def _turn(self, phase: ReleasePhase, reason: Reason, event: str) -> ReleasePlan:
-        """Pauses, or goes on; then what a person may have looked at and found harmless no longer counts."""
+        """Pause or resume the release.
+
+        Resuming begins a new sample: what a person saw during the pause, and found harmless, does not count.
+        """
         message = (
             f"step {self.status.step} of {len(self.release.steps)}: "
             f"{self.release.target} takes {self.status.weight} %"
@@ -275,8 +289,8 @@ class _Pass:
         status = self._with(phase=phase, reason=reason, message=message)
         if phase is ReleasePhase.PROGRESSING:
             status = self._another_window(status, self.status.checks, Measured())
-        told = Event(EventType.NORMAL, event, _told(self.release, message))
-        return ReleasePlan(status, (told,), _OFTENEST)
+        phase_event = Event(EventType.NORMAL, event, _told(self.release, message))
+        return ReleasePlan(status, (phase_event,), _MIN_REQUEUE)
 
     def _end(
         self,
@@ -288,7 +302,7 @@ class _Pass:
         promoted = phase is ReleasePhase.PROMOTED
         status = self._with(
             phase=phase,
-            weight=_ALL if promoted else 0,
+            weight=_FULL_WEIGHT if promoted else 0,
             since=self.now,
             reason=reason,
             message=message,
@@ -298,18 +312,18 @@ class _Pass:
             stable="",
             gateways=(),
         )
-        at = f"at step {self.status.step} of {len(self.release.steps)} ({self.status.weight} %)"
+        position = f"at step {self.status.step} of {len(self.release.steps)} ({self.status.weight} %)"
         event = Event(
             EventType.NORMAL if promoted else EventType.WARNING,
             "ReleasePromoted" if promoted else "ReleaseRolledBack",
-            _told(self.release, f"{at}: {message}"),
+            _told(self.release, f"{position}: {message}"),
         )
         return ReleasePlan(status, (event,))
 
     def _another_window(
         self, status: ReleaseStatus, checks: tuple[CheckStatus, ...], measured: Measured
     ) -> ReleaseStatus:
-        """The next sample begins, and is judged by itself: a long good past excuses nothing."""
+        """Begin the next sample, which is judged by itself: a long good past must not outweigh new failures."""
         return status.model_copy(
             update={
                 "checks": checks,
@@ -323,15 +337,15 @@ class _Pass:
         )
 
     def _joined(self, measured: Measured) -> ReleaseStatus:
-        """The status as it is, but for gateways that came or went."""
-        before = {base.gateway: base for base in self.status.gateways}
-        new = bases_of(reading for reading in measured.gateways if reading.gateway not in before)
-        there = {reading.gateway for reading in measured.gateways} | set(measured.silent)
-        kept = tuple(base for name, base in before.items() if name in there)
-        if len(kept) == len(before) and not (new and len(before) < MAX_GATEWAYS):
+        """Return the present status, updated only for gateways that came or went."""
+        bases = {base.gateway: base for base in self.status.gateways}
+        new = bases_of(reading for reading in measured.gateways if reading.gateway not in bases)
+        present = {reading.gateway for reading in measured.gateways} | set(measured.silent)
+        retained = tuple(base for name, base in bases.items() if name in present)
+        if len(retained) == len(bases) and not (new and len(bases) < MAX_GATEWAYS):
             return self.status
-        room = MAX_GATEWAYS - len(kept)
-        return self._with(gateways=tuple(sorted((*kept, *new[:room]), key=lambda base: base.gateway)))
+        room = MAX_GATEWAYS - len(retained)
+        return self._with(gateways=tuple(sorted((*retained, *new[:room]), key=lambda base: base.gateway)))
 
     def _bases(self, measured: Measured) -> tuple[GatewayCounts, ...]:
         silent = [base for base in self.status.gateways if base.gateway in measured.silent]
@@ -341,13 +355,13 @@ class _Pass:
         return self.status.model_copy(update={"command": self.said, **fields})
 
     def _next_look(self, status: ReleaseStatus) -> timedelta:
-        """About ten looks in each interval, the last of them at its end."""
+        """Return the delay to the next pass: about ten in each interval, the last of them at its end."""
         interval = parse_duration(self.release.interval)
-        pause = min(max(interval / _LOOKS, _OFTENEST), _SELDOMEST)
-        left = _due(self.release, status) - self.now
-        if left <= timedelta(0):
-            return pause
-        return max(min(pause, left), timedelta(milliseconds=50))
+        delay = min(max(interval / _PASSES_PER_INTERVAL, _MIN_REQUEUE), _MAX_REQUEUE)
+        remaining = _due(self.release, status) - self.now
+        if remaining <= timedelta(0):
+            return delay
+        return max(min(delay, remaining), timedelta(milliseconds=50))
 
 
 def _due(release: Release, status: ReleaseStatus) -> datetime:
@@ -367,7 +381,7 @@ def _why_not_passing(checks: Sequence[CheckStatus]) -> tuple[str, str] | None:
 
 
 def _same_but_for_age(one: ReleaseStatus, other: ReleaseStatus) -> bool:
-    """Whether they say the same; how long the gateways run is no news."""
+    """Return whether two statuses are equal but for the uptime of the gateways."""
     ageless = [
         status.model_copy(
             update={"gateways": tuple(base.model_copy(update={"uptime": 0}) for base in status.gateways)}

@@ -1,4 +1,4 @@
-"""What each check of a release says of a sample: too little, passing, undecided, or failed beyond chance."""
+"""Judge a sample by each check of a release: too few requests, passing, undecided, or failed beyond chance."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from tidegate.planning.sample import Sample, Tally
 from tidegate.planning.sequential import share_bounds, spent
 
 FALSE_ALARM: Final = 0.001
-"""The probability that a release of a target which keeps every limit fails by chance, all looks, steps and checks together."""
+"""Probability that a release whose target keeps every limit fails by chance.
+
+It covers all passes, steps and checks together.
+"""
 
 _TAIL: Final = 0.01
-"""What may be above a 99th percentile."""
+"""The share of requests that may be slower than the 99th percentile."""
 _BINS: Final = 400
-"""More than the bins between 0 ms and an hour: the bound is one of them, and found in the same data that it judges."""
+"""More than the bins between 0 ms and an hour.
+
+The bound is one of them, and is chosen from the same data that it judges, so the test corrects for all of them.
+"""
 _RULE_OF_THREE: Final = 3
 _LATENCY_REQUESTS: Final = 300
 _MAX_MESSAGE: Final = 1_000
@@ -25,22 +31,28 @@ _MAX_MESSAGE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the checks look at; `window` counts the samples of the release, `answers` are those of Prometheus, by query."""
+    """Inputs of the checks.
+
+    `window` counts the samples of the release; `query_results` are those of Prometheus, by query.
+    """
 
     sample: Sample
     window: int
     answers: Mapping[str, float | None]
     asked: bool
-    """Whether Prometheus was asked; else its checks have nothing to say yet."""
+    """Whether Prometheus was queried; else its checks wait."""
 
 
 def judge(
     checks: Sequence[ReleaseCheck], evidence: Evidence, before: Sequence[CheckStatus]
 ) -> tuple[CheckStatus, ...]:
-    """What every check says; `before` is what they said last, for limits that outlive the traffic they came from."""
+    """Return the status of every check.
+
+    `previous` are the last statuses: a latency limit outlives the stable traffic that it was computed from.
+    """
     alpha = spent(FALSE_ALARM, evidence.window) / len(checks)
-    said = {status.check: status for status in before}
-    return tuple(_judge(check, evidence, alpha, said.get(check.title)) for check in checks)
+    previous_by_check = {status.check: status for status in before}
+    return tuple(_judge(check, evidence, alpha, previous_by_check.get(check.title)) for check in checks)
 
 
 def _judge(check: ReleaseCheck, evidence: Evidence, alpha: float, before: CheckStatus | None) -> CheckStatus:
@@ -56,49 +68,55 @@ def _judge(check: ReleaseCheck, evidence: Evidence, alpha: float, before: CheckS
 def _error_rate(check: ReleaseCheck, sample: Sample, alpha: float) -> CheckStatus:
     limit = float(check.max or "0")
     target, stable = sample.target, sample.stable
-    least = check.min_requests or ceil(_RULE_OF_THREE / limit)
-    # What clients do wrong, and an outage behind all models, fails on both sides.
+    min_requests = check.min_requests or ceil(_RULE_OF_THREE / limit)
+    # Errors of clients, and an outage behind all models, show on both sides.
     common = share_bounds(stable.failures, stable.requests, alpha / 2).high if stable.failures else 0.0
     bounds = share_bounds(target.failures, target.requests, alpha / 2)
-    seen = f"{target.failures} of {target.requests} requests failed, the limit is {check.max}"
+    summary = f"{target.failures} of {target.requests} requests failed, the limit is {check.max}"
     if stable.failures:
-        seen += f"; of the stable targets {stable.failures} of {stable.requests}"
+        summary += f"; of the stable targets {stable.failures} of {stable.requests}"
     if bounds.low > max(limit, common):
         return _says(
-            check, CheckVerdict.FAILED, f"{seen}; at least {bounds.low:.2%} fail, and that is no chance"
+            check, CheckVerdict.FAILED, f"{summary}; at least {bounds.low:.2%} fail, which is beyond chance"
         )
-    if target.requests < least:
-        return _says(check, CheckVerdict.WAITING, f"{seen}; it takes {least} requests to pass")
+    if target.requests < min_requests:
+        return _says(check, CheckVerdict.WAITING, f"{summary}; it takes {min_requests} requests to pass")
     if target.failures <= limit * target.requests:
-        return _says(check, CheckVerdict.PASSING, seen)
-    return _says(check, CheckVerdict.UNDECIDED, f"{seen}; that may still be chance, or as bad elsewhere")
+        return _says(check, CheckVerdict.PASSING, summary)
+    return _says(check, CheckVerdict.UNDECIDED, f"{summary}; that may still be chance, or as bad elsewhere")
 
 
 def _latency(check: ReleaseCheck, sample: Sample, alpha: float, before: CheckStatus | None) -> CheckStatus:
     ratio = float(check.max_ratio_to_stable or "1")
     target, stable = sample.target, sample.stable
-    least = check.min_requests or _LATENCY_REQUESTS
-    each = alpha / 2 / _BINS
-    # When the target takes everything there is nothing to compare with any more; what held a step before still does.
+    min_requests = check.min_requests or _LATENCY_REQUESTS
+    bin_alpha = alpha / 2 / _BINS
+    # Once the target takes all traffic there is nothing to compare with: keep the bound of the previous step.
     remembered = before.bound_ms if before is not None else None
-    bound = _bound(_percentile(stable), ratio) if stable.timed >= least else remembered
+    bound = _bound(_percentile(stable), ratio) if stable.timed >= min_requests else remembered
     if bound is None:
-        message = f"the stable targets answered {stable.timed} requests; it takes {least} to compare with"
+        message = (
+            f"the stable targets answered {stable.timed} requests; it takes {min_requests} to compare with"
+        )
         return _says(check, CheckVerdict.WAITING, message)
-    certain = _bound(_certain_percentile(stable, each), ratio) if stable.timed >= least else remembered
+    upper_bound = (
+        _bound(_certain_percentile(stable, bin_alpha), ratio) if stable.timed >= min_requests else remembered
+    )
     slow = target.slower_than(bound)
-    seen = f"p99 is {_text(_percentile(target))} over {target.timed} requests, the limit is {bound} ms"
-    if certain is not None:
-        beyond = target.slower_than(max(certain, bound))
-        if share_bounds(beyond, target.timed, each).low > _TAIL:
-            message = f"{seen}; {beyond} were above it, and that is no chance"
+    summary = f"p99 is {_text(_percentile(target))} over {target.timed} requests, the limit is {bound} ms"
+    if upper_bound is not None:
+        beyond = target.slower_than(max(upper_bound, bound))
+        if share_bounds(beyond, target.timed, bin_alpha).low > _TAIL:
+            message = f"{summary}; {beyond} were above it, which is beyond chance"
             return _says(check, CheckVerdict.FAILED, message, bound)
-    if target.timed < least:
-        return _says(check, CheckVerdict.WAITING, f"{seen}; it takes {least} requests to pass", bound)
+    if target.timed < min_requests:
+        return _says(
+            check, CheckVerdict.WAITING, f"{summary}; it takes {min_requests} requests to pass", bound
+        )
     if slow <= _TAIL * target.timed:
-        return _says(check, CheckVerdict.PASSING, seen, bound)
+        return _says(check, CheckVerdict.PASSING, summary, bound)
     return _says(
-        check, CheckVerdict.UNDECIDED, f"{seen}; {slow} were above it, which may still be chance", bound
+        check, CheckVerdict.UNDECIDED, f"{summary}; {slow} were above it, which may still be chance", bound
     )
 
 
@@ -107,7 +125,10 @@ def _text(milliseconds: int | None) -> str:
 
 
 def _bound(percentile: int | None, ratio: float) -> int | None:
-    """The longest time within `ratio`, in the favour of the target: the percentile is anywhere in its bin."""
+    """Return the longest time within `ratio` of a percentile, in milliseconds; None without a percentile.
+
+    It favours the target: the percentile may be anywhere in its bin.
+    """
     if percentile is None:
         return None
     width = int(10 ** max(0, len(str(percentile)) - 2))
@@ -115,31 +136,31 @@ def _bound(percentile: int | None, ratio: float) -> int | None:
 
 
 def _certain_percentile(tally: Tally, alpha: float) -> int | None:
-    """A time that the true 99th percentile does not exceed."""
+    """Return a time that the true 99th percentile does not exceed, but for probability `alpha`."""
     return _first(tally, lambda slower: share_bounds(slower, tally.timed, alpha).high <= _TAIL)
 
 
 def _percentile(tally: Tally) -> int | None:
-    """The 99th percentile of what was seen."""
+    """Return the observed 99th percentile."""
     return _first(tally, lambda slower: slower <= _TAIL * tally.timed)
 
 
 def _first(tally: Tally, few_enough: Callable[[int], bool]) -> int | None:
-    """The first time that so few exceed; None when there is none."""
+    """Return the first time for which `few_enough` accepts the number of slower requests; None if none."""
     slower = tally.timed
-    for at in sorted(tally.times):
-        slower -= tally.times[at]
+    for time_ms in sorted(tally.times):
+        slower -= tally.times[time_ms]
         if few_enough(slower):
-            return at
+            return time_ms
     return None
 
 
 def _query(check: ReleaseCheck, evidence: Evidence, before: CheckStatus | None) -> CheckStatus:
     if not evidence.asked:
-        return before or _says(check, CheckVerdict.WAITING, "asked at the end of the interval")
+        return before or _says(check, CheckVerdict.WAITING, "queried at the end of the interval")
     value = evidence.answers.get(check.prometheus or "")
     if value is None or not isfinite(value):
-        return _says(check, CheckVerdict.WAITING, "Prometheus gives no value for it")
+        return _says(check, CheckVerdict.WAITING, "Prometheus returns no value for the query")
     verdict = CheckVerdict.PASSING if value <= float(check.max or "0") else CheckVerdict.FAILED
     return _says(check, verdict, f"it is {value:g}, the limit is {check.max}")
 

@@ -1,4 +1,4 @@
-"""What gateways counted of the two sides of a release, and how counters that restart become one sample."""
+"""Count requests of both sides of a release, and combine counters of gateways that restart into one sample."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from tidegate.api.release import MAX_GATEWAYS, GatewayCounts
 
 _NO_TIMES: Final[Mapping[int, int]] = MappingProxyType({})
 NOT_AT_ONCE: Final = 8
-"""So far apart may counters be that belong together: a page is not written at one instant."""
+"""Counters of one page may differ by this much, because a gateway does not write them at one instant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Requests, those that failed, how many took how many milliseconds (the lower edges of Envoy's own bins), and how many got no answer in time."""
+    """Counts of requests: all, failed, by latency, and without an answer in time.
+
+    `times` has the number of requests by milliseconds, the lower edges of Envoy's own bins.
+    """
 
     requests: int = 0
     failures: int = 0
@@ -25,7 +28,10 @@ class Tally:
     unanswered: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        times = {at: self.times.get(at, 0) + other.times.get(at, 0) for at in self.times.keys() | other.times}
+        times = {
+            time_ms: self.times.get(time_ms, 0) + other.times.get(time_ms, 0)
+            for time_ms in self.times.keys() | other.times
+        }
         return Tally(
             self.requests + other.requests,
             self.failures + other.failures,
@@ -34,45 +40,45 @@ class Tally:
         )
 
     def since(self, base: Tally) -> Tally:
-        """What came after `base`; all of it when the counters cannot go on from there, since then they began anew."""
+        """Return what came after `base`; all of it if the counters were reset in between."""
         requests, failures = self.requests - base.requests, self.failures - base.failures
         unanswered = self.unanswered - base.unanswered
         if min(requests, failures, unanswered, requests - failures) < -NOT_AT_ONCE:
             return self
-        if any(self.times.get(at, 0) < count for at, count in base.times.items()):
+        if any(self.times.get(time_ms, 0) < count for time_ms, count in base.times.items()):
             return self
-        times = {at: count - base.times.get(at, 0) for at, count in self.times.items()}
+        times = {time_ms: count - base.times.get(time_ms, 0) for time_ms, count in self.times.items()}
         return Tally(
             max(requests, 0),
             max(min(requests, failures), 0),
-            {at: count for at, count in times.items() if count},
+            {time_ms: count for time_ms, count in times.items() if count},
             max(unanswered, 0),
         )
 
     @property
     def timed(self) -> int:
-        """How many requests it is known of whether they were answered within a time."""
+        """Return the number of requests with a known latency; those without an answer count as slow."""
         return sum(self.times.values()) + self.unanswered
 
     def slower_than(self, milliseconds: float) -> int:
-        """How many took longer; those without an answer did, whatever the time."""
-        return sum(count for at, count in self.times.items() if at > milliseconds) + self.unanswered
+        """Return how many took longer than this; those without an answer always do."""
+        return sum(count for time_ms, count in self.times.items() if time_ms > milliseconds) + self.unanswered
 
     def render(self) -> str:
-        """In short, for the status: `requests failures time:count,… unanswered`."""
-        times = ",".join(f"{at}:{count}" for at, count in sorted(self.times.items()))
+        """Format it for the status: `requests failures time:count,… unanswered`."""
+        times = ",".join(f"{time_ms}:{count}" for time_ms, count in sorted(self.times.items()))
         if self.unanswered:
             return f"{self.requests} {self.failures} {times or '-'} {self.unanswered}"
         return f"{self.requests} {self.failures} {times}".rstrip()
 
     @classmethod
     def parse(cls, text: str) -> Tally:
-        """Reads what `render` wrote; anything else is an empty tally, as if nothing had been counted yet."""
+        """Parse the result of `render`; return an empty tally for any other text, as if nothing was counted yet."""
         try:
-            requests, failures, *rest = text.split(" ")
-            times, unanswered = (*rest, *("-", "0")[len(rest) :])
+            requests, failures, *fields = text.split(" ")
+            times, unanswered = (*fields, *("-", "0")[len(fields) :])
             pairs = (pair.split(":") for pair in times.split(",")) if times != "-" else ()
-            counts = {int(at): int(count) for at, count in pairs}
+            counts = {int(time_ms): int(count) for time_ms, count in pairs}
             return cls(int(requests), int(failures), counts, int(unanswered))
         except ValueError:
             return cls()
@@ -80,7 +86,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class GatewayReading:
-    """What one gateway has counted since it started `age` ago, for one release."""
+    """Counts of one gateway for one release since it started `age` ago."""
 
     gateway: str
     age: timedelta
@@ -90,7 +96,7 @@ class GatewayReading:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Both sides of a release, over the same time."""
+    """Counts of both sides of a release over the same time."""
 
     target: Tally = Tally()
     stable: Tally = Tally()
@@ -100,22 +106,22 @@ class Sample:
 
 
 def counted_since(readings: Iterable[GatewayReading], bases: Sequence[GatewayCounts]) -> Sample:
-    """What the gateways counted since `bases`; one without a base counts from now on."""
-    known = {base.gateway: base for base in bases}
-    total = Sample()
+    """Return what the gateways counted since `bases`; a gateway without a base counts from now on."""
+    base_by_gateway = {base.gateway: base for base in bases}
+    sample = Sample()
     for reading in readings:
-        base = known.get(reading.gateway)
+        base = base_by_gateway.get(reading.gateway)
         if base is not None:
-            total += _since(reading, base)
-    return total
+            sample += _since(reading, base)
+    return sample
 
 
 def bases_of(
     readings: Iterable[GatewayReading], before: Iterable[GatewayCounts] = ()
 ) -> tuple[GatewayCounts, ...]:
-    """Where to count from, from now on; `before` is kept of gateways that say nothing, for when they speak again.
+    """Return the counts from which the next sample is measured; silent gateways keep their `previous` base.
 
-    Gateways beyond the number that the status takes are not counted.
+    Gateways beyond the number that the status can hold are not counted.
     """
     fresh = [
         GatewayCounts(
@@ -126,13 +132,13 @@ def bases_of(
         )
         for reading in readings
     ]
-    said = {base.gateway for base in fresh}
-    silent = (base for base in before if base.gateway not in said)
+    gateways = {base.gateway for base in fresh}
+    silent = (base for base in before if base.gateway not in gateways)
     return tuple(sorted((*fresh, *silent), key=lambda base: base.gateway)[:MAX_GATEWAYS])
 
 
 def _since(reading: GatewayReading, base: GatewayCounts) -> Sample:
-    # Ages are compared and no times of day: nobody's clock is trusted.
+    # Compare ages, not times of day: clocks may differ.
     if reading.age.total_seconds() < base.uptime:
         return Sample(reading.target, reading.stable)
     return Sample(

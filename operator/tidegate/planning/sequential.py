@@ -1,9 +1,9 @@
-"""What a count of failures says about their true share, however often one looks: chance alone seldom fools it, even once.
+"""Bound the true share of failures by their count, with bounds that stay valid however often they are computed.
 
-A test that is made for one look is fooled sooner or later by somebody who looks every few seconds and stops at the first alarm.
-Here the whole sequence of looks shares one probability of error.
+A test for a single evaluation gives a false alarm sooner or later if it runs every few seconds and stops at the first alarm.
+Here the whole sequence of evaluations shares one probability of error.
 
-For independent requests that fail with probability p, the likelihood of what was seen, averaged over a Beta(a, b), relative to that under p is
+For independent requests that fail with probability p, the likelihood of the observation, averaged over a Beta(a, b), relative to its likelihood under p, is
 
     M(p) = B(a + failures, b + successes) / (B(a, b) p^failures (1 - p)^successes)
 
@@ -27,14 +27,17 @@ _HALVINGS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between these the true share lies."""
+    """Interval that contains the true share."""
 
     low: float
     high: float
 
 
 def share_bounds(failures: int, requests: int, alpha: float) -> Bounds:
-    """The bounds of the share after so many `failures` in `requests`; over all looks together they are wrong with probability `alpha` at most."""
+    """Return the bounds of the share after so many `failures` in `requests`.
+
+    Over all evaluations together they are wrong with probability `alpha` at most.
+    """
     if requests <= 0:
         return Bounds(0.0, 1.0)
     failures = min(max(failures, 0), requests)
@@ -42,21 +45,27 @@ def share_bounds(failures: int, requests: int, alpha: float) -> Bounds:
     constant = _log_beta(_A + failures, _B + successes) - _log_beta(_A, _B) + log(alpha)
     observed = failures / requests
 
-    def rejected(share: float) -> bool:
+    def is_rejected(share: float) -> bool:
         return constant - _log_likelihood(failures, successes, share) >= 0
 
-    low = 0.0 if failures == 0 else _edge(rejected_at=0.0, kept=observed, rejected=rejected)
-    high = 1.0 if successes == 0 else _edge(rejected_at=1.0, kept=observed, rejected=rejected)
+    low = 0.0 if failures == 0 else _edge(rejected_at=0.0, kept=observed, rejected=is_rejected)
+    high = 1.0 if successes == 0 else _edge(rejected_at=1.0, kept=observed, rejected=is_rejected)
     return Bounds(low, high)
 
 
 def spent(alpha: float, number: int) -> float:
-    """What the test number `number` (from 1) of an endless row may use up of `alpha`, so that all of them keep it: 6 / (pi n)^2."""
+    """Return the part of `alpha` for test `test_number`, from 1, of an endless series that together keeps `alpha`.
+
+    It is 6 / (pi n)^2, whose sum over all n is 1.
+    """
     return alpha * 6 / (pi * number) ** 2
 
 
 def _edge(*, rejected_at: float, kept: float, rejected: Callable[[float], bool]) -> float:
-    """Where between the two the shares begin to be rejected; on the rejected side, so that rounding widens the bounds."""
+    """Return where between the two the shares begin to be rejected, by bisection.
+
+    The result is on the rejected side, so that rounding widens the bounds.
+    """
     outside, inside = rejected_at, kept
     for _ in range(_HALVINGS):
         middle = (outside + inside) / 2
