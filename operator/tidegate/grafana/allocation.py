@@ -1,4 +1,4 @@
-"""The allocator: what it decides, how long it takes, and what moving costs."""
+"""The dashboard of the allocator: its decisions, its speed, and how fast compute moves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POOL: Final = 'pool=~"$pool"'
 
 
 def _p50_and_p99(metric: str) -> tuple[Query, ...]:
-    """Of a histogram of each pool's."""
+    """Return queries for the median and the p99 of a histogram, by pool."""
     return tuple(
         Query(quantile(share, metric, by="pool", matchers=_POOL), f"{{{{pool}}}} p{share * 100:.0f}")
         for share in (0.5, 0.99)
@@ -31,7 +31,7 @@ def _p50_and_p99(metric: str) -> tuple[Query, ...]:
 ALLOCATION: Final = Dashboard(
     uid="tidegate-allocation",
     title="Tidegate / Allocation",
-    description="What the allocator decides about slices, how long it takes, and how soon compute has moved.",
+    description="The allocator's decisions about slices, how long they take, and how soon the slices have moved.",
     variables=(POOL, NAMESPACE, INFERENCE),
     rows=(
         Row(
@@ -39,13 +39,13 @@ ALLOCATION: Final = Dashboard(
             (
                 Panel(
                     title="Demand by Inference",
-                    description="Requests per second that clients send: what the allocator plans for.",
+                    description="Requests per second that clients send. The allocator plans for this demand.",
                     queries=(Query(OFFERED, "{{namespace}}/{{inference}}"),),
                     unit=Unit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
-                    title="Replicas wanted by Inference",
-                    description="With spec.scaling, what was decided. Between this and those ready lies the time that a move takes.",
+                    title="Desired replicas by Inference",
+                    description="With spec.scaling, the replicas that the allocator decided. Ready replicas follow after the time that a move takes.",
                     queries=(
                         Query(
                             replicas("wanted"),
@@ -55,8 +55,8 @@ ALLOCATION: Final = Dashboard(
                     stacked=True,
                 ),
                 Panel(
-                    title="Replicas ready by Inference",
-                    description="Pods that answer.",
+                    title="Ready replicas by Inference",
+                    description="Pods that serve requests.",
                     queries=(
                         Query(
                             replicas("ready"),
@@ -72,7 +72,7 @@ ALLOCATION: Final = Dashboard(
             (
                 Panel(
                     title="Decisions",
-                    description="AllocationDecisions written, by mode; one is written when something is to change.",
+                    description="AllocationDecisions written, by mode. The allocator writes one only when an assignment changes.",
                     queries=(
                         Query(
                             f"sum by (pool, mode) (increase({of_pools('tidegate_allocator_decisions_total')}[{RATE}]))",
@@ -82,7 +82,7 @@ ALLOCATION: Final = Dashboard(
                 ),
                 Panel(
                     title="Slices moved",
-                    description="By tier, given and taken. Of mode RecommendOnly, what would have moved.",
+                    description="Slices that tiers gave and took. In mode RecommendOnly, slices that would have moved.",
                     queries=(
                         Query(
                             f"sum by (pool, tier, direction, mode) (increase({of_pools('tidegate_allocator_moved_slices_total')}[{RATE}]))",
@@ -92,7 +92,7 @@ ALLOCATION: Final = Dashboard(
                 ),
                 Panel(
                     title="Time to reclaim, p90",
-                    description="From a decision until the pods that gave their slices were gone.",
+                    description="From a decision until the pods that had to free slices have ended.",
                     queries=(
                         Query(
                             or_none(quantile(0.9, "tidegate_allocator_reclaim_seconds", by="tier")),
@@ -103,14 +103,14 @@ ALLOCATION: Final = Dashboard(
                 ),
                 Panel(
                     title="Overrides in force",
-                    description="Decisions of people over the allocator's. `kubectl get computeoverrides` says whose and until when.",
+                    description="ComputeOverrides in effect. `kubectl get computeoverrides` shows their authors and expiry.",
                     queries=(
                         Query(f"max by (pool) ({of_pools('tidegate_allocator_overrides')})", "{{pool}}"),
                     ),
                 ),
                 Panel(
-                    title="Capacity as production shows it",
-                    description="What an Inference is planned to serve by what it does, against its spec.capacity: far from 1, measure again.",
+                    title="Measured capacity factor",
+                    description="Capacity that the allocator measured in production, relative to spec.capacity. If it is far from 1, measure the capacity again.",
                     queries=(
                         Query(
                             f"max by (pool, inference) ({of_pools('tidegate_allocator_capacity_factor')})",
@@ -124,8 +124,8 @@ ALLOCATION: Final = Dashboard(
             "The solver",
             (
                 Panel(
-                    title="Since a pool was decided about",
-                    description="It stays below a few times spec.policy.interval; beyond, nobody decides.",
+                    title="Time since the last decision",
+                    description="Normally less than a few intervals (spec.policy.interval). If it keeps growing, the allocator does not run.",
                     queries=(
                         Query(
                             f"time() - max by (pool) ({of_pools('tidegate_allocator_decided_timestamp_seconds')})",
@@ -141,7 +141,7 @@ ALLOCATION: Final = Dashboard(
                 ),
                 Panel(
                     title="Age of the signals",
-                    description="Since figures of demand last came whole. Old ones are held, and nothing is taken away by them.",
+                    description="Time since the last complete signals. With stale signals the allocator keeps the last demand and scales no Inference down.",
                     queries=(
                         Query(
                             f"time() - max by (pool) ({of_pools('tidegate_allocator_signals_timestamp_seconds')} > 0)",
@@ -153,19 +153,19 @@ ALLOCATION: Final = Dashboard(
                 ),
                 Panel(
                     title="Time to solve",
-                    description="p50 and p99 of one solve of one pool.",
+                    description="p50 and p99 of one run of the solver for one pool.",
                     queries=_p50_and_p99("tidegate_allocator_solve_seconds"),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
-                    title="Time to decide",
-                    description="p50 and p99 of one pass: looking, solving, writing; Prometheus, where signals come from there, is part of it.",
+                    title="Time of a tick",
+                    description="p50 and p99 of one tick: reading signals (including queries to Prometheus), solving and writing.",
                     queries=_p50_and_p99("tidegate_allocator_tick_seconds"),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
-                    title="How answers were found",
-                    description="LP or MILP; Greedy where the solver had none in time.",
+                    title="Solves by method",
+                    description="LP or MILP; Greedy if the solver found no solution in time.",
                     queries=(
                         Query(
                             f"sum by (pool, solver) (rate({of_pools('tidegate_allocator_solves_total')}[{RATE}]))",

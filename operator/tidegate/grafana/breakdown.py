@@ -1,4 +1,4 @@
-"""One model: where the time of a request goes, from the gateway to the tensor and back."""
+"""The dashboard of one model: where the time of a request goes, from the gateway to Triton and back."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tidegate.grafana.selecting import (
     rate,
 )
 
-_WHOSE: Final = "{{namespace}}/{{inference}}"
-_MODEL: Final = "{{model}} {{version}}"
+_INFERENCE_LEGEND: Final = "{{namespace}}/{{inference}}"
+_MODEL_LEGEND: Final = "{{model}} {{version}}"
 _REQUESTS: Final = f"(sum by (model, version) ({rate(of_pods('nv_inference_request_success'))}) > 0)"
 
 
-def _times(part: str) -> str:
-    """Mean seconds of a part, by model and version; Triton counts microseconds."""
+def _mean_seconds(part: str) -> str:
+    """Return the mean seconds of a part of a request, by model and version; Triton counts microseconds."""
     return (
         f"sum by (model, version) ({rate(of_pods(f'nv_inference_{part}_duration_us'))}) / 1e6 / {_REQUESTS}"
     )
 
 
-def _counted(*metrics: str) -> tuple[Query, ...]:
+def _counter_queries(*metrics: str) -> tuple[Query, ...]:
     return tuple(
         Query(
             f"sum by (namespace, inference) ({of_gateways(metric)})",
-            f"{_WHOSE} {metric.removeprefix('upstream_')}",
+            f"{_INFERENCE_LEGEND} {metric.removeprefix('upstream_')}",
         )
         for metric in metrics
     )
@@ -43,7 +43,7 @@ def _counted(*metrics: str) -> tuple[Query, ...]:
 BREAKDOWN: Final = Dashboard(
     uid="tidegate-breakdown",
     title="Tidegate / Model latency breakdown",
-    description="Where the time of a request goes: the gateway, the queue of Triton, and the model.",
+    description="Where the time of a request goes: gateway, Triton's queue, model.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
         Row(
@@ -51,41 +51,43 @@ BREAKDOWN: Final = Dashboard(
             (
                 Panel(
                     title="Latency",
-                    description="From the gateway to the pod and back; p50 and p99. Retries are other requests here.",
+                    description="From the gateway to the pod and back; p50 and p99. A retry counts as another request.",
                     queries=(
-                        Query(latency(0.5), f"{_WHOSE} p50"),
-                        Query(latency(0.99), f"{_WHOSE} p99"),
+                        Query(latency(0.5), f"{_INFERENCE_LEGEND} p50"),
+                        Query(latency(0.99), f"{_INFERENCE_LEGEND} p99"),
                     ),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
-                    title="Latency, all of it",
-                    description="How many requests took how long: two humps are two kinds of requests or two kinds of pods.",
+                    title="Latency distribution",
+                    description="Requests by latency. Two peaks mean two kinds of requests, or two kinds of pods.",
                     queries=(Query(f"sum by (le) ({of_gateways('upstream_rq_time_bucket')})", "{{le}}"),),
                     unit=Unit.MILLISECONDS,
                     kind=Kind.HEATMAP,
                 ),
                 Panel(
-                    title="Answers by class",
-                    description="4xx is what the model or a rule refuses, 5xx what fails. A gRPC failure behind a 200 is counted for released routes alone.",
+                    title="Responses by class",
+                    description="4xx: the model or a rule rejects the request. 5xx: it fails. gRPC errors with HTTP status 200 are counted only on released routes.",
                     queries=(
                         Query(
                             f"sum by (namespace, inference, envoy_response_code_class) ({of_gateways('upstream_rq_xx')})",
-                            f"{_WHOSE} {{{{envoy_response_code_class}}}}xx",
+                            f"{_INFERENCE_LEGEND} {{{{envoy_response_code_class}}}}xx",
                         ),
                     ),
                     unit=Unit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Retries and timeouts",
-                    description="What protection and patience cost: each retry is a request that a pod did not answer.",
-                    queries=_counted("upstream_rq_retry", "upstream_rq_timeout", "upstream_rq_cancelled"),
+                    description="Each retry is a request that a pod did not answer.",
+                    queries=_counter_queries(
+                        "upstream_rq_retry", "upstream_rq_timeout", "upstream_rq_cancelled"
+                    ),
                     unit=Unit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
-                    title="Over a limit",
-                    description="Requests that maxConcurrent or maxPending refused, and those for which no pod was healthy.",
-                    queries=_counted(
+                    title="Rejected by limits",
+                    description="Requests beyond maxConcurrent or maxPending, and requests without a healthy pod.",
+                    queries=_counter_queries(
                         "upstream_rq_pending_overflow",
                         "upstream_rq_active_overflow",
                         "upstream_cx_none_healthy",
@@ -93,8 +95,8 @@ BREAKDOWN: Final = Dashboard(
                     unit=Unit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
-                    title="Under way",
-                    description="Requests that pods have and have not answered.",
+                    title="Requests in flight",
+                    description="Requests that pods have not answered yet.",
                     queries=(
                         Query(
                             f"sum by (envoy_cluster_name) (envoy_cluster_upstream_rq_active{{{CHOSEN_INFERENCES}}})",
@@ -109,9 +111,9 @@ BREAKDOWN: Final = Dashboard(
             (
                 Panel(
                     title="Where the time goes",
-                    description="Mean of a request, stacked: waiting in the queue, copying inputs, computing, copying outputs. A queue that grows beside a busy model needs replicas; beside an idle one, a shorter maxQueueDelay.",
+                    description="Mean time of a request, stacked: queue, copying inputs, computing, copying outputs. If the queue grows while the model is busy, add replicas; if the model is idle, shorten maxQueueDelay.",
                     queries=tuple(
-                        Query(_times(part), f"{_MODEL} {part.replace('_', ' ')}")
+                        Query(_mean_seconds(part), f"{_MODEL_LEGEND} {part.replace('_', ' ')}")
                         for part in ("queue", "compute_input", "compute_infer", "compute_output")
                     ),
                     unit=Unit.SECONDS,
@@ -119,35 +121,35 @@ BREAKDOWN: Final = Dashboard(
                     width=12,
                 ),
                 Panel(
-                    title="Rows in an execution",
-                    description="Mean size of a batch: what batching gathers. 1 where it is Disabled and clients send single rows.",
+                    title="Batch size",
+                    description="Mean number of rows in an execution. 1 if batching is Disabled and clients send single rows.",
                     queries=(
                         Query(
                             f"sum by (model, version) ({rate(of_pods('nv_inference_count'))})"
                             f" / (sum by (model, version) ({rate(of_pods('nv_inference_exec_count'))}) > 0)",
-                            _MODEL,
+                            _MODEL_LEGEND,
                         ),
                     ),
                     width=6,
                 ),
                 Panel(
-                    title="Waiting in Triton",
-                    description="Requests in its queues at this moment.",
+                    title="Requests in Triton's queues",
+                    description="Requests that wait for an execution.",
                     queries=(
                         Query(
                             f"sum by (model, version) ({of_pods('nv_inference_pending_request_count')})",
-                            _MODEL,
+                            _MODEL_LEGEND,
                         ),
                     ),
                     width=6,
                 ),
                 Panel(
                     title="Requests by version",
-                    description="Which version answers: a swap shows as one line that goes over into another.",
+                    description="Requests by the version that answers. During a swap, one line replaces the other.",
                     queries=(
                         Query(
                             f"sum by (model, version) ({rate(of_pods('nv_inference_request_success'))})",
-                            _MODEL,
+                            _MODEL_LEGEND,
                         ),
                     ),
                     unit=Unit.REQUESTS_PER_SECOND,
@@ -155,18 +157,18 @@ BREAKDOWN: Final = Dashboard(
                 ),
                 Panel(
                     title="Failures",
-                    description="Requests that Triton could not answer, by its reason.",
+                    description="Requests that Triton failed to answer, by Triton's reason.",
                     queries=(
                         Query(
                             f"sum by (model, version, reason) ({rate(of_pods('nv_inference_request_failure'))})",
-                            f"{_MODEL} {{{{reason}}}}",
+                            f"{_MODEL_LEGEND} {{{{reason}}}}",
                         ),
                     ),
                     unit=Unit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Busy pods",
-                    description="Share of the time in which a pod computes. Near 1 it serves as much as it can.",
+                    description="Share of the time in which a pod computes. Near 1, the pod is at its capacity.",
                     queries=(
                         Query(
                             busy_pods(),
@@ -182,8 +184,8 @@ BREAKDOWN: Final = Dashboard(
             "In a pipeline",
             (
                 Panel(
-                    title="Requests by what a part did for them",
-                    description="Of a ModelAccess with a pipeline: the lookup of features and each model, and what became of the requests there.",
+                    title="Requests by part and outcome",
+                    description="Requests of ModelAccesses with a pipeline: for the feature lookup and each model, the outcome.",
                     queries=(
                         Query(
                             or_none(
@@ -196,8 +198,8 @@ BREAKDOWN: Final = Dashboard(
                     width=12,
                 ),
                 Panel(
-                    title="Rows in a call of a part",
-                    description="How many rows one call carries for all the requests of a batch.",
+                    title="Rows per call of a part",
+                    description="Rows that one call carries for all requests of a batch.",
                     queries=(
                         Query(
                             or_none(

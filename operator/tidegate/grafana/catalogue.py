@@ -1,4 +1,4 @@
-"""All dashboards, and the documents that the chart has of them."""
+"""List all dashboards, and render them for the chart."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ DASHBOARDS: Final = (FLEET, BREAKDOWN, POOL_AND_MPS, ALLOCATION, RELEASE, CONTRO
 
 
 def documents() -> Mapping[str, dict[str, Any]]:
-    """Return what Grafana imports, by uid."""
+    """Return the dashboards as Grafana imports them, by uid."""
     return {dashboard.uid: document(dashboard) for dashboard in DASHBOARDS}

@@ -1,4 +1,4 @@
-"""The control plane: reconciles, queues, and what the gateways accept."""
+"""The dashboard of the control plane: processes, reconciles, queues and xDS."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from tidegate.grafana.selecting import (
 )
 
 
-def _per_second(metric: str, by: str) -> str:
+def _rate_by(metric: str, by: str) -> str:
     return f"sum by ({by}) (rate({metric}[{RATE}]))"
 
 
-def _held(bound: str) -> str:
+def _count_blocked(bound: str) -> str:
     return f'sum by (instance) (increase(tidegate_event_loop_held_seconds_bucket{{le="{bound}"}}[{RATE}]))'
 
 
-def _of_process(series: str) -> str:
-    """By which of our processes it is: others say process_… of themselves, too."""
+def _label_process(series: str) -> str:
+    """Return the series of our own processes with a label `process`; other processes export process_… as well."""
     return f"{series} * on (instance) group_left (process) tidegate_build_info"
 
 
 _LEADERS: Final = 'sum by (namespace, release) (label_replace(tidegate_leader, "release", "$1", "pod", "(.+)-controllers-.+"))'
-"""Pods are called after their release."""
+"""The names of pods begin with the name of their release."""
 
 CONTROL_PLANE: Final = Dashboard(
     uid="tidegate-control-plane",
     title="Tidegate / Control plane",
-    description="Whether the controllers keep up, and whether the gateways take what the xDS servers send. Traffic goes on without either.",
+    description="Whether the controllers keep up, and whether the gateways accept what the xDS servers send. Requests are served without either.",
     variables=(),
     rows=(
         Row(
             "Now",
             (
-                figure("Keys that wait", "In all queues.", "sum(tidegate_queue_depth)"),
+                figure("Keys waiting", "In all queues.", "sum(tidegate_queue_depth)"),
                 figure(
                     "Oldest key",
-                    "Since when somebody's change waits.",
+                    "The longest time that a key has waited.",
                     "max(tidegate_queue_oldest_seconds)",
                     Unit.SECONDS,
                 ),
                 figure(
                     "Gateways connected",
-                    "To each xDS server, added up.",
+                    "Connections to all xDS servers.",
                     "sum(tidegate_xds_connected_proxies)",
                 ),
                 figure(
                     "gRPC clients connected",
-                    "That call models without a gateway.",
+                    "Clients that call models without a gateway.",
                     "sum(tidegate_xds_connected_grpc_clients)",
                 ),
                 figure(
-                    "Refused by gateways in 1 h",
-                    "Our configuration was wrong: an alarm.",
+                    "Rejected (NACK) in 1 h",
+                    "Configurations that gateways rejected: a bug in Tidegate.",
                     or_none("sum(increase(tidegate_xds_nacks_total[1h]))"),
                     warn_above=1,
                 ),
                 figure(
                     "Issuers without keys",
-                    "Addresses that gave none when last asked.",
+                    "Addresses whose last fetch of keys failed.",
                     "max(tidegate_xds_issuer_addresses_failing)",
                     warn_above=1,
                 ),
@@ -71,10 +71,15 @@ CONTROL_PLANE: Final = Dashboard(
         Row(
             "Processes",
             (
-                figure("Leaders", "Controllers that may write: one of each release.", _LEADERS, warn_above=2),
                 figure(
-                    "Certificate left",
-                    "Of the xDS servers; it is replaced without a restart.",
+                    "Leaders",
+                    "Controllers processes that may write: one per release.",
+                    _LEADERS,
+                    warn_above=2,
+                ),
+                figure(
+                    "Certificate expires in",
+                    "The xDS servers' certificate; it is replaced without a restart.",
                     "min(tidegate_xds_server_certificate_expires_timestamp_seconds > 0) - time()",
                     Unit.SECONDS,
                     warn_below=604800,
@@ -84,51 +89,51 @@ CONTROL_PLANE: Final = Dashboard(
                     description="Cores by process.",
                     queries=(
                         Query(
-                            _of_process(f"rate(process_cpu_seconds_total[{RATE}])"),
+                            _label_process(f"rate(process_cpu_seconds_total[{RATE}])"),
                             "{{process}} {{instance}}",
                         ),
                     ),
                 ),
                 Panel(
                     title="Memory",
-                    description="Resident, by process. The caches hold every object of our kinds and their children.",
+                    description="Resident memory by process. The caches contain every object of our kinds and their children.",
                     queries=(
-                        Query(_of_process("process_resident_memory_bytes"), "{{process}} {{instance}}"),
+                        Query(_label_process("process_resident_memory_bytes"), "{{process}} {{instance}}"),
                     ),
                     unit=Unit.BYTES,
                 ),
                 Panel(
-                    title="Event loop held for more than 250 ms",
-                    description="How often a process answered no probe and read no watch for so long, without the time that it waited "
-                    "for a core. Each is a defect.",
+                    title="Event loop blocked for more than 250 ms",
+                    description="How often a process could not answer probes or read watches for that long, without the time that it "
+                    "waited for a CPU. Each one is a bug.",
                     queries=(
                         Query(
-                            _held("+Inf") + " - " + _held("0.25"),
+                            _count_blocked("+Inf") + " - " + _count_blocked("0.25"),
                             "{{instance}}",
                         ),
                     ),
                 ),
                 Panel(
                     title="Writes to the API server",
-                    description="By what came of them. A settled fleet writes next to nothing; conflicts are tried again.",
+                    description="Writes by result. Without changes there are almost none; conflicts are retried.",
                     queries=(
                         Query(
-                            _per_second("tidegate_api_writes_total", "resource, result"),
+                            _rate_by("tidegate_api_writes_total", "resource, result"),
                             "{{resource}} {{result}}",
                         ),
                     ),
                     unit=Unit.PER_SECOND,
                 ),
                 Panel(
-                    title="Time of a write, p99",
-                    description="Of the API server, by verb.",
+                    title="Write latency, p99",
+                    description="Writes to the API server, by verb.",
                     queries=(Query(quantile(0.99, "tidegate_api_write_seconds", by="verb"), "{{verb}}"),),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
                     title="Requests to the dashboard",
-                    description="By the status of the answer.",
-                    queries=(Query(_per_second("tidegate_web_requests_total", "status"), "{{status}}"),),
+                    description="By the status of the response.",
+                    queries=(Query(_rate_by("tidegate_web_requests_total", "status"), "{{status}}"),),
                     unit=Unit.REQUESTS_PER_SECOND,
                 ),
             ),
@@ -138,11 +143,9 @@ CONTROL_PLANE: Final = Dashboard(
             (
                 Panel(
                     title="Reconciles by result",
-                    description="A settled object costs none. retried: the API server or an agent did not answer; crashed: a defect of ours.",
+                    description="Objects that do not change cause none. retried: the API server or an agent did not respond; crashed: a bug in Tidegate.",
                     queries=(
-                        Query(
-                            _per_second("tidegate_reconciles_total", "queue, result"), "{{queue}} {{result}}"
-                        ),
+                        Query(_rate_by("tidegate_reconciles_total", "queue, result"), "{{queue}} {{result}}"),
                     ),
                     unit=Unit.PER_SECOND,
                 ),
@@ -154,24 +157,24 @@ CONTROL_PLANE: Final = Dashboard(
                 ),
                 Panel(
                     title="Time in the queue, p99",
-                    description="From a change until a worker looks at it.",
+                    description="From a change until a worker starts the reconcile.",
                     queries=(Query(quantile(0.99, "tidegate_queue_wait_seconds", by="queue"), "{{queue}}"),),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
-                    title="Keys that wait, by queue",
-                    description="One that grows is a queue whose workers are stuck.",
+                    title="Keys waiting, by queue",
+                    description="If it keeps growing, the workers of the queue are stuck.",
                     queries=(Query("sum by (queue) (tidegate_queue_depth)", "{{queue}}"),),
                 ),
                 Panel(
-                    title="Workers at work",
+                    title="Busy workers",
                     description="By queue.",
                     queries=(Query("sum by (queue) (tidegate_reconciles_in_progress)", "{{queue}}"),),
                 ),
                 Panel(
                     title="Retries",
-                    description="Keys put back after a failure, with a growing wait.",
-                    queries=(Query(_per_second("tidegate_queue_retries_total", "queue"), "{{queue}}"),),
+                    description="Keys requeued after a failure, with backoff.",
+                    queries=(Query(_rate_by("tidegate_queue_retries_total", "queue"), "{{queue}}"),),
                     unit=Unit.PER_SECOND,
                 ),
             ),
@@ -180,40 +183,40 @@ CONTROL_PLANE: Final = Dashboard(
             "xDS",
             (
                 Panel(
-                    title="Sent, accepted, refused",
-                    description="Responses to gateways. Accepted follows sent; refused stays at 0.",
+                    title="Responses sent, accepted and rejected",
+                    description="Responses to gateways. Accepted ones follow those sent; rejected ones (NACKs) stay at 0.",
                     queries=(
-                        Query(_per_second("tidegate_xds_pushes_total", "type"), "{{type}} sent"),
-                        Query(_per_second("tidegate_xds_acks_total", "type"), "{{type}} accepted"),
-                        Query(or_none(_per_second("tidegate_xds_nacks_total", "type")), "{{type}} refused"),
+                        Query(_rate_by("tidegate_xds_pushes_total", "type"), "{{type}} sent"),
+                        Query(_rate_by("tidegate_xds_acks_total", "type"), "{{type}} accepted"),
+                        Query(or_none(_rate_by("tidegate_xds_nacks_total", "type")), "{{type}} rejected"),
                     ),
                     unit=Unit.PER_SECOND,
                     width=12,
                 ),
                 Panel(
-                    title="Time until a gateway runs it, p99",
-                    description="From a new snapshot to its full acceptance by one gateway.",
+                    title="Time to programme a gateway, p99",
+                    description="From a new snapshot until one gateway has accepted all of it.",
                     queries=(Query(quantile(0.99, "tidegate_xds_push_seconds"), "push"),),
                     unit=Unit.SECONDS,
                     width=6,
                 ),
                 Panel(
-                    title="Time to make a snapshot, p99",
-                    description="Planning and rendering what all gateways get.",
+                    title="Time to build a snapshot, p99",
+                    description="Planning and rendering the resources of all gateways.",
                     queries=(Query(quantile(0.99, "tidegate_xds_snapshot_build_seconds"), "build"),),
                     unit=Unit.SECONDS,
                     width=6,
                 ),
                 Panel(
                     title="Age of the newest snapshot",
-                    description="One is made when something has changed: an old one is a quiet fleet.",
+                    description="A snapshot is built only after a change; an old one means that nothing has changed.",
                     queries=(Query("time() - max(tidegate_xds_snapshot_timestamp_seconds > 0)", "snapshot"),),
                     unit=Unit.SECONDS,
                     width=6,
                 ),
                 Panel(
-                    title="Out of order",
-                    description="Routes sent although their clusters were not accepted in time, and streams whose certificate is not for their node id.",
+                    title="Late clusters and refused streams",
+                    description="Routes sent although their Envoy clusters were not accepted in time, and streams whose certificate does not match their node ID.",
                     width=6,
                     queries=(
                         Query(f"sum(rate(tidegate_xds_gate_deadline_misses_total[{RATE}]))", "late clusters"),
@@ -222,18 +225,16 @@ CONTROL_PLANE: Final = Dashboard(
                     unit=Unit.PER_SECOND,
                 ),
                 Panel(
-                    title="Keys of issuers",
-                    description="Questions to the addresses in spec.auth.jwt.jwksUri, by what came of them.",
+                    title="Fetches of issuers' keys",
+                    description="Requests to the addresses in spec.auth.jwt.jwksUri, by result.",
                     queries=(
-                        Query(
-                            or_none(_per_second("tidegate_xds_issuer_fetches_total", "result")), "{{result}}"
-                        ),
+                        Query(or_none(_rate_by("tidegate_xds_issuer_fetches_total", "result")), "{{result}}"),
                     ),
                     unit=Unit.PER_SECOND,
                 ),
                 Panel(
-                    title="Time left of the gateways' certificates",
-                    description="Of the TLS port; none where it has no Secret.",
+                    title="Gateway certificates expire in",
+                    description="Certificates of the TLS port; empty if it has no Secret.",
                     queries=(
                         Query(
                             or_none(

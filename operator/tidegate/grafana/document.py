@@ -1,4 +1,4 @@
-"""A dashboard as the JSON that Grafana imports: laid out, with ids that stay where nothing moves."""
+"""Render dashboards as the JSON that Grafana imports, with panel ids that stay the same while the layout does."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _COLUMNS: Final = 24
 _HEIGHTS: Final = {Kind.FIGURE: 4, Kind.LINES: 8, Kind.TABLE: 8, Kind.HEATMAP: 8}
 _FORMATS: Final = {Kind.TABLE: "table", Kind.HEATMAP: "heatmap"}
 _QUERY_RESULT: Final = 3
-"""How Grafana numbers that kind of a variable's query."""
+"""Grafana's number of this kind of variable query."""
 _SCHEMA: Final = 39
-"""Of Grafana 11; later ones bring it up to date as they load it."""
+"""The schema of Grafana 11; later versions migrate it when they load a dashboard."""
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _GOOD, _BAD = "green", "red"
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """The whole dashboard."""
+    """Return the dashboard as Grafana imports it."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -32,7 +32,7 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "browser",
-        "templating": {"list": [_datasource(), *map(_variable, dashboard.variables)]},
+        "templating": {"list": [_render_datasource(), *map(_render_variable, dashboard.variables)]},
         "links": [
             {
                 "title": "Tidegate",
@@ -44,15 +44,15 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
             }
         ],
         "annotations": {"list": []},
-        "panels": list(_panels(dashboard.rows)),
+        "panels": list(_render_rows(dashboard.rows)),
     }
 
 
-def _datasource() -> dict[str, Any]:
+def _render_datasource() -> dict[str, Any]:
     return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
 
 
-def _variable(variable: Variable) -> dict[str, Any]:
+def _render_variable(variable: Variable) -> dict[str, Any]:
     query = f"query_result({variable.query})"
     return {
         "name": variable.name,
@@ -71,43 +71,43 @@ def _variable(variable: Variable) -> dict[str, Any]:
     }
 
 
-def _panels(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    number, top = 0, 0
+def _render_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    number, y = 0, 0
     for row in rows:
         number += 1
-        place = {"x": 0, "y": top, "w": _COLUMNS, "h": 1}
+        position = {"x": 0, "y": y, "w": _COLUMNS, "h": 1}
         yield {
             "id": number,
             "type": "row",
             "title": row.title,
             "collapsed": False,
-            "gridPos": place,
+            "gridPos": position,
             "panels": [],
         }
-        top, left, tallest = top + 1, 0, 0
+        y, x, tallest = y + 1, 0, 0
         for panel in row.panels:
             number += 1
-            if left + panel.width > _COLUMNS:
-                top, left, tallest = top + tallest, 0, 0
+            if x + panel.width > _COLUMNS:
+                y, x, tallest = y + tallest, 0, 0
             height = _HEIGHTS[panel.kind]
             yield {
                 "id": number,
-                **_panel(panel),
-                "gridPos": {"x": left, "y": top, "w": panel.width, "h": height},
+                **_render_panel(panel),
+                "gridPos": {"x": x, "y": y, "w": panel.width, "h": height},
             }
-            left, tallest = left + panel.width, max(tallest, height)
-        top += tallest
+            x, tallest = x + panel.width, max(tallest, height)
+        y += tallest
 
 
-def _panel(panel: Panel) -> dict[str, Any]:
+def _render_panel(panel: Panel) -> dict[str, Any]:
     return {
         "type": panel.kind.value,
         "title": panel.title,
         "description": panel.description,
         "datasource": _SOURCE,
-        "targets": [_target(index, query, panel.kind) for index, query in enumerate(panel.queries)],
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
-        "options": _options(panel),
+        "targets": [_render_target(index, query, panel.kind) for index, query in enumerate(panel.queries)],
+        "fieldConfig": {"defaults": _field_defaults(panel), "overrides": []},
+        "options": _panel_options(panel),
         **({"transformations": _READINESS} if panel.kind is Kind.TABLE else {}),
     }
 
@@ -115,40 +115,40 @@ def _panel(panel: Panel) -> dict[str, Any]:
 _READINESS: Final = [
     {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": {"Value": "ready"}}}
 ]
-"""Every table lists objects, with 1 for those that are Ready."""
+"""All tables list objects, with 1 for those that are Ready."""
 
 
-def _target(index: int, query: Query, kind: Kind) -> dict[str, Any]:
-    at_once = kind in (Kind.TABLE, Kind.FIGURE)
+def _render_target(index: int, query: Query, kind: Kind) -> dict[str, Any]:
+    instant = kind in (Kind.TABLE, Kind.FIGURE)
     return {
         "refId": chr(ord("A") + index),
         "datasource": _SOURCE,
         "expr": query.expression,
         "legendFormat": query.legend or "__auto",
-        "instant": at_once,
-        "range": not at_once,
+        "instant": instant,
+        "range": not instant,
         "format": _FORMATS.get(kind, "time_series"),
     }
 
 
-def _defaults(panel: Panel) -> dict[str, Any]:
+def _field_defaults(panel: Panel) -> dict[str, Any]:
     bounds = {} if panel.maximum is None else {"min": 0, "max": panel.maximum}
     return {
         "unit": panel.unit.value,
         **bounds,
-        "thresholds": {"mode": "absolute", "steps": _steps(panel)},
-        **({"custom": _lines(panel)} if panel.kind is Kind.LINES else {}),
+        "thresholds": {"mode": "absolute", "steps": _threshold_steps(panel)},
+        **({"custom": _line_style(panel)} if panel.kind is Kind.LINES else {}),
     }
 
 
-def _lines(panel: Panel) -> dict[str, Any]:
-    """How lines are drawn; where nothing was scraped there is none."""
+def _line_style(panel: Panel) -> dict[str, Any]:
+    """Return the style of lines; a line has gaps where no sample was scraped."""
     if not panel.stacked:
         return {"fillOpacity": 5, "spanNulls": False}
     return {"fillOpacity": 20, "spanNulls": False, "stacking": {"mode": "normal"}}
 
 
-def _steps(panel: Panel) -> list[dict[str, Any]]:
+def _threshold_steps(panel: Panel) -> list[dict[str, Any]]:
     if panel.warn_above is not None:
         return [{"color": _GOOD, "value": None}, {"color": _BAD, "value": panel.warn_above}]
     if panel.warn_below is not None:
@@ -156,7 +156,7 @@ def _steps(panel: Panel) -> list[dict[str, Any]]:
     return [{"color": _GOOD, "value": None}]
 
 
-def _options(panel: Panel) -> dict[str, Any]:
+def _panel_options(panel: Panel) -> dict[str, Any]:
     match panel.kind:
         case Kind.FIGURE:
             return {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "none"}

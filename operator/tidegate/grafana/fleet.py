@@ -1,4 +1,4 @@
-"""The fleet: what is asked for, what is answered, and which objects are not well."""
+"""The dashboard of the fleet: demand, answers, objectives, and unhealthy objects."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _LIMIT: Final = of_inferences("tidegate_inference_slo_latency_seconds")
 FLEET: Final = Dashboard(
     uid="tidegate-fleet",
     title="Tidegate / Fleet and SLO",
-    description="What clients ask of the models, what they get, and which objects need somebody.",
+    description="Demand, answers and objectives of the models, and objects that need attention.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
         Row(
             "Now",
             (
-                figure("Inferences ready", "Of those chosen.", f"sum({_INFERENCES})"),
+                figure("Inferences ready", "Of those selected.", f"sum({_INFERENCES})"),
                 figure(
                     "Objects not ready",
-                    "Of any kind; the table below names them.",
+                    "Of any kind; the table below lists them.",
                     f"count(({_EVERYTHING}) == 0) or vector(0)",
                     warn_above=1,
                 ),
                 figure(
                     "Objects stalled",
-                    "Only a changed spec or another object helps these.",
+                    "They recover only when their spec or a referenced object changes.",
                     f"sum({_STALLED})",
                     warn_above=1,
                 ),
@@ -54,14 +54,14 @@ FLEET: Final = Dashboard(
                 ),
                 figure(
                     "Answered",
-                    "Share of the demand that was answered 2xx or 3xx.",
+                    "Share of the demand that was answered with 2xx or 3xx.",
                     f"clamp_max(sum({SERVED}) / (sum({OFFERED}) > 0), 1)",
                     Unit.SHARE,
                     warn_below=0.999,
                 ),
                 figure(
                     "Slowest p99",
-                    "Of the Inferences chosen, at the gateways.",
+                    "Of the selected Inferences, measured at the gateways.",
                     f"max({latency(0.99)})",
                     Unit.SECONDS,
                 ),
@@ -72,21 +72,21 @@ FLEET: Final = Dashboard(
             (
                 Panel(
                     title="Demand by Inference",
-                    description="Requests per second that clients send: also those that a limit refuses. Copies and retries are not in it.",
+                    description="Requests per second that clients send, including those that a limit rejects, without shadow copies and retries.",
                     queries=(Query(OFFERED, "{{namespace}}/{{inference}}"),),
                     unit=Unit.REQUESTS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     title="Answered by Inference",
-                    description="Requests per second that were answered 2xx or 3xx.",
+                    description="Requests per second that were answered with 2xx or 3xx.",
                     queries=(Query(SERVED, "{{namespace}}/{{inference}}"),),
                     unit=Unit.REQUESTS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     title="Share answered by Inference",
-                    description="What spec.slo.availability is about. Where it falls: the breakdown of the model says whether it refuses, times out or is not there.",
+                    description="The measure of spec.slo.availability. If it falls, the latency breakdown shows whether the model rejects requests, times out or is missing.",
                     queries=(
                         Query(f"clamp_max(({SERVED}) / (({OFFERED}) > 0), 1)", "{{namespace}}/{{inference}}"),
                     ),
@@ -94,13 +94,13 @@ FLEET: Final = Dashboard(
                 ),
                 Panel(
                     title="p99 by Inference",
-                    description="Time within which 99 of 100 requests were answered, as the gateways see it: what spec.slo.latencyP99 is about.",
+                    description="Time in which 99 of 100 requests were answered, measured at the gateways: the measure of spec.slo.latencyP99.",
                     queries=(Query(latency(0.99), "{{namespace}}/{{inference}}"),),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
-                    title="Refused at the gateways",
-                    description="Calls per second without an allowed caller (via_upstream: the model itself refused), shed by admission control, or for which no target had a pod (direct_response).",
+                    title="Rejected at the gateways",
+                    description="Requests per second without an allowed caller (via_upstream: rejected by the model itself), rejected by admission control, or without a pod in any target (direct_response).",
                     queries=(
                         Query(
                             or_none(
@@ -112,8 +112,8 @@ FLEET: Final = Dashboard(
                     unit=Unit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
-                    title="Pods wanted and ready",
-                    description="Pods that the spec or the allocator asks for, and those that answer.",
+                    title="Desired and ready pods",
+                    description="Pods that the spec or the allocator asks for, and pods that serve requests.",
                     queries=(
                         Query(
                             replicas("wanted", "ready"),
@@ -128,8 +128,8 @@ FLEET: Final = Dashboard(
             (
                 Panel(
                     title="Error budget burn",
-                    description="How fast the budget of spec.slo is used up: at 1 it lasts exactly as long as its period, at 14.4 an "
-                    "hour takes 2 % of a month's. It needs the chart's rules (metrics.rules.enabled).",
+                    description="Burn rate of the error budget of spec.slo: at 1 the budget lasts exactly for its period, at 14.4 one "
+                    "hour consumes 2 % of a month's budget. Needs the chart's rules (metrics.rules.enabled).",
                     queries=tuple(
                         Query(
                             f'{burn(window)}{{namespace=~"$namespace", inference=~"$inference"}}',
@@ -159,8 +159,8 @@ FLEET: Final = Dashboard(
             "Objects",
             (
                 Panel(
-                    title="How every object is",
-                    description="The reason of its condition Ready; docs/reference/reasons.md says what to do about each.",
+                    title="Status of all objects",
+                    description="The reason of the condition Ready; docs/reference/reasons.md shows what to do for each reason.",
                     queries=(Query(f"max by (kind, namespace, name, reason) ({_EVERYTHING})"),),
                     kind=Kind.TABLE,
                     width=24,

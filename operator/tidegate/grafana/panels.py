@@ -1,4 +1,4 @@
-"""What a dashboard is made of: queries, panels, variables; values alone."""
+"""Define the parts of a dashboard as values: queries, panels, rows and variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Unit(StrEnum):
-    """Grafana's names of units."""
+    """Unit of a panel, by Grafana's name."""
 
     NUMBER = "short"
     SECONDS = "s"
@@ -22,7 +22,7 @@ class Unit(StrEnum):
 
 
 class Kind(StrEnum):
-    """How a panel shows its series."""
+    """Form of a panel, by Grafana's name."""
 
     LINES = "timeseries"
     FIGURE = "stat"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL query; `legend` is Grafana's template of a series' name. It may use the dashboard's variables."""
+    """One PromQL query, which may use the dashboard's variables; `legend` is Grafana's template of a series' name."""
 
     expression: str
     legend: str = ""
@@ -40,7 +40,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One graph, figure or table. Its description says what to make of it."""
+    """One graph, figure or table; its description explains how to read it."""
 
     title: str
     description: str
@@ -49,9 +49,9 @@ class Panel:
     kind: Kind = Kind.LINES
     stacked: bool = False
     warn_above: float | None = None
-    """Turns red from here on."""
+    """The panel is red from this value up."""
     warn_below: float | None = None
-    """Turns red below it."""
+    """The panel is red below this value."""
     maximum: float | None = None
     width: int = 8
     """Of 24 columns."""
@@ -59,7 +59,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Panels beneath a heading."""
+    """Panels under a heading."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What a visitor chooses: the values of `label` in the answer of `query`."""
+    """A selection of the user: the values of the label `name` in the result of `query`."""
 
     name: str
     label: str
@@ -76,7 +76,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """One page. Its uid is what links and bookmarks know it by, and never changes."""
+    """One dashboard; links and bookmarks contain its uid, which therefore never changes."""
 
     uid: str
     title: str
@@ -86,7 +86,7 @@ class Dashboard:
 
     @property
     def panels(self) -> Sequence[Panel]:
-        """All of them, from the top."""
+        """Return the panels of all rows, from the top."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
 
@@ -102,7 +102,7 @@ def figure(
     warn_above: float | None = None,
     warn_below: float | None = None,
 ) -> Panel:
-    """One number, for the top of a page."""
+    """Return a panel with one number, for the top of a dashboard."""
     return Panel(
         title=title,
         description=description,

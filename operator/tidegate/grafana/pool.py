@@ -1,4 +1,4 @@
-"""A pool of slices, and the GPUs that it shares under MPS."""
+"""The dashboard of pools: their slices, the load of their nodes, and GPU sharing under MPS."""
 
 from __future__ import annotations
 
@@ -25,76 +25,76 @@ _READY: Final = of_objects("tidegate_object_ready", 'kind="ComputePool"', named=
 )
 
 _CONTAINERS: Final = 'container!=""'
-"""Without it, the pod's own sum counts them twice."""
+"""Excludes the series of the whole pod, which would count its containers twice."""
 
 _FAULTY: Final = of_pools("tidegate_pool_faulty_nodes", 'state!="Recovered"')
 
 
-def _in_state(state: str) -> str:
+def _slices_by_pool(state: str) -> str:
     slices = of_pools("tidegate_pool_slices", f'state="{state}"')
     return f"max by (pool) ({slices})"
 
 
-def _slices(state: str) -> str:
-    return f"sum({_in_state(state)})"
+def _total_slices(state: str) -> str:
+    return f"sum({_slices_by_pool(state)})"
 
 
-def _events(metric: str, by: str) -> str:
+def _increase_by(metric: str, by: str) -> str:
     return or_none(f"sum by (pool, {by}) (increase({of_pools(metric)}[{RATE}]))")
 
 
 POOL_AND_MPS: Final = Dashboard(
     uid="tidegate-pool",
     title="Tidegate / Pool and MPS",
-    description="Who has the slices of a pool, how busy they are, and how the sharing of its GPUs holds.",
+    description="The assignment of a pool's slices, their load, and the health of GPU sharing.",
     variables=(POOL, NAMESPACE, INFERENCE),
     rows=(
         Row(
             "Pools",
             (
-                figure("Slices", "Of the pools chosen.", _slices("total")),
-                figure("Healthy", "On nodes that take pods.", _slices("healthy")),
-                figure("Free", "That no pod has.", _slices("free")),
+                figure("Slices", "Of the selected pools.", _total_slices("total")),
+                figure("Healthy", "On nodes that take pods.", _total_slices("healthy")),
+                figure("Free", "Slices without a pod.", _total_slices("free")),
                 figure(
                     "In use",
-                    "Share of the healthy ones that pods have.",
-                    f"1 - {_slices('free')} / ({_slices('healthy')} > 0)",
+                    "Share of the healthy slices that pods use.",
+                    f"1 - {_total_slices('free')} / ({_total_slices('healthy')} > 0)",
                     Unit.SHARE,
                 ),
                 figure(
                     "Overrides",
-                    "Of people, in force about the pools chosen or their Inferences.",
+                    "ComputeOverrides in effect for the selected pools or their Inferences.",
                     f"sum(max by (pool) ({of_pools('tidegate_allocator_overrides')}))",
                 ),
                 figure(
                     "Faulty nodes",
-                    "Nodes whose GPU sharing has a fault now.",
+                    "Nodes with a current fault in GPU sharing.",
                     or_none(f"sum({_FAULTY})"),
                     warn_above=1,
                 ),
                 Panel(
                     title="Slices by tier",
-                    description="Who has them: real-time takes from near-line and offline as load rises, and gives back.",
+                    description="Assigned slices. As load rises, real-time takes slices from near-line and offline, and returns them later.",
                     queries=(
                         Query(
                             f"sum by (pool, tier) (max by (pool, tier) ({of_pools('tidegate_pool_tier_slices')}))",
                             "{{pool}} {{tier}}",
                         ),
-                        Query(_in_state("free"), "{{pool}} free"),
+                        Query(_slices_by_pool("free"), "{{pool}} free"),
                     ),
                     stacked=True,
                     width=24,
                 ),
                 Panel(
-                    title="How every pool is",
-                    description="The reason of its condition Ready.",
+                    title="Status of all pools",
+                    description="The reason of the condition Ready.",
                     queries=(Query(f"max by (name, reason) ({_READY})"),),
                     kind=Kind.TABLE,
                     width=12,
                 ),
                 Panel(
-                    title="Replicas of its Inferences",
-                    description="Pods that are there, by Inference: who has the slices.",
+                    title="Replicas by Inference",
+                    description="Existing pods of each Inference, which use the slices.",
                     queries=(
                         Query(
                             replicas("existing"),
@@ -107,11 +107,11 @@ POOL_AND_MPS: Final = Dashboard(
             ),
         ),
         Row(
-            "Use",
+            "Load",
             (
                 Panel(
                     title="CPU of a pod",
-                    description="Cores that the containers of a model's pod use, by cAdvisor.",
+                    description="Cores that the containers of a serving pod use, measured by cAdvisor.",
                     queries=(
                         Query(
                             f"sum by (namespace, pod) ({rate(of_pods('container_cpu_usage_seconds_total', _CONTAINERS))})",
@@ -121,7 +121,7 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 Panel(
                     title="Memory of a pod",
-                    description="What the kernel could not take back, by cAdvisor; at the limit the pod is ended.",
+                    description="Working set, measured by cAdvisor; at the limit the container is killed.",
                     queries=(
                         Query(
                             f"sum by (namespace, pod) ({of_pods('container_memory_working_set_bytes', _CONTAINERS)})",
@@ -143,8 +143,8 @@ POOL_AND_MPS: Final = Dashboard(
                     maximum=1,
                 ),
                 Panel(
-                    title="GPU use",
-                    description="Of the whole GPU, as each Triton on it sees it: pods on one GPU say the same.",
+                    title="GPU utilisation",
+                    description="Of the whole GPU, as Triton measures it; pods on the same GPU report the same value.",
                     queries=(
                         Query(
                             'max by (gpu_uuid) (nv_gpu_utilization{namespace=~"$namespace"})',
@@ -157,7 +157,7 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 Panel(
                     title="GPU memory in use",
-                    description="Of the whole GPU, as each Triton on it sees it.",
+                    description="Of the whole GPU, as Triton measures it.",
                     queries=(
                         Query(
                             'max by (gpu_uuid) (nv_gpu_memory_used_bytes{namespace=~"$namespace"})',
@@ -173,20 +173,20 @@ POOL_AND_MPS: Final = Dashboard(
             "Sharing under MPS",
             (
                 figure(
-                    "Daemons that answer",
-                    "MPS control daemons, of the nodes that have a node agent.",
+                    "Daemons responding",
+                    "MPS control daemons of nodes with a node agent.",
                     "sum(tidegate_node_mps_daemon_answers)",
                 ),
                 figure(
-                    "Daemons that do not",
-                    "Of nodes that have a node agent. The controllers restart such a daemon three times.",
+                    "Daemons not responding",
+                    "MPS control daemons of nodes with a node agent. The controllers restart such a daemon three times.",
                     "sum(1 - tidegate_node_mps_daemon_answers)",
                     warn_above=1,
                 ),
                 figure("Clients", "Processes connected to MPS.", "sum(tidegate_node_mps_clients)"),
                 figure(
                     "Faults in 24 h",
-                    "Faults of nodes' GPU sharing.",
+                    "Faults in the GPU sharing of nodes.",
                     or_none(f"sum(increase({of_pools('tidegate_pool_node_faults_total')}[24h]))"),
                 ),
                 figure(
@@ -202,18 +202,20 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 Panel(
                     title="MPS servers by state",
-                    description="What they say of themselves. FAULT ends with every client of the GPU.",
+                    description="The state that the servers report. FAULT ends when every client of the GPU has ended.",
                     queries=(Query("sum by (status) (tidegate_node_mps_servers)", "{{status}}"),),
                     stacked=True,
                 ),
                 Panel(
                     title="Faults by kind",
-                    description="docs/explanation/mps-health.md explains each of them.",
-                    queries=(Query(_events("tidegate_pool_node_faults_total", "kind"), "{{pool}} {{kind}}"),),
+                    description="docs/explanation/mps-health.md explains each kind.",
+                    queries=(
+                        Query(_increase_by("tidegate_pool_node_faults_total", "kind"), "{{pool}} {{kind}}"),
+                    ),
                 ),
                 Panel(
                     title="Time to recover, p90",
-                    description="From the first sight of a fault until it had gone.",
+                    description="From the detection of a fault until it was gone.",
                     queries=(
                         Query(
                             or_none(

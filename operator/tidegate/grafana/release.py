@@ -1,4 +1,4 @@
-"""Releases and version swaps: what the new one gets, and whether it is worse."""
+"""The dashboard of releases and version swaps: the share of the new target, and whether it is worse."""
 
 from __future__ import annotations
 
@@ -23,32 +23,35 @@ _TARGET: Final = "{{access}} to {{target}}"
 _BY: Final = "access, target"
 
 
-def _of_releases(metric: str, matchers: str = "") -> str:
-    """A rate of the gateways about released routes, by access and target (a name, `+` and its fallback's)."""
+def _release_rate(metric: str, matchers: str = "") -> str:
+    """Return a rate of the gateways for released routes, by access and target.
+
+    The target is the name of an Inference, followed by `+` and the name of its fallback, if any.
+    """
     rest = f", {matchers}" if matchers else ""
     series = f"rate(envoy_cluster_{metric}{{{_RELEASES}{rest}}}[{RATE}])"
-    named = f'label_replace({series}, "access", "$1/$2", "envoy_cluster_name", "{_PARTS}")'
-    return f'label_replace({named}, "target", "$3", "envoy_cluster_name", "{_PARTS}")'
+    labelled = f'label_replace({series}, "access", "$1/$2", "envoy_cluster_name", "{_PARTS}")'
+    return f'label_replace({labelled}, "target", "$3", "envoy_cluster_name", "{_PARTS}")'
 
 
 _REFUSED: Final = 'envoy_response_code_class=~"4|5"'
-_SENT: Final = f"sum by ({_BY}) ({_of_releases('upstream_rq_total')})"
+_SENT: Final = f"sum by ({_BY}) ({_release_rate('upstream_rq_total')})"
 _FAILED: Final = (
-    f"(sum by ({_BY}) ({_of_releases('upstream_rq_xx', _REFUSED)}) or 0 * {_SENT})"
-    f" + (sum by ({_BY}) ({_of_releases('grpc_failure')}) or 0 * {_SENT})"
+    f"(sum by ({_BY}) ({_release_rate('upstream_rq_xx', _REFUSED)}) or 0 * {_SENT})"
+    f" + (sum by ({_BY}) ({_release_rate('grpc_failure')}) or 0 * {_SENT})"
 )
 
 
-def _percentile(share: float) -> str:
+def _latency_quantile(share: float) -> str:
     return (
-        f"histogram_quantile({share}, sum by ({_BY}, le) ({_of_releases('upstream_rq_time_bucket')})) / 1000"
+        f"histogram_quantile({share}, sum by ({_BY}, le) ({_release_rate('upstream_rq_time_bucket')})) / 1000"
     )
 
 
 RELEASE: Final = Dashboard(
     uid="tidegate-release",
     title="Tidegate / Release",
-    description="What a release gives its target, whether that is worse than what is there, and how versions load.",
+    description="The share of a release's target, how it compares to the other targets, and how versions load.",
     variables=(NAMESPACE, ACCESS, INFERENCE),
     rows=(
         Row(
@@ -56,7 +59,7 @@ RELEASE: Final = Dashboard(
             (
                 Panel(
                     title="Share of each target",
-                    description="Of the requests of the released route. Steps of spec.release show as steps here.",
+                    description="Share of the requests of the released route. The steps of spec.release appear as steps here.",
                     queries=(
                         Query(
                             f"{_SENT} / on (access) group_left () (sum by (access) ({_SENT}) > 0)", _TARGET
@@ -67,19 +70,19 @@ RELEASE: Final = Dashboard(
                 ),
                 Panel(
                     title="Failures by target",
-                    description="Share of its requests that clients saw fail: what the check ErrorRate judges.",
+                    description="Share of the target's requests that failed for clients: the measure of the check ErrorRate.",
                     queries=(Query(f"({_FAILED}) / ({_SENT} > 0)", _TARGET),),
                     unit=Unit.SHARE,
                 ),
                 Panel(
                     title="p99 by target",
-                    description="What the check LatencyP99 compares.",
-                    queries=(Query(_percentile(0.99), _TARGET),),
+                    description="The measure of the check LatencyP99.",
+                    queries=(Query(_latency_quantile(0.99), _TARGET),),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
-                    title="How every ModelAccess is",
-                    description="The reason of its condition Ready; `tidegate release status` says how far a release is.",
+                    title="Status of all ModelAccesses",
+                    description="The reason of the condition Ready; `tidegate release status` shows the step of a release.",
                     queries=(Query(f"max by (namespace, name, reason) ({_ACCESSES})"),),
                     kind=Kind.TABLE,
                     width=24,
@@ -90,8 +93,8 @@ RELEASE: Final = Dashboard(
             "Versions in pods",
             (
                 Panel(
-                    title="Pods by version that answers",
-                    description="A swap goes pod by pod; 0 is a pod in which none answers.",
+                    title="Pods by serving version",
+                    description="A swap changes one pod after another; 0 is a pod that serves no version.",
                     queries=(
                         Query(
                             f'count_values by (namespace) ("version", {of_pods("tidegate_agent_serving_version")})',
@@ -101,8 +104,8 @@ RELEASE: Final = Dashboard(
                     stacked=True,
                 ),
                 Panel(
-                    title="Pods on their way to another version",
-                    description="Ordered, and not yet what answers. Where it stays, the status of the Inference says why.",
+                    title="Pods with a pending swap",
+                    description="Pods whose target version differs from the version that they serve. If it stays above 0, the status of the Inference shows why.",
                     queries=(
                         Query(
                             f"count({of_pods('tidegate_agent_target_version')} != on (namespace, pod) "
@@ -112,8 +115,8 @@ RELEASE: Final = Dashboard(
                     ),
                 ),
                 Panel(
-                    title="Versions asked for and answered",
-                    description="What the spec asks for, and what all pods answer with; 0 while they differ.",
+                    title="Target and serving versions",
+                    description="The version in the spec, and the version that all pods serve; 0 while the pods differ.",
                     queries=(
                         Query(
                             f"max by (namespace, inference, state) ({of_inferences('tidegate_inference_version')})",
@@ -123,18 +126,18 @@ RELEASE: Final = Dashboard(
                 ),
                 Panel(
                     title="Time to fetch and to load, p90",
-                    description="Of versions in the last hour: fetching and verifying the artefact, and Triton's load until the version was ready.",
+                    description="Versions of the last hour: fetching and verifying the artefact, and loading it in Triton until the version was ready.",
                     queries=tuple(
                         Query(
-                            f"histogram_quantile(0.9, sum by (le) (increase({of_pods(f'tidegate_agent_{what}_seconds_bucket')}[1h])))",
-                            what,
+                            f"histogram_quantile(0.9, sum by (le) (increase({of_pods(f'tidegate_agent_{operation}_seconds_bucket')}[1h])))",
+                            operation,
                         )
-                        for what in ("fetch", "load")
+                        for operation in ("fetch", "load")
                     ),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
-                    title="Orders that failed",
+                    title="Failed fetches and loads",
                     description="Versions that could not be fetched, verified or loaded, by reason.",
                     queries=(
                         Query(
@@ -146,8 +149,8 @@ RELEASE: Final = Dashboard(
                     ),
                 ),
                 Panel(
-                    title="Processes of models that ended",
-                    description="While they served, and were started anew: for memory, or otherwise.",
+                    title="Restarts of model processes",
+                    description="Processes that ended while they served, out of memory or for another reason, and were restarted.",
                     queries=(
                         Query(
                             or_none(

@@ -1,4 +1,4 @@
-"""PromQL for what a visitor has chosen, whatever a Prometheus makes of our labels `namespace` and `name`."""
+"""Build PromQL for the user's selection, independent of how Prometheus renames our labels `namespace` and `name`."""
 
 from __future__ import annotations
 
@@ -8,90 +8,90 @@ from tidegate.grafana.panels import Variable
 from tidegate.telemetry import expressions, scope
 
 RATE: Final = "$__rate_interval"
-"""Four scrapes at least, as Grafana knows them."""
+"""Grafana's window for rates: at least four scrapes."""
 
 CHOSEN_INFERENCES: Final = (
     'envoy_cluster_name=~"(inference/$namespace|release/$namespace/[^/]+)/($inference)([+][^/]*)?/[a-z]+"'
 )
-_WHOSE: Final = "(?:inference/([^/]+)|release/([^/]+)/[^/]+)/([^/+]+).*"
+_CLUSTER_PATTERN: Final = "(?:inference/([^/]+)|release/([^/]+)/[^/]+)/([^/+]+).*"
 
 
 def narrowed(expression: str) -> str:
-    """An expression about all Inferences, for those chosen."""
+    """Return an expression about all Inferences restricted to the selected ones."""
     return expression.replace(expressions.OF_INFERENCES, CHOSEN_INFERENCES)
 
 
 OFFERED: Final = narrowed(expressions.offered(RATE))
-"""Requests per second that clients send to the Inferences chosen."""
+"""Requests per second that clients send to the selected Inferences."""
 SERVED: Final = narrowed(expressions.served(RATE))
-"""Requests per second that they answered."""
+"""Requests per second that the selected Inferences answered."""
 
 
 def latency(share: float) -> str:
-    """Seconds within which that share of the requests to the Inferences chosen was answered."""
+    """Return seconds in which that share of the requests to the selected Inferences was answered."""
     return f"histogram_quantile({share}, {narrowed(expressions.latency_buckets(RATE))}) / 1000"
 
 
 def of_gateways(metric: str, matchers: str = "") -> str:
-    """A rate that the gateways count about the Inferences chosen, with the labels that objects have."""
-    further = f", {matchers}" if matchers else ""
-    selected = rate(f"envoy_cluster_{metric}{{{CHOSEN_INFERENCES}{further}}}")
-    named = f'label_replace({selected}, "namespace", "$1$2", "envoy_cluster_name", "{_WHOSE}")'
-    return f'label_replace({named}, "inference", "$3", "envoy_cluster_name", "{_WHOSE}")'
+    """Return a rate of the gateways for the selected Inferences, with the labels `namespace` and `inference`."""
+    more_matchers = f", {matchers}" if matchers else ""
+    selected = rate(f"envoy_cluster_{metric}{{{CHOSEN_INFERENCES}{more_matchers}}}")
+    labelled = f'label_replace({selected}, "namespace", "$1$2", "envoy_cluster_name", "{_CLUSTER_PATTERN}")'
+    return f'label_replace({labelled}, "inference", "$3", "envoy_cluster_name", "{_CLUSTER_PATTERN}")'
 
 
 def of_objects(metric: str, matchers: str = "", *, named: str = "$inference", label: str = "name") -> str:
-    """A gauge of the controllers about objects that are called `named`, in the namespaces chosen."""
+    """Return a gauge of the controllers for objects whose name matches `named`, in the selected namespaces."""
     rest = f", {matchers}" if matchers else ""
     return scope.of_object(metric, f'{label}=~"{named}"{rest}', namespace='namespace=~"$namespace"')
 
 
 def of_inferences(metric: str, matchers: str = "") -> str:
-    """A gauge of the controllers about the Inferences chosen, called `inference`."""
+    """Return a gauge of the controllers for the selected Inferences, with their name in the label `inference`."""
     return of_objects(metric, matchers, named="$inference", label="inference")
 
 
 def replicas(*states: str) -> str:
-    """Pods of the objects chosen, of these states."""
+    """Return the number of pods of the selected objects in these states."""
     joined = "|".join(states)
     series = of_objects("tidegate_object_replicas", f'state=~"{joined}"')
     return f"sum by (namespace, name, state) ({series})"
 
 
 def of_pools(metric: str, matchers: str = "") -> str:
-    """A series of the allocator or of GPU sharing, of the pools chosen."""
+    """Return a series of the allocator or of GPU sharing for the selected pools."""
     return f'{metric}{{pool=~"$pool"{", " + matchers if matchers else ""}}}'
 
 
 def of_pods(metric: str, matchers: str = "") -> str:
-    """A series of the pods of the Inferences chosen, and of others whose names begin as theirs do."""
+    """Return a series of the pods of the selected Inferences, and of other pods whose names begin like theirs."""
     rest = f", {matchers}" if matchers else ""
     return f'{metric}{{namespace=~"$namespace", pod=~"inf-($inference)-.+"{rest}}}'
 
 
 def busy_pods() -> str:
-    """Share of the time in which a pod computes: Triton counts an execution's time once for each request in it."""
+    """Return the share of the time in which a pod computes; Triton counts an execution's time once for each request in it."""
     executions = rate(of_pods("nv_inference_exec_count"))
-    of_each = (
+    busy_shares = (
         f"{rate(of_pods('nv_inference_compute_infer_duration_us'))} / 1e6"
         f" / ({rate(of_pods('nv_inference_request_success'))} > 0) * {executions}"
     )
-    return f"clamp_max(sum by (namespace, pod) ({of_each} or 0 * {executions}), 1)"
+    return f"clamp_max(sum by (namespace, pod) ({busy_shares} or 0 * {executions}), 1)"
 
 
 def rate(series: str) -> str:
-    """How fast a counter grows."""
+    """Return the rate of a counter."""
     return f"rate({series}[{RATE}])"
 
 
 def quantile(share: float, metric: str, *, by: str = "", matchers: str = "") -> str:
-    """Of a histogram of ours, in its own unit."""
+    """Return a quantile of one of our histograms, in the histogram's unit."""
     grouped = f"{by}, le" if by else "le"
     return f"histogram_quantile({share}, sum by ({grouped}) ({rate(f'{metric}_bucket{{{matchers}}}')}))"
 
 
 def or_none(expression: str) -> str:
-    """0 where nothing of the kind has happened yet: such series begin with the first of them."""
+    """Return the expression, or 0 while the series does not exist: a counter's series begins with the first event."""
     return f"({expression}) or vector(0)"
 
 

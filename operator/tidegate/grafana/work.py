@@ -1,4 +1,4 @@
-"""Near-line streams, batches and sample logs: how far the work is, and what was lost."""
+"""The dashboard of near-line streams, batches and sample logs: their progress and their losses."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tidegate.grafana.selecting import (
     rate,
 )
 
-_POD: Final = "{{pod}}"
-_WHOSE: Final = "inf-(.+)-[^-]+-[^-]+"
+_POD_LEGEND: Final = "{{pod}}"
+_POD_PATTERN: Final = "inf-(.+)-[^-]+-[^-]+"
 
 
-def _by_inference(how: str, series: str) -> str:
-    """Over the pods of each Inference's Deployment."""
-    return f'{how} by (namespace, inference) (label_replace({series}, "inference", "$1", "pod", "{_WHOSE}"))'
+def _aggregate_by_inference(aggregation: str, series: str) -> str:
+    """Return the aggregation over the pods of each Inference's Deployment."""
+    return f'{aggregation} by (namespace, inference) (label_replace({series}, "inference", "$1", "pod", "{_POD_PATTERN}"))'
 
 
-def _counted(metric: str) -> str:
-    return _by_inference("sum", rate(of_pods(metric)))
+def _counter_rate(metric: str) -> str:
+    return _aggregate_by_inference("sum", rate(of_pods(metric)))
 
 
-_INFERENCE: Final = "{{namespace}}/{{inference}}"
+_INFERENCE_LEGEND: Final = "{{namespace}}/{{inference}}"
 
 WORK: Final = Dashboard(
     uid="tidegate-work",
     title="Tidegate / Near-line and offline",
-    description="How far streams and batches are, how fast they go, and what had to be given up.",
+    description="Progress and rate of streams and batches, and messages that became dead letters.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
         Row(
@@ -40,42 +40,51 @@ WORK: Final = Dashboard(
             (
                 Panel(
                     title="Backlog",
-                    description="Messages that no pod has yet. It is what the allocator gives near-line work slices for.",
-                    queries=(
-                        Query(_by_inference("max", of_pods("tidegate_agent_nearline_backlog")), _INFERENCE),
-                    ),
-                ),
-                Panel(
-                    title="Results",
-                    description="Kept per second: the rate at which work is done.",
-                    queries=(Query(_counted("tidegate_agent_nearline_results_total"), _INFERENCE),),
-                    unit=Unit.PER_SECOND,
-                ),
-                Panel(
-                    title="Late, and delivered again",
-                    description="Results after their deadline, messages that came again, and those that pods gave back.",
-                    queries=tuple(
-                        Query(_counted(f"tidegate_agent_nearline_{what}_total"), f"{_INFERENCE} {what}")
-                        for what in ("late", "redelivered", "returned")
-                    ),
-                    unit=Unit.PER_SECOND,
-                ),
-                Panel(
-                    title="Held by pods",
-                    description="At most maxInFlight of each.",
+                    description="Messages that no pod has taken yet: the demand for which the allocator assigns slices to near-line Inferences.",
                     queries=(
                         Query(
-                            f"sum by (namespace, pod) ({of_pods('tidegate_agent_nearline_in_flight')})", _POD
+                            _aggregate_by_inference("max", of_pods("tidegate_agent_nearline_backlog")),
+                            _INFERENCE_LEGEND,
                         ),
                     ),
                 ),
                 Panel(
-                    title="Busy",
-                    description="Share of the time in which a pod asks its model. Near 1 with a backlog: give it replicas.",
+                    title="Results",
+                    description="Results written per second.",
+                    queries=(
+                        Query(_counter_rate("tidegate_agent_nearline_results_total"), _INFERENCE_LEGEND),
+                    ),
+                    unit=Unit.PER_SECOND,
+                ),
+                Panel(
+                    title="Late, redelivered and returned",
+                    description="Results after their deadline, messages that the broker delivered again, and messages that pods returned.",
+                    queries=tuple(
+                        Query(
+                            _counter_rate(f"tidegate_agent_nearline_{counter}_total"),
+                            f"{_INFERENCE_LEGEND} {counter}",
+                        )
+                        for counter in ("late", "redelivered", "returned")
+                    ),
+                    unit=Unit.PER_SECOND,
+                ),
+                Panel(
+                    title="In flight",
+                    description="Messages that a pod is processing, at most maxInFlight per pod.",
+                    queries=(
+                        Query(
+                            f"sum by (namespace, pod) ({of_pods('tidegate_agent_nearline_in_flight')})",
+                            _POD_LEGEND,
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Busy pods",
+                    description="Share of the time in which a pod waits for its model. If it is near 1 and there is a backlog, add replicas.",
                     queries=(
                         Query(
                             f"sum by (namespace, pod) ({rate(of_pods('tidegate_agent_nearline_busy_seconds_total'))})",
-                            _POD,
+                            _POD_LEGEND,
                         ),
                     ),
                     unit=Unit.SHARE,
@@ -83,7 +92,7 @@ WORK: Final = Dashboard(
                 ),
                 Panel(
                     title="Dead letters",
-                    description="Messages that were given up, by reason: an alarm.",
+                    description="Messages that could not be answered, by reason. There is an alert on them.",
                     queries=(
                         Query(
                             or_none(
@@ -100,45 +109,48 @@ WORK: Final = Dashboard(
             (
                 Panel(
                     title="Rows left",
-                    description="Of the shards that pods are at; shards that wait are not in it.",
+                    description="Of the shards that pods work on, without pending shards.",
                     queries=(
-                        Query(f"sum by (namespace, pod) ({of_pods('tidegate_batch_rows_left')})", _POD),
+                        Query(
+                            f"sum by (namespace, pod) ({of_pods('tidegate_batch_rows_left')})", _POD_LEGEND
+                        ),
                     ),
                     stacked=True,
                 ),
                 Panel(
-                    title="Rows done",
-                    description="Per second, asked and written.",
+                    title="Rows processed",
+                    description="Rows per second that were scored and written.",
                     queries=(
                         Query(
-                            f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_rows_total'))})", _POD
+                            f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_rows_total'))})",
+                            _POD_LEGEND,
                         ),
                     ),
                     unit=Unit.ROWS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
-                    title="Refused rows, and troubles",
-                    description="Rows that the model does not take, and times that the store or the server failed and was tried again.",
+                    title="Rejected rows and retries",
+                    description="Rows that the model rejects, and retries after a failure of the store or the server.",
                     queries=(
                         Query(
                             f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_rows_refused_total'))})",
-                            f"{_POD} refused",
+                            f"{_POD_LEGEND} rejected",
                         ),
                         Query(
                             f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_troubles_total'))})",
-                            f"{_POD} troubles",
+                            f"{_POD_LEGEND} retries",
                         ),
                     ),
                     unit=Unit.PER_SECOND,
                 ),
                 Panel(
-                    title="Share of a shard that is done",
-                    description="By pod, those rows included that an earlier pod had written.",
+                    title="Progress of a shard",
+                    description="By pod, including rows that an earlier pod wrote.",
                     queries=(
                         Query(
                             f"1 - {of_pods('tidegate_batch_rows_left')} / ({of_pods('tidegate_batch_shard_rows')} > 0)",
-                            _POD,
+                            _POD_LEGEND,
                         ),
                     ),
                     unit=Unit.SHARE,
@@ -147,11 +159,11 @@ WORK: Final = Dashboard(
                 ),
                 Panel(
                     title="Requests of batches",
-                    description="To the model beside each, repeated ones not counted.",
+                    description="Requests to the model in the same pod, without retries.",
                     queries=(
                         Query(
                             f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_requests_total'))})",
-                            _POD,
+                            _POD_LEGEND,
                         ),
                     ),
                     unit=Unit.REQUESTS_PER_SECOND,
@@ -164,26 +176,30 @@ WORK: Final = Dashboard(
             (
                 Panel(
                     title="Samples",
-                    description="Taken, and confirmed by the sink.",
+                    description="Samples taken, and samples confirmed by the sink.",
                     queries=(
-                        Query(_counted("tidegate_agent_samples_total"), f"{_INFERENCE} taken"),
-                        Query(_counted("tidegate_agent_samples_written_total"), f"{_INFERENCE} written"),
+                        Query(_counter_rate("tidegate_agent_samples_total"), f"{_INFERENCE_LEGEND} taken"),
+                        Query(
+                            _counter_rate("tidegate_agent_samples_written_total"),
+                            f"{_INFERENCE_LEGEND} written",
+                        ),
                     ),
                     unit=Unit.PER_SECOND,
                 ),
                 Panel(
-                    title="Samples that wait",
-                    description="For the sink; what they take is bounded, and then samples are dropped.",
+                    title="Samples waiting",
+                    description="Memory of the samples that wait for the sink; beyond its bound, samples are dropped.",
                     queries=(
                         Query(
-                            f"sum by (namespace, pod) ({of_pods('tidegate_agent_samples_held_bytes')})", _POD
+                            f"sum by (namespace, pod) ({of_pods('tidegate_agent_samples_held_bytes')})",
+                            _POD_LEGEND,
                         ),
                     ),
                     unit=Unit.BYTES,
                 ),
                 Panel(
                     title="Samples dropped",
-                    description="By reason; docs/reference/samples.md says what can be missing.",
+                    description="By reason; docs/reference/samples.md explains what can be missing.",
                     queries=(
                         Query(
                             or_none(

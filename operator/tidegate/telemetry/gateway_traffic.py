@@ -1,4 +1,4 @@
-"""Signals from the gateways' own pages of statistics, for clusters without a Prometheus."""
+"""Read signals from the statistics pages of the gateways, for clusters without Prometheus."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ ATTEMPTS: Final = (
     "upstream_rq_cancelled",
     "upstream_cx_none_healthy",
 )
-"""Each try to have a request answered ends in one of these: sent to a pod, over a limit, no connection, given up by the client
-before there was one, or no pod."""
+"""Counters of attempts; each attempt ends in exactly one of them.
+
+It is sent to a pod, exceeds a limit, gets no connection, is cancelled by the client before it has one, or finds no pod.
+"""
 RETRIES: Final = "upstream_rq_retry"
-"""All tries but the first."""
+"""Counter of all attempts except the first."""
 
 _ANSWERED: Final = ("upstream_rq_2xx", "upstream_rq_3xx")
 _FAILED_LATER: Final = "grpc.failure"
@@ -39,7 +41,7 @@ _QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS
 
 
 class GatewayTraffic:
-    """Looks at all gateways that take traffic, and compares with what they counted at the last look; a SignalSource."""
+    """SignalSource that compares the counters of all serving gateways with those of the previous scrape."""
 
     def __init__(
         self,
@@ -47,43 +49,43 @@ class GatewayTraffic:
         shares: Callable[[], Shares],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shares` tells whose requests a route turns away when no target has a pod."""
+        """`shares` returns the Inferences to which unserved requests of a route belong, with their shares."""
         self._gateways = gateways
         self._shares = shares
         self._monotonic = monotonic
         self._pages: Pages = {}
 
     async def look(self) -> Look:
-        """The rates since the last look; a failure the first time."""
+        """Return the rates since the previous scrape; the first call returns a failure."""
         pages = await read_pages(self._gateways(), _QUERY, traffic_of, self._monotonic)
-        said = {name: page for name, page in pages.items() if page is not None}
-        # Some hundred thousand counters take longer than the event loop has to spare.
-        look, self._pages = await asyncio.to_thread(
-            look_between, self._pages, tuple(pages), said, self._shares()
+        readable_pages = {name: page for name, page in pages.items() if page is not None}
+        # In a thread: some hundred thousand counters would block the event loop for too long.
+        rates, self._pages = await asyncio.to_thread(
+            look_between, self._pages, tuple(pages), readable_pages, self._shares()
         )
-        return look
+        return rates
 
 
 def traffic_of(statistics: Statistics) -> Page:
-    """Return what one gateway counted of requests. Raises ValueError for a page that is not whole."""
-    counted, times, values = statistics.counters, statistics.times, statistics.others
+    """Return the request counters of one gateway. Raises ValueError if the page is incomplete."""
+    cluster_counters, times, values = statistics.counters, statistics.times, statistics.others
     shed = {name: parsed for name in values if (parsed := refused.parse_counter(name)) is not None}
     counters: dict[str, Counters] = {}
-    for cluster in counted.keys() | times:
+    for cluster in cluster_counters.keys() | times:
         if (key := inference_of(cluster)) is not None:
-            counters[cluster] = _counters(key, counted[cluster], times.get(cluster, {}))
+            counters[cluster] = _make_counters(key, cluster_counters[cluster], times.get(cluster, {}))
     unserved: defaultdict[str, int] = defaultdict(int)
-    for name, (route, why, cluster) in shed.items():
-        if why == refused.NO_POD:
+    for name, (route, reason, cluster) in shed.items():
+        if reason == refused.NO_POD:
             unserved[route.rpartition("/")[0]] += values[name]
-        elif why == refused.OVERLOAD and (key := inference_of(cluster)) is not None:
-            # It outlives the Envoy cluster that it names.
+        elif reason == refused.OVERLOAD and (key := inference_of(cluster)) is not None:
+            # Under its own name, because this counter outlives the Envoy cluster that it names.
             counters[name] = Counters(key, attempts=values[name])
     return Page(statistics.uptime_s, statistics.at_s, counters, dict(unserved))
 
 
 def inference_of(cluster: str) -> ObjectKey | None:
-    """The Inference that the requests of an Envoy cluster are for; None for copies, which nobody waits for, and all else."""
+    """Return the Inference that serves the requests of an Envoy cluster; None for shadow copies and other clusters."""
     pool, _ = parse_cluster_name(cluster) or (None, None)
     if isinstance(pool, AccessPoolKey) and pool.role is not PoolRole.SHADOW:
         return ObjectKey(pool.access.namespace, pool.inference)
@@ -92,8 +94,8 @@ def inference_of(cluster: str) -> ObjectKey | None:
     return None
 
 
-def _counters(inference: ObjectKey, counted: Mapping[str, int], times: Mapping[int, int]) -> Counters:
-    """What one Envoy cluster counted."""
+def _make_counters(inference: ObjectKey, counted: Mapping[str, int], times: Mapping[int, int]) -> Counters:
+    """Return the request counters of one Envoy cluster."""
 
     def total(names: Sequence[str]) -> int:
         return sum(counted.get(name, 0) for name in names)

@@ -1,4 +1,4 @@
-"""Asks the gateways what they counted for releases: their own pages of statistics, without a Prometheus in between."""
+"""Read the gateways' statistics pages, and from them the request counts of releases."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tidegate.routing.ir import AccessPoolKey, PoolRole
 from tidegate_dataplane.contract.answers import bounded_session, read_lines
 
 _FRESH_S: Final = 0.5
-"""Releases that look within so long of each other share what was read."""
+"""Releases that read within this time of each other share one scrape."""
 _AT_ONCE: Final = 8
-"""Gateways that are asked together: reading a page takes time of our own, in which the others' must not run out."""
-# Of the whole, as much as the gateway itself gives a page (routing.bootstrap).
+"""Gateways that are scraped at a time: parsing a page delays the others, whose timeouts must not expire."""
+# The total equals the timeout of the gateway's own statistics route (routing.bootstrap).
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10, sock_connect=1.5, sock_read=3)
 _MOST_BYTES: Final = 128 << 20
 """Four times the page of 10,000 Inferences."""
@@ -34,22 +34,22 @@ _MOST_BYTES: Final = 128 << 20
 _PREFIX: Final = "cluster."
 _FAILED: Final = frozenset({"grpc.failure", "upstream_rq_4xx", "upstream_rq_5xx"})
 _ANSWERED: Final = frozenset({"grpc.success", "upstream_rq_2xx", "upstream_rq_3xx"})
-# Requests that the gateway broke off: a reset stream in HTTP/2, a closed connection in HTTP/1.
-_BROKEN_OFF: Final = frozenset({"upstream_rq_tx_reset", "upstream_cx_destroy_local_with_active_rq"})
-# Why it does so by itself; such a request is answered, and counted as a failure already. The rest was given up by clients.
+# Requests that the gateway aborted: a reset stream in HTTP/2, a closed connection in HTTP/1.
+_ABORTED: Final = frozenset({"upstream_rq_tx_reset", "upstream_cx_destroy_local_with_active_rq"})
+# Aborted requests that timed out are answered, and already counted as failures; clients cancelled the others.
 _TIMED_OUT: Final = frozenset({"upstream_rq_timeout", "upstream_rq_max_duration_reached"})
-_GIVEN_UP_EARLY: Final = frozenset({"upstream_rq_cancelled"})
+_CANCELLED_EARLY: Final = frozenset({"upstream_rq_cancelled"})
 _RESET_BY_TARGET: Final = frozenset({"upstream_rq_rx_reset"})
-_COUNTERS: Final = _FAILED | _ANSWERED | _BROKEN_OFF | _TIMED_OUT | _GIVEN_UP_EARLY | _RESET_BY_TARGET
-_OF_HTTP: Final = frozenset(
+_COUNTERS: Final = _FAILED | _ANSWERED | _ABORTED | _TIMED_OUT | _CANCELLED_EARLY | _RESET_BY_TARGET
+_HTTP_COUNTERS: Final = frozenset(
     {*(f"upstream_rq_{status}xx" for status in range(2, 6)), "upstream_cx_destroy_local_with_active_rq"}
 )
 TIMES: Final = "upstream_rq_time"
-"""The histogram of how long requests took."""
+"""The histogram of response times in milliseconds."""
 _UPTIME: Final = "server.uptime"
 _TOTALS: Final = b"  totals="
 _NO_TIMES: Final = "No recorded values"
-"""What Envoy writes for a whole histogram that has had no value yet."""
+"""What Envoy writes for a histogram without values."""
 _QUERY: Final = (
     rf"^cluster\.{PoolRole.RELEASE}/[^.]*\.({'|'.join(sorted(_COUNTERS | {TIMES}))})$|^server\.uptime$"
 )
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One gateway: its pod's name, and `host:port` of its metrics."""
+    """One gateway: the name of its pod, and `host:port` of its metrics."""
 
     name: str
     address: str
@@ -69,7 +69,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class GatewayPage:
-    """What one gateway said: how long it runs, and what each access's released route sent to each Inference."""
+    """The statistics of one gateway: its uptime, and the requests of released routes by ModelAccess and Inference."""
 
     age: timedelta
     tallies: Mapping[tuple[ObjectKey, str], Tally]
@@ -77,7 +77,7 @@ class GatewayPage:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What all gateways said about one access; `silent` did not answer."""
+    """The readings of all gateways about one ModelAccess; `silent` are the gateways that did not answer."""
 
     gateways: tuple[GatewayReading, ...]
     silent: tuple[str, ...]
@@ -85,19 +85,22 @@ class Readings:
 
 @dataclass(slots=True)
 class Statistics:
-    """Envoy's page of statistics as text (`/stats?histogram_buckets=detailed`), taken line by line; `at_s` is when it began."""
+    """Envoy's statistics page as text (`/stats?histogram_buckets=detailed`), parsed line by line.
+
+    `at_s` is the monotonic time at which the response began.
+    """
 
     at_s: float
     counters: defaultdict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    """By Envoy cluster and name."""
+    """Values by Envoy cluster and counter name."""
     others: dict[str, int] = field(default_factory=dict[str, int])
-    """What is of no Envoy cluster, by its whole name."""
+    """Values outside Envoy clusters, by full name."""
     times: dict[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
-    """By Envoy cluster, how many requests took how many milliseconds: the lower edges of Envoy's own bins."""
+    """Counts of requests by Envoy cluster and milliseconds, which are the lower edges of Envoy's own bins."""
     _histogram: str = ""
 
     def add(self, lines: Iterable[bytes]) -> None:
-        """Take the next lines. Raises ValueError for what is none of such a page."""
+        """Parse the next lines. Raises ValueError for text that is not a statistics page."""
         for line in lines:
             if line.startswith(b"  "):
                 if line.startswith(_TOTALS):
@@ -111,37 +114,37 @@ class Statistics:
 
     @property
     def uptime_s(self) -> int:
-        """For how long the gateway runs. Raises ValueError when the page does not say."""
+        """Return the uptime of the gateway. Raises ValueError if the page does not contain it."""
         try:
             return self.others[_UPTIME]
         except KeyError as error:
-            message = "the page does not say how long the gateway runs"
+            message = f"the page does not contain {_UPTIME}"
             raise ValueError(message) from error
 
     def _add_value(self, name: str, value: int) -> None:
         if name.startswith(_PREFIX):
-            cluster, _, what = name[len(_PREFIX) :].partition(".")
-            self.counters[cluster][sys.intern(what)] = value
+            cluster, _, counter = name[len(_PREFIX) :].partition(".")
+            self.counters[cluster][sys.intern(counter)] = value
         else:
             self.others[name] = value
 
     def _add_times(self, totals: str) -> None:
-        cluster, _, what = self._histogram.removeprefix(_PREFIX).partition(".")
-        if what == TIMES and totals:
+        cluster, _, histogram = self._histogram.removeprefix(_PREFIX).partition(".")
+        if histogram == TIMES and totals:
             times: defaultdict[int, int] = defaultdict(int)
-            for one in totals.split(", "):
-                bucket, _, count = one.partition(":")
+            for total in totals.split(", "):
+                bucket, _, count = total.partition(":")
                 times[int(float(bucket.partition(",")[0]))] += int(count)
             self.times[cluster] = dict(times)
 
 
 class GatewayStats:
-    """The pages of all ready gateways, read when somebody asks, and seldom twice in a row."""
+    """Reader of the statistics of all ready gateways; calls that follow each other closely share one scrape."""
 
     def __init__(
         self, gateways: Callable[[], Sequence[Gateway]], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """`gateways` gives those that take traffic at this moment."""
+        """`gateways` returns the gateways that serve requests now."""
         self._gateways = gateways
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
@@ -149,23 +152,23 @@ class GatewayStats:
         self._pages: Mapping[str, GatewayPage | None] = {}
 
     async def read(self, access: ObjectKey, target: str, stable: Sequence[str]) -> Readings:
-        """What the gateways counted for `access`: of the released target, and of the others together."""
-        pages = await self._fresh()
+        """Return the counts of the gateways for `access`: of the released target, and of the stable targets together."""
+        pages = await self._read_fresh_pages()
         return Readings(
             gateways=tuple(
                 GatewayReading(
-                    gateway=name,
+                    gateway=gateway,
                     age=page.age,
                     target=page.tallies.get((access, target), Tally()),
-                    stable=sum((page.tallies.get((access, one), Tally()) for one in stable), Tally()),
+                    stable=sum((page.tallies.get((access, name), Tally()) for name in stable), Tally()),
                 )
-                for name, page in sorted(pages.items())
+                for gateway, page in sorted(pages.items())
                 if page is not None
             ),
-            silent=tuple(sorted(name for name, page in pages.items() if page is None)),
+            silent=tuple(sorted(gateway for gateway, page in pages.items() if page is None)),
         )
 
-    async def _fresh(self) -> Mapping[str, GatewayPage | None]:
+    async def _read_fresh_pages(self) -> Mapping[str, GatewayPage | None]:
         async with self._lock:
             if self._monotonic() - self._read_at >= _FRESH_S:
                 self._pages = await read_pages(self._gateways(), _QUERY, page_of, self._monotonic)
@@ -176,73 +179,75 @@ class GatewayStats:
 async def read_pages(
     gateways: Sequence[Gateway],
     pattern: str,
-    page_of: Callable[[Statistics], T],
+    parse: Callable[[Statistics], T],
     monotonic: Callable[[], float],
 ) -> Mapping[str, T | None]:
-    """Return what `page_of` makes of each gateway's statistics that match `pattern`, by the gateway's name.
+    """Return the parsed statistics that match `pattern`, by the name of the gateway; None if it sent no valid page.
 
-    None for one that does not answer, or with anything else. `page_of` runs in a thread, and may raise ValueError.
+    `parse` runs in a thread, and may raise ValueError.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def read(session: aiohttp.ClientSession, gateway: Gateway) -> T | None:
+    async def read_page(session: aiohttp.ClientSession, gateway: Gateway) -> T | None:
         try:
             async with slots:
-                statistics = await _read(session, gateway, pattern, monotonic)
-                return await asyncio.to_thread(page_of, statistics)
+                statistics = await _read_statistics(session, gateway, pattern, monotonic)
+                return await asyncio.to_thread(parse, statistics)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.warning("gateway_silent", gateway=gateway.name, error=str(error) or type(error).__name__)
             return None
 
     async with bounded_session(_TIMEOUT) as session:
-        pages = await asyncio.gather(*(read(session, gateway) for gateway in gateways))
+        pages = await asyncio.gather(*(read_page(session, gateway) for gateway in gateways))
     return {gateway.name: page for gateway, page in zip(gateways, pages, strict=True)}
 
 
-async def _read(
+async def _read_statistics(
     session: aiohttp.ClientSession, gateway: Gateway, pattern: str, monotonic: Callable[[], float]
 ) -> Statistics:
     query = {"histogram_buckets": "detailed", "filter": pattern}
     url = f"http://{gateway.address}{STATS_PATH}"
     async with session.get(url, params=query, allow_redirects=False) as response:
         if response.status != HTTPStatus.OK:
-            message = f"it answers HTTP {response.status}"
+            message = f"the gateway answered HTTP {response.status}"
             raise ValueError(message)
         statistics = Statistics(monotonic())
-        # A thousand lines at a time, and the event loop has its turn before the next.
+        # In batches of a thousand lines, between which the event loop runs other tasks.
         async for lines in read_lines(response, _MOST_BYTES):
             statistics.add(lines)
     return statistics
 
 
 def page_of(statistics: Statistics) -> GatewayPage:
-    """Return what one gateway counted for releases. Raises ValueError for a page that is not whole."""
-    counted, times = statistics.counters, statistics.times
+    """Return the counts of one gateway for releases. Raises ValueError if the page is incomplete."""
+    cluster_counters, times = statistics.counters, statistics.times
     tallies: defaultdict[tuple[ObjectKey, str], Tally] = defaultdict(Tally)
-    for cluster in counted.keys() | times:
-        whose = _whose(cluster)
-        if whose is not None:
-            tallies[whose] += _tally(cluster, counted[cluster], times.get(cluster, {}))
+    for cluster in cluster_counters.keys() | times:
+        release_target = _parse_release_cluster(cluster)
+        if release_target is not None:
+            tallies[release_target] += _count_requests(
+                cluster, cluster_counters[cluster], times.get(cluster, {})
+            )
     return GatewayPage(timedelta(seconds=statistics.uptime_s), dict(tallies))
 
 
-def _tally(cluster: str, counters: Mapping[str, int], times: Mapping[int, int]) -> Tally:
-    """What one Envoy cluster counted; one speaks gRPC or REST."""
+def _count_requests(cluster: str, counters: Mapping[str, int], times: Mapping[int, int]) -> Tally:
+    """Return the counts of one Envoy cluster, which serves either gRPC or REST."""
     if cluster.endswith("/grpc"):
-        # HTTP statuses say nothing of gRPC, and its connections carry many requests.
-        counters = {what: value for what, value in counters.items() if what not in _OF_HTTP}
+        # gRPC errors come with HTTP status 200, and one connection carries many requests.
+        counters = {name: value for name, value in counters.items() if name not in _HTTP_COUNTERS}
 
     def total(names: frozenset[str]) -> int:
         return sum(counters.get(name, 0) for name in names)
 
-    given_up = max(total(_BROKEN_OFF) - total(_TIMED_OUT), 0) + total(_GIVEN_UP_EARLY)
-    failures = total(_FAILED) + given_up
-    unanswered = given_up + total(_TIMED_OUT) + total(_RESET_BY_TARGET)
+    cancelled = max(total(_ABORTED) - total(_TIMED_OUT), 0) + total(_CANCELLED_EARLY)
+    failures = total(_FAILED) + cancelled
+    unanswered = cancelled + total(_TIMED_OUT) + total(_RESET_BY_TARGET)
     return Tally(total(_ANSWERED) + failures, failures, times, unanswered)
 
 
-def _whose(cluster: str) -> tuple[ObjectKey, str] | None:
-    """The access and the Inference that a cluster of a release is about."""
+def _parse_release_cluster(cluster: str) -> tuple[ObjectKey, str] | None:
+    """Return the ModelAccess and the Inference of an Envoy cluster of a release; None for other clusters."""
     parsed = parse_cluster_name(cluster)
     if parsed is None or not isinstance(parsed[0], AccessPoolKey) or parsed[0].role is not PoolRole.RELEASE:
         return None

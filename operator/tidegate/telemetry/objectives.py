@@ -1,4 +1,4 @@
-"""What spec.slo promises, in terms of the gateways' counters: which part of which bucket of latencies is within it."""
+"""Express the latency objective of spec.slo as shares of Envoy's latency buckets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 OBJECTIVE: Final = 0.99
-"""spec.slo.latencyP99 is the time within which 99 of 100 requests are answered."""
+"""The share of requests that must be answered within spec.slo.latencyP99."""
 
 BOUNDS_MS: Final = (
     0.5,
@@ -29,14 +29,15 @@ BOUNDS_MS: Final = (
     1800000,
     3600000,
 )
-"""Upper bounds of the buckets in which Envoy counts times, unless its bootstrap says otherwise."""
+"""Upper bounds of Envoy's default histogram buckets."""
 
 
 def bucket_shares(seconds: float) -> Mapping[str, float]:
-    """What to multiply the cumulative buckets with so that their sum is the number of requests within `seconds`.
+    """Return factors of the cumulative buckets whose weighted sum is the number of requests within `seconds`.
 
-    By bound in milliseconds, as Envoy writes it. Between two bounds requests count as spread evenly, as histogram_quantile
-    has them: the sum is 99 of 100 exactly when that says that the p99 is `seconds`. Above the last bound, everything counts.
+    Keys are bounds in milliseconds, as Envoy writes them. Requests count as spread evenly between two bounds, like in
+    histogram_quantile: the sum is 99 of 100 exactly if histogram_quantile returns a p99 of `seconds`.
+    Above the last bound, all requests count.
     """
     milliseconds = seconds * 1000
     above = next((bound for bound in BOUNDS_MS if bound >= milliseconds), None)
@@ -44,11 +45,11 @@ def bucket_shares(seconds: float) -> Mapping[str, float]:
         return {"+Inf": 1.0}
     below = max((bound for bound in BOUNDS_MS if bound < milliseconds), default=0.0)
     share = (milliseconds - below) / (above - below)
-    shares = {_named(above): share}
+    shares = {_format_bound(above): share}
     if below and share < 1:
-        shares[_named(below)] = 1 - share
+        shares[_format_bound(below)] = 1 - share
     return shares
 
 
-def _named(bound: float) -> str:
+def _format_bound(bound: float) -> str:
     return f"{bound:.32g}"

@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK to a receiver of OTLP over HTTP; one that does not answer costs spans, and nothing else."""
+"""Export spans over OTLP/HTTP with OpenTelemetry's SDK; a receiver that does not respond loses spans, nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.telemetry.tracing import Attributes, Span
 
 WAITING: Final = 4096
-"""Spans that wait for the receiver, some kilobytes each; more are dropped."""
+"""The most spans that wait for the receiver, some kilobytes each; further ones are dropped."""
 _BATCH: Final = 512
 _EVERY_MS: Final = 1000
 _TIMEOUT_S: Final = 5.0
@@ -38,7 +38,7 @@ log: Final = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """Where spans go: `endpoint` is a URL without path; the files are read once, when the process starts."""
+    """The receiver of spans: `endpoint` is a URL without a path; the files are read once, at the start of the process."""
 
     endpoint: str
     authorities: Path | None = None
@@ -46,16 +46,16 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Where spans are posted to."""
+        """Return the URL to which spans are posted."""
         return self.endpoint + TRACES_PATH
 
 
 class Otlp(Span):
-    """The root of all spans of a process."""
+    """Root of all spans of a process, which creates the first span of each trace."""
 
     def __init__(self, receiver: Receiver, process: str, instance: str, metrics: SpanMetrics) -> None:
-        """Raises PermanentError when a file of the receiver cannot be read."""
-        exporter = _Counting(_exporter(receiver), receiver.url, metrics)
+        """Raises PermanentError if a file of the receiver cannot be read."""
+        exporter = _CountingExporter(_make_exporter(receiver), receiver.url, metrics)
         resource = Resource(
             {
                 "service.namespace": "tidegate",
@@ -65,7 +65,7 @@ class Otlp(Span):
             }
         )
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(_Bounded(exporter))
+        self._provider.add_span_processor(_BoundedProcessor(exporter))
         self._tracer = self._provider.get_tracer("tidegate", __version__)
 
     @property
@@ -73,55 +73,55 @@ class Otlp(Span):
         return self._provider
 
     def begin(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> Span:
-        """The first span of a trace."""
-        return _Begun(self._tracer, None, name, attributes, lasted_s)
+        """Start the first span of a trace."""
+        return _RecordedSpan(self._tracer, None, name, attributes, lasted_s)
 
     def close(self) -> None:
-        """Gives what waits to the receiver, if it takes it within two seconds."""
-        # The SDK would wait half a minute for one that does not answer.
+        """Export the waiting spans, for at most two seconds."""
+        # In a thread: the SDK would wait half a minute for a receiver that does not respond.
         closing = threading.Thread(target=self._provider.shutdown, name="spans-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
 
 
-class _Begun(Span):
-    """One span of the SDK."""
+class _RecordedSpan(Span):
+    """One span of OpenTelemetry's SDK."""
 
     def __init__(
         self, tracer: Tracer, parent: SdkSpan | None, name: str, attributes: Attributes, lasted_s: float
     ) -> None:
         self._tracer = tracer
         context = None if parent is None else set_span_in_context(parent)
-        began = time.time_ns() - int(lasted_s * _NS)
-        self._span = tracer.start_span(name, context, attributes=attributes, start_time=began)
+        start_time = time.time_ns() - int(lasted_s * _NS)
+        self._span = tracer.start_span(name, context, attributes=attributes, start_time=start_time)
 
     def begin(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> Span:
-        return _Begun(self._tracer, self._span, name, attributes, lasted_s)
+        return _RecordedSpan(self._tracer, self._span, name, attributes, lasted_s)
 
     def note(self, attributes: Attributes) -> None:
         self._span.set_attributes(attributes)
 
-    def fail(self, why: str) -> None:
-        self._span.set_status(StatusCode.ERROR, why[:_LONGEST_REASON])
+    def fail(self, reason: str) -> None:
+        self._span.set_status(StatusCode.ERROR, reason[:_LONGEST_REASON])
 
     def end(self) -> None:
         self._span.end()
 
 
-class _Counting(SpanExporter):
-    """Counts what the receiver takes, and says when it begins to take nothing and when it takes some again."""
+class _CountingExporter(SpanExporter):
+    """Exporter that counts spans, and logs when the receiver starts to fail and when it works again."""
 
     def __init__(self, exporter: SpanExporter, url: str, metrics: SpanMetrics) -> None:
         self._exporter = exporter
         self._url = url
         self.metrics = metrics
-        self._words = _Words()
+        self._errors = _ExportErrors()
         self._failing = False
-        self.begun = 0
+        self.taken_spans = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """As the exporter itself."""
-        self.begun += len(spans)
+        """Export the spans and count the result."""
+        self.taken_spans += len(spans)
         result = self._exporter.export(spans)
         failed = result is not SpanExportResult.SUCCESS
         if failed:
@@ -129,7 +129,7 @@ class _Counting(SpanExporter):
         else:
             self.metrics.exported.inc(len(spans))
         if failed and not self._failing:
-            log.warning("spans_refused", receiver=self._url, error=self._words.last)
+            log.warning("spans_refused", receiver=self._url, error=self._errors.cause)
         elif self._failing and not failed:
             log.info("spans_taken_again", receiver=self._url)
         self._failing = failed
@@ -139,29 +139,29 @@ class _Counting(SpanExporter):
         self._exporter.shutdown()
 
 
-class _Words(logging.Handler):
-    """What the exporter says of each failure; of them all we say the first."""
+class _ExportErrors(logging.Handler):
+    """Log handler that replaces the log of OpenTelemetry's exporter, and keeps the cause of the last failure."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.last = ""
+        self.cause = ""
         for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
             logger = logging.getLogger(name)
             logger.handlers, logger.propagate = [self], False
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A retry that is said to come names the reason; that it was the last one does not.
-        if not self.last or "retrying" in record.msg or "code" in record.msg:
-            self.last = record.getMessage()
+        # The message about a coming retry contains the cause; the one about the last attempt does not.
+        if not self.cause or "retrying" in record.msg or "code" in record.msg:
+            self.cause = record.getMessage()
 
 
-class _Bounded(SpanProcessor):
-    """Hands spans to the SDK's thread, as long as not too many wait there.
+class _BoundedProcessor(SpanProcessor):
+    """Processor that passes spans to the SDK's thread, and drops them if too many wait there.
 
-    Both counts only grow, each written by one thread: the spans of a process end in its event loop.
+    No lock is needed: both counts only grow, and one thread writes each. Spans of a process end in its event loop.
     """
 
-    def __init__(self, exporter: _Counting) -> None:
+    def __init__(self, exporter: _CountingExporter) -> None:
         self._exporter = exporter
         self._batches = BatchSpanProcessor(
             exporter,
@@ -169,20 +169,20 @@ class _Bounded(SpanProcessor):
             schedule_delay_millis=_EVERY_MS,
             max_export_batch_size=_BATCH,
         )
-        self._given = 0
+        self._passed_spans = 0
 
     def on_end(self, span: ReadableSpan) -> None:
-        if self._given - self._exporter.begun >= WAITING:
+        if self._passed_spans - self._exporter.taken_spans >= WAITING:
             self._exporter.metrics.waiting.inc()
             return
-        self._given += 1
+        self._passed_spans += 1
         self._batches.on_end(span)
 
     def shutdown(self) -> None:
         self._batches.shutdown()  # type: ignore[no-untyped-call]  # of the SDK
 
 
-def _exporter(receiver: Receiver) -> OTLPSpanExporter:
+def _make_exporter(receiver: Receiver) -> OTLPSpanExporter:
     try:
         headers = (
             {}

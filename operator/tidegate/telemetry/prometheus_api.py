@@ -1,4 +1,4 @@
-"""Asks a Prometheus server over its HTTP API, and reads no more than a bounded answer of the form that is documented.
+"""Query a Prometheus server over its HTTP API, with bounded and validated responses.
 
 https://prometheus.io/docs/prometheus/latest/querying/api/
 """
@@ -19,12 +19,12 @@ from tidegate_dataplane.contract.answers import AnswerError, bounded_session, re
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 _MOST_BYTES: Final = 32 << 20
-"""Four times what 30,000 pods have in one answer."""
+"""Four times the size of a response about 30,000 pods."""
 _MOST_RANGE_BYTES: Final = 4 << 20
-"""Ten times what charts have in one answer: 30 series of 240 values."""
+"""Ten times the size of the response for a chart: 30 series of 240 values."""
 
 Point = tuple[float, str]
-"""A time in seconds since 1970, and a number as Prometheus writes it: NaN and +Inf included."""
+"""A time in seconds since 1970, and a number as Prometheus writes it, including NaN and +Inf."""
 
 
 class Sample(TypedDict):
@@ -35,7 +35,7 @@ class Sample(TypedDict):
 
 
 class Series(TypedDict):
-    """The values of one series over a while, the oldest first."""
+    """The values of one series over a window, the oldest first."""
 
     metric: dict[str, str]
     values: list[Point]
@@ -57,32 +57,32 @@ _SERIES: Final = TypeAdapter(_Answer[Series])
 
 
 class PrometheusError(RetryableError):
-    """Prometheus does not answer, refuses the question, or answers with something else; the same words each time."""
+    """Prometheus does not respond, rejects the query, or sends an invalid response."""
 
 
 class PrometheusApi:
-    """The API of the server at one URL. A question that fails is asked once: whoever asks looks again soon."""
+    """The API of the server at one URL. A failed query is not retried, because all callers query periodically."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
 
     async def query(self, expression: str) -> Sequence[Sample]:
-        """Return what an instant query gives now. Raises PrometheusError."""
-        return await self._ask("/api/v1/query", {"query": expression}, _SAMPLES, _MOST_BYTES)
+        """Return the result of an instant query. Raises PrometheusError."""
+        return await self._send_query("/api/v1/query", {"query": expression}, _SAMPLES, _MOST_BYTES)
 
     async def query_range(
         self, expression: str, begin: datetime, end: datetime, step: timedelta
     ) -> Sequence[Series]:
-        """Return what a query gives every `step` from `begin` to `end`. Raises PrometheusError."""
+        """Return the result of a query at every `step` from `begin` to `end`. Raises PrometheusError."""
         window = {
             "start": f"{begin.timestamp()}",
             "end": f"{end.timestamp()}",
             "step": f"{step.total_seconds():g}",
         }
         query = {"query": expression, **window}
-        return await self._ask("/api/v1/query_range", query, _SERIES, _MOST_RANGE_BYTES)
+        return await self._send_query("/api/v1/query_range", query, _SERIES, _MOST_RANGE_BYTES)
 
-    async def _ask(
+    async def _send_query(
         self, path: str, query: Mapping[str, str], form: TypeAdapter[_Answer[ResultT]], most_bytes: int
     ) -> Sequence[ResultT]:
         try:
@@ -92,14 +92,14 @@ class PrometheusApi:
             ):
                 body = await read_body(response, most_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            why = str(error) if isinstance(error, AnswerError) else type(error).__name__
-            message = f"it cannot be asked ({why})"
+            reason = str(error) if isinstance(error, AnswerError) else type(error).__name__
+            message = f"it cannot be asked ({reason})"
             raise PrometheusError(message) from error
         if response.status != 200:
             message = f"it answered HTTP {response.status}: {body[:200].decode(errors='replace')}"
             raise PrometheusError(message)
         try:
-            # Tens of thousands of samples take longer than the event loop has to spare.
+            # In a thread: tens of thousands of samples would block the event loop for too long.
             return (await asyncio.to_thread(form.validate_json, body)).data.result
         except ValidationError as error:
             message = "it answered with something that is no answer of a Prometheus"

@@ -1,4 +1,4 @@
-"""Signals from a Prometheus that scrapes the gateways and the model servers."""
+"""Read signals from a Prometheus that scrapes the gateways and the model servers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tidegate.telemetry import expressions
 from tidegate.telemetry.gateways import Gateway
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, Sample
 
-_LOOK_S: Final = 20
-# Just under the minute that rates reach back: ticks are not exact.
+_TIMEOUT_S: Final = 20
+# Slightly less than the window of the rates, because ticks are not exact.
 _WINDOW: Final = timedelta(seconds=59)
-_SEEN_WITHIN_S: Final = 60.0
+_SCRAPED_WITHIN_S: Final = 60.0
 _WHOLE_AFTER: Final = timedelta(seconds=75)
-"""The minute that rates reach back, and a scrape."""
+"""The window of the rates, and one scrape interval."""
 
-_ASKED: Final = (
+_QUERIES: Final = (
     expressions.SEEN_AGO,
     expressions.RUNNING_FOR,
     expressions.OFFERED,
@@ -37,14 +37,14 @@ _ASKED: Final = (
 
 Samples = Sequence[Sample]
 Owners = Mapping[ObjectKey, ObjectKey]
-"""The Inference of each pod of a model."""
+"""The Inference of each serving pod."""
 
 
 class PrometheusTraffic:
-    """Asks for rates of the last minute; a SignalSource.
+    """SignalSource that queries the rates of the last minute.
 
-    It needs the gateways' pages under their pods' names (label `pod`) or addresses (label `instance`), and Triton's under
-    `namespace` and `pod`: as Prometheus Operator and the usual discovery by annotations have them.
+    The gateways' series need the label `pod` or `instance`, and Triton's the labels `namespace` and `pod`: Prometheus
+    Operator and the usual discovery by annotations set them.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class PrometheusTraffic:
         owners: Callable[[], Owners],
         whole_after: timedelta = _WHOLE_AFTER,
     ) -> None:
-        """`shares` tells whose requests a route turns away when no target has a pod.
+        """`shares` returns the Inferences to which unserved requests of a route belong, with their shares.
 
-        A gateway that runs for less than `whole_after` is silent: its rates lack what it, or the one before it, took earlier.
+        A gateway younger than `whole_after` counts as silent: its rates lack the requests that it, or its predecessor,
+        served earlier in the window.
         """
         self._api = PrometheusApi(url)
         self._source = f"Prometheus {url}"
@@ -67,44 +68,47 @@ class PrometheusTraffic:
         self._whole_after_s = whole_after.total_seconds()
 
     async def look(self) -> Look:
-        """The rates of the last minute."""
+        """Return the rates of the last minute."""
         gateways = self._gateways()
         try:
-            async with asyncio.timeout(_LOOK_S):
-                found = {expression: await self._api.query(expression) for expression in _ASKED}
-            # Some hundred thousand samples are more than the event loop has time for.
-            return await asyncio.to_thread(self._made, found, gateways, self._shares(), self._owners())
+            async with asyncio.timeout(_TIMEOUT_S):
+                samples = {expression: await self._api.query(expression) for expression in _QUERIES}
+            # In a thread: some hundred thousand samples would block the event loop for too long.
+            return await asyncio.to_thread(self._make_look, samples, gateways, self._shares(), self._owners())
         except PrometheusError as error:
-            return self._failed(str(error))
+            return self._failed_look(str(error))
         except (ValueError, KeyError) as error:
-            return self._failed(f"its answer cannot be read ({type(error).__name__})")
+            return self._failed_look(f"its answer cannot be read ({type(error).__name__})")
         except TimeoutError:
-            return self._failed(f"no answer within {_LOOK_S} s")
+            return self._failed_look(f"no answer within {_TIMEOUT_S} s")
 
-    def _failed(self, why: str) -> Look:
-        return Look(self._source, {}, _WINDOW, failure=why)
+    def _failed_look(self, reason: str) -> Look:
+        return Look(self._source, {}, _WINDOW, failure=reason)
 
-    def _made(
-        self, found: Mapping[str, Samples], gateways: Sequence[Gateway], shares: Shares, owners: Owners
+    def _make_look(
+        self, samples: Mapping[str, Samples], gateways: Sequence[Gateway], shares: Shares, owners: Owners
     ) -> Look:
-        seen = _gateways(found[expressions.SEEN_AGO], lambda ago_s: ago_s <= _SEEN_WITHIN_S)
-        whole = _gateways(found[expressions.RUNNING_FOR], lambda age_s: age_s >= self._whole_after_s)
-        silent = _without(gateways, seen & whole)
-        if gateways and len(_without(gateways, seen)) == len(gateways):
-            which = ", ".join(sorted(gateway.address for gateway in gateways)[:3])
-            return self._failed(
-                f"it has scraped no gateway in the last minute, whose label instance is one of {which} "
+        scraped = _matching_gateways(samples[expressions.SEEN_AGO], lambda age_s: age_s <= _SCRAPED_WITHIN_S)
+        complete = _matching_gateways(
+            samples[expressions.RUNNING_FOR], lambda uptime_s: uptime_s >= self._whole_after_s
+        )
+        silent = _unmatched_gateways(gateways, scraped & complete)
+        if gateways and len(_unmatched_gateways(gateways, scraped)) == len(gateways):
+            addresses = ", ".join(sorted(gateway.address for gateway in gateways)[:3])
+            return self._failed_look(
+                f"it has scraped no gateway in the last minute, whose label instance is one of {addresses} "
                 "or pod the gateway's"
             )
-        offered = _by_inference(found[expressions.OFFERED])
-        for sample in found[expressions.UNSERVED]:
+        offered = _values_by_inference(samples[expressions.OFFERED])
+        for sample in samples[expressions.UNSERVED]:
             route = str(sample["metric"].get("route", "")).rpartition("/")[0]
             for key, share in shares.get(route, {}).items():
-                offered[key] = offered.get(key, 0.0) + share * _value(sample)
-        served = _by_inference(found[expressions.SERVED])
-        latency = _by_inference(found[expressions.LATENCY_P99])
+                offered[key] = offered.get(key, 0.0) + share * _parse_value(sample)
+        served = _values_by_inference(samples[expressions.SERVED])
+        latency = _values_by_inference(samples[expressions.LATENCY_P99])
         queue, busy = (
-            _by_owner(found[expression], owners) for expression in (expressions.QUEUE, expressions.BUSY)
+            _mean_by_owner(samples[expression], owners)
+            for expression in (expressions.QUEUE, expressions.BUSY)
         )
         readings = {
             key: Reading(rate, served.get(key), latency.get(key), queue.get(key), busy.get(key))
@@ -114,41 +118,43 @@ class PrometheusTraffic:
         return Look(self._source, readings, _WINDOW, silent=silent, failure=failure)
 
 
-def _gateways(samples: Samples, true: Callable[[float], bool]) -> set[str]:
-    """Names and addresses of the gateways of which it is true."""
+def _matching_gateways(samples: Samples, matches: Callable[[float], bool]) -> set[str]:
+    """Return the names and addresses of the gateways whose value matches."""
     return {
         str(name)
         for sample in samples
-        if true(_value(sample))
+        if matches(_parse_value(sample))
         for name in (sample["metric"].get("pod"), sample["metric"].get("instance"))
         if name
     }
 
 
-def _without(gateways: Sequence[Gateway], known: Set[str]) -> tuple[str, ...]:
-    """The gateways of which neither the name nor the address is known."""
-    return tuple(sorted(one.name for one in gateways if not {one.name, one.address} & known))
+def _unmatched_gateways(gateways: Sequence[Gateway], matched: Set[str]) -> tuple[str, ...]:
+    """Return the gateways with neither their name nor their address in `matched`."""
+    return tuple(
+        sorted(gateway.name for gateway in gateways if not {gateway.name, gateway.address} & matched)
+    )
 
 
-def _by_inference(samples: Samples) -> dict[ObjectKey, float]:
-    """NaN stays what it is: that a figure makes no sense is something else than that there is none."""
+def _values_by_inference(samples: Samples) -> dict[ObjectKey, float]:
+    # NaN is kept: a meaningless value is not the same as a missing one.
     return {
-        ObjectKey(sample["metric"]["namespace"], sample["metric"]["inference"]): _value(sample)
+        ObjectKey(sample["metric"]["namespace"], sample["metric"]["inference"]): _parse_value(sample)
         for sample in samples
         if sample["metric"].get("inference")
     }
 
 
-def _by_owner(samples: Samples, owners: Owners) -> Mapping[ObjectKey, float]:
-    """The mean over the pods of each Inference."""
+def _mean_by_owner(samples: Samples, owners: Owners) -> Mapping[ObjectKey, float]:
+    """Return the mean over the pods of each Inference."""
     values: defaultdict[ObjectKey, list[float]] = defaultdict(list)
     for sample in samples:
         metric = sample["metric"]
         owner = owners.get(ObjectKey(metric.get("namespace", ""), metric.get("pod", "")))
-        if owner is not None and isfinite(_value(sample)):
-            values[owner].append(_value(sample))
-    return {owner: fmean(found) for owner, found in values.items()}
+        if owner is not None and isfinite(_parse_value(sample)):
+            values[owner].append(_parse_value(sample))
+    return {owner: fmean(pod_values) for owner, pod_values in values.items()}
 
 
-def _value(sample: Sample) -> float:
+def _parse_value(sample: Sample) -> float:
     return float(sample["value"][1])

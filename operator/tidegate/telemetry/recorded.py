@@ -1,4 +1,4 @@
-"""Series that the chart has Prometheus record, for dashboards and alerts: signals, and how fast error budgets burn."""
+"""Recording rules of the chart, for dashboards and alerts: signals, and burn rates of error budgets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.telemetry.scope import of_object, of_own_models
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One recording rule, and what its series say."""
+    """One recording rule; `text` describes its series."""
 
     name: str
     expression: str
@@ -23,7 +23,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGroup:
-    """Rules that are evaluated one after the other, every `interval`."""
+    """Rules that Prometheus evaluates one after another, every `interval`."""
 
     name: str
     interval: str
@@ -42,21 +42,20 @@ SIGNALS: Final = RecordedGroup(
             f"tidegate:inference_offered:rate{WINDOW}",
             expressions.OFFERED,
             _INFERENCE,
-            "requests per second that clients send, answered or not; what a rate limit refuses, retries of the gateway and "
-            "copies are not in it",
+            "requests per second that clients send, answered or not, without requests over a rate limit, retries and shadow "
+            "copies",
         ),
         Recorded(
             f"tidegate:inference_served:rate{WINDOW}",
             expressions.SERVED,
             _INFERENCE,
-            "requests per second that were answered 2xx or 3xx; a gRPC status behind the body is looked at for released "
-            "routes alone",
+            "requests per second that were answered 2xx or 3xx; gRPC errors count as failures only on released routes",
         ),
         Recorded(
             f"tidegate:inference_latency_seconds:p99_{WINDOW}",
             expressions.LATENCY_P99,
             _INFERENCE,
-            "seconds within which 99 of 100 requests were answered",
+            "seconds in which 99 of 100 requests were answered",
         ),
         Recorded(
             f"tidegate:route_unserved:rate{WINDOW}",
@@ -68,7 +67,7 @@ SIGNALS: Final = RecordedGroup(
             f"tidegate:pod_queue_seconds:mean{WINDOW}",
             expressions.QUEUE,
             _POD,
-            "seconds that a request waits in Triton's queue, 0 where there was none",
+            "mean seconds that a request waits in Triton's queue, 0 without requests",
         ),
         Recorded(
             f"tidegate:pod_busy:ratio{WINDOW}",
@@ -80,32 +79,32 @@ SIGNALS: Final = RecordedGroup(
 )
 
 
-_LOOK: Final = "5m"
-"""Rates of the shortest window; longer ones are means of these, so that Prometheus keeps one series and not many buckets."""
+_SHORTEST_WINDOW: Final = "5m"
+"""Longer windows use means of these rates, so that Prometheus keeps one series instead of many buckets."""
 
 EVERY_S: Final = 60
-"""How often the rates for objectives are recorded."""
-OFFERED: Final = f"tidegate:inference_offered:rate{_LOOK}"
-PROMISED: Final = f"tidegate:inference_promised:rate{_LOOK}"
-WELL: Final = f"tidegate:inference_answered:rate{_LOOK}"
-BAD: Final = f"tidegate:inference_bad:rate{_LOOK}"
+"""The interval at which the rates for objectives are recorded."""
+OFFERED: Final = f"tidegate:inference_offered:rate{_SHORTEST_WINDOW}"
+PROMISED: Final = f"tidegate:inference_promised:rate{_SHORTEST_WINDOW}"
+WELL: Final = f"tidegate:inference_answered:rate{_SHORTEST_WINDOW}"
+BAD: Final = f"tidegate:inference_bad:rate{_SHORTEST_WINDOW}"
 _OBJECTIVE: Final = "tidegate:inference_objective:ratio"
-_ANSWERED: Final = f"tidegate:inference_answered_bucket:rate{_LOOK}"
-_A_CHANGE_OF_LEADER: Final = "10m"
-"""For so long objectives are remembered that no controller tells of."""
+_ANSWERED: Final = f"tidegate:inference_answered_bucket:rate{_SHORTEST_WINDOW}"
+_LEADER_CHANGE: Final = "10m"
+"""How long objectives stay in effect that no controllers process exports."""
 
 
-def _as_envoy_writes_bounds(buckets: str) -> str:
-    """Prometheus 3 writes 25.0 and 1.8e+06 where 2 keeps Envoy's 25 and 1800000."""
-    plain = f'label_replace({buckets}, "le", "$1", "le", "(.+)[.]0")'
+def _normalise_bounds(buckets: str) -> str:
+    """Return buckets whose label `le` is as Envoy writes it: Prometheus 3 turns 25 and 1800000 into 25.0 and 1.8e+06."""
+    normalised = f'label_replace({buckets}, "le", "$1", "le", "(.+)[.]0")'
     for bound in BOUNDS_MS:
         if "e" in (written := f"{bound:g}"):
             pattern = written.replace(".", "[.]").replace("+", "[+]")
-            plain = f'label_replace({plain}, "le", "{bound:.32g}", "le", "{pattern}")'
-    return plain
+            normalised = f'label_replace({normalised}, "le", "{bound:.32g}", "le", "{pattern}")'
+    return normalised
 
 
-# During a change of leader two controllers may say the same.
+# During a change of leader, two controllers processes may export the same series.
 _SHARES: Final = f"max by ({_BY}, le) ({of_object('tidegate_inference_slo_bucket_share')})"
 _WITHIN: Final = f"sum by ({_BY}) ({of_own_models(_ANSWERED)} * on ({_BY}, le) group_left () {_SHARES})"
 _NONE: Final = f"0 * {of_own_models(PROMISED)}"
@@ -113,23 +112,23 @@ _WELL: Final = f"({of_own_models(WELL)} or {_NONE})"
 _ANY: Final = of_own_models(_ANSWERED, 'le="+Inf"')
 _ALL: Final = f"sum by ({_BY}) ({_ANY})"
 _LATE: Final = f"({_ALL} - {_WITHIN} or {_NONE})"
-# Nobody counts which failures were late as well: as many as can be, so that none counts twice.
+# No counter tells which failures were also late: assume as many as possible, so that no request counts twice.
 _FAILED: Final = f"(clamp_min({_ALL} - {_WELL}, 0) or {_NONE})"
 
 
 def burn(window: str) -> str:
-    """The series of how fast the error budget burned over a window."""
+    """Return the name of the series with the burn rate of the error budget over a window."""
     return f"tidegate:inference_budget_burn:rate{window}"
 
 
-def _burn(window: str) -> Recorded:
-    promised, bad = (f"sum_over_time({of_own_models(each)}[{window}])" for each in (PROMISED, BAD))
-    objective = f"last_over_time({of_own_models(_OBJECTIVE)}[{_A_CHANGE_OF_LEADER}])"
+def _burn_rate_rule(window: str) -> Recorded:
+    promised, bad = (f"sum_over_time({of_own_models(series)}[{window}])" for series in (PROMISED, BAD))
+    objective = f"last_over_time({of_own_models(_OBJECTIVE)}[{_LEADER_CHANGE}])"
     return Recorded(
         burn(window),
         f"{bad} / ({promised} > 0) / on ({_BY}) (1 - {objective})",
         _INFERENCE,
-        f"how fast the error budget of spec.slo burned over the last {window}: at 1 it lasts exactly as long as its period",
+        f"burn rate of the error budget of spec.slo over the last {window}: at 1 the budget lasts exactly for its period",
     )
 
 
@@ -139,13 +138,13 @@ OBJECTIVES: Final = RecordedGroup(
     (
         Recorded(
             OFFERED,
-            expressions.offered(_LOOK),
+            expressions.offered(_SHORTEST_WINDOW),
             _INFERENCE,
-            f"as `tidegate:inference_offered:rate{WINDOW}`, over five minutes",
+            f"the same as `tidegate:inference_offered:rate{WINDOW}`, over five minutes",
         ),
         Recorded(
             _ANSWERED,
-            _as_envoy_writes_bounds(expressions.answered_within(_LOOK)),
+            _normalise_bounds(expressions.answered_within(_SHORTEST_WINDOW)),
             (*_INFERENCE, "le"),
             "answers per second within `le` milliseconds",
         ),
@@ -153,7 +152,7 @@ OBJECTIVES: Final = RecordedGroup(
             _OBJECTIVE,
             f"max by ({_BY}) ({of_object('tidegate_inference_slo_objective_ratio')})",
             _INFERENCE,
-            "share of requests that are to be answered within `spec.slo.latencyP99`",
+            "share of requests that must be answered within `spec.slo.latencyP99`",
         ),
         Recorded(
             PROMISED,
@@ -163,31 +162,31 @@ OBJECTIVES: Final = RecordedGroup(
         ),
         Recorded(
             WELL,
-            expressions.answered_well(_LOOK),
+            expressions.answered_well(_SHORTEST_WINDOW),
             _INFERENCE,
-            f"as `tidegate:inference_served:rate{WINDOW}`, with what models refuse because they were asked wrongly",
+            f"the same as `tidegate:inference_served:rate{WINDOW}`, plus requests that models reject as invalid",
         ),
         Recorded(
             BAD,
             f"clamp_min({of_own_models(PROMISED)} - {_WELL}, 0) + clamp_min({_LATE} - {_FAILED}, 0)",
             _INFERENCE,
-            "those of them that were not answered, or not within `spec.slo.latencyP99`",
+            "requests per second, of those with an objective, that failed or took longer than `spec.slo.latencyP99`",
         ),
-        *(_burn(window) for window in ("5m", "30m", "1h", "2h", "6h")),
+        *(_burn_rate_rule(window) for window in ("5m", "30m", "1h", "2h", "6h")),
     ),
 )
 LONG_OBJECTIVES: Final = RecordedGroup(
-    # Prometheus looks back five minutes for a sample: alerts on what is written less often would have gaps, and never last.
+    # Prometheus looks back five minutes for a sample: with a longer interval, alerts would have gaps and never fire.
     "tidegate-objectives-long",
     "2m",
-    tuple(_burn(window) for window in ("1d", "3d")),
+    tuple(_burn_rate_rule(window) for window in ("1d", "3d")),
 )
 
 GROUPS: Final = (SIGNALS, OBJECTIVES, LONG_OBJECTIVES)
 
 
 def rule_file() -> dict[str, object]:
-    """The content of a rules file of Prometheus, and of a PrometheusRule's spec."""
+    """Return the content of a Prometheus rules file, which is also the spec of a PrometheusRule."""
     return {
         "groups": [
             {

@@ -1,7 +1,7 @@
-"""Whose series rules are about: matchers that let everything in, in whose place the chart puts those of its own release.
+"""Matchers that restrict rules to the series of one release: here they match everything, and the chart replaces them.
 
-A release has the pods of its processes, and the objects of the namespaces that it serves; no two serve the same.
-Without spaces, since YAML breaks lines at them.
+A release has the pods of its processes, and the objects of the namespaces that it serves; no two releases serve the same
+namespace. The matchers contain no spaces, because YAML breaks lines at spaces.
 """
 
 from __future__ import annotations
@@ -9,34 +9,35 @@ from __future__ import annotations
 from typing import Final
 
 OWN_PODS: Final = 'namespace=~".*",pod=~".*"'
-"""Of what our own processes and the gateways show of themselves. The chart looks for these texts, this one first."""
+"""Matchers of series of our own processes and of the gateways. The chart searches for these texts, this one first."""
 OWN_NAMESPACES: Final = 'namespace=~".*"'
-"""Of what is shown about objects and models."""
+"""Matcher of series about objects and models."""
 OWN_CLUSTERS: Final = "(inference|release)/.*"
-"""The gateways' Envoy clusters of those objects."""
+"""Pattern of the Envoy clusters of those objects."""
 OWN_ROUTES: Final = "(access|features)/.*"
-"""The gateways' routes of those objects."""
+"""Pattern of the gateways' routes of those objects."""
 
 
 def of_own_pods(metric: str, matchers: str = "") -> str:
-    """A series of the release's own processes."""
-    return f"{metric}{{{OWN_PODS}{_rest(matchers)}}}"
+    """Return the selector of a series of the release's own processes."""
+    return f"{metric}{{{OWN_PODS}{_append_matchers(matchers)}}}"
 
 
 def of_own_models(metric: str, matchers: str = "") -> str:
-    """A series of models' pods, or a recorded one, in the namespaces that the release serves."""
-    return f"{metric}{{{OWN_NAMESPACES}{_rest(matchers)}}}"
+    """Return the selector of a series of serving pods, or a recorded one, in the namespaces that the release serves."""
+    return f"{metric}{{{OWN_NAMESPACES}{_append_matchers(matchers)}}}"
 
 
 def of_object(metric: str, matchers: str = "", *, namespace: str = OWN_NAMESPACES) -> str:
-    """A metric of the controllers about objects in the namespaces that the matcher `namespace` lets in, with the objects' own as a label.
+    """Return the series of a controllers' metric about objects, in the namespaces that the matcher `namespace` accepts.
 
-    A Prometheus that labels its targets with their namespace keeps ours as `exported_namespace`, unless it honours labels.
+    The label `namespace` of the result is the object's: a Prometheus that labels targets with their own namespace renames
+    ours to `exported_namespace`, unless it honours labels.
     """
-    rest = _rest(matchers)
+    rest = _append_matchers(matchers)
     either = f'{metric}{{exported_namespace="", {namespace}{rest}}} or {metric}{{exported_{namespace}{rest}}}'
     return f'label_replace({either}, "namespace", "$1", "exported_namespace", "(.+)")'
 
 
-def _rest(matchers: str) -> str:
+def _append_matchers(matchers: str) -> str:
     return f", {matchers}" if matchers else ""

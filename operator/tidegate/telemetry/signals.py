@@ -1,4 +1,4 @@
-"""Where signals come from, and who remembers what is believed between two looks."""
+"""Read signals from their sources, and keep the estimates between two scrapes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidegate.planning.signals import Beliefs, Look, Patience, Signals, estimate
 
 
 class SignalSource(Protocol):
-    """Something that can be asked what is asked of each Inference: Prometheus, the gateways; for other tiers, streams or jobs."""
+    """A source of the demand for each Inference: Prometheus, the gateways, or the agents of near-line pods."""
 
     async def look(self) -> Look:
-        """One look. Never raises: what went wrong is in the look."""
+        """Return the current readings. Never raises: failures are part of the result."""
         ...
 
 
 class SignalWatch:
-    """Looks at a source when it is told to, and says what may be relied on."""
+    """Reader of one source that turns its readings into estimates."""
 
     def __init__(
         self, source: SignalSource, now: Callable[[], datetime], patience: Patience | None = None
@@ -28,27 +28,27 @@ class SignalWatch:
         self._source = source
         self._now = now
         self._patience = patience or Patience()
-        self._beliefs: Beliefs = {}
+        self._estimates: Beliefs = {}
         self._peaks: Peaks = {}
 
     async def read(self) -> Signals:
-        """What to rely on after one more look."""
-        look = await self._source.look()
+        """Return the estimates after one more scrape."""
+        observed = await self._source.look()
         now = self._now()
-        signals, self._beliefs = estimate(self._beliefs, look, now, self._patience)
+        signals, self._estimates = estimate(self._estimates, observed, now, self._patience)
         signals, self._peaks = with_peaks(self._peaks, signals, now)
         return signals
 
 
 class TieredWatch:
-    """Requests at the gateways and messages of streams as one; what is wrong with all of it is what is wrong with the gateways."""
+    """Reader that merges the signals of gateways and streams; a problem of the gateways counts as a problem of all."""
 
     def __init__(self, requests: SignalWatch, streams: SignalWatch) -> None:
         self._requests = requests
         self._streams = streams
 
     async def read(self) -> Signals:
-        """What to rely on after one more look at both."""
+        """Return the estimates of both sources after one more scrape of each."""
         requests, streams = await asyncio.gather(self._requests.read(), self._streams.read())
-        # A near-line Inference is asked by its stream, whatever a route sends to it beside that.
+        # The demand for a near-line Inference is its stream's, even if a route sends requests to it as well.
         return Signals({**requests.by_key, **streams.by_key}, requests.problem, requests.window)

@@ -1,4 +1,4 @@
-"""What became of a process's spans, for Prometheus."""
+"""Metrics of the export of spans."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from prometheus_client import CollectorRegistry
 from tidegate_dataplane.contract.metrics import Catalog
 
 SPANS: Final = Catalog("tidegate_spans_")
-_EXPORTED = SPANS.counter("exported_total", "Spans that the receiver of telemetry.otlp took.")
+_EXPORTED = SPANS.counter("exported_total", "Spans that the receiver of telemetry.otlp accepted.")
 _DROPPED = SPANS.counter(
     "dropped_total",
-    "Spans that nobody got: `refused` by the receiver, which may not answer at all, or too many were `waiting` for it.",
+    "Spans that were dropped: `refused` by the receiver (or it did not respond), or too many were `waiting` for it.",
     "reason",
 )
 
 
 class SpanMetrics:
-    """Both stay 0 without a receiver."""
+    """Counters of exported and dropped spans; they stay 0 without a receiver."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.exported = _EXPORTED.on(registry)

@@ -1,4 +1,4 @@
-"""Signals of near-line Inferences: their agents say what the broker counts, for no broker lets us ask it ourselves."""
+"""Read signals of near-line Inferences from their agents, because the controllers have no access to brokers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ NOBODY = "none of its pods says how many messages wait"
 
 
 class Reports(Protocol):
-    """Asks agents; triton.agents.Agents in a cluster."""
+    """Reader of agents' reports; triton.agents.Agents in a cluster."""
 
     def get_reports(self, pods: Sequence[PodView], *, partly: bool) -> Awaitable[Mapping[str, AgentReport]]:
-        """What each reachable pod's agent says, by pod uid; one that does not answer is left out."""
+        """Return the reports of the pods' agents by pod UID, without those of agents that do not respond."""
         ...
 
 
 class StreamTraffic:
-    """Asks the agents of near-line pods, and compares with what was counted at the last look; a SignalSource."""
+    """SignalSource that compares the counts of near-line pods with those of the previous scrape."""
 
     def __init__(
         self,
@@ -33,32 +33,32 @@ class StreamTraffic:
         agents: Reports,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pods` gives those of every near-line Inference, also of one that has none."""
+        """`pods` returns the pods of every near-line Inference, including one without pods."""
         self._pods = pods
         self._agents = agents
         self._monotonic = monotonic
         self._counts: Counts = {}
-        self._looked_at_s: float | None = None
+        self._scraped_at_s: float | None = None
 
     async def look(self) -> Look:
-        """The rates since the last look; of an Inference that is seen for the first time nothing is said."""
-        pods = self._pods()
-        reports = await self._agents.get_reports([pod for each in pods.values() for pod in each], partly=True)
+        """Return the rates since the previous scrape, without Inferences that are scraped for the first time."""
+        pods_by_key = self._pods()
+        all_pods = [pod for pods in pods_by_key.values() for pod in pods]
+        reports = await self._agents.get_reports(all_pods, partly=True)
         now_s = self._monotonic()
-        since_s = now_s - (self._looked_at_s if self._looked_at_s is not None else now_s)
+        since_s = now_s - (self._scraped_at_s if self._scraped_at_s is not None else now_s)
         counts = {
             key: follow(self._counts.get(key), count, now_s)
-            for key, each in pods.items()
-            if (count := newest(reports[pod.uid] for pod in each if pod.uid in reports)) is not None
+            for key, pods in pods_by_key.items()
+            if (count := newest(reports[pod.uid] for pod in pods if pod.uid in reports)) is not None
         }
-        # Whoever is silent for a look, or has no pod for a while, had still counted that much then.
-        known = {key: counted for key, counted in self._counts.items() if key in pods}
-        self._counts = {**known, **counts}
-        self._looked_at_s = now_s
-        readings = {key: reading(counted) for key, counted in counts.items()}
+        # Keep the counts of Inferences without a report in this scrape: the next one compares with them.
+        earlier_counts = {key: count for key, count in self._counts.items() if key in pods_by_key}
+        self._counts = {**earlier_counts, **counts}
+        self._scraped_at_s = now_s
         return Look(
             "the pods of streams",
-            {key: each for key, each in readings.items() if each is not None},
+            {key: rates for key, count in counts.items() if (rates := reading(count)) is not None},
             window=timedelta(seconds=since_s),
             missing=NOBODY,
         )

@@ -1,6 +1,6 @@
-"""Spans of what the control plane does; whoever asks for one gets a stand-in that records nothing, unless the process exports them.
+"""Create spans of the control plane's work; they record nothing unless the process exports spans.
 
-Nothing of OpenTelemetry's SDK is imported before a process has a receiver (telemetry.otlp).
+OpenTelemetry's SDK is imported only by a process that has a receiver (telemetry.otlp).
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
 DECISION: Final = "tidegate.decision"
-"""The attribute by which spans of gateways, controllers and xDS servers are found together: the AllocationDecision's name."""
+"""The attribute with the name of an AllocationDecision, which relates spans of gateways, controllers and xDS servers."""
 REVISION: Final = "tidegate.revision"
-"""The attribute that names a snapshot."""
+"""The attribute with the revision of a snapshot."""
 
 Value: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = Mapping[str, Value]
 
 
 class Span:
-    """Something that lasts, and what is known of it. This one records nothing; not for threads."""
+    """A span, which this base class does not record. Use it in one thread only."""
 
     @property
     def provider(self) -> TracerProvider | None:
-        """For a library that records spans itself; None where nothing is recorded."""
+        """Return the provider for libraries that record spans themselves; None if nothing is recorded."""
         return None
 
     def begin(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> Span:
-        """A span within this one, which began so many seconds ago and goes on until its `end`."""
+        """Start a child span that began `lasted_s` seconds ago."""
         del name, attributes, lasted_s
         return self
 
     def note(self, attributes: Attributes) -> None:
-        """More that is known of it."""
+        """Add attributes."""
 
-    def fail(self, why: str) -> None:
-        """It did not come to what it was for."""
+    def fail(self, reason: str) -> None:
+        """Mark the span as failed."""
 
     def end(self) -> None:
-        """It is over."""
+        """End the span."""
 
     def happened(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0, failed: str = "") -> Span:
-        """A span within this one that ends now; `failed` says why, where it did."""
+        """Record a child span that ends now; `failed` is the error, if any."""
         span = self.begin(name, attributes, lasted_s=lasted_s)
         if failed:
             span.fail(failed)
@@ -59,32 +59,32 @@ _current: ContextVar[Span] = ContextVar("span", default=NOTHING)
 
 
 def note(attributes: Attributes) -> None:
-    """More that is known of what is under way in this task."""
+    """Add attributes to the current span of this task."""
     _current.get().note(attributes)
 
 
-def failed(why: str) -> None:
-    """What is under way in this task did not come to what it was for, though nothing is raised."""
-    _current.get().fail(why)
+def failed(reason: str) -> None:
+    """Mark the current span of this task as failed, for failures that raise no exception."""
+    _current.get().fail(reason)
 
 
 @contextmanager
 def span(name: str, attributes: Attributes, *, root: Span | None = None) -> Generator[Span]:
-    """What is done in this block, as part of what is under way in this task, or of `root`.
+    """Record the block as a child of the current span of this task, or of `root`.
 
-    Where nothing is under way nothing is recorded: the process exports no spans, or this is called from outside of any.
+    Without a current span nothing is recorded: the process exports no spans, or the call is outside any span.
     """
-    within = _current.get() if root is None else root
-    if within is NOTHING:
+    parent = _current.get() if root is None else root
+    if parent is NOTHING:
         yield NOTHING
         return
-    begun = within.begin(name, attributes)
-    before = _current.set(begun)
+    child = parent.begin(name, attributes)
+    token = _current.set(child)
     try:
-        yield begun
+        yield child
     except BaseException as error:
-        begun.fail(str(error) or type(error).__name__)
+        child.fail(str(error) or type(error).__name__)
         raise
     finally:
-        _current.reset(before)
-        begun.end()
+        _current.reset(token)
+        child.end()
