@@ -1,4 +1,4 @@
-"""What visitors change: in their own name, after their right to it has been asked for."""
+"""Apply changes for users, with their own identity and after a check of their rights."""
 
 from __future__ import annotations
 
@@ -28,100 +28,104 @@ from tidegate.web.visitor import NotThereError, Visitor
 
 CREATE: Final = Action("create", "computeoverrides")
 DELETE: Final = Action("delete", "computeoverrides")
-_PATIENCE: Final = timedelta(seconds=10)
-_PLAN_GOOD_FOR_S: Final = 5.0
-"""Open pages ask the same every few seconds."""
+_RELEASE_TIMEOUT: Final = timedelta(seconds=10)
+_PLAN_CACHE_S: Final = 5.0
+"""Open pages ask the same question every few seconds."""
 
 
 class Steering(BaseModel):
-    """An override that somebody wants; with neither pin nor floor it holds."""
+    """Request for a ComputeOverride; with neither a pin nor a floor, it holds the target."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
     kind: OverrideKind = OverrideKind.INFERENCE
     namespace: Annotated[str, Field(pattern=f"^({DNS_LABEL})?$", description="Of an Inference.")] = ""
     name: Annotated[str, Field(pattern=f"^{DNS_LABEL}$")]
-    action: Annotated[Literal["hold", "pin", "floor"], Field(description="What it does.")]
+    action: Annotated[Literal["hold", "pin", "floor"], Field(description="What the override does.")]
     replicas: Annotated[int | None, Field(ge=0, le=MAX_REPLICAS, description="Of a pin or a floor.")] = None
-    reason: Annotated[str, Field(min_length=1, max_length=512, description="Why, for those who find it.")]
+    reason: Annotated[
+        str, Field(min_length=1, max_length=512, description="Why, for other people who see the override.")
+    ]
     lasting: Annotated[str, Field(max_length=16, description="How long, from 1m to 168h, like 30m or 2h.")]
 
     @property
     def key(self) -> ObjectKey:
-        """Of the target."""
+        """Return the key of the target."""
         return ObjectKey(self.namespace if self.kind is OverrideKind.INFERENCE else "", self.name)
 
     @property
     def wanted(self) -> Wanted:
-        """As operations take it. Raises PermanentError where the number is missing."""
+        """Return the override in the form of the service. Raises PermanentError if the number of replicas is missing."""
         if self.action == "hold":
             return Wanted(self.lasting, self.reason)
         if self.replicas is None:
-            message = f"replicas: how many is it to have? {self.action} needs a number"
+            message = f"replicas: {self.action} needs a number of replicas"
             raise PermanentError(message)
         if self.action == "pin":
             return Wanted(self.lasting, self.reason, pin=self.replicas)
         return Wanted(self.lasting, self.reason, floor=self.replicas)
 
 
-async def steer(visitor: Visitor, steering: Steering) -> SteeringReport:
-    """Makes an override, or changes the one that was so made before. Raises TidegateError or ValueError."""
-    await visitor.must(CREATE)
-    return await overrides.steer(visitor.client, steering.kind, steering.key, steering.wanted)
+async def steer(context: Visitor, request: Steering) -> SteeringReport:
+    """Create an override, or change the one created for this target before. Raises TidegateError or ValueError."""
+    await context.must(CREATE)
+    return await overrides.steer(context.client, request.kind, request.key, request.wanted)
 
 
-async def end_override(visitor: Visitor, name: str) -> None:
-    """Ends it now. Raises NotThereError where there is none."""
-    await visitor.must(replace(DELETE, name=name))
-    there = visitor.parts.fleet.overrides.get(ObjectKey("", name))
-    if there is None:
-        message = f"there is no ComputeOverride {name}: it may have ended"
+async def end_override(context: Visitor, name: str) -> None:
+    """Delete an override. Raises NotThereError if it does not exist."""
+    await context.must(replace(DELETE, name=name))
+    override = context.parts.fleet.overrides.get(ObjectKey("", name))
+    if override is None:
+        message = f'ComputeOverride "{name}" not found: it may have ended'
         raise NotThereError(message)
-    await visitor.client.delete(COMPUTE_OVERRIDE, there.key, uid=there.metadata.uid, fence=Fence.unlimited())
+    await context.client.delete(
+        COMPUTE_OVERRIDE, override.key, uid=override.metadata.uid, fence=Fence.unlimited()
+    )
 
 
 def release_right(key: ObjectKey) -> Action:
-    """The right to steer a ModelAccess's release."""
+    """Return the right to steer the release of a ModelAccess."""
     return Action("patch", "modelaccesses", key.namespace, key.name)
 
 
-async def steer_release(visitor: Visitor, key: ObjectKey, command: ReleaseCommand) -> ReleaseReport:
-    """Says it to the controllers, and waits a little until they have acted on it."""
-    await visitor.must(release_right(key))
-    return await releases.tell(visitor.client, key, command, _PATIENCE)
+async def steer_release(context: Visitor, key: ObjectKey, command: ReleaseCommand) -> ReleaseReport:
+    """Send a command to the controllers, and wait up to ten seconds until they have acted on it."""
+    await context.must(release_right(key))
+    return await releases.tell(context.client, key, command, _RELEASE_TIMEOUT)
 
 
-def plan_right(visitor: Visitor) -> Action:
-    """The right to ask the allocator: to reach the controllers' own port, which says what requests are worth."""
-    installation = visitor.parts.installation
+def plan_right(context: Visitor) -> Action:
+    """Return the right to ask the allocator a what-if: to reach the controllers' own port, which shows values of requests."""
+    installation = context.parts.installation
     if installation.controllers:
         return Action("create", "computeoverrides")
     return Action("create", "pods", installation.namespace, subresource="portforward", group="")
 
 
-async def plan(visitor: Visitor, pool: str, asked: WhatIf) -> PlanReport:
-    """What the allocator would decide if it were so. Raises TidegateError with the way out."""
-    await visitor.must_see("computepools", ObjectKey("", pool))
-    await visitor.must(plan_right(visitor))
-    key = (pool, asked.model_dump_json())
-    known = visitor.parts.plans.get(key)
-    if known is None:
-        # One at a time: each takes a core for a second or two where there are many Inferences.
-        async with visitor.parts.solving:
-            known = visitor.parts.plans.get(key)
-            if known is None:
-                known = await what_if.plan_otherwise(pool, asked, await _last_question(visitor, pool))
-                visitor.parts.plans.put(key, known, _PLAN_GOOD_FOR_S)
-    return known
+async def plan(context: Visitor, pool: str, question: WhatIf) -> PlanReport:
+    """Return what the allocator would decide under the assumptions of `question`. Raises TidegateError."""
+    await context.must_see("computepools", ObjectKey("", pool))
+    await context.must(plan_right(context))
+    key = (pool, question.model_dump_json())
+    report = context.parts.plans.get(key)
+    if report is None:
+        # One at a time: with many Inferences, each takes a core for a second or two.
+        async with context.parts.solving:
+            report = context.parts.plans.get(key)
+            if report is None:
+                report = await what_if.plan_otherwise(pool, question, await _last_question(context, pool))
+                context.parts.plans.put(key, report, _PLAN_CACHE_S)
+    return report
 
 
-async def _last_question(visitor: Visitor, pool: str) -> LastQuestion:
-    installation = visitor.parts.installation
+async def _last_question(context: Visitor, pool: str) -> LastQuestion:
+    installation = context.parts.installation
     if installation.controllers:
         return await what_if.at_address(installation.controllers, pool)
-    return await what_if.of_leader(visitor.client, pool, installation.release, installation.namespace)
+    return await what_if.of_leader(context.client, pool, installation.release, installation.namespace)
 
 
 def overridable(inference: Inference) -> bool:
-    """Whether the allocator decides about it, so that an override has something to decide over."""
+    """Return whether the allocator decides about the Inference, so that an override has an effect."""
     return inference.spec.scaling is not None

@@ -1,4 +1,4 @@
-"""The REST API: objects as the API server has them, reports as the command line has them, and what may be changed."""
+"""The REST API: objects as the API server has them, the reports of the command line, and changes."""
 
 from __future__ import annotations
 
@@ -35,45 +35,45 @@ from tidegate.web.views.standing import decisions_of, why_of_inference, why_of_p
 from tidegate.web.visitor import LIST_DECISIONS, Known, NotThereError, Visitor, missing
 
 _LABEL: Final = f"^{DNS_LABEL}$"
-_MOST: Final = 200
-_TOPIC: Final = r"^[a-z]+(/[a-z0-9.-]+){0,2}$"
-_TOPICS: Final = 8
+_MAX_PAGE_SIZE: Final = 200
+_TOPIC_PATTERN: Final = r"^[a-z]+(/[a-z0-9.-]+){0,2}$"
+_MAX_TOPICS: Final = 8
 _STREAM_S: Final = 300.0
-"""After it a browser asks again by itself, and its rights are looked at anew."""
-_STREAMS: Final = 5_000
-_STREAMS_EACH: Final = 100
-"""Of one user, so that nobody takes them all."""
+"""The longest duration of a stream: the browser then reconnects by itself, and its rights are checked again."""
+_MAX_STREAMS: Final = 5_000
+_MAX_STREAMS_PER_USER: Final = 100
+"""Prevents one user from opening all streams."""
 
 router: Final = APIRouter(prefix="/api/v1")
 
 
 class Failed(BaseModel):
-    """Why it was not done."""
+    """The reason why a request failed."""
 
     detail: str
 
 
 REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": Failed, "description": "What was asked for cannot be."},
-    401: {"model": Failed, "description": "Nobody knows who asks."},
-    403: {"model": Failed, "description": "They have no right to it."},
-    404: {"model": Failed, "description": "There is no such object."},
-    409: {"model": Failed, "description": "Somebody else changed it meanwhile."},
-    421: {"model": Failed, "description": "The dashboard is not known by this name."},
-    422: {"model": Failed, "description": "A field is not what it has to be."},
-    429: {"model": Failed, "description": "Too many tokens were tried."},
-    503: {"model": Failed, "description": "The API server, the controllers or Prometheus do not answer."},
+    400: {"model": Failed, "description": "Invalid request."},
+    401: {"model": Failed, "description": "Authentication required."},
+    403: {"model": Failed, "description": "The user has no right to it."},
+    404: {"model": Failed, "description": "The object does not exist."},
+    409: {"model": Failed, "description": "The object changed at the same time."},
+    421: {"model": Failed, "description": "The host name is not one of the dashboard's."},
+    422: {"model": Failed, "description": "A field has an invalid value."},
+    429: {"model": Failed, "description": "Too many invalid tokens."},
+    503: {"model": Failed, "description": "The API server, the controllers or Prometheus do not respond."},
 }
 
 
 class Camel(BaseModel):
-    """Names as in the objects."""
+    """A model with camelCase names, as in the objects."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 class Namespaced(StrEnum):
-    """Those whose objects are in namespaces."""
+    """Plural of a namespaced kind."""
 
     INFERENCES = "inferences"
     ACCESSES = "modelaccesses"
@@ -81,7 +81,7 @@ class Namespaced(StrEnum):
 
 
 class ClusterWide(StrEnum):
-    """Those whose objects are not."""
+    """Plural of a cluster-scoped kind."""
 
     POOLS = "computepools"
     OVERRIDES = "computeoverrides"
@@ -89,7 +89,7 @@ class ClusterWide(StrEnum):
 
 
 class Me(Camel):
-    """Who asks, and what they may do."""
+    """The user of the request, and their rights."""
 
     user: str
     groups: tuple[str, ...]
@@ -98,14 +98,14 @@ class Me(Camel):
 
 
 class Count(Camel):
-    """Objects of one kind that may be seen."""
+    """The number of visible objects of one kind."""
 
     total: int
     not_well: int
 
 
 class Overview(Camel):
-    """How many there are of each kind, and the worst of each."""
+    """The number of objects of each kind, and the worst of each."""
 
     counts: Mapping[str, Count]
     worst: Mapping[str, tuple[Row, ...]]
@@ -131,17 +131,17 @@ class Decisions(Camel):
 
 
 class PowerReport(Camel):
-    """How a pool's compute is shared out."""
+    """The assignment of a pool's compute."""
 
     pool: str
     healthy: int
     free: int
     tiers: Mapping[str, int]
     price: float
-    """What one more slice would have earned at the last decision, in value per second."""
+    """The value per second that one more slice would have added at the last decision."""
     budget: RemainingBudget | None
     flows: tuple[Flow, ...]
-    """Of the last hour."""
+    """Slices that moved in the last hour."""
     nodes: tuple[NodeSlots, ...]
 
 
@@ -156,222 +156,232 @@ Namespace = Annotated[str, Path(pattern=_LABEL, max_length=63)]
 
 
 @router.get("/me")
-async def me(visitor: Known) -> Me:
-    """Who asks, and what they may do."""
+async def me(context: Known) -> Me:
+    """Return the user of the request, and their rights."""
     return Me(
-        user=visitor.identity.user,
-        groups=visitor.identity.groups,
-        may_override=await visitor.may(acting.CREATE),
-        may_plan=await visitor.may(acting.plan_right(visitor)),
+        user=context.identity.user,
+        groups=context.identity.groups,
+        may_override=await context.may(acting.CREATE),
+        may_plan=await context.may(acting.plan_right(context)),
     )
 
 
 @router.get("/overview", responses=REFUSALS)
-async def overview(visitor: Known) -> Overview:
-    """All kinds that the visitor may list."""
+async def overview(context: Known) -> Overview:
+    """Return counts and the worst objects of all kinds that the user may list."""
     counts: dict[str, Count] = {}
     worst: dict[str, tuple[Row, ...]] = {}
     for plural in Plural:
-        listing = visitor.parts.listings[plural]
-        within = await visitor.parts.rights.within(visitor.identity, plural, listing.namespaces())
+        listing = context.parts.listings[plural]
+        within = await context.parts.rights.within(context.identity, plural, listing.namespaces())
         if within is not None and not within:
             continue
-        total, bad = listing.count(within)
-        counts[plural.value] = Count(total=total, not_well=bad)
+        total, unhealthy = listing.count(within)
+        counts[plural.value] = Count(total=total, not_well=unhealthy)
         worst[plural.value] = listing.page(Asked(size=10), within).rows
     return Overview(counts=counts, worst=worst)
 
 
 @router.get("/rows/{plural}", responses=REFUSALS)
 async def rows(
-    visitor: Known,
+    context: Known,
     plural: Plural,
-    q: Annotated[str, Query(max_length=200, description="In the name, the reason or the detail.")] = "",
+    q: Annotated[str, Query(max_length=200, description="Text in the name, the reason or the detail.")] = "",
     namespace: Annotated[str, Query(max_length=63)] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    size: Annotated[int, Query(ge=1, le=_MOST)] = PAGE_SIZE,
+    size: Annotated[int, Query(ge=1, le=_MAX_PAGE_SIZE)] = PAGE_SIZE,
 ) -> Rows:
-    """Objects of a kind as rows, worst first."""
-    within = await visitor.sees(plural, namespace)
-    found = visitor.parts.listings[plural].page(Asked(q, namespace, page, size), within)
-    shown = tuple(visitor.parts.traffic.on(row, ENDPOINTS.get(plural, "")) for row in found.rows)
-    return Rows(items=shown, total=found.total, not_well=found.not_well, page=found.number, pages=found.pages)
+    """Return objects of a kind as rows, worst first."""
+    within = await context.sees(plural, namespace)
+    selected = context.parts.listings[plural].page(Asked(q, namespace, page, size), within)
+    items = tuple(context.parts.traffic.on(row, ENDPOINTS.get(plural, "")) for row in selected.rows)
+    return Rows(
+        items=items,
+        total=selected.total,
+        not_well=selected.not_well,
+        page=selected.number,
+        pages=selected.pages,
+    )
 
 
 @router.get("/computepools/{name}/why", responses=REFUSALS)
-async def pool_why(visitor: Known, name: Name) -> PoolReport:
-    """Why a pool is shared out as it is."""
-    found = await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
-    await visitor.must(LIST_DECISIONS)
-    return why_of_pool(visitor.parts, found, await visitor.overrides())
+async def pool_why(context: Known, name: Name) -> PoolReport:
+    """Explain the assignment of a pool's slices."""
+    pool = await context.read(context.parts.fleet.pools, ObjectKey("", name))
+    await context.must(LIST_DECISIONS)
+    return why_of_pool(context.parts, pool, await context.overrides())
 
 
 @router.get("/computepools/{name}/power", responses=REFUSALS)
-async def power(visitor: Known, name: Name) -> PowerReport:
-    """Tiers, flows, budget, price, and who has which slots."""
-    found = power_of(visitor.parts, await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name)))
-    await visitor.must(LIST_DECISIONS)
+async def power(context: Known, name: Name) -> PowerReport:
+    """Return the tiers, flows, budget and price of a pool, and the slots of its nodes."""
+    pool_power = power_of(context.parts, await context.read(context.parts.fleet.pools, ObjectKey("", name)))
+    await context.must(LIST_DECISIONS)
     return PowerReport(
         pool=name,
-        healthy=found.pool.status.slices.healthy,
-        free=found.free,
-        tiers=found.tiers,
-        price=found.price,
-        budget=found.budget,
-        flows=found.flows,
+        healthy=pool_power.pool.status.slices.healthy,
+        free=pool_power.free,
+        tiers=pool_power.tiers,
+        price=pool_power.price,
+        budget=pool_power.budget,
+        flows=pool_power.flows,
         nodes=slots(
-            visitor.parts,
+            context.parts,
             name,
-            await visitor.sees_pods(namespaces_of(visitor.parts, name)),
-            await visitor.sees_nodes(found.pool),
+            await context.sees_pods(namespaces_of(context.parts, name)),
+            await context.sees_nodes(pool_power.pool),
         ),
     )
 
 
 @router.get("/computepools/{name}/samples", responses=REFUSALS)
-async def samples(visitor: Known, name: Name, window: Window = "1h") -> tuple[SliceSample, ...]:
+async def samples(context: Known, name: Name, window: Window = "1h") -> tuple[SliceSample, ...]:
     """Return how its slices were assigned: at most 241 samples from Prometheus, evenly over the window, the oldest first."""
-    await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
-    return (await visitor.parts.charts.read(name, window)).slices
+    await context.read(context.parts.fleet.pools, ObjectKey("", name))
+    return (await context.parts.charts.read(name, window)).slices
 
 
 @router.get("/computepools/{name}/demand", responses=REFUSALS)
-async def demand(visitor: Known, name: Name, window: Window = "1h") -> tuple[DemandSample, ...]:
+async def demand(context: Known, name: Name, window: Window = "1h") -> tuple[DemandSample, ...]:
     """Return the demand for its slices, sampled in the same way. The user needs the right to ask the allocator."""
-    await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
-    await visitor.must(acting.plan_right(visitor))
-    return (await visitor.parts.charts.read(name, window)).demand
+    await context.read(context.parts.fleet.pools, ObjectKey("", name))
+    await context.must(acting.plan_right(context))
+    return (await context.parts.charts.read(name, window)).demand
 
 
 @router.get("/inferences/{namespace}/{name}/why", responses=REFUSALS)
-async def inference_why(visitor: Known, namespace: Namespace, name: Name) -> InferenceReport:
-    """Why an Inference has its replicas."""
-    found = await visitor.read(visitor.parts.fleet.inferences, ObjectKey(namespace, name))
-    await visitor.must(LIST_DECISIONS)
-    return why_of_inference(visitor.parts, found, await visitor.overrides())
+async def inference_why(context: Known, namespace: Namespace, name: Name) -> InferenceReport:
+    """Explain the number of replicas of an Inference."""
+    inference = await context.read(context.parts.fleet.inferences, ObjectKey(namespace, name))
+    await context.must(LIST_DECISIONS)
+    return why_of_inference(context.parts, inference, await context.overrides())
 
 
 @router.get("/history", responses=REFUSALS)
 async def decisions(
-    visitor: Known,
+    context: Known,
     pool: Annotated[str | None, Query(max_length=63)] = None,
     inference: Annotated[str | None, Query(max_length=127, description="namespace/name")] = None,
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    size: Annotated[int, Query(ge=1, le=_MOST)] = PAGE_SIZE,
+    size: Annotated[int, Query(ge=1, le=_MAX_PAGE_SIZE)] = PAGE_SIZE,
 ) -> Decisions:
-    """Decisions, the newest first."""
-    await visitor.must(LIST_DECISIONS)
-    found = page_of(decisions_of(visitor.parts, pool, inference), page, size)
+    """Return decisions, the newest first."""
+    await context.must(LIST_DECISIONS)
+    selected = page_of(decisions_of(context.parts, pool, inference), page, size)
     return Decisions(
-        decisions=tuple(map(DecisionReport.of, found.items)),
-        total=found.total,
-        page=found.number,
-        pages=found.pages,
+        decisions=tuple(map(DecisionReport.of, selected.items)),
+        total=selected.total,
+        page=selected.number,
+        pages=selected.pages,
     )
 
 
 @router.post("/plan", responses=REFUSALS)
-async def plan(visitor: Known, asked: PlanRequest) -> PlanReport:
-    """What the allocator would decide if it were so: the same solver, on a copy; nothing is changed."""
-    question = WhatIf.model_validate(asked.model_dump(exclude={"pool"}))
-    return await acting.plan(visitor, asked.pool, question)
+async def plan(context: Known, request: PlanRequest) -> PlanReport:
+    """Return what the allocator would decide under these assumptions. It runs the same solver, and changes nothing."""
+    question = WhatIf.model_validate(request.model_dump(exclude={"pool"}))
+    return await acting.plan(context, request.pool, question)
 
 
 @router.post("/overrides", responses=REFUSALS)
-async def steer(visitor: Known, steering: Steering) -> SteeringReport:
-    """Decides over the allocator, for a while and for a reason."""
-    return await acting.steer(visitor, steering)
+async def steer(context: Known, request: Steering) -> SteeringReport:
+    """Override the allocator for a limited time and a stated reason."""
+    return await acting.steer(context, request)
 
 
 @router.delete("/overrides/{name}", responses=REFUSALS, status_code=204)
-async def end_override(visitor: Known, name: Name) -> None:
-    """Ends it now."""
-    await acting.end_override(visitor, name)
+async def end_override(context: Known, name: Name) -> None:
+    """End an override now."""
+    await acting.end_override(context, name)
 
 
 @router.post("/modelaccesses/{namespace}/{name}/release/{command}", responses=REFUSALS)
 async def steer_release(
-    visitor: Known, namespace: Namespace, name: Name, command: ReleaseCommand
+    context: Known, namespace: Namespace, name: Name, command: ReleaseCommand
 ) -> ReleaseReport:
-    """Steers a release, and waits a little until the controllers have acted on it."""
-    return await acting.steer_release(visitor, ObjectKey(namespace, name), command)
+    """Steer a release, and wait up to ten seconds until the controllers have acted on it."""
+    return await acting.steer_release(context, ObjectKey(namespace, name), command)
 
 
 @router.get("/events", response_class=StreamingResponse, responses=REFUSALS)
 async def events(
-    visitor: Known,
-    topic: Annotated[list[Annotated[str, Field(pattern=_TOPIC)]], Query(min_length=1, max_length=_TOPICS)],
+    context: Known,
+    topic: Annotated[
+        list[Annotated[str, Field(pattern=_TOPIC_PATTERN)]], Query(min_length=1, max_length=_MAX_TOPICS)
+    ],
     since: Annotated[str, Query(max_length=40)] = "",
 ) -> StreamingResponse:
-    """Server-sent events: one with the name of a topic (`inferences`, `inferences/ads/ctr`) each time it has changed.
+    """Stream server-sent events: one with the name of a topic (`inferences`, `inferences/ads/ctr`) for each change of it.
 
-    Open it before you read, or what changes in between is not told. The dashboard's pages, which can only be read
-    first, bring `since`: what they were told of the time when they were read.
+    Open the stream before you read objects, or you miss the changes in between. The dashboard's pages, which are read
+    first, send `since`: the position in the stream at the time of reading.
     """
-    for each in topic:
-        plural, _, rest = each.partition("/")
-        if plural not in visitor.parts.listings and plural != "traffic":
-            raise NotThereError(f"there is no topic {each}")
-        await _may_follow(visitor, plural, rest)
-    changes, user = visitor.parts.changes, visitor.identity.user
-    if changes.listeners_of(user) >= _STREAMS_EACH:
-        message = f"{_STREAMS_EACH} pages of {user} are open already: close some, and reload in a while"
+    for name in topic:
+        plural, _, key = name.partition("/")
+        if plural not in context.parts.listings and plural != "traffic":
+            raise NotThereError(f'topic "{name}" does not exist')
+        await _require_topic(context, plural, key)
+    changes, user = context.parts.changes, context.identity.user
+    if changes.listeners_of(user) >= _MAX_STREAMS_PER_USER:
+        message = f"{_MAX_STREAMS_PER_USER} pages of {user} are open, the most allowed: close some and reload"
         raise RetryableError(message)
-    if changes.listeners >= _STREAMS:
-        message = f"{_STREAMS} pages are open already: reload in a while"
+    if changes.listeners >= _MAX_STREAMS:
+        message = f"{_MAX_STREAMS} pages are open, the most allowed: reload later"
         raise RetryableError(message)
     return StreamingResponse(
-        _stream(visitor, topic, since), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        _stream_changes(context, topic, since),
+        media_type="text/event-stream",
+        headers={"x-accel-buffering": "no"},
     )
 
 
 @router.get("/{plural}/{namespace}/{name}", responses=REFUSALS)
 async def one_in_namespace(
-    visitor: Known, plural: Namespaced, namespace: Namespace, name: Name
+    context: Known, plural: Namespaced, namespace: Namespace, name: Name
 ) -> dict[str, Any]:
-    """An object as the API server has it."""
-    return await _body(visitor, plural, ObjectKey(namespace, name))
+    """Return a namespaced object as the API server has it."""
+    return await _read_body(context, plural, ObjectKey(namespace, name))
 
 
 @router.get("/{plural}/{name}", responses=REFUSALS)
-async def one_of_cluster(visitor: Known, plural: ClusterWide, name: Name) -> dict[str, Any]:
-    """An object as the API server has it."""
-    return await _body(visitor, plural, ObjectKey("", name))
+async def one_of_cluster(context: Known, plural: ClusterWide, name: Name) -> dict[str, Any]:
+    """Return a cluster-scoped object as the API server has it."""
+    return await _read_body(context, plural, ObjectKey("", name))
 
 
-async def _body(visitor: Visitor, plural: str, key: ObjectKey) -> dict[str, Any]:
-    await visitor.must_see(plural, key)
-    catalogue = visitor.parts.fleet.catalogues()[plural]
+async def _read_body(context: Visitor, plural: str, key: ObjectKey) -> dict[str, Any]:
+    await context.must_see(plural, key)
+    catalogue = context.parts.fleet.catalogues()[plural]
     body = catalogue.store.get(key)
     if body is None:
         raise missing(catalogue, key)
     return dict(body)
 
 
-async def _may_follow(visitor: Visitor, plural: str, rest: str) -> None:
-    """Nobody hears of what they may not see."""
+async def _require_topic(context: Visitor, plural: str, key: str) -> None:
+    """Raise ForbiddenError if the user may not see the objects of a topic."""
     if plural == "traffic":
         return
-    if rest:
-        await visitor.must_see(plural, ObjectKey.parse(rest))
+    if key:
+        await context.must_see(plural, ObjectKey.parse(key))
     else:
-        await visitor.sees(plural)
+        await context.sees(plural)
 
 
-async def _stream(visitor: Visitor, topics: list[str], since: str) -> AsyncGenerator[bytes]:
+async def _stream_changes(context: Visitor, topics: list[str], since: str) -> AsyncGenerator[bytes]:
     yield b": listening\n\n"
     loop = asyncio.get_running_loop()
-    ends = loop.time() + _STREAM_S
-    async with aclosing(visitor.parts.changes.heard(topics, since, visitor.identity.user)) as changes:
-        async for heard in changes:
-            if not heard:
+    deadline = loop.time() + _STREAM_S
+    async with aclosing(context.parts.changes.heard(topics, since, context.identity.user)) as changes:
+        async for changed_topics in changes:
+            if not changed_topics:
                 yield b": quiet\n\n"
-            for topic in sorted(heard):
+            for topic in sorted(changed_topics):
                 yield f"event: {topic}\ndata: {topic}\n\n".encode()
-            if loop.time() >= ends:
+            if loop.time() >= deadline:
                 return
 
 
-def refused(status: int, said: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """As every refusal of the API is told."""
-    return JSONResponse({"detail": said}, status, headers=dict(headers or {}))
+def refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return the response for a failed request to the API."""
+    return JSONResponse({"detail": detail}, status, headers=dict(headers or {}))

@@ -1,4 +1,4 @@
-"""The application: pages, API, and how each refusal is told."""
+"""Create the web application: pages, API, and the responses for errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tidegate.web.parts import Parts
 from tidegate.web.rendering import asset_hash, shown_to_anybody
 from tidegate.web.visitor import ForbiddenError, NotThereError, SignInNeededError
 
-_STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
+_STATUS_BY_ERROR: Final[tuple[tuple[type[Exception], int], ...]] = (
     (SignInNeededError, 401),
     (UnauthorizedError, 401),
     (ForbiddenError, 403),
@@ -45,13 +45,17 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
 )
 log: Final = structlog.stdlib.get_logger()
 
-_YEAR: Final = "public, max-age=31536000, immutable"
+_CACHE_FOR_A_YEAR: Final = "public, max-age=31536000, immutable"
 
 
 def create_app(parts: Parts, hosts: Collection[str], spans: TracerProvider | None = None) -> FastAPI:
-    """The application over `parts`; it answers to the names in `hosts` alone, with a span for each request where `spans` are recorded."""
+    """Return the application, which serves only requests to the names in `hosts`, with a span for each if `spans` is given."""
     app = FastAPI(
-        title="Tidegate", version=__version__, docs_url=None, redoc_url=None, telemetry=_telemetry(spans)
+        title="Tidegate",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        telemetry=_telemetry_config(spans),
     )
     app.state.parts = parts
     app.include_router(entrance.router)
@@ -59,16 +63,16 @@ def create_app(parts: Parts, hosts: Collection[str], spans: TracerProvider | Non
     app.include_router(api.router)
     with as_file(files("tidegate.web").joinpath("static")) as folder:
         app.mount("/static", _Assets(directory=folder))
-    for error, _ in _STATUS:
-        app.add_exception_handler(error, _told)
-    app.add_exception_handler(HTTPException, _told)
-    app.add_exception_handler(RequestValidationError, _told)
+    for error, _ in _STATUS_BY_ERROR:
+        app.add_exception_handler(error, _handle_error)
+    app.add_exception_handler(HTTPException, _handle_error)
+    app.add_exception_handler(RequestValidationError, _handle_error)
     app.add_middleware(Guard, hosts=hosts)
     return app
 
 
-def _telemetry(spans: TracerProvider | None) -> TelemetryConfig:
-    """FastAPI's own spans, one for each request, and nothing by the environment."""
+def _telemetry_config(spans: TracerProvider | None) -> TelemetryConfig:
+    """Return a configuration with one span for each request, independent of environment variables."""
     return {
         "tracer_provider": spans,
         "tracing": spans is not None,
@@ -81,45 +85,45 @@ def _telemetry(spans: TracerProvider | None) -> TelemetryConfig:
 
 
 class _Assets(StaticFiles):
-    """Files whose address has their hash: browsers need not ask again."""
+    """Static files whose URL contains their hash, so that browsers can cache them for a year."""
 
     def file_response(self, *args: object, **kwargs: object) -> Response:
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         scope: Scope = args[2]  # type: ignore[assignment]
         name = str(scope["path"]).partition("/static/")[2]
-        # While two versions of us answer, a page of one may ask the other: what is not that file is not kept.
+        # During a rollout, a page of one version may get a file of the other: do not cache it if the hash differs.
         if scope.get("query_string", b"") == f"v={asset_hash(name)}".encode():
-            response.headers["cache-control"] = _YEAR
+            response.headers["cache-control"] = _CACHE_FOR_A_YEAR
         return response
 
 
-async def _told(request: Request, error: Exception) -> Response:
-    """JSON for the API, a page for browsers; whoever is not known is sent to sign in."""
-    status, said = _status(error), _said(error)
+async def _handle_error(request: Request, error: Exception) -> Response:
+    """Return JSON for the API and a page for browsers; redirect unauthenticated browsers to the sign-in page."""
+    status, message = _find_status(error), _error_message(error)
     if status >= 500:
-        log.warning("request_failed", path=request.url.path, status=status, error=said)
+        log.warning("request_failed", path=request.url.path, status=status, error=message)
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
     if isinstance(error, HTTPException):
         headers |= error.headers or {}
     if isinstance(error, TooManyError):
         headers["retry-after"] = str(error.seconds)
     if request.url.path.startswith("/api/"):
-        return api.refused(status, said, headers)
+        return api.refused(status, message, headers)
     if status == 401 and request.method == "GET":
         query = f"?{request.url.query}" if request.url.query else ""
         return entrance.to_sign_in(f"{request.url.path}{query}")
-    return shown_to_anybody("refused.html", status, said=said, status_code=status)
+    return shown_to_anybody("refused.html", status, said=message, status_code=status)
 
 
-def _status(error: Exception) -> int:
+def _find_status(error: Exception) -> int:
     if isinstance(error, HTTPException):
         return error.status_code
     if isinstance(error, RequestValidationError):
         return 422
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    return next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
 
 
-def _said(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     if isinstance(error, HTTPException):
         return str(error.detail)
     if isinstance(error, RequestValidationError):

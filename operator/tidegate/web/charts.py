@@ -89,8 +89,8 @@ class ChartReader:
         """`query` is None where no Prometheus is configured."""
         self._query = query
         self._now = now
-        self._answers: Remembered[tuple[str, Window], PoolCharts | str] = Remembered(_REMEMBERED, monotonic)
-        self._turn = asyncio.Lock()
+        self._charts: Remembered[tuple[str, Window], PoolCharts | str] = Remembered(_REMEMBERED, monotonic)
+        self._lock = asyncio.Lock()
 
     @property
     def configured(self) -> bool:
@@ -101,16 +101,16 @@ class ChartReader:
         """Return the charts of a pool; raises PermanentError or PrometheusError, which name the setting to change."""
         if self._query is None:
             raise PermanentError(NOT_CONFIGURED)
-        async with self._turn:
-            answer = self._answers.get((pool, window))
+        async with self._lock:
+            answer = self._charts.get((pool, window))
             if answer is None:
-                answer = await self._ask(self._query, pool, window)
-                self._answers.put((pool, window), answer, _REMEMBERED_S)
+                answer = await self._query_charts(self._query, pool, window)
+                self._charts.put((pool, window), answer, _REMEMBERED_S)
         if isinstance(answer, str):
             raise PrometheusError(answer)
         return answer
 
-    async def _ask(self, query: RangeQuery, pool: str, window: Window) -> PoolCharts | str:
+    async def _query_charts(self, query: RangeQuery, pool: str, window: Window) -> PoolCharts | str:
         """Return the charts, or why there are none, which is remembered as well."""
         length = parse_duration(window)
         step_s = length.total_seconds() / STEPS
@@ -156,7 +156,7 @@ def _slice_sample(time: datetime, values: _Values) -> SliceSample:
         time=time,
         healthy=int(values["slices", "healthy"]),
         free=int(values.get(("slices", "free"), 0)),
-        tiers=_by_tier("tier_slices", values),
+        tiers=_values_by_tier("tier_slices", values),
         price=values.get(("slice_price", ""), 0.0),
     )
 
@@ -169,12 +169,12 @@ def _demand_sample(time: datetime, values: _Values) -> DemandSample:
     return DemandSample(
         time=time,
         allocatable=int(values["shared_out_slices", ""]),
-        tiers=_by_tier("wanted_slices", values),
+        tiers=_values_by_tier("wanted_slices", values),
         demand=demand,
         served=served,
-        unknown=sum(_by_tier("demand_unknown", values).values()),
+        unknown=sum(_values_by_tier("demand_unknown", values).values()),
     )
 
 
-def _by_tier(gauge: str, values: _Values) -> Mapping[Tier, int]:
+def _values_by_tier(gauge: str, values: _Values) -> Mapping[Tier, int]:
     return {tier: int(values.get((gauge, tier), 0)) for tier in Tier}

@@ -1,4 +1,4 @@
-"""Signing in and out."""
+"""Sign users in and out."""
 
 from __future__ import annotations
 
@@ -21,62 +21,61 @@ router: Final = APIRouter(include_in_schema=False)
 
 
 @router.get("/sign-in")
-async def sign_in_page(parts: OfApp, onward: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
-    """Where a token is typed."""
-    return _page(parts.door.mode.value, _own(onward))
+async def sign_in_page(app: OfApp, onward: Annotated[str, Query(alias="next")] = "/") -> HTMLResponse:
+    """Show the form for a token."""
+    return _render_sign_in(app.door.mode.value, _local_path(onward))
 
 
 @router.post("/sign-in")
-async def sign_in(parts: OfApp, request: Request, fields: AnyFields) -> Response:
-    """Checks the token, and leaves it sealed with the browser."""
-    onward = _own(fields.get("next", "/"))
-    if not isinstance(parts.door, TokenDoor):
-        return _page(parts.door.mode.value, onward)
+async def sign_in(app: OfApp, request: Request, fields: AnyFields) -> Response:
+    """Check the token, and store it encrypted in a cookie."""
+    onward = _local_path(fields.get("next", "/"))
+    if not isinstance(app.door, TokenDoor):
+        return _render_sign_in(app.door.mode.value, onward)
     token = fields.get("token", "").strip()
     address = request.client.host if request.client is not None else ""
-    identity = await parts.door.sign_in(token, address)
+    identity = await app.door.sign_in(token, address)
     if identity is None:
-        return _page(
-            parts.door.mode.value, onward, "the API server does not know this token; it may have ended"
+        return _render_sign_in(
+            app.door.mode.value, onward, "the API server rejects this token: it may have expired"
         )
     response = RedirectResponse(onward, _SEE_OTHER)
-    _keep(response, parts.seal, token, request)
+    _set_session_cookie(response, app.seal, token, request)
     return response
 
 
 @router.get("/enter")
-async def enter(
-    parts: OfApp, request: Request, ticket: Annotated[str, Query(max_length=200)] = ""
-) -> Response:
-    """For whoever has started the dashboard: the address that was printed leads here."""
-    if not isinstance(parts.door, LocalDoor) or not parts.door.fits(ticket):
-        return _page(parts.door.mode.value, "/", "this address is of another dashboard, or of an earlier one")
+async def enter(app: OfApp, request: Request, ticket: Annotated[str, Query(max_length=200)] = "") -> Response:
+    """Sign in the user who started the dashboard, with the ticket in the printed address."""
+    if not isinstance(app.door, LocalDoor) or not app.door.fits(ticket):
+        return _render_sign_in(
+            app.door.mode.value, "/", "this address belongs to another dashboard, or to an earlier run of it"
+        )
     response = RedirectResponse("/", _SEE_OTHER)
-    _keep(response, parts.seal, ticket, request)
+    _set_session_cookie(response, app.seal, ticket, request)
     return response
 
 
 @router.post("/sign-out")
-async def sign_out(parts: OfApp) -> Response:
-    """Takes it away again, whether or not the token is anybody's any more; other sites do not get as far as here."""
+async def sign_out(app: OfApp) -> Response:
+    """Delete the session cookie, even of an expired token; requests from other sites are rejected earlier."""
     response = RedirectResponse("/sign-in", _SEE_OTHER)
-    response.delete_cookie(parts.seal.cookie, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(app.seal.cookie, path="/", httponly=True, samesite="strict")
     return response
 
 
 def to_sign_in(path: str) -> Response:
-    """Where somebody is sent whom nobody knows, and from there back to where they were going."""
+    """Return a redirect to the sign-in page, which leads back to `path`."""
     return RedirectResponse(f"/sign-in?next={quote(path, safe='')}", _SEE_OTHER)
 
 
-def _keep(response: Response, seal: Seal, token: str, request: Request) -> None:
-    """Out of reach of scripts and of other sites; over TLS alone where the browser came by it."""
+def _set_session_cookie(response: Response, seal: Seal, token: str, request: Request) -> None:
+    """Set the session cookie: HttpOnly, SameSite=Strict, and Secure if the request used TLS."""
     secure = urlsplit(request.headers.get("origin", "")).scheme == "https" or request.url.scheme == "https"
-    lasting = int(LASTING.total_seconds())
     response.set_cookie(
         seal.cookie,
         seal.sealed(token),
-        max_age=lasting,
+        max_age=int(LASTING.total_seconds()),
         path="/",
         httponly=True,
         samesite="strict",
@@ -84,13 +83,13 @@ def _keep(response: Response, seal: Seal, token: str, request: Request) -> None:
     )
 
 
-def _page(mode: str, onward: str, said: str = "") -> HTMLResponse:
+def _render_sign_in(mode: str, onward: str, error: str = "") -> HTMLResponse:
     return shown_to_anybody(
-        "sign_in.html", status=_UNAUTHORIZED if said else 200, auth=mode, onward=onward, said=said
+        "sign_in.html", status=_UNAUTHORIZED if error else 200, auth=mode, onward=onward, said=error
     )
 
 
-def _own(onward: str) -> str:
-    """A path of ours; anything else would lead astray."""
+def _local_path(onward: str) -> str:
+    """Return the path if it belongs to the dashboard, else `/`: a link must not redirect to another site."""
     safe = onward.startswith("/") and not onward.startswith(("//", "/\\"))
     return onward if safe and "\n" not in onward and "\r" not in onward else "/"

@@ -1,4 +1,4 @@
-"""All objects that the dashboard knows, as caches hold them."""
+"""The caches of all objects that the dashboard shows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tidegate.kube.store import ObjectStore
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, POOL_LABEL
 
 Catalogue: TypeAlias = Parsed[Any]
-"""Of any of our kinds."""
+"""The cache of any of our kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One cache for each kind."""
+    """The caches of our kinds and of their pods."""
 
     inferences: Parsed[Inference] = field(
         default_factory=lambda: Parsed(Inference, ObjectStore(kinds.INFERENCE))
@@ -51,10 +51,10 @@ class Fleet:
     )
 
     def catalogues(self) -> Mapping[str, Catalogue]:
-        """By the plural of the kind."""
-        all_ = (self.inferences, self.accesses, self.features, self.pools, self.overrides, self.decisions)
-        return {each.store.kind.plural: each for each in all_}
+        """Return the caches of our kinds by plural."""
+        caches = (self.inferences, self.accesses, self.features, self.pools, self.overrides, self.decisions)
+        return {cache.store.kind.plural: cache for cache in caches}
 
     def stores(self) -> tuple[ObjectStore, ...]:
-        """Every cache of our own kinds, in whole; that of pods holds ours alone."""
-        return tuple(each.store for each in self.catalogues().values())
+        """Return the stores of our kinds; pods are watched separately, because only ours are cached."""
+        return tuple(cache.store for cache in self.catalogues().values())

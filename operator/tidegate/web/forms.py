@@ -1,4 +1,4 @@
-"""What browsers send: form fields, and proof that the page which sent them was shown to the same visitor."""
+"""Parse forms, and verify that the page with the form was rendered for the same user."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from fastapi import Depends, Request
 from tidegate.errors import PermanentError
 from tidegate.web.visitor import Known, Visitor
 
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 FIELD: Final = "csrf"
 
 
 class ForgedError(PermanentError):
-    """A form without the proof: another site made it, or the page is of an earlier session."""
+    """A form without a valid CSRF token: another site sent it, or the page belongs to an earlier session."""
 
 
 async def fields_of(request: Request) -> Mapping[str, str]:
-    """The fields of a form, the last of each name. Raises PermanentError for what is no form, or too long for one."""
+    """Return the fields of a form, the last of each name. Raises PermanentError if it is not a form, or too long."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        message = "want a form: Content-Type application/x-www-form-urlencoded"
+        message = "the request is not a form: send Content-Type application/x-www-form-urlencoded"
         raise PermanentError(message)
     content = bytearray()
     async for chunk in request.stream():
         content += chunk
-        if len(content) > _MOST_BYTES:
-            message = f"the form has more than {_MOST_BYTES} bytes"
+        if len(content) > _MAX_BYTES:
+            message = f"the form has more than {_MAX_BYTES} bytes"
             raise PermanentError(message)
     return dict(parse_qsl(content.decode(errors="replace"), keep_blank_values=True, max_num_fields=10_000))
 
 
 async def checked_fields(
-    visitor: Known, fields: Annotated[Mapping[str, str], Depends(fields_of)]
+    context: Known, fields: Annotated[Mapping[str, str], Depends(fields_of)]
 ) -> Mapping[str, str]:
-    """The fields of a form that was shown to this visitor."""
-    if not vouched(visitor, fields):
-        message = "this page is of an earlier session: reload it, and try again"
+    """Return the fields of a form with a valid CSRF token. Raises ForgedError."""
+    if not vouched(context, fields):
+        message = "this page is of an earlier session: reload it and try again"
         raise ForgedError(message)
     return fields
 
 
-def vouched(visitor: Visitor, fields: Mapping[str, str]) -> bool:
-    """Whether they bring what the page was given."""
-    return visitor.parts.seal.vouches(visitor.identity, fields.get(FIELD, ""))
+def vouched(context: Visitor, fields: Mapping[str, str]) -> bool:
+    """Return whether the form has the CSRF token of this user."""
+    return context.parts.seal.vouches(context.identity, fields.get(FIELD, ""))
 
 
 Fields = Annotated[Mapping[str, str], Depends(checked_fields)]

@@ -1,12 +1,13 @@
-"""The rows of one kind, worst first: kept in order as objects change, so that a page costs what it shows."""
+"""Keep the rows of one kind sorted while objects change, worst first: a page costs only the rows that it shows."""
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from tidegate.api.meta import ObjectKey
@@ -15,23 +16,23 @@ from tidegate.reports.state import State
 from tidegate.web.paging import PAGE_SIZE, page_of
 from tidegate.web.rows import Row
 
-_AT_ONCE: Final = 100
-"""Rows made before anybody else has a turn: an Inference takes about 0.1 ms to parse."""
+_BATCH_SIZE: Final = 100
+"""Rows to build before other tasks run: parsing an Inference takes about 0.1 ms."""
 
-_WAITED_FOR: Final = 500
-"""Rows that somebody who asks waits for; where more have changed at once, what is shown is a little late."""
+_MAX_ROWS_PER_READ: Final = 500
+"""Rows that a read builds before it returns; if more objects have changed, the result is slightly stale."""
 
-_Place: TypeAlias = tuple[int, str, str]
-_WELL: Final = min(state.badness for state in State if state.as_it_should_be)
-"""From here on, in the order of a list, things are as they should be."""
+_SortKey: TypeAlias = tuple[int, str, str]
+_FIRST_HEALTHY: Final = min(state.badness for state in State if state.as_it_should_be)
+"""The badness from which on rows are healthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which rows, and which page of them, from 1."""
+    """A query for rows, and for one page of them, counted from 1."""
 
     text: str = ""
-    """Must be in the namespace, the name, the reason or the detail; case does not count."""
+    """Text in the namespace, the name, the reason or the detail; case-insensitive."""
     namespace: str = ""
     page: int = 1
     size: int = PAGE_SIZE
@@ -45,105 +46,102 @@ class Page:
     total: int
     """Rows of all pages."""
     not_well: int
-    """Of those: how many are not as they should be."""
+    """Unhealthy rows of all pages."""
     number: int
     pages: int
 
 
 class Listing:
-    """Follows one catalogue. `within` below are the namespaces that may be seen; None: all."""
+    """The sorted rows of one cache. Parameters `within` are the namespaces that the user may list; None: all."""
 
-    def __init__(self, catalogue: Parsed[Any], row: Callable[[Any], Row]) -> None:
+    def __init__(self, catalogue: Parsed[Any], make_row: Callable[[Any], Row]) -> None:
         self._catalogue = catalogue
-        self._row = row
+        self._make_row = make_row
         self._rows: dict[ObjectKey, Row] = {}
-        self._order: list[_Place] = []
-        self._texts: dict[_Place, str] = {}
-        """What is searched, in lower case: made once for each row, and not for each search."""
+        self._order: list[_SortKey] = []
+        self._texts: dict[_SortKey, str] = {}
+        """Lower-case text for searches, built once for each row instead of for each search."""
         self._counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
         self._dirty: dict[ObjectKey, None] = dict.fromkeys(catalogue.store.keys())
-        self._woken = asyncio.Event()
-        catalogue.store.subscribe(self._changed)
+        self._has_changes = asyncio.Event()
+        catalogue.store.subscribe(self._mark_dirty)
 
     async def keep(self) -> None:
-        """Makes rows as objects change, some at a time, so that nobody who asks has to wait for it; a task of the process."""
+        """Build rows in batches as objects change, so that reads need not wait; a task of the process."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
+            await self._has_changes.wait()
+            self._has_changes.clear()
             while self._dirty:
-                self._refresh(_AT_ONCE)
+                self._refresh_rows(_BATCH_SIZE)
                 await asyncio.sleep(0)
 
     @property
     def waiting(self) -> int:
-        """Objects that have changed and have no new row yet."""
+        """Return the number of changed objects whose row is not built yet."""
         return len(self._dirty)
 
     def namespaces(self) -> tuple[str, ...]:
-        """Those that have rows, in order."""
-        self._refresh(_WAITED_FOR)
+        """Return the namespaces that have rows, sorted."""
+        self._refresh_rows(_MAX_ROWS_PER_READ)
         return tuple(sorted(name for name, counts in self._counts.items() if counts.total()))
 
     def count(self, within: Collection[str] | None = None) -> tuple[int, int]:
-        """How many there are, and how many of them are not as they should be."""
-        self._refresh(_WAITED_FOR)
+        """Return the number of rows, and of unhealthy rows."""
+        self._refresh_rows(_MAX_ROWS_PER_READ)
         counts = [self._counts[name] for name in within] if within is not None else self._counts.values()
-        total = sum(each.total() for each in counts)
-        return total, total - sum(each[state] for each in counts for state in State if state.as_it_should_be)
+        total = sum(states.total() for states in counts)
+        healthy = sum(states[state] for states in counts for state in State if state.as_it_should_be)
+        return total, total - healthy
 
     def row(self, key: ObjectKey) -> Row | None:
-        """One row."""
-        self._refresh(_WAITED_FOR)
+        """Return the row of an object."""
+        self._refresh_rows(_MAX_ROWS_PER_READ)
         return self._rows.get(key)
 
-    def page(self, asked: Asked, within: Collection[str] | None = None) -> Page:
-        """The rows that are asked for; the last page for one beyond it."""
-        self._refresh(_WAITED_FOR)
-        found = self._found(asked, within)
-        bad = bisect_left(found, (_WELL,))
-        paged = page_of(found, asked.page, asked.size)
-        rows = tuple(self._rows[ObjectKey(namespace, name)] for _, namespace, name in paged.items)
-        return Page(rows, paged.total, bad, paged.number, paged.pages)
+    def page(self, query: Asked, within: Collection[str] | None = None) -> Page:
+        """Return one page of the rows that match; the last page if the number is too high."""
+        self._refresh_rows(_MAX_ROWS_PER_READ)
+        keys = self._select_keys(query, within)
+        unhealthy = bisect_left(keys, (_FIRST_HEALTHY,))
+        selected = page_of(keys, query.page, query.size)
+        rows = tuple(self._rows[ObjectKey(namespace, name)] for _, namespace, name in selected.items)
+        return Page(rows, selected.total, unhealthy, selected.number, selected.pages)
 
-    def _found(self, asked: Asked, within: Collection[str] | None) -> list[_Place]:
-        found = self._order
-        if asked.text:
-            text = asked.text.lower()
-            # Few are found: to put them in order costs less than to look up the words of all.
-            found = sorted(place for place, words in self._texts.items() if text in words)
+    def _select_keys(self, query: Asked, within: Collection[str] | None) -> list[_SortKey]:
+        keys = self._order
+        if query.text:
+            text = query.text.lower()
+            # Few rows match: sorting them costs less than looking up the texts of all rows in order.
+            keys = sorted(key for key, row_text in self._texts.items() if text in row_text)
         if within is not None:
-            found = [place for place in found if not place[1] or place[1] in within]
-        if asked.namespace:
-            found = [place for place in found if place[1] == asked.namespace]
-        return found
+            keys = [key for key in keys if not key[1] or key[1] in within]
+        if query.namespace:
+            keys = [key for key in keys if key[1] == query.namespace]
+        return keys
 
-    def _changed(self, key: ObjectKey) -> None:
+    def _mark_dirty(self, key: ObjectKey) -> None:
         self._dirty[key] = None
-        self._woken.set()
+        self._has_changes.set()
 
-    def _refresh(self, most: int) -> None:
-        for key in _first(self._dirty, most):
+    def _refresh_rows(self, limit: int) -> None:
+        for key in list(islice(self._dirty, limit)):
             del self._dirty[key]
-            self._put(key)
+            self._replace_row(key)
 
-    def _put(self, key: ObjectKey) -> None:
-        before = self._rows.pop(key, None)
-        if before is not None:
-            place = _place(before)
-            del self._order[bisect_left(self._order, place)], self._texts[place]
-            self._counts[key.namespace][before.state] -= 1
-        one = self._catalogue.get(key)
-        if one is not None:
-            self._rows[key] = row = self._row(one)
-            place = _place(row)
-            insort(self._order, place)
-            self._texts[place] = f"{row.namespace}/{row.name}\n{row.reason}\n{row.detail}".lower()
+    def _replace_row(self, key: ObjectKey) -> None:
+        old_row = self._rows.pop(key, None)
+        if old_row is not None:
+            sort_key = _sort_key(old_row)
+            del self._order[bisect_left(self._order, sort_key)], self._texts[sort_key]
+            self._counts[key.namespace][old_row.state] -= 1
+        resource = self._catalogue.get(key)
+        if resource is not None:
+            self._rows[key] = row = self._make_row(resource)
+            sort_key = _sort_key(row)
+            insort(self._order, sort_key)
+            self._texts[sort_key] = f"{row.namespace}/{row.name}\n{row.reason}\n{row.detail}".lower()
             self._counts[key.namespace][row.state] += 1
 
 
-def _place(row: Row) -> _Place:
+def _sort_key(row: Row) -> _SortKey:
     return row.state.badness, row.namespace, row.name
-
-
-def _first(keys: Iterable[ObjectKey], most: int) -> list[ObjectKey]:
-    return [key for key, _ in zip(keys, range(most), strict=False)]

@@ -1,4 +1,4 @@
-"""Tells open pages what has changed, at most a few times a second, however much changes."""
+"""Notify open pages of changed objects, at most a few times a second."""
 
 from __future__ import annotations
 
@@ -12,98 +12,101 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube.store import ObjectStore
 
 AT_MOST_EVERY_S: Final = 0.3
-"""What changes within it is told once."""
+"""The least time between two notifications of a page; further changes within it are merged."""
 HEARTBEAT_S: Final = 15.0
-"""Proxies cut what is silent for longer, usually after a minute."""
-_REMEMBERED: Final = 4_096
-"""Topics, those that changed last: a page opens its stream a moment after it was read."""
+"""The interval of heartbeats: proxies close a silent connection, usually after a minute."""
+_MAX_TOPICS: Final = 4_096
+"""Topics whose last change is kept: a page opens its stream shortly after it was read."""
 
 
 @dataclass(slots=True, eq=False)
-class _Listener:
-    wanted: frozenset[str]
+class _Subscriber:
+    topics: frozenset[str]
     user: str
-    heard: set[str] = field(default_factory=set[str])
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: set[str] = field(default_factory=set[str])
+    wake_up: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Changes:
-    """Topics are the plural of a kind (`inferences`), or one object (`inferences/ads/ctr`)."""
+    """Feed of changes by topic: the plural of a kind (`inferences`), or one object (`inferences/ads/ctr`)."""
 
     def __init__(self) -> None:
-        self._listeners: set[_Listener] = set()
+        self._subscribers: set[_Subscriber] = set()
         self._process = secrets.token_hex(4)
         self._count = 0
-        self._last: dict[str, int] = {}
-        """The change that was each topic's last, the newest at the end."""
-        self._forgotten = 0
-        """The last change of a topic that is not in it."""
+        self._last_changes: dict[str, int] = {}
+        """The number of the last change by topic, the newest at the end."""
+        self._oldest_change = 0
+        """The highest change of a topic that is no longer in `_last_changes`."""
 
     def follow(self, store: ObjectStore) -> None:
-        """From now on a change in `store` is told."""
-        store.subscribe(self._teller(store.kind.plural))
+        """Publish all further changes in `store`."""
+        store.subscribe(self._make_publisher(store.kind.plural))
 
     def tell(self, topic: str) -> None:
-        """Something has changed that no store holds."""
+        """Publish a change of a topic."""
         self._count += 1
-        self._last.pop(topic, None)
-        self._last[topic] = self._count
-        if len(self._last) > _REMEMBERED:
-            self._forgotten = self._last.pop(next(iter(self._last)))
-        for listener in self._listeners:
-            if topic in listener.wanted:
-                listener.heard.add(topic)
-                listener.woken.set()
+        self._last_changes.pop(topic, None)
+        self._last_changes[topic] = self._count
+        if len(self._last_changes) > _MAX_TOPICS:
+            self._oldest_change = self._last_changes.pop(next(iter(self._last_changes)))
+        for subscriber in self._subscribers:
+            if topic in subscriber.topics:
+                subscriber.changed.add(topic)
+                subscriber.wake_up.set()
 
     @property
     def listeners(self) -> int:
-        """How many pages are open."""
-        return len(self._listeners)
+        """Return the number of open pages."""
+        return len(self._subscribers)
 
     def listeners_of(self, user: str) -> int:
-        """How many pages of one user are open."""
-        return sum(listener.user == user for listener in self._listeners)
+        """Return the number of open pages of one user."""
+        return sum(subscriber.user == user for subscriber in self._subscribers)
 
     @property
     def now(self) -> str:
-        """For `heard`: what was read before it may be older than what it tells of."""
+        """Return the current position in the feed, for the parameter `since` of a later subscription."""
         return f"{self._process}-{self._count}"
 
     async def heard(
-        self, wanted: Collection[str], since: str = "", user: str = ""
+        self, topics: Collection[str], since: str = "", user: str = ""
     ) -> AsyncGenerator[frozenset[str]]:
-        """What has changed of `wanted`, again and again; nothing as a heartbeat where it stays quiet.
+        """Yield the topics that changed, each time some did, and an empty set as a heartbeat.
 
-        With `since`, an earlier `now`, what has changed after it comes first; all of it if another process said it.
+        `since` is an earlier position: topics that changed after it come first, or all topics if it belongs to another
+        process.
         """
-        listener = _Listener(frozenset(wanted), user, self._changed(wanted, since) if since else set())
-        if listener.heard:
-            listener.woken.set()
-        self._listeners.add(listener)
+        subscriber = _Subscriber(
+            frozenset(topics), user, self._changed_since(topics, since) if since else set()
+        )
+        if subscriber.changed:
+            subscriber.wake_up.set()
+        self._subscribers.add(subscriber)
         try:
             while True:
                 try:
                     async with asyncio.timeout(HEARTBEAT_S):
-                        await listener.woken.wait()
+                        await subscriber.wake_up.wait()
                 except TimeoutError:
                     yield frozenset()
                     continue
-                listener.woken.clear()
-                heard, listener.heard = frozenset(listener.heard), set()
-                yield heard
+                subscriber.wake_up.clear()
+                changed, subscriber.changed = frozenset(subscriber.changed), set()
+                yield changed
                 await asyncio.sleep(AT_MOST_EVERY_S)
         finally:
-            self._listeners.discard(listener)
+            self._subscribers.discard(subscriber)
 
-    def _changed(self, wanted: Collection[str], since: str) -> set[str]:
+    def _changed_since(self, topics: Collection[str], since: str) -> set[str]:
         process, _, count = since.partition("-")
         if process != self._process or not count.isdecimal():
-            return set(wanted)
-        return {topic for topic in wanted if self._last.get(topic, self._forgotten) > int(count)}
+            return set(topics)
+        return {topic for topic in topics if self._last_changes.get(topic, self._oldest_change) > int(count)}
 
-    def _teller(self, plural: str) -> Callable[[ObjectKey], None]:
-        def changed(key: ObjectKey) -> None:
+    def _make_publisher(self, plural: str) -> Callable[[ObjectKey], None]:
+        def publish_change(key: ObjectKey) -> None:
             self.tell(plural)
             self.tell(f"{plural}/{key}")
 
-        return changed
+        return publish_change

@@ -1,4 +1,4 @@
-"""How the dashboard and the API answer, for Prometheus: nothing of what was asked, and by whom."""
+"""Metrics of the dashboard and the API, without the content and the user of a request."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ _FAILED: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
 WEB: Final = Catalog("tidegate_web_")
-_REQUESTS = WEB.counter(
-    "requests_total", "Requests that were answered, by the HTTP status of the answer.", "method", "status"
-)
+_REQUESTS = WEB.counter("requests_total", "Answered requests, by HTTP status.", "method", "status")
 _SECONDS = WEB.histogram(
     "request_seconds",
-    "From a request until its answer began.",
+    "Time from a request to the beginning of its response.",
     "method",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 
 
 class WebMetrics:
-    """What a web process counts."""
+    """Metrics of a web process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = _REQUESTS.on(registry)
@@ -34,35 +32,36 @@ class WebMetrics:
 
 
 class Counted:
-    """ASGI middleware: what all others refuse is counted too, and what fails, which is answered further outside."""
+    """ASGI middleware that counts all requests, including those that other middleware rejects and those that fail."""
 
     def __init__(self, app: ASGIApp, metrics: WebMetrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers as the application does."""
+        """Serve a request and count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.monotonic()
+        start_s = time.monotonic()
         method = scope["method"] if scope["method"] in _METHODS else "other"
 
-        begun = False
+        response_started = False
 
-        def count(status: int) -> None:
-            nonlocal begun
-            begun = True
-            self._metrics.seconds.labels(method).observe(time.monotonic() - began)
+        def count_response(status: int) -> None:
+            nonlocal response_started
+            response_started = True
+            self._metrics.seconds.labels(method).observe(time.monotonic() - start_s)
             self._metrics.requests.labels(method, str(status)).inc()
 
-        async def counted(message: Message) -> None:
+        async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                count(message["status"])
+                count_response(message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, counted)
+            await self._app(scope, receive, send_counted)
         except Exception:
-            if not begun:
-                count(_FAILED)
+            # A middleware outside this one sends the response.
+            if not response_started:
+                count_response(_FAILED)
             raise

@@ -1,4 +1,4 @@
-"""The slices of each pool's nodes, as the controllers count them; nodes are watched from the first page on that shows them."""
+"""Read the slices of each pool's nodes, as the controllers count them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from tidegate.web.live import Changes
 
 
 class Nodes:
-    """Who never looks at a pool's nodes is spared the watch of them, and that of everybody's pods, which take room on them."""
+    """Cache of the pools' nodes.
+
+    The watches of nodes and of all pods on them are expensive, so they start with the first page that shows nodes.
+    """
 
     def __init__(self, fleet: Fleet, changes: Changes, *, watched: bool = True) -> None:
-        """`watched`: whether they ever are; a dashboard of one namespace does not know the pods of the others."""
+        """`watched` is False for a dashboard of one namespace, which cannot list the pods of the others."""
         self.watched = watched
         self._fleet = fleet
         self._changes = changes
         self.occupancy = Occupancy(fleet.pods)
         self._views = PoolViews(fleet.pools, self.occupancy)
-        self._seen: dict[str, NodeView] = {}
-        self.occupancy.subscribe(self._changed)
+        self._nodes: dict[str, NodeView] = {}
+        self.occupancy.subscribe(self._publish_change)
 
     async def keep(self, client: KubeClient) -> None:
-        """Watches, once somebody has asked; a task of the process."""
+        """Watch nodes from the first call of `of`; a task of the process."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.occupancy.run(client), name="watch-occupancy")
             await self.occupancy.until_known()
@@ -37,22 +40,22 @@ class Nodes:
                 self._changes.tell(f"computepools/{pool.key}")
 
     def of(self, pool: ComputePool) -> Mapping[str, NodeSlices] | None:
-        """Return every node of a pool, by name; None while nodes are not read yet, or may not be read."""
+        """Return the nodes of a pool by name; None while nodes are not read yet, or cannot be read."""
         self.occupancy.begin()
         if not (self.occupancy.known and self._fleet.pods.synced.is_set()):
             return None
-        return {each.node: each for each in self._views.slices(pool).nodes}
+        return {node.node: node for node in self._views.slices(pool).nodes}
 
-    def _changed(self, name: str) -> None:
-        """Pods that come and go change the pool's own status; a node alone may not."""
-        before, now = self._seen.get(name), self.occupancy.node(name)
-        if before == now:
+    def _publish_change(self, name: str) -> None:
+        """Publish a change of the pools of a node, whose status a change of the node alone need not change."""
+        old_node, new_node = self._nodes.get(name), self.occupancy.node(name)
+        if old_node == new_node:
             return
-        if now is None:
-            del self._seen[name]
+        if new_node is None:
+            del self._nodes[name]
         else:
-            self._seen[name] = now
+            self._nodes[name] = new_node
         for pool in self._fleet.pools.all():
             selector = pool.spec.node_selector
-            if any(each is not None and each.selected_by(selector) for each in (before, now)):
+            if any(node is not None and node.selected_by(selector) for node in (old_node, new_node)):
                 self._changes.tell(f"computepools/{pool.key}")

@@ -1,4 +1,4 @@
-"""What the pages of all objects have alike: manifest, events and pods."""
+"""Read what the pages of all objects show: manifest, events and pods."""
 
 from __future__ import annotations
 
@@ -19,47 +19,49 @@ _EVENTS_SHOWN: Final = 20
 _PODS_SHOWN: Final = 100
 
 
-async def of_object(visitor: Visitor, plural: Plural, key: ObjectKey, request: Request) -> dict[str, Any]:
-    """What every object's page has: its manifest, its events, and what it listens to."""
-    body = visitor.parts.fleet.catalogues()[plural].store.get(key) or {}
-    events = await _events(visitor, body) if "hx-request" not in request.headers else None
+async def of_object(context: Visitor, plural: Plural, key: ObjectKey, request: Request) -> dict[str, Any]:
+    """Return the template variables of every object's page: its manifest, its events, and the topics to subscribe to."""
+    body = context.parts.fleet.catalogues()[plural].store.get(key) or {}
+    events = await _list_events(context, body) if "hx-request" not in request.headers else None
     topics = [f"{plural.value}/{key}"]
     if plural is not Plural.POOLS:
         topics.append("traffic")
     if plural in {Plural.INFERENCES, Plural.POOLS}:
         topics += [
-            each for each in ("computeoverrides", "allocationdecisions") if await _hears(visitor, each)
+            kind
+            for kind in ("computeoverrides", "allocationdecisions")
+            if await _may_list_some(context, kind)
         ]
     return {"body": body, "events": events, "topics": topics}
 
 
-async def pods_of(visitor: Visitor, label: str, key: ObjectKey) -> Sequence[Mapping[str, Any]] | None:
-    """Some of them; None where the visitor may not list pods there."""
-    if not await visitor.may(Action("list", "pods", key.namespace, group="")):
+async def pods_of(context: Visitor, label: str, key: ObjectKey) -> Sequence[Mapping[str, Any]] | None:
+    """Return the first hundred pods of an object; None if the user may not list pods in its namespace."""
+    if not await context.may(Action("list", "pods", key.namespace, group="")):
         return None
-    return visitor.parts.fleet.pods.by_label(label, key.name, namespace=key.namespace)[:_PODS_SHOWN]
+    return context.parts.fleet.pods.by_label(label, key.name, namespace=key.namespace)[:_PODS_SHOWN]
 
 
-async def _hears(visitor: Visitor, plural: str) -> bool:
-    """A stream with one topic that the visitor may not follow is refused whole."""
-    listing = visitor.parts.listings[plural]
-    within = await visitor.parts.rights.within(visitor.identity, plural, listing.namespaces())
+async def _may_list_some(context: Visitor, plural: str) -> bool:
+    # A stream with a single forbidden topic is rejected as a whole.
+    listing = context.parts.listings[plural]
+    within = await context.parts.rights.within(context.identity, plural, listing.namespaces())
     return within is None or bool(within)
 
 
-async def _events(visitor: Visitor, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | str:
-    """The newest, as the visitor may read them; or why not."""
+async def _list_events(context: Visitor, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | str:
+    """Return the newest events of an object, read with the user's rights; or an error message."""
     metadata: Mapping[str, Any] = body.get("metadata") or {}
     namespace = metadata.get("namespace") or "default"
     fields = f"involvedObject.uid={metadata.get('uid', '')}"
     try:
         async with asyncio.timeout(2):
-            found = await visitor.client.list(EVENT, namespace=namespace, fields=fields)
+            events = await context.client.list(EVENT, namespace=namespace, fields=fields)
     except TimeoutError:
-        return "events cannot be read: the API server took longer than 2 s"
+        return "events cannot be read: the API server did not respond within 2 s"
     except TidegateError as error:
         return f"events cannot be read: {error}"
-    return sorted(found, key=_last_seen, reverse=True)[:_EVENTS_SHOWN]
+    return sorted(events, key=_last_seen, reverse=True)[:_EVENTS_SHOWN]
 
 
 def _last_seen(event: Mapping[str, Any]) -> str:

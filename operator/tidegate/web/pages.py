@@ -1,4 +1,4 @@
-"""The dashboard's pages. Each can be had again by itself: htmx takes from it the part that has changed."""
+"""The dashboard's pages; htmx reloads a whole page and swaps the parts that changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TITLES: Final[Mapping[str, str]] = {
     "computepools": "ComputePools",
 }
 
-_STEERED_BY: Final[Mapping[ReleasePhase | None, Sequence[ReleaseCommand]]] = {
+_COMMANDS_BY_PHASE: Final[Mapping[ReleasePhase | None, Sequence[ReleaseCommand]]] = {
     ReleasePhase.PROGRESSING: (
         ReleaseCommand.PAUSE,
         ReleaseCommand.PROMOTE,
@@ -52,7 +52,7 @@ _STEERED_BY: Final[Mapping[ReleasePhase | None, Sequence[ReleaseCommand]]] = {
     ReleasePhase.PROMOTED: (ReleaseCommand.ABORT, ReleaseCommand.RESTART),
     ReleasePhase.ROLLED_BACK: (ReleaseCommand.RESTART,),
 }
-_SAID: Final = {message.code: (name, message) for name, message in by_name().items()}
+_MESSAGES_BY_CODE: Final = {message.code: (name, message) for name, message in by_name().items()}
 
 router: Final = APIRouter(include_in_schema=False)
 router.include_router(pool_pages.router)
@@ -60,25 +60,27 @@ router.include_router(steering_pages.router)
 
 
 @router.get("/")
-async def overview(visitor: Known) -> HTMLResponse:
-    """How many there are of each kind, and the worst of each."""
+async def overview(context: Known) -> HTMLResponse:
+    """Show the number of objects of each kind, and the worst of each."""
     kinds: list[dict[str, Any]] = []
     for plural in _LISTED:
-        namespaces = visitor.parts.listings[plural].namespaces()
-        within = await visitor.parts.rights.within(visitor.identity, plural, namespaces)
+        namespaces = context.parts.listings[plural].namespaces()
+        within = await context.parts.rights.within(context.identity, plural, namespaces)
         if within is None or within:
-            page = _page(visitor, plural, Asked(size=10), within)
+            page = _page_with_traffic(context, plural, Asked(size=10), within)
             kinds.append({"plural": plural.value, "title": TITLES[plural], "page": page})
     if not kinds:
-        await visitor.sees(Plural.INFERENCES)  # says which right is missing
-    may_decisions = await visitor.may(LIST_DECISIONS)
-    decisions = decisions_of(visitor.parts)[:5] if may_decisions else ()
+        await context.sees(Plural.INFERENCES)  # raises an error that names the missing right
+    may_decisions = await context.may(LIST_DECISIONS)
+    decisions = decisions_of(context.parts)[:5] if may_decisions else ()
     return shown(
-        visitor,
+        context,
         "overview.html",
         kinds=kinds,
-        pools=[visitor.parts.fleet.pools.get(ObjectKey("", name)) for name in _names(kinds, Plural.POOLS)],
-        decisions=[DecisionReport.of(each) for each in decisions],
+        pools=[
+            context.parts.fleet.pools.get(ObjectKey("", name)) for name in _row_names(kinds, Plural.POOLS)
+        ],
+        decisions=[DecisionReport.of(decision) for decision in decisions],
         may_decisions=may_decisions,
         topics=[kind["plural"] for kind in kinds] + ["allocationdecisions"] * may_decisions + ["traffic"],
     )
@@ -86,185 +88,190 @@ async def overview(visitor: Known) -> HTMLResponse:
 
 @router.get("/list/{plural}")
 async def listed(
-    visitor: Known,
+    context: Known,
     plural: Plural,
     q: Annotated[str, Query(max_length=200)] = "",
     namespace: Annotated[str, Query(max_length=63)] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> HTMLResponse:
-    """All objects of a kind, a page at a time, worst first."""
+    """Show one page of the objects of a kind, worst first."""
     if plural not in _LISTED:
-        raise NotThereError(f"there is no list of {plural.value}")
-    asked = Asked(q, namespace, page)
-    within = await visitor.sees(plural, namespace)
-    found = _page(visitor, plural, asked, within)
-    listing = visitor.parts.listings[plural]
+        raise NotThereError(f"{plural.value} have no list page")
+    query = Asked(q, namespace, page)
+    within = await context.sees(plural, namespace)
+    selected = _page_with_traffic(context, plural, query, within)
+    listing = context.parts.listings[plural]
     namespaces = [name for name in listing.namespaces() if name and (within is None or name in within)]
     return shown(
-        visitor,
+        context,
         "list.html",
         plural=plural.value,
         title=TITLES[plural],
-        page=found,
-        asked=asked,
+        page=selected,
+        asked=query,
         namespaces=namespaces,
         topics=[plural.value, "traffic"],
     )
 
 
 @router.get("/inferences/{namespace}/{name}")
-async def inference(visitor: Known, namespace: str, name: str, request: Request) -> HTMLResponse:
-    """One Inference: why it is as it is, who routes to it, its pods, events and YAML."""
+async def inference(context: Known, namespace: str, name: str, request: Request) -> HTMLResponse:
+    """Show an Inference: the reasons of its state, the ModelAccesses that route to it, its pods, events and YAML."""
     key = ObjectKey(namespace, name)
-    found = await visitor.read(visitor.parts.fleet.inferences, key)
-    may_decisions = await visitor.may(LIST_DECISIONS)
+    resource = await context.read(context.parts.fleet.inferences, key)
+    may_decisions = await context.may(LIST_DECISIONS)
     return shown(
-        visitor,
+        context,
         "inference.html",
         key=key,
-        inference=found,
-        row=visitor.parts.listings["inferences"].row(key),
-        why=why_of_inference(visitor.parts, found, await visitor.overrides()) if may_decisions else None,
-        moves=_moves_of(visitor, found) if may_decisions else (),
-        accesses=await _routing_to(visitor, key),
-        pods=await pods_of(visitor, INFERENCE_LABEL, key),
-        traffic=visitor.parts.traffic.of(f"inference/{key}"),
-        traffic_known=visitor.parts.traffic.known,
-        overridable=acting.overridable(found),
-        may_override=await visitor.may(acting.CREATE),
-        may_end=await visitor.may(acting.DELETE),
-        **await of_object(visitor, Plural.INFERENCES, key, request),
+        inference=resource,
+        row=context.parts.listings["inferences"].row(key),
+        why=why_of_inference(context.parts, resource, await context.overrides()) if may_decisions else None,
+        moves=_decisions_moving(context, resource) if may_decisions else (),
+        accesses=await _find_accesses(context, key),
+        pods=await pods_of(context, INFERENCE_LABEL, key),
+        traffic=context.parts.traffic.of(f"inference/{key}"),
+        traffic_known=context.parts.traffic.known,
+        overridable=acting.overridable(resource),
+        may_override=await context.may(acting.CREATE),
+        may_end=await context.may(acting.DELETE),
+        **await of_object(context, Plural.INFERENCES, key, request),
     )
 
 
 @router.get("/modelaccesses/{namespace}/{name}")
-async def access(visitor: Known, namespace: str, name: str, request: Request) -> HTMLResponse:
-    """One ModelAccess: its live split, its release and what that says, events and YAML."""
+async def access(context: Known, namespace: str, name: str, request: Request) -> HTMLResponse:
+    """Show a ModelAccess: its current weights, its release and checks, events and YAML."""
     key = ObjectKey(namespace, name)
-    found = await visitor.read(visitor.parts.fleet.accesses, key)
+    resource = await context.read(context.parts.fleet.accesses, key)
     return shown(
-        visitor,
+        context,
         "access.html",
         key=key,
-        access=found,
-        row=visitor.parts.listings["modelaccesses"].row(key),
-        release=_release(found),
+        access=resource,
+        row=context.parts.listings["modelaccesses"].row(key),
+        release=_release_report(resource),
         traffic={
-            name: visitor.parts.traffic.of(f"inference/{namespace}/{name}") for name in found.spec.inferences
+            inference: context.parts.traffic.of(f"inference/{namespace}/{inference}")
+            for inference in resource.spec.inferences
         },
-        traffic_known=visitor.parts.traffic.known,
-        may_release=await visitor.may(acting.release_right(key)),
-        commands=_does_something(found),
-        **await of_object(visitor, Plural.ACCESSES, key, request),
+        traffic_known=context.parts.traffic.known,
+        may_release=await context.may(acting.release_right(key)),
+        commands=_effective_commands(resource),
+        **await of_object(context, Plural.ACCESSES, key, request),
     )
 
 
 @router.get("/featurecomputes/{namespace}/{name}")
-async def features(visitor: Known, namespace: str, name: str, request: Request) -> HTMLResponse:
-    """One FeatureCompute."""
+async def features(context: Known, namespace: str, name: str, request: Request) -> HTMLResponse:
+    """Show a FeatureCompute."""
     key = ObjectKey(namespace, name)
-    found = await visitor.read(visitor.parts.fleet.features, key)
+    resource = await context.read(context.parts.fleet.features, key)
     return shown(
-        visitor,
+        context,
         "features.html",
         key=key,
-        features=found,
-        row=visitor.parts.listings["featurecomputes"].row(key),
-        pods=await pods_of(visitor, FEATURE_COMPUTE_LABEL, key),
-        traffic=visitor.parts.traffic.of(f"features/{key}"),
-        traffic_known=visitor.parts.traffic.known,
-        **await of_object(visitor, Plural.FEATURES, key, request),
+        features=resource,
+        row=context.parts.listings["featurecomputes"].row(key),
+        pods=await pods_of(context, FEATURE_COMPUTE_LABEL, key),
+        traffic=context.parts.traffic.of(f"features/{key}"),
+        traffic_known=context.parts.traffic.known,
+        **await of_object(context, Plural.FEATURES, key, request),
     )
 
 
 @router.get("/decisions")
 async def decisions_page(
-    visitor: Known,
+    context: Known,
     pool: Annotated[str, Query(max_length=63)] = "",
     inference: Annotated[str, Query(max_length=127)] = "",
     page: Annotated[int, Query(ge=1, le=1_000)] = 1,
 ) -> HTMLResponse:
-    """The decision log."""
-    await visitor.must(LIST_DECISIONS)
-    found = page_of(decisions_of(visitor.parts, pool or None, inference or None), page)
+    """Show the log of decisions."""
+    await context.must(LIST_DECISIONS)
+    selected = page_of(decisions_of(context.parts, pool or None, inference or None), page)
     return shown(
-        visitor,
+        context,
         "decisions.html",
-        decisions=[DecisionReport.of(each) for each in found.items],
-        total=found.total,
-        number=found.number,
-        pages=found.pages,
+        decisions=[DecisionReport.of(decision) for decision in selected.items],
+        total=selected.total,
+        number=selected.number,
+        pages=selected.pages,
         pool=pool,
         inference=inference,
-        pools=[each.metadata.name for each in visitor.parts.fleet.pools.all()],
+        pools=[pool.metadata.name for pool in context.parts.fleet.pools.all()],
         topics=["allocationdecisions"],
     )
 
 
 @router.get("/decisions/{name}")
-async def decision(visitor: Known, name: str) -> HTMLResponse:
-    """One decision: its inputs, moves, reasons and what came of it."""
+async def decision(context: Known, name: str) -> HTMLResponse:
+    """Show a decision: its inputs, moves, reasons and outcome."""
     key = ObjectKey("", name)
-    await visitor.must_see("allocationdecisions", key)
-    found = visitor.parts.fleet.decisions.get(key)
-    if found is None:
-        raise NotThereError(f"there is no AllocationDecision {name}: the last 200 of each pool are kept")
-    body = visitor.parts.fleet.decisions.store.get(key) or {}
+    await context.must_see("allocationdecisions", key)
+    resource = context.parts.fleet.decisions.get(key)
+    if resource is None:
+        raise NotThereError(
+            f'AllocationDecision "{name}" not found: only the last 200 decisions of each pool are kept'
+        )
+    body = context.parts.fleet.decisions.store.get(key) or {}
     return shown(
-        visitor,
+        context,
         "decision.html",
-        decision=found,
-        report=DecisionReport.of(found),
+        decision=resource,
+        report=DecisionReport.of(resource),
         body=body,
         topics=[f"allocationdecisions/{name}"],
     )
 
 
 @router.get("/messages/{code}")
-async def message(visitor: Known, code: str) -> HTMLResponse:
-    """What a code means and what to do about it, as docs/reference/messages has it."""
-    if code not in _SAID:
-        raise NotThereError(f"there is no message {code[:20]}: their codes are like TG1001")
-    name, said = _SAID[code]
-    return shown(visitor, "message.html", name=name, said=said, topics=[])
+async def message(context: Known, code: str) -> HTMLResponse:
+    """Show the meaning of a message code and what to do, as in docs/reference/messages."""
+    if code not in _MESSAGES_BY_CODE:
+        raise NotThereError(f'message "{code[:20]}" not found: codes look like TG1001')
+    name, text = _MESSAGES_BY_CODE[code]
+    return shown(context, "message.html", name=name, said=text, topics=[])
 
 
-def _page(visitor: Visitor, plural: Plural, asked: Asked, within: Collection[str] | None) -> Page:
-    found = visitor.parts.listings[plural].page(asked, within)
-    rows = tuple(visitor.parts.traffic.on(row, ENDPOINTS.get(plural, "")) for row in found.rows)
-    return Page(rows, found.total, found.not_well, found.number, found.pages)
+def _page_with_traffic(
+    context: Visitor, plural: Plural, query: Asked, within: Collection[str] | None
+) -> Page:
+    page = context.parts.listings[plural].page(query, within)
+    rows = tuple(context.parts.traffic.on(row, ENDPOINTS.get(plural, "")) for row in page.rows)
+    return Page(rows, page.total, page.not_well, page.number, page.pages)
 
 
-def _names(kinds: Sequence[Mapping[str, Any]], plural: Plural) -> list[str]:
+def _row_names(kinds: Sequence[Mapping[str, Any]], plural: Plural) -> list[str]:
     return [row.name for kind in kinds if kind["plural"] == plural for row in kind["page"].rows]
 
 
-def _moves_of(visitor: Visitor, inference: Inference) -> Sequence[DecisionReport]:
-    """What its pool's newest decisions did with it."""
+def _decisions_moving(context: Visitor, inference: Inference) -> Sequence[DecisionReport]:
+    """Return the newest decisions of its pool that move an Inference."""
     placement, name = inference.spec.placement, str(inference.key)
-    decisions = decisions_of(visitor.parts, placement.pool if placement else None, name)
-    return [DecisionReport.of(each) for each in decisions[:_MOVES_SHOWN]]
+    decisions = decisions_of(context.parts, placement.pool if placement else None, name)
+    return [DecisionReport.of(decision) for decision in decisions[:_MOVES_SHOWN]]
 
 
-async def _routing_to(visitor: Visitor, key: ObjectKey) -> Sequence[ObjectKey] | None:
-    """The ModelAccesses that name an Inference; None where the visitor may not list them there."""
-    if not await visitor.may(Action("list", Plural.ACCESSES, key.namespace)):
+async def _find_accesses(context: Visitor, key: ObjectKey) -> Sequence[ObjectKey] | None:
+    """Return the ModelAccesses that route to an Inference; None if the user may not list ModelAccesses there."""
+    if not await context.may(Action("list", Plural.ACCESSES, key.namespace)):
         return None
-    accesses = visitor.parts.fleet.accesses.all()
+    accesses = context.parts.fleet.accesses.all()
     return [
-        each.key
-        for each in accesses
-        if each.key.namespace == key.namespace and key.name in each.spec.inferences
+        access.key
+        for access in accesses
+        if access.key.namespace == key.namespace and key.name in access.spec.inferences
     ]
 
 
-def _does_something(access: ModelAccess) -> list[str]:
-    """The commands that change something of a release where it is now."""
+def _effective_commands(access: ModelAccess) -> list[str]:
+    """Return the commands that have an effect in the current phase of the release."""
     phase = access.status.release.phase if access.status.release is not None else None
-    return [command.value for command in _STEERED_BY.get(phase, (ReleaseCommand.PAUSE,))]
+    return [command.value for command in _COMMANDS_BY_PHASE.get(phase, (ReleaseCommand.PAUSE,))]
 
 
-def _release(access: ModelAccess) -> ReleaseReport | None:
+def _release_report(access: ModelAccess) -> ReleaseReport | None:
     try:
         return ReleaseReport.of(access, Acted.NOTHING_ASKED)
     except (TidegateError, ValueError):

@@ -1,4 +1,4 @@
-"""Cuts what is long into pages."""
+"""Split a sequence into pages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Paged(Generic[T]):
-    """One page of something longer."""
+    """One page of a longer sequence."""
 
     items: Sequence[T]
     total: int
     """Items of all pages."""
     number: int
-    """Of this page, from 1."""
+    """The number of this page, from 1."""
     pages: int
 
 
 def page_of(items: Sequence[T], number: int, size: int = PAGE_SIZE) -> Paged[T]:
-    """The page of that number; the last one for a number beyond it. `size`: items on a page, at least one."""
+    """Return the page with that number, or the last page if the number is too high; `size` is at least 1."""
     pages = max(-(-len(items) // size), 1)
     number = min(max(number, 1), pages)
     return Paged(items[(number - 1) * size : number * size], len(items), number, pages)

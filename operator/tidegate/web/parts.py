@@ -1,4 +1,4 @@
-"""What pages and API are made of: caches, who may see them, and what is shown of them."""
+"""The state that all requests to the web application share."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from tidegate.web.nodes import Nodes
 from tidegate.web.rows import ROWS
 from tidegate.web.traffic import Source, TrafficBoard
 
-_PLANS: Final = 64
+_MAX_PLANS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Which installation of Tidegate the dashboard belongs to."""
+    """The installation of Tidegate that the dashboard belongs to."""
 
     release: str
     namespace: str
     controllers: str = ""
-    """host:port of the controllers' probe port, where they are no pods; empty: the leader's pod is asked."""
+    """host:port of the controllers' probe port, if they do not run as pods; empty: the leader's pod is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Whom a Prometheus stands behind; None where there is none."""
+    """The sources that need a Prometheus; None without one."""
 
     traffic: Source | None = None
-    """Says what the gateways see."""
+    """Reads the traffic at the gateways."""
     ranges: RangeQuery | None = None
-    """Answers the queries of charts."""
+    """Runs the queries of charts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One of each, for the whole process."""
+    """The shared objects of the process."""
 
     fleet: Fleet
     listings: Mapping[str, Listing]
-    """By the plural of the kind."""
+    """Listings by the plural of the kind."""
     charts: ChartReader
     nodes: Nodes
     changes: Changes
@@ -61,9 +61,9 @@ class Parts:
     installation: Installation
     now: Callable[[], datetime]
     plans: Remembered[tuple[str, str], PlanReport]
-    """Answers to what-ifs, by pool and question, for those who have the right to ask."""
+    """Recent answers to what-ifs by pool and question, for users with the right to ask."""
     solving: asyncio.Semaphore
-    """One what-if at a time is solved."""
+    """Allows one what-if at a time."""
 
 
 def make_parts(
@@ -77,7 +77,7 @@ def make_parts(
     monotonic: Callable[[], float],
     all_namespaces: bool = True,
 ) -> Parts:
-    """All of them over one fleet, which is of all namespaces or of some."""
+    """Return the shared state over one fleet, which contains all namespaces or some."""
     changes = Changes()
     for store in fleet.stores():
         changes.follow(store)
@@ -96,6 +96,6 @@ def make_parts(
         seal,
         installation,
         now,
-        Remembered(_PLANS, monotonic),
+        Remembered(_MAX_PLANS, monotonic),
         asyncio.Semaphore(1),
     )

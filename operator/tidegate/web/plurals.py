@@ -1,4 +1,4 @@
-"""The kinds that pages and API show, by the plural that addresses have."""
+"""The kinds that pages and API show, by the plural in their URLs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Plural(StrEnum):
-    """The kinds that there are."""
+    """Plural of a kind that the dashboard shows."""
 
     INFERENCES = "inferences"
     ACCESSES = "modelaccesses"
@@ -19,4 +19,4 @@ class Plural(StrEnum):
 
 
 ENDPOINTS: Final[Mapping[str, str]] = {Plural.INFERENCES: "inference", Plural.FEATURES: "features"}
-"""What gateways call the endpoints of a kind."""
+"""The prefix of a kind's Envoy clusters."""

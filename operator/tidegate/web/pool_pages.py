@@ -1,4 +1,4 @@
-"""The pages of a pool: how its compute is shared out, what is asked of it, and what would be if."""
+"""The pages of a pool: the assignment of its compute, the demand for it, and what-ifs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ router: Final = APIRouter(include_in_schema=False)
 
 
 @router.get("/power")
-async def power_index(visitor: Known) -> Response:
-    """The only pool, or a list of them."""
-    await visitor.sees(Plural.POOLS)
-    pools = visitor.parts.fleet.pools.all()
+async def power_index(context: Known) -> Response:
+    """Redirect to the only pool, or to the list of pools."""
+    await context.sees(Plural.POOLS)
+    pools = context.parts.fleet.pools.all()
     if len(pools) == 1:
         return RedirectResponse(f"/computepools/{pools[0].metadata.name}", _SEE_OTHER)
     return RedirectResponse("/list/computepools", _SEE_OTHER)
@@ -45,116 +45,119 @@ async def power_index(visitor: Known) -> Response:
 
 @router.get("/computepools/{name}")
 async def pool(
-    visitor: Known,
+    context: Known,
     name: str,
     request: Request,
     on: Annotated[str, Query(max_length=127)] = "",
     nodes: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> HTMLResponse:
-    """How a pool's compute is shared out, over time and now; `on` and `nodes` say whose slots, and which page of them."""
-    found = await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
-    await visitor.must(LIST_DECISIONS)
-    overrides = await visitor.overrides()
-    decisions = decisions_of(visitor.parts, name)
-    power = power_of(visitor.parts, found)
-    asked = SlotsAsked(on.strip(), nodes)
-    may_plan, nodes_known = await visitor.may(acting.plan_right(visitor)), await visitor.sees_nodes(found)
+    """Show the assignment of a pool's compute; `on` filters the slots by Inference, `nodes` is the page of nodes."""
+    resource = await context.read(context.parts.fleet.pools, ObjectKey("", name))
+    await context.must(LIST_DECISIONS)
+    overrides = await context.overrides()
+    decisions = decisions_of(context.parts, name)
+    power = power_of(context.parts, resource)
+    query = SlotsAsked(on.strip(), nodes)
+    may_plan, node_slices = (
+        await context.may(acting.plan_right(context)),
+        await context.sees_nodes(resource),
+    )
     return shown(
-        visitor,
+        context,
         "power.html",
-        key=found.key,
-        pool=found,
-        row=visitor.parts.listings["computepools"].row(found.key),
+        key=resource.key,
+        pool=resource,
+        row=context.parts.listings["computepools"].row(resource.key),
         power=power,
-        why=why_of_pool(visitor.parts, found, overrides),
-        asked=asked,
+        why=why_of_pool(context.parts, resource, overrides),
+        asked=query,
         slots=slot_page(
-            visitor.parts,
+            context.parts,
             name,
-            asked,
-            await visitor.sees_pods(namespaces_of(visitor.parts, name)),
-            nodes_known,
+            query,
+            await context.sees_pods(namespaces_of(context.parts, name)),
+            node_slices,
         ),
-        nodes_known=nodes_known is not None,
-        nodes_watched=visitor.parts.nodes.watched,
-        may_nodes=await visitor.may(LIST_NODES),
-        no_charts="" if visitor.parts.charts.configured else NOT_CONFIGURED,
-        decisions=[DecisionReport.of(each) for each in decisions[:10]],
+        nodes_known=node_slices is not None,
+        nodes_watched=context.parts.nodes.watched,
+        may_nodes=await context.may(LIST_NODES),
+        no_charts="" if context.parts.charts.configured else NOT_CONFIGURED,
+        decisions=[DecisionReport.of(decision) for decision in decisions[:10]],
         overrides=[
-            OverrideReport.of(each)
-            for each in overrides
-            if (each.spec.target.kind.value, each.spec.target.key) == (found.KIND, found.key)
-            and each.ends > visitor.parts.now()
+            OverrideReport.of(override)
+            for override in overrides
+            if (override.spec.target.kind.value, override.spec.target.key) == (resource.KIND, resource.key)
+            and override.ends > context.parts.now()
         ],
-        next_freeze=next_begin(found.spec.policy.freeze, visitor.parts.now()),
-        may_override=await visitor.may(acting.CREATE),
-        may_end=await visitor.may(acting.DELETE),
+        next_freeze=next_begin(resource.spec.policy.freeze, context.parts.now()),
+        may_override=await context.may(acting.CREATE),
+        may_end=await context.may(acting.DELETE),
         may_plan=may_plan,
-        **await of_object(visitor, Plural.POOLS, found.key, request),
+        **await of_object(context, Plural.POOLS, resource.key, request),
     )
 
 
 @router.get("/computepools/{name}/demand")
-async def demand(visitor: Known, name: str) -> HTMLResponse:
-    """What is asked of each tier against what it has: a part of the pool's page, which asks the allocator's own solver."""
-    found = await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
-    await visitor.must(acting.plan_right(visitor))
-    report, said = None, ""
+async def demand(context: Known, name: str) -> HTMLResponse:
+    """Show the demand and the slices of each tier, from the allocator's solver; a part of the pool's page."""
+    resource = await context.read(context.parts.fleet.pools, ObjectKey("", name))
+    await context.must(acting.plan_right(context))
+    report, message = None, ""
     try:
-        report = await acting.plan(visitor, name, question({}))
+        report = await acting.plan(context, name, question({}))
     except (TidegateError, ValueError) as error:
-        said = str(error)
-    tiers = tiers_of(report.asked, found) if report is not None else ()
-    return shown(visitor, "demand.html", pool=name, report=report, tiers=tiers, said=said, topics=[])
+        message = str(error)
+    tiers = tiers_of(report.asked, resource) if report is not None else ()
+    return shown(context, "demand.html", pool=name, report=report, tiers=tiers, said=message, topics=[])
 
 
 @router.get("/plan/{pool}")
-async def plan_page(visitor: Known, pool: str) -> HTMLResponse:
-    """What would be decided as things are, and fields to change it."""
-    await visitor.read(visitor.parts.fleet.pools, ObjectKey("", pool))
-    await visitor.must(acting.plan_right(visitor))
-    return await _planned(visitor, pool, {})
+async def plan_page(context: Known, pool: str) -> HTMLResponse:
+    """Show what the allocator would decide now, and a form for other assumptions."""
+    await context.read(context.parts.fleet.pools, ObjectKey("", pool))
+    await context.must(acting.plan_right(context))
+    return await _render_plan(context, pool, {})
 
 
 @router.post("/plan/{pool}")
-async def planned(visitor: Known, pool: str, fields: Fields) -> HTMLResponse:
-    """What would be decided if it were as the form says."""
-    return await _planned(visitor, pool, fields)
+async def planned(context: Known, pool: str, fields: Fields) -> HTMLResponse:
+    """Show what the allocator would decide under the assumptions of the form."""
+    return await _render_plan(context, pool, fields)
 
 
-async def _planned(visitor: Visitor, pool: str, fields: Mapping[str, str]) -> HTMLResponse:
-    found = await visitor.read(visitor.parts.fleet.pools, ObjectKey("", pool))
-    said, report = "", None
+async def _render_plan(context: Visitor, pool: str, fields: Mapping[str, str]) -> HTMLResponse:
+    resource = await context.read(context.parts.fleet.pools, ObjectKey("", pool))
+    message, report = "", None
     try:
-        report = await acting.plan(visitor, pool, question(_what_if(fields)))
+        report = await acting.plan(context, pool, question(_parse_what_if(fields)))
     except (PermanentError, ValueError) as error:
-        said = str(error)
-        report = None if not fields else await _as_it_is(visitor, pool)
+        message = str(error)
+        report = None if not fields else await _current_plan(context, pool)
     return shown(
-        visitor,
+        context,
         "plan.html",
-        status=400 if said else 200,
+        status=400 if message else 200,
         pool=pool,
-        found=found,
+        found=resource,
         tiers=[tier.value for tier in Tier],
         report=report,
-        said=said,
+        said=message,
         fields=fields,
         editable=editable(report, fields) if report is not None else None,
         topics=[],
     )
 
 
-async def _as_it_is(visitor: Visitor, pool: str) -> PlanReport | None:
+async def _current_plan(context: Visitor, pool: str) -> PlanReport | None:
     try:
-        return await acting.plan(visitor, pool, question({}))
+        return await acting.plan(context, pool, question({}))
     except (PermanentError, ValueError):
         return None
 
 
-def _what_if(fields: Mapping[str, str]) -> dict[str, Any]:
-    """A WhatIf from fields like `factor`, `floor.offline` and `demand:ads/ctr`; what is empty is as it is."""
-    asked: dict[str, Any] = {}
+def _parse_what_if(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return a WhatIf from fields like `factor`, `floor.offline` and `demand:ads/ctr`; empty fields change nothing."""
+    assumptions: dict[str, Any] = {}
     inferences: dict[str, dict[str, Any]] = {}
     tiers: dict[str, dict[str, Any]] = {}
     for field, text in fields.items():
@@ -162,14 +165,14 @@ def _what_if(fields: Mapping[str, str]) -> dict[str, Any]:
         if not value:
             continue
         if field in {"factor", "slices"}:
-            asked[field] = value
+            assumptions[field] = value
         elif field == "withoutBudget":
-            asked[field] = True
+            assumptions[field] = True
         elif field.startswith(("floor.", "ceiling.")):
-            what, _, tier = field.partition(".")
-            tiers.setdefault(tier, {"tier": tier})[what] = value
+            bound, _, tier = field.partition(".")
+            tiers.setdefault(tier, {"tier": tier})[bound] = value
         elif ":" in field:
-            what, _, name = field.partition(":")
-            key = "factor" if what == "demand" and value.startswith("x") else what
+            setting, _, name = field.partition(":")
+            key = "factor" if setting == "demand" and value.startswith("x") else setting
             inferences.setdefault(name, {"inference": name})[key] = value.removeprefix("x")
-    return {**asked, "inferences": list(inferences.values()), "tiers": list(tiers.values())}
+    return {**assumptions, "inferences": list(inferences.values()), "tiers": list(tiers.values())}

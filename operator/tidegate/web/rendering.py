@@ -1,4 +1,4 @@
-"""Pages from templates: what each of them is given besides its own."""
+"""Render pages from templates, with the variables that all templates share."""
 
 from __future__ import annotations
 
@@ -22,92 +22,90 @@ _PACKAGE: Final = "tidegate.web"
 _MESSAGES: Final = by_name()
 
 
-def shown(visitor: Visitor, template: str, status: int = 200, **context: Any) -> HTMLResponse:
-    """A page for somebody who is known."""
+def shown(context: Visitor, template: str, status: int = 200, **variables: Any) -> HTMLResponse:
+    """Return a page for an authenticated user."""
     common = {
-        "user": visitor.identity.user,
-        "csrf": visitor.csrf,
-        "mode": visitor.parts.door.mode.value,
-        "since": visitor.since,
+        "user": context.identity.user,
+        "csrf": context.csrf,
+        "mode": context.parts.door.mode.value,
+        "since": context.since,
     }
-    return HTMLResponse(render(template, {**common, **context}), status)
+    return HTMLResponse(render(template, {**common, **variables}), status)
 
 
-def shown_to_anybody(template: str, status: int = 200, **context: Any) -> HTMLResponse:
-    """A page for somebody who is not known yet."""
-    return HTMLResponse(render(template, {"user": "", "csrf": "", "mode": "", **context}), status)
+def shown_to_anybody(template: str, status: int = 200, **variables: Any) -> HTMLResponse:
+    """Return a page that needs no authentication."""
+    return HTMLResponse(render(template, {"user": "", "csrf": "", "mode": "", **variables}), status)
 
 
-def render(template: str, context: Mapping[str, Any]) -> str:
-    """The text of a page. A template that names what it is not given fails."""
-    return _pages().get_template(template).render(version=__version__, **context)
+def render(template: str, variables: Mapping[str, Any]) -> str:
+    """Return the text of a page. Raises UndefinedError if the template uses another variable."""
+    return _make_environment().get_template(template).render(version=__version__, **variables)
 
 
 @cache
 def asset_hash(name: str) -> str:
-    """Of a file below static: part of its address, so that browsers keep it until it changes."""
+    """Return the hash of a file below static, which is part of its URL: browsers cache the file until it changes."""
     content = files(_PACKAGE).joinpath("static", *name.split("/")).read_bytes()
     return sha256(content).hexdigest()[:12]
 
 
 @cache
-def _pages() -> Environment:
-    pages = Environment(
+def _make_environment() -> Environment:
+    environment = Environment(
         loader=PackageLoader(_PACKAGE),
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: Any = pages.filters  # typed as exactly those that Jinja has itself; so are its globals
-    names: Any = pages.globals
+    filters: Any = environment.filters  # Jinja types filters and globals as exactly its own
+    names: Any = environment.globals
     filters |= {
-        "yaml": _yaml,
-        "when": _when,
-        "ago": _ago,
-        "number": _number,
-        "moment": _moment,
-        "triggers": _triggers,
+        "yaml": _to_yaml,
+        "when": _format_time,
+        "ago": _format_age,
+        "number": _format_number,
+        "moment": _parse_time,
+        "triggers": _htmx_triggers,
         "message": _MESSAGES.get,
     }
-    names["asset"] = _asset
-    return pages
+    names["asset"] = _asset_url
+    return environment
 
 
-def _asset(name: str) -> str:
-    """The address of a file below static."""
+def _asset_url(name: str) -> str:
+    """Return the URL of a file below static."""
     return f"/static/{name}?v={asset_hash(name)}"
 
 
-def _yaml(value: Mapping[str, Any]) -> str:
+def _to_yaml(value: Mapping[str, Any]) -> str:
     text: str = yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
-def _moment(value: object) -> datetime | None:
-    """From the API server's spelling; None for what is no time."""
+def _parse_time(value: object) -> datetime | None:
+    """Parse a time of the API server; None for an invalid one."""
     try:
         return datetime.fromisoformat(str(value)) if value else None
     except ValueError:
         return None
 
 
-def _triggers(topics: Sequence[str]) -> str:
-    """For hx-trigger: reads again when one of the topics has changed, or a script asks for it.
-
-    htmx takes a slash for the beginning of a quoted text, up to the next one or the end: what has one slash comes last.
-    """
+def _htmx_triggers(topics: Sequence[str]) -> str:
+    """Return a value of hx-trigger that reloads the page on a change of a topic, or on the event `refresh` of a script."""
+    # htmx takes a slash for the beginning of a quoted text, up to the next slash or the end: topics with one slash come last.
     return ", ".join(
-        ["refresh", *(f"sse:{topic}" for topic in sorted(topics, key=lambda each: each.count("/") == 1))]
+        ["refresh", *(f"sse:{topic}" for topic in sorted(topics, key=lambda topic: topic.count("/") == 1))]
     )
 
 
-def _when(value: datetime | None) -> str:
+def _format_time(value: datetime | None) -> str:
     return "" if value is None else timestamp(value)
 
 
-def _ago(value: datetime | None) -> str:
-    """How long ago it was, in the largest unit that fits."""
+def _format_age(value: datetime | None) -> str:
+    """Return the time since then, in the largest unit that fits."""
     if value is None:
         return ""
     seconds = int((datetime.now(UTC) - value).total_seconds())
@@ -117,8 +115,8 @@ def _ago(value: datetime | None) -> str:
     return f"{seconds} s ago" if seconds >= 0 else f"in {-seconds} s"
 
 
-def _number(value: float | None) -> str:
-    """With three digits that count; a dash for what nobody knows."""
+def _format_number(value: float | None) -> str:
+    """Return the number with three significant digits; a dash if it is unknown."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"

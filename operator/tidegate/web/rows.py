@@ -1,4 +1,4 @@
-"""One row for each object of a list: how it is, in a few words."""
+"""Make the rows of lists: the state of an object in a few words."""
 
 from __future__ import annotations
 
@@ -34,73 +34,73 @@ class Row(BaseModel):
     state: State
     reason: str
     code: str
-    """Of the message; empty where all is well."""
+    """The code of the message; empty for a healthy object."""
     message: str
     detail: str
-    """What matters most for its kind: the version, the weights, the plan."""
+    """The most important fact for the kind: the version, the weights, the plan."""
     tier: str = ""
     pool: str = ""
     replicas: str = ""
     requests_per_second: float | None = None
-    """Of the last minute; absent where nobody knows."""
+    """Requests per second of the last minute; absent if unknown."""
     latency_p99_ms: float | None = None
 
 
-def inference_row(one: Inference) -> Row:
-    """Of an Inference."""
-    versions = one.status.versions
-    moving = f" → {versions.target}" if versions.target and versions.target != versions.serving else ""
-    return _row(
-        one,
-        detail=f"version {versions.serving or 'none'}{moving}",
-        replicas=f"{one.status.ready_replicas - (one.status.spare_replicas or 0)}/{one.decided_replicas}",
-        tier=one.spec.tier.value,
-        pool=one.spec.placement.pool if one.spec.placement is not None else "",
+def inference_row(inference: Inference) -> Row:
+    """Make the row of an Inference."""
+    status, versions = inference.status, inference.status.versions
+    swap = f" → {versions.target}" if versions.target and versions.target != versions.serving else ""
+    return _make_row(
+        inference,
+        detail=f"version {versions.serving or 'none'}{swap}",
+        replicas=f"{status.ready_replicas - (status.spare_replicas or 0)}/{inference.decided_replicas}",
+        tier=inference.spec.tier.value,
+        pool=inference.spec.placement.pool if inference.spec.placement is not None else "",
     )
 
 
-def access_row(one: ModelAccess) -> Row:
-    """Of a ModelAccess."""
+def access_row(access: ModelAccess) -> Row:
+    """Make the row of a ModelAccess."""
     routes = "; ".join(
         f"{route.name}: " + ", ".join(f"{target.inference} {target.weight}" for target in route.targets)
-        for route in one.status.routes
+        for route in access.status.routes
     )
-    return _row(one, detail=routes, replicas="all" if one.programmed else "not all")
+    return _make_row(access, detail=routes, replicas="all" if access.programmed else "not all")
 
 
-def features_row(one: FeatureCompute) -> Row:
-    """Of a FeatureCompute."""
-    plan = (one.status.plan_hash or "none")[:_HASH]
-    return _row(
-        one,
-        detail=f"{len(one.spec.features)} features, plan {plan}",
-        replicas=f"{one.status.ready_replicas}/{one.spec.replicas}",
+def features_row(features: FeatureCompute) -> Row:
+    """Make the row of a FeatureCompute."""
+    plan = (features.status.plan_hash or "none")[:_HASH]
+    return _make_row(
+        features,
+        detail=f"{len(features.spec.features)} features, plan {plan}",
+        replicas=f"{features.status.ready_replicas}/{features.spec.replicas}",
     )
 
 
-def pool_row(one: ComputePool) -> Row:
-    """Of a ComputePool."""
-    slices = one.status.slices
-    used = ", ".join(f"{each.name} {each.slices}" for each in one.status.tiers)
-    return _row(
-        one,
-        detail=used or "nobody has any",
+def pool_row(pool: ComputePool) -> Row:
+    """Make the row of a ComputePool."""
+    slices = pool.status.slices
+    used = ", ".join(f"{tier.name} {tier.slices}" for tier in pool.status.tiers)
+    return _make_row(
+        pool,
+        detail=used or "no slices assigned",
         replicas=f"{slices.healthy - slices.free}/{slices.healthy}",
     )
 
 
-def override_row(one: ComputeOverride) -> Row:
-    """Of a ComputeOverride."""
-    return _row(one, detail=described(one))
+def override_row(override: ComputeOverride) -> Row:
+    """Make the row of a ComputeOverride."""
+    return _make_row(override, detail=described(override))
 
 
-def decision_row(one: AllocationDecision) -> Row:
-    """Of an AllocationDecision, which has no conditions: what came of it."""
-    report = DecisionReport.of(one)
+def decision_row(decision: AllocationDecision) -> Row:
+    """Make the row of an AllocationDecision from its outcome, because it has no conditions."""
+    report = DecisionReport.of(decision)
     failed = bool(report.outcome.error)
     return Row(
         namespace="",
-        name=one.metadata.name,
+        name=decision.metadata.name,
         state=State.NOT_READY if failed else State.READY,
         reason=report.outcome.state.value,
         code="",
@@ -120,16 +120,16 @@ ROWS: Final[Mapping[type[Resource], Any]] = {
 }
 
 
-def _row(one: Observed, *, detail: str, replicas: str = "", tier: str = "", pool: str = "") -> Row:
-    standing = ObjectReport.of(one)
-    said = None if standing.state.as_it_should_be else _MESSAGES.get(standing.reason)
+def _make_row(resource: Observed, *, detail: str, replicas: str = "", tier: str = "", pool: str = "") -> Row:
+    report = ObjectReport.of(resource)
+    message = None if report.state.as_it_should_be else _MESSAGES.get(report.reason)
     return Row(
-        namespace=one.key.namespace,
-        name=one.key.name,
-        state=standing.state,
-        reason=standing.reason,
-        code="" if said is None else said.code,
-        message=standing.message,
+        namespace=resource.key.namespace,
+        name=resource.key.name,
+        state=report.state,
+        reason=report.reason,
+        code="" if message is None else message.code,
+        message=report.message,
         detail=detail,
         replicas=replicas,
         tier=tier,

@@ -1,4 +1,4 @@
-"""The pages that change something: overrides and releases, each shown before it is done."""
+"""The pages that change overrides and releases, after a confirmation."""
 
 from __future__ import annotations
 
@@ -34,102 +34,103 @@ router: Final = APIRouter(include_in_schema=False)
 
 
 @router.get("/overrides")
-async def overrides_page(visitor: Known, request: Request) -> HTMLResponse:
-    """All ComputeOverrides, and a form for another."""
-    return await _overrides(visitor, request.query_params)
+async def overrides_page(context: Known, request: Request) -> HTMLResponse:
+    """Show all ComputeOverrides, and a form for a new one."""
+    return await _render_overrides(context, request.query_params)
 
 
-async def _overrides(
-    visitor: Visitor, typed: Mapping[str, str], said: str = "", status: int = 200
+async def _render_overrides(
+    context: Visitor, fields: Mapping[str, str], error: str = "", status: int = 200
 ) -> HTMLResponse:
-    """The page with a form as it was `typed`, and what is wrong with that."""
-    if not said:
-        await visitor.must(LIST_OVERRIDES)
-    found = overrides_of(visitor.parts) if await visitor.may(LIST_OVERRIDES) else ()
-    now = visitor.parts.now()
+    """Return the page of overrides, with the `fields` that the user typed and the error in them."""
+    if not error:
+        await context.must(LIST_OVERRIDES)
+    overrides = overrides_of(context.parts) if await context.may(LIST_OVERRIDES) else ()
+    now = context.parts.now()
     return shown(
-        visitor,
+        context,
         "overrides.html",
         status,
-        said=said,
-        typed={name: typed[name] for name in _FIELDS if typed.get(name)},
-        alive=[OverrideReport.of(each) for each in found if each.ends > now],
-        over=[OverrideReport.of(each) for each in found if each.ends <= now],
-        may_override=await visitor.may(acting.CREATE),
-        may_end=await visitor.may(acting.DELETE),
+        said=error,
+        typed={name: fields[name] for name in _FIELDS if fields.get(name)},
+        alive=[OverrideReport.of(override) for override in overrides if override.ends > now],
+        over=[OverrideReport.of(override) for override in overrides if override.ends <= now],
+        may_override=await context.may(acting.CREATE),
+        may_end=await context.may(acting.DELETE),
         topics=["computeoverrides"],
     )
 
 
 @router.post("/overrides/confirm")
-async def confirm(visitor: Known, fields: Fields) -> HTMLResponse:
-    """Shows what is about to be done, before it is."""
-    await visitor.must(acting.CREATE)
+async def confirm(context: Known, fields: Fields) -> HTMLResponse:
+    """Show what an override will do, and ask for confirmation."""
+    await context.must(acting.CREATE)
     try:
-        steering = _steering(fields)
-        seen = await _seen(visitor, steering)
-        step = plan_steering(seen, steering.wanted)
-        report = _foreseen(seen, step)
+        override_request = _parse_override(fields)
+        target = await _observe_target(context, override_request)
+        step = plan_steering(target, override_request.wanted)
+        report = _preview_report(target, step)
     except ForbiddenError as error:
-        return await _overrides(visitor, fields, str(error), _FORBIDDEN)
+        return await _render_overrides(context, fields, str(error), _FORBIDDEN)
     except NotThereError as error:
-        return await _overrides(visitor, fields, str(error), _NOT_FOUND)
+        return await _render_overrides(context, fields, str(error), _NOT_FOUND)
     except PermanentError as error:
-        return await _overrides(visitor, fields, str(error), _BAD_REQUEST)
-    return shown(visitor, "confirm.html", steering=steering, seen=seen, step=step, report=report, topics=[])
+        return await _render_overrides(context, fields, str(error), _BAD_REQUEST)
+    return shown(
+        context, "confirm.html", steering=override_request, seen=target, step=step, report=report, topics=[]
+    )
 
 
 @router.post("/overrides")
-async def steer(visitor: Known, fields: Fields) -> HTMLResponse:
-    """Makes or changes an override, and shows what came of it."""
-    report = await acting.steer(visitor, _steering(fields))
-    return shown(visitor, "steered.html", report=report, topics=[])
+async def steer(context: Known, fields: Fields) -> HTMLResponse:
+    """Create or change an override, and show the result."""
+    report = await acting.steer(context, _parse_override(fields))
+    return shown(context, "steered.html", report=report, topics=[])
 
 
 @router.post("/overrides/{name}/end")
-async def end_override(visitor: Known, name: str, fields: Fields) -> RedirectResponse:
-    """Ends it."""
-    await acting.end_override(visitor, name)
+async def end_override(context: Known, name: str, fields: Fields) -> RedirectResponse:
+    """End an override."""
+    await acting.end_override(context, name)
     return RedirectResponse("/overrides", _SEE_OTHER)
 
 
 @router.post("/modelaccesses/{namespace}/{name}/release")
-async def steer_release(visitor: Known, namespace: str, name: str, fields: Fields) -> RedirectResponse:
-    """Steers a release."""
+async def steer_release(context: Known, namespace: str, name: str, fields: Fields) -> RedirectResponse:
+    """Send a command to a release."""
     command = fields.get("command", "")
-    if command not in {each.value for each in ReleaseCommand}:
-        message = f"command: '{command[:40]}' is none of {', '.join(ReleaseCommand)}"
+    if command not in {known_command.value for known_command in ReleaseCommand}:
+        message = f"command: '{command[:40]}' is not one of {', '.join(ReleaseCommand)}"
         raise PermanentError(message)
-    await acting.steer_release(visitor, ObjectKey(namespace, name), ReleaseCommand(command))
+    await acting.steer_release(context, ObjectKey(namespace, name), ReleaseCommand(command))
     return RedirectResponse(f"/modelaccesses/{quote(namespace)}/{quote(name)}", _SEE_OTHER)
 
 
-async def _seen(visitor: Visitor, steering: Steering) -> Steered:
-    """The target as the caches have it."""
-    fleet, now = visitor.parts.fleet, visitor.parts.now()
-    if steering.kind is OverrideKind.COMPUTE_POOL:
-        pool = await visitor.read(fleet.pools, steering.key)
-        return Steered(None, pool, await visitor.overrides(), now)
-    found = await visitor.read(fleet.inferences, steering.key)
-    return Steered(found, pool_of(visitor.parts, found), await visitor.overrides(), now)
+async def _observe_target(context: Visitor, override_request: Steering) -> Steered:
+    """Return the target of an override as the caches have it."""
+    fleet, now = context.parts.fleet, context.parts.now()
+    if override_request.kind is OverrideKind.COMPUTE_POOL:
+        pool = await context.read(fleet.pools, override_request.key)
+        return Steered(None, pool, await context.overrides(), now)
+    inference = await context.read(fleet.inferences, override_request.key)
+    return Steered(inference, pool_of(context.parts, inference), await context.overrides(), now)
 
 
-def _foreseen(seen: Steered, step: Step) -> SteeringReport:
-    """What would be told if it were done now."""
-    there: Mapping[str, Any] = step.existing.dump() if step.existing is not None else step.body
-    spec = {**there["spec"], **step.body["spec"]}
-    metadata = {"creationTimestamp": timestamp(seen.now), **there["metadata"]}
+def _preview_report(target: Steered, step: Step) -> SteeringReport:
+    """Return the report that the override would produce now."""
+    base: Mapping[str, Any] = step.existing.dump() if step.existing is not None else step.body
+    spec = {**base["spec"], **step.body["spec"]}
+    metadata = {"creationTimestamp": timestamp(target.now), **base["metadata"]}
     body = {
-        **there,
+        **base,
         "metadata": metadata,
         "spec": {name: value for name, value in spec.items() if value is not None},
     }
-    return told(seen, step, ComputeOverride.parse(body))
+    return told(target, step, ComputeOverride.parse(body))
 
 
-def _steering(fields: Mapping[str, str]) -> Steering:
-    given = {name: value.strip() for name, value in fields.items() if value.strip()}
-    body = {name: value for name, value in given.items() if name in _FIELDS}
+def _parse_override(fields: Mapping[str, str]) -> Steering:
+    body = {name: value.strip() for name, value in fields.items() if value.strip() and name in _FIELDS}
     if body.get("action") == "hold":
         body.pop("replicas", None)
     if body.get("kind") == OverrideKind.COMPUTE_POOL.value:

@@ -1,4 +1,4 @@
-"""What the gateways see of each endpoint, asked of Prometheus now and then and shown until the next answer."""
+"""Read the traffic of each endpoint from Prometheus periodically, and keep the last result."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ Source: TypeAlias = Callable[[], Awaitable[Mapping[str, Traffic]]]
 
 
 class TrafficBoard:
-    """The last answer of `source`, by Envoy cluster; empty where there is none."""
+    """The last result of `source`, by Envoy cluster; empty without a source."""
 
     def __init__(self, source: Source | None) -> None:
         self._source = source
-        self._last: Mapping[str, Traffic] = {}
+        self._traffic: Mapping[str, Traffic] = {}
 
     @property
     def known(self) -> bool:
-        """Whether anybody is asked at all."""
+        """Return whether a source is configured."""
         return self._source is not None
 
-    async def keep(self, told: Callable[[], None]) -> None:
-        """Asks again and again, and calls `told` for each answer; a task of the process."""
+    async def keep(self, notify: Callable[[], None]) -> None:
+        """Read the source periodically, and call `notify` after each change; a task of the process."""
         while True:
             if await self.ask():
-                told()
+                notify()
             await asyncio.sleep(EVERY_S)
 
     async def ask(self) -> bool:
-        """Asks once; whether the answer is another than the last."""
-        before = self._last
-        self._last = await self._source() if self._source is not None else {}
-        return self._last != before
+        """Read the source once, and return whether the result has changed."""
+        previous = self._traffic
+        self._traffic = await self._source() if self._source is not None else {}
+        return self._traffic != previous
 
     def of(self, endpoint: str) -> Traffic | None:
-        """gRPC and REST of `inference/<namespace>/<name>` together; the slower one's latency."""
-        found = [self._last[name] for name in (f"{endpoint}/grpc", f"{endpoint}/http") if name in self._last]
-        if not found:
+        """Return the sum of gRPC and REST of `inference/<namespace>/<name>`, with the higher of the latencies."""
+        names = (f"{endpoint}/grpc", f"{endpoint}/http")
+        protocols = [self._traffic[name] for name in names if name in self._traffic]
+        if not protocols:
             return None
+        p99s_ms = [traffic.latency_p99_ms for traffic in protocols if traffic.latency_p99_ms is not None]
+        p50s_ms = [traffic.latency_p50_ms for traffic in protocols if traffic.latency_p50_ms is not None]
         return Traffic(
-            sum(one.requests_per_s for one in found),
-            max((one.latency_p99_ms for one in found if one.latency_p99_ms is not None), default=None),
-            max((one.latency_p50_ms for one in found if one.latency_p50_ms is not None), default=None),
+            sum(traffic.requests_per_s for traffic in protocols),
+            max(p99s_ms, default=None),
+            max(p50s_ms, default=None),
         )
 
     def on(self, row: Row, endpoint: str) -> Row:
-        """A row with what is known of its traffic."""
+        """Return the row with its traffic, if known."""
         traffic = self.of(f"{endpoint}/{row.namespace}/{row.name}")
         if traffic is None:
             return row

@@ -1,4 +1,4 @@
-"""Somebody who asks for something, and what they may do."""
+"""Authenticate requests, and check the rights of their users."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ LIST_NODES: Final = Action("list", "nodes", group="")
 
 
 class SignInNeededError(TidegateError):
-    """Nobody knows who asks."""
+    """The request is not authenticated."""
 
 
 class ForbiddenError(TidegateError):
-    """The visitor has no right to it."""
+    """The user lacks a right."""
 
     def __init__(self, identity: Identity, action: Action) -> None:
         super().__init__(
@@ -44,11 +44,11 @@ class ForbiddenError(TidegateError):
 
 
 class NotThereError(TidegateError):
-    """There is no such object, or the visitor may not know of it."""
+    """The object does not exist."""
 
 
 def missing(catalogue: Catalogue, key: ObjectKey) -> NotThereError:
-    """Whether it does not parse, or is not there."""
+    """Return the error for an object that does not exist, or whose content is invalid."""
     plural = catalogue.store.kind.plural
     if catalogue.store.get(key) is not None:
         return NotThereError(
@@ -56,91 +56,91 @@ def missing(catalogue: Catalogue, key: ObjectKey) -> NotThereError:
         )
     return NotThereError(
         f"there is no {key} among the {plural}: it may have been deleted; "
-        f"kubectl get {plural} -A shows those there are"
+        f"list them with kubectl get {plural} -A"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """One request's."""
+    """The user of one request, and what they may read and change."""
 
     identity: Identity
     parts: Parts
     since: str
-    """When they asked, as `Changes` counts it: their page can be told what has changed after it was read."""
+    """The position in `Changes` at the time of the request: its page subscribes to later changes."""
 
     @property
     def client(self) -> KubeClient:
-        """What it does, it does in the visitor's name."""
+        """Return a client that acts with the identity of the user."""
         return self.parts.door.client_of(self.identity)
 
     @property
     def csrf(self) -> str:
-        """What their forms have to bring."""
+        """Return the CSRF token of the user's forms."""
         return self.parts.seal.csrf(self.identity)
 
     async def may(self, action: Action) -> bool:
-        """Whether they have the right to it."""
+        """Return whether the user has a right."""
         return await self.parts.rights.may(self.identity, action)
 
     async def must(self, action: Action) -> None:
-        """Raises ForbiddenError where they have not."""
+        """Raise ForbiddenError if the user lacks a right."""
         if not await self.may(action):
             raise ForbiddenError(self.identity, action)
 
     async def must_see(self, plural: str, key: ObjectKey) -> None:
-        """Raises ForbiddenError where they may not read one object."""
+        """Raise ForbiddenError if the user may not read an object."""
         await self.must(Action("get", plural, key.namespace, key.name))
 
     async def read(self, catalogue: Parsed[ResourceT], key: ObjectKey) -> ResourceT:
-        """One object. Raises ForbiddenError where they may not see it, NotThereError where it is missing or cannot be read."""
+        """Return an object. Raises ForbiddenError, or NotThereError if it is missing or invalid."""
         await self.must_see(catalogue.store.kind.plural, key)
-        found = catalogue.get(key)
-        if found is None:
+        resource = catalogue.get(key)
+        if resource is None:
             raise missing(catalogue, key)
-        return found
+        return resource
 
     async def overrides(self) -> Sequence[ComputeOverride]:
-        """Those that they may see, the first to end first: all, or none."""
+        """Return all overrides if the user may list them, else none; the first to end come first."""
         return overrides_of(self.parts) if await self.may(LIST_OVERRIDES) else ()
 
     async def sees_pods(self, namespaces: Iterable[str]) -> Collection[str] | None:
-        """In which of these namespaces they may list pods; None: in all there are."""
+        """Return those of the namespaces in which the user may list pods; None for all."""
         return await self.parts.rights.within(self.identity, "pods", namespaces, group="")
 
     async def sees_nodes(self, pool: ComputePool) -> Mapping[str, NodeSlices] | None:
-        """A pool's nodes by name; None where they may not list nodes, or where nobody knows them (yet)."""
+        """Return a pool's nodes by name; None if the user may not list nodes, or if the nodes are not read yet."""
         return self.parts.nodes.of(pool) if await self.may(LIST_NODES) else None
 
     async def sees(self, plural: str, namespace: str = "") -> Collection[str] | None:
-        """The namespaces whose objects they may list; None: all. Raises ForbiddenError where there are none.
+        """Return the namespaces in which the user may list a kind; None for all. Raises ForbiddenError if there are none.
 
-        `namespace` is asked about too, though there may be nothing in it yet.
+        The namespaces are those with objects of the kind, and `namespace`, which may still be empty.
         """
         namespaces = {*self.parts.listings[plural].namespaces(), *([namespace] if namespace else [])}
-        found = await self.parts.rights.within(self.identity, plural, sorted(namespaces))
-        if found is not None and not found:
+        allowed = await self.parts.rights.within(self.identity, plural, sorted(namespaces))
+        if allowed is not None and not allowed:
             raise ForbiddenError(self.identity, Action("list", plural))
-        return found
+        return allowed
 
 
 def parts_of(request: Request) -> Parts:
-    """Of the application."""
-    parts: Parts = request.app.state.parts
-    return parts
+    """Return the shared state of the application."""
+    app: Parts = request.app.state.parts
+    return app
 
 
-async def visitor_of(request: Request, parts: Annotated[Parts, Depends(parts_of)]) -> Visitor:
-    """Raises SignInNeededError for somebody nobody knows."""
+async def visitor_of(request: Request, app: Annotated[Parts, Depends(parts_of)]) -> Visitor:
+    """Authenticate a request. Raises SignInNeededError."""
     address = request.client.host if request.client is not None else ""
-    identity = await parts.door.identify(Asked(request.headers, request.cookies, address))
+    identity = await app.door.identify(Asked(request.headers, request.cookies, address))
     if identity is None:
         message = (
             "sign in, or send the header Authorization: Bearer <token>; "
-            "kubectl create token <serviceaccount> makes a token"
+            "create a token with kubectl create token <serviceaccount>"
         )
         raise SignInNeededError(message)
-    return Visitor(identity, parts, since=parts.changes.now)
+    return Visitor(identity, app, since=app.changes.now)
 
 
 Known = Annotated[Visitor, Depends(visitor_of)]

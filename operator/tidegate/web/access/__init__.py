@@ -1,1 +1,1 @@
-"""Who a visitor is, what they may do, and how it is done in their name."""
+"""Authenticate users, check their rights, and act with their identity."""

@@ -1,4 +1,4 @@
-"""What is refused before anybody looks at who asks: foreign hosts, requests that other sites made, and what browsers must not do."""
+"""Reject requests to foreign host names and from other sites before authentication, and set security headers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _NO_STORE: Final = "no-store"
 
 
 class Guard:
-    """ASGI middleware. `hosts` are the names by which the dashboard may be asked for, without port; a page that another name
-    leads to (DNS rebinding) is refused."""
+    """ASGI middleware that rejects requests to host names other than `hosts` (DNS rebinding) and from other sites.
+
+    `hosts` are names or addresses without a port.
+    """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app, self._hosts = app, frozenset(host.lower() for host in hosts)
@@ -35,9 +37,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refused = self._refused(scope["method"], Headers(scope=scope))
+        refusal = self._find_refusal(scope["method"], Headers(scope=scope))
 
-        async def hardened(message: Message) -> None:
+        async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -45,31 +47,31 @@ class Guard:
                 headers.setdefault("cache-control", _NO_STORE)
             await send(message)
 
-        if refused is None:
-            await self._app(scope, receive, hardened)
+        if refusal is None:
+            await self._app(scope, receive, send_hardened)
         else:
-            status, said = refused
-            await JSONResponse({"detail": said}, status)(scope, receive, hardened)
+            status, detail = refusal
+            await JSONResponse({"detail": detail}, status)(scope, receive, send_hardened)
 
-    def _refused(self, method: str, headers: Headers) -> tuple[int, str] | None:
+    def _find_refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
         host = host_of(headers.get("host", ""))
         if host not in self._hosts:
             return 421, (
-                f"this dashboard is not known as '{host[:100]}': add the name to web.hosts of the chart "
+                f"host name '{host[:100]}' is not allowed: add it to web.hosts of the chart "
                 "(TIDEGATE_WEB_HOSTS)"
             )
         if method in _SAFE:
             return None
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
-            return 403, "the request was made by another site"
+            return 403, "the request comes from another site"
         if headers.get("sec-fetch-site", "none") not in _OWN_SITES:
-            return 403, "the request was made by another site"
+            return 403, "the request comes from another site"
         return None
 
 
 def host_of(value: str) -> str:
-    """The name or address in a Host header, without its port and in lower case."""
+    """Return the lower-case name or address of a Host header, without the port."""
     if value.startswith("["):
         return value.partition("]")[0].lower() + "]"
     return value.partition(":")[0].lower()

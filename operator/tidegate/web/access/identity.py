@@ -1,4 +1,4 @@
-"""Somebody whom the API server knows."""
+"""The identity of an authenticated user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import sha256
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A user; `token` is their own where they showed one, and in no text."""
+    """A user and their groups; `token` is the user's own, if any, and appears in no repr."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -16,6 +16,6 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """Tells identities apart, and says nothing of the token."""
+        """Return a key that is unique for the identity and does not reveal the token."""
         parts = (self.token,) if self.token else ("", self.user, *self.groups)
         return sha256("\x00".join(parts).encode()).hexdigest()

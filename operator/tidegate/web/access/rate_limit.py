@@ -1,4 +1,4 @@
-"""How many tokens may be tried by each address, so that guessing hardly reaches the API server."""
+"""Limit the rate of tries by key, so that few guesses of tokens reach the API server."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-_MOST_ADDRESSES: Final = 10_000
+_MAX_KEYS: Final = 10_000
 
 
 @dataclass(slots=True)
 class _Bucket:
     tokens: float
-    at: float
+    updated_s: float
 
 
 class RateLimit:
-    """Token buckets: `burst` at once, then `per_s` each second, for each key."""
+    """One token bucket for each key: `burst` tokens at once, then `per_s` tokens a second."""
 
     def __init__(self, *, per_s: float, burst: int, monotonic: Callable[[], float]) -> None:
         self._per_s, self._burst, self._monotonic = per_s, burst, monotonic
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def wait_s(self, key: str) -> float:
-        """Seconds until there is one; zero where there is one now."""
-        bucket = self._filled(key)
+        """Return the seconds until a token is available; zero if one is."""
+        bucket = self._fill_bucket(key)
         return 0.0 if bucket.tokens >= 1 else (1 - bucket.tokens) / self._per_s
 
     def take(self, key: str) -> None:
-        """Takes one, or what is left of it."""
-        bucket = self._filled(key)
+        """Take a token, or the rest of one."""
+        bucket = self._fill_bucket(key)
         bucket.tokens = max(bucket.tokens - 1, 0)
 
     def give_back(self, key: str) -> None:
-        """Take back one `take`, as if it had never been."""
-        bucket = self._filled(key)
+        """Undo one `take`."""
+        bucket = self._fill_bucket(key)
         bucket.tokens = min(bucket.tokens + 1, self._burst)
 
-    def _filled(self, key: str) -> _Bucket:
+    def _fill_bucket(self, key: str) -> _Bucket:
         now = self._monotonic()
         bucket = self._buckets.pop(key, None) or _Bucket(self._burst, now)
-        bucket.tokens = min(bucket.tokens + (now - bucket.at) * self._per_s, self._burst)
-        bucket.at = now
+        bucket.tokens = min(bucket.tokens + (now - bucket.updated_s) * self._per_s, self._burst)
+        bucket.updated_s = now
         self._buckets[key] = bucket
-        while len(self._buckets) > _MOST_ADDRESSES:
+        while len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
         return bucket

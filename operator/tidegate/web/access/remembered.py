@@ -1,4 +1,4 @@
-"""Answers that are good for a while: a bounded memory with an end for each."""
+"""A bounded cache whose entries expire."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ ValueT = TypeVar("ValueT")
 
 
 class Remembered(Generic[KeyT, ValueT]):
-    """The newest `most` answers; `monotonic` is in seconds."""
+    """Cache of the latest `most` entries, each with its own expiry; `monotonic` is in seconds."""
 
     def __init__(self, most: int, monotonic: Callable[[], float]) -> None:
         self._most = most
         self._monotonic = monotonic
-        self._answers: OrderedDict[KeyT, tuple[float, ValueT]] = OrderedDict()
+        self._entries: OrderedDict[KeyT, tuple[float, ValueT]] = OrderedDict()
 
     def get(self, key: KeyT) -> ValueT | None:
-        """The answer, unless there is none or its time is over."""
-        found = self._answers.get(key)
-        if found is None:
+        """Return the value of a key; None if there is none, or if it has expired."""
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        if found[0] <= self._monotonic():
-            del self._answers[key]
+        expiry_s, value = entry
+        if expiry_s <= self._monotonic():
+            del self._entries[key]
             return None
-        self._answers.move_to_end(key)
-        return found[1]
+        self._entries.move_to_end(key)
+        return value
 
     def put(self, key: KeyT, value: ValueT, seconds: float) -> None:
-        """Good for so many seconds."""
-        self._answers[key] = (self._monotonic() + seconds, value)
-        self._answers.move_to_end(key)
-        while len(self._answers) > self._most:
-            self._answers.popitem(last=False)
+        """Store a value that expires after `seconds`."""
+        self._entries[key] = (self._monotonic() + seconds, value)
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)

@@ -1,4 +1,4 @@
-"""What somebody may do, by the API server's own word, action by action."""
+"""Ask the API server what a user may do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidegate.web.access.identity import Identity
 from tidegate.web.access.remembered import Remembered
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_GOOD_FOR_S: Final = 15.0
-_MOST: Final = 50_000
-_AT_ONCE: Final = 8
+_CACHE_S: Final = 15.0
+_MAX_ENTRIES: Final = 50_000
+_MAX_REVIEWS_PER_USER: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A verb on a resource of ours, unless `group` says whose; no namespace: in all of them."""
+    """A verb on a resource, by default of our API group; an empty namespace means all namespaces."""
 
     verb: str
     resource: str
@@ -31,26 +31,29 @@ class Action:
     group: str = GROUP
 
     def __str__(self) -> str:
-        what = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-        what = f"{what}.{self.group}" if self.group else what
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        resource = f"{resource}.{self.group}" if self.group else resource
         name = f" {self.name}" if self.name else ""
-        return f"{self.verb} {what}{name}" + (f" in namespace {self.namespace}" if self.namespace else "")
+        return f"{self.verb} {resource}{name}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
 class Rights:
-    """Asks in the visitor's own name (SelfSubjectAccessReview), so that it is the answer which the action itself will get."""
+    """Reviews of users' rights by SelfSubjectAccessReview with the user's identity, as for the action itself."""
 
     def __init__(self, client_of: Callable[[Identity], KubeClient], monotonic: Callable[[], float]) -> None:
         self._client_of = client_of
-        self._known = Remembered[tuple[str, Action], bool](_MOST, monotonic)
-        self._gates: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """One for each visitor, so that who may list little and asks a lot keeps nobody else waiting."""
+        self._cache = Remembered[tuple[str, Action], bool](_MAX_ENTRIES, monotonic)
+        self._limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """One limit for each user, so that a user with many reviews does not delay the others."""
 
     async def may(self, identity: Identity, action: Action) -> bool:
-        """Whether it is allowed; remembered for a few seconds. Raises TidegateError when nobody answers."""
-        known = self._known.get((identity.key, action))
-        if known is not None:
-            return known
+        """Return whether the action is allowed, cached for a few seconds.
+
+        Raises TidegateError if the API server does not respond.
+        """
+        cached = self._cache.get((identity.key, action))
+        if cached is not None:
+            return cached
         attributes = {
             "verb": action.verb,
             "group": action.group,
@@ -65,23 +68,23 @@ class Rights:
             "metadata": {},
             "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
         }
-        async with self._gates.setdefault(identity.key, asyncio.Semaphore(_AT_ONCE)):
-            known = self._known.get((identity.key, action))
-            if known is not None:
-                return known
+        async with self._limits.setdefault(identity.key, asyncio.Semaphore(_MAX_REVIEWS_PER_USER)):
+            cached = self._cache.get((identity.key, action))
+            if cached is not None:
+                return cached
             answer = await self._client_of(identity).review(_PATH, body)
         allowed = bool((answer.get("status") or {}).get("allowed"))
-        self._known.put((identity.key, action), allowed, _GOOD_FOR_S)
+        self._cache.put((identity.key, action), allowed, _CACHE_S)
         return allowed
 
     async def within(
         self, identity: Identity, resource: str, namespaces: Iterable[str], *, group: str = GROUP
     ) -> frozenset[str] | None:
-        """In which of `namespaces` somebody may list a resource; None: in all there are and will be."""
+        """Return those of `namespaces` in which the user may list a resource; None for all, including future ones."""
         if await self.may(identity, Action("list", resource, group=group)):
             return None
-        asked = tuple(namespaces)
+        candidates = tuple(namespaces)
         answers = await asyncio.gather(
-            *(self.may(identity, Action("list", resource, namespace, group=group)) for namespace in asked)
+            *(self.may(identity, Action("list", resource, name, group=group)) for name in candidates)
         )
-        return frozenset(namespace for namespace, allowed in zip(asked, answers, strict=True) if allowed)
+        return frozenset(name for name, allowed in zip(candidates, answers, strict=True) if allowed)

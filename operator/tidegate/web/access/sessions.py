@@ -1,4 +1,4 @@
-"""What a browser keeps of somebody who has signed in: their token, sealed so that only this installation reads it."""
+"""Store the token of a signed-in user in a cookie, encrypted for this installation."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from tidegate.errors import PermanentError
 from tidegate.web.access.identity import Identity
 
 LASTING: Final = timedelta(hours=8)
-_LONGEST_COOKIE: Final = 3_900
-"""Browsers take 4,096 bytes with the name and the attributes."""
+_MAX_COOKIE_BYTES: Final = 3_900
+"""Browsers accept 4,096 bytes including the name and the attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """`key` is from Fernet.generate_key(): all replicas have the same."""
+    """Encryption of session cookies; `key` is from Fernet.generate_key(), the same in all replicas."""
 
     key: bytes
 
     @property
     def cookie(self) -> str:
-        """Its name: browsers tell ports of a host not apart, and two dashboards on one would sign each other out."""
+        """Return the name of the cookie, which depends on the key.
+
+        Browsers share cookies between ports: two dashboards on one host would otherwise sign each other out.
+        """
         return f"tidegate-session-{sha256(self.key).hexdigest()[:8]}"
 
     def sealed(self, token: str) -> str:
-        """For a cookie. Raises PermanentError for what is too long for one."""
+        """Encrypt a token for the cookie. Raises PermanentError if the result is too long."""
         value = Fernet(self.key).encrypt(token.encode()).decode()
-        if len(value) > _LONGEST_COOKIE:
+        if len(value) > _MAX_COOKIE_BYTES:
             message = (
                 f"the token has {len(token)} bytes, too many for a cookie: sign in with a ServiceAccount's token "
                 "(kubectl create token), or put an authenticating proxy before the dashboard (web.auth.mode: proxy)"
@@ -41,16 +44,16 @@ class Seal:
         return value
 
     def opened(self, value: str) -> str | None:
-        """The token of a cookie; None for one that is too old, of another installation, or forged."""
+        """Decrypt the token of a cookie; None if it is expired, forged or of another installation."""
         try:
             return Fernet(self.key).decrypt(value.encode(), ttl=int(LASTING.total_seconds())).decode()
         except (InvalidToken, ValueError):
             return None
 
     def csrf(self, identity: Identity) -> str:
-        """What a form must bring: only somebody who was shown a page as this identity knows it."""
+        """Return the CSRF token, which only pages rendered for this identity contain."""
         return hmac.new(self.key, b"csrf\x00" + identity.key.encode(), sha256).hexdigest()
 
-    def vouches(self, identity: Identity, given: str) -> bool:
-        """Whether a form brought it."""
-        return hmac.compare_digest(self.csrf(identity).encode(), given.encode(errors="replace"))
+    def vouches(self, identity: Identity, token: str) -> bool:
+        """Return whether it is the CSRF token of this identity."""
+        return hmac.compare_digest(self.csrf(identity).encode(), token.encode(errors="replace"))

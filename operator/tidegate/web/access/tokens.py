@@ -1,8 +1,8 @@
-"""Whose token it is, by the API server's TokenReview: remembered for a minute, and asked only so often.
+"""Find the user of a token by the API server's TokenReview, with a cache and a rate limit.
 
-An address may fail ten times, and then once in five seconds; a review counts from its beginning, and no longer once it has
-succeeded. All addresses together have a bounded number of reviews under way, one address after the other, so that none is
-refused for what others guess. Those that brought a good token lately do not wait for the others at all.
+An address may send ten invalid tokens, and then one in five seconds; a review counts from its start until it succeeds.
+The number of concurrent reviews is bounded for all addresses together, which take turns, so that no address is rejected
+because of the guesses of others. Addresses that recently sent a valid token do not wait for the others.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from tidegate.web.access.remembered import Remembered
 from tidegate.web.access.turns import Turns
 
 _PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
-_KNOWN_S: Final = 60.0
-_REFUSED_S: Final = 5.0
-_WELL_KNOWN_S: Final = 8 * 3600.0
-_MOST: Final = 1_024
+_VALID_S: Final = 60.0
+_INVALID_S: Final = 5.0
+_TRUSTED_S: Final = 8 * 3600.0
+_MAX_ENTRIES: Final = 1_024
 _BURST: Final = 10
-_WAITING: Final = 256
-"""Reviews of one address that may wait for how its others end."""
-_AT_ONCE: Final = 16
-"""Reviews under way together, of strangers and of others each."""
-_LONGEST: Final = 16_384
-"""Bytes: what is longer is no token of anybody."""
+_MAX_WAITING: Final = 256
+"""Reviews of one address that may wait for the results of its other reviews."""
+_MAX_REVIEWS: Final = 16
+"""Concurrent reviews, of trusted and of untrusted addresses each."""
+_MAX_TOKEN_BYTES: Final = 16_384
+"""No valid token is longer."""
 
 
 class TooManyError(PermanentError):
-    """Too many tokens were tried; `seconds` until the next may be."""
+    """Too many invalid tokens; the next try is possible after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = ceil(seconds)
-        super().__init__(f"too many tokens were tried: wait {self.seconds} s")
+        super().__init__(f"too many invalid tokens: wait {self.seconds} s")
 
 
 @dataclass(slots=True)
 class _Guess:
-    """A review of a token that is not known, while it lasts; `failed` once it is nobody's."""
+    """A running review of an unknown token; `failed` if the token is invalid."""
 
     failed: bool = False
 
 
 @dataclass(slots=True)
 class _Pending:
-    """The reviews of one address that have not ended, and those that wait for one of them to end."""
+    """The running reviews of one address, and those that wait for one of them to end."""
 
     reviews: int = 0
     waiting: int = 0
@@ -63,49 +63,49 @@ class _Pending:
 
 
 class Tokens:
-    """Asks with a client that may create TokenReviews. Tokens are kept as their SHA-256, and never logged."""
+    """Reviews of tokens by a client that may create TokenReviews; tokens are cached as SHA-256, and never logged."""
 
     def __init__(self, client: KubeClient, monotonic: Callable[[], float]) -> None:
         self._client = client
-        self._known = Remembered[str, Identity | None](_MOST, monotonic)
-        self._refused = Remembered[str, bool](_MOST, monotonic)
-        self._well_known = Remembered[str, bool](_MOST, monotonic)
-        """Tokens that were somebody's: asking again about them is no guess."""
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._identities = Remembered[str, Identity | None](_MAX_ENTRIES, monotonic)
+        self._invalid_tokens = Remembered[str, bool](_MAX_ENTRIES, monotonic)
+        self._trusted_tokens = Remembered[str, bool](_MAX_ENTRIES, monotonic)
+        """Tokens that were valid: another review of one is not a guess."""
+        self._review_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._guesses = RateLimit(per_s=0.2, burst=_BURST, monotonic=monotonic)
         self._pending: dict[str, _Pending] = {}
-        self._welcome = Remembered[str, bool](_MOST, monotonic)
-        """Addresses that brought a token of somebody's."""
-        self._strangers, self._others = Turns(_AT_ONCE), Turns(_AT_ONCE)
+        self._trusted_networks = Remembered[str, bool](_MAX_ENTRIES, monotonic)
+        """Networks that sent a valid token."""
+        self._untrusted_turns, self._trusted_turns = Turns(_MAX_REVIEWS), Turns(_MAX_REVIEWS)
 
     async def identity(self, token: str, address: str) -> Identity | None:
-        """Whose it is; None: nobody's. `address` is the visitor's.
+        """Return the user of a token; None if it is invalid. `address` is the client's.
 
-        Raises TooManyError before anybody is asked, and TidegateError when the API server does not answer.
+        Raises TooManyError without a review, and TidegateError if the API server does not respond.
         """
-        if not token or len(token) > _LONGEST or not token.isascii() or not token.isprintable():
+        if not token or len(token) > _MAX_TOKEN_BYTES or not token.isascii() or not token.isprintable():
             return None
         hashed = sha256(token.encode()).hexdigest()
-        # A page asks several things at once: one of them asks the API server, the others have its answer.
-        async with self._asking.setdefault(hashed, asyncio.Lock()):
-            found = self._known.get(hashed)
-            if found is not None or self._refused.get(hashed):
-                return found
-            network = _network(address)
-            if self._well_known.get(hashed):
-                async with self._others.turn(network):
-                    return await self._reviewed(token, hashed, network)
-            async with self._reserved(network) as guess:
-                found = await self._reviewed(token, hashed, network)
-                guess.failed = found is None
-                return found
+        # A page sends several requests at once: one of them reviews the token, the others use the result.
+        async with self._review_locks.setdefault(hashed, asyncio.Lock()):
+            cached = self._identities.get(hashed)
+            if cached is not None or self._invalid_tokens.get(hashed):
+                return cached
+            network = _address_network(address)
+            if self._trusted_tokens.get(hashed):
+                async with self._trusted_turns.turn(network):
+                    return await self._review_and_cache(token, hashed, network)
+            async with self._reserve_guess(network) as guess:
+                identity = await self._review_and_cache(token, hashed, network)
+                guess.failed = identity is None
+                return identity
 
     @asynccontextmanager
-    async def _reserved(self, network: str) -> AsyncGenerator[_Guess]:
-        """Count a guess of `network` beforehand, and not in the end unless it failed. Raises TooManyError.
+    async def _reserve_guess(self, network: str) -> AsyncGenerator[_Guess]:
+        """Count a guess of `network` in advance, and undo it unless the guess fails. Raises TooManyError.
 
-        Many who have tokens may share an address, behind a proxy or a port forward: they wait for how the guesses before them
-        end, and are refused when those were wrong.
+        Many users may share an address behind a proxy or a port forward: their reviews wait for the results of earlier
+        ones, and are rejected if those fail.
         """
         pending = self._pending.setdefault(network, _Pending())
         try:
@@ -114,7 +114,7 @@ class Tokens:
             pending.reviews += 1
             self._guesses.take(network)
             try:
-                turns = self._others if self._welcome.get(network) else self._strangers
+                turns = self._trusted_turns if self._trusted_networks.get(network) else self._untrusted_turns
                 async with turns.turn(network):
                     yield guess
             finally:
@@ -129,7 +129,7 @@ class Tokens:
 
     async def _wait_for_guess(self, network: str, pending: _Pending) -> None:
         while wait_s := self._guesses.wait_s(network):
-            if not pending.reviews or pending.waiting >= _WAITING:
+            if not pending.reviews or pending.waiting >= _MAX_WAITING:
                 raise TooManyError(wait_s)
             pending.waiting += 1
             try:
@@ -137,17 +137,17 @@ class Tokens:
             finally:
                 pending.waiting -= 1
 
-    async def _reviewed(self, token: str, hashed: str, network: str) -> Identity | None:
-        found = await self._review(token)
-        if found is None:
-            self._refused.put(hashed, value=True, seconds=_REFUSED_S)
+    async def _review_and_cache(self, token: str, hashed: str, network: str) -> Identity | None:
+        identity = await self._review_token(token)
+        if identity is None:
+            self._invalid_tokens.put(hashed, value=True, seconds=_INVALID_S)
         else:
-            self._known.put(hashed, found, _KNOWN_S)
-            self._well_known.put(hashed, value=True, seconds=_WELL_KNOWN_S)
-            self._welcome.put(network, value=True, seconds=_WELL_KNOWN_S)
-        return found
+            self._identities.put(hashed, identity, _VALID_S)
+            self._trusted_tokens.put(hashed, value=True, seconds=_TRUSTED_S)
+            self._trusted_networks.put(network, value=True, seconds=_TRUSTED_S)
+        return identity
 
-    async def _review(self, token: str) -> Identity | None:
+    async def _review_token(self, token: str) -> Identity | None:
         body = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenReview",
@@ -162,8 +162,8 @@ class Tokens:
         return Identity(user.get("username", ""), tuple(user.get("groups") or ()), token)
 
 
-def _network(address: str) -> str:
-    """What counts as one address: of IPv6 the 64 bits that a site has, since the rest is anyone's to choose."""
+def _address_network(address: str) -> str:
+    """Return the network that counts as one address: a /64 of IPv6, because a client can choose the other bits."""
     try:
         network = ip_network((address.partition("%")[0], 64 if ":" in address else 32), strict=False)
     except ValueError:

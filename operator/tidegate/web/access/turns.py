@@ -1,4 +1,4 @@
-"""Lets a bounded number of callers in at a time, in turn by key: who asks often waits behind those who ask seldom."""
+"""A semaphore that is fair between keys: a key with many waiters does not delay the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 
 class Turns:
-    """At most `at_once` together; of those who wait, one of each key after the other."""
+    """Semaphore with `at_once` slots; waiting keys get a slot in turn."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
@@ -17,14 +17,14 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncGenerator[None]:
-        """Wait until it is the key's turn, which lasts as long as the block."""
-        await self._enter(key)
+        """Wait for a slot, and hold it for the block."""
+        await self._acquire_slot(key)
         try:
             yield
         finally:
-            self._pass_on()
+            self._release_slot()
 
-    async def _enter(self, key: str) -> None:
+    async def _acquire_slot(self, key: str) -> None:
         if self._free:
             self._free -= 1
             return
@@ -33,11 +33,11 @@ class Turns:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # given in the same moment
-                self._pass_on()
+            if turn.done() and not turn.cancelled():  # the slot was assigned at the same moment
+                self._release_slot()
             raise
 
-    def _pass_on(self) -> None:
+    def _release_slot(self) -> None:
         while self._waiting:
             key, turns = next(iter(self._waiting.items()))
             turn = turns.popleft()

@@ -1,1 +1,1 @@
-"""What pages and API show of the fleet, as values: nothing here knows HTTP."""
+"""Compute what pages and API show of the fleet, as values that are independent of HTTP."""

@@ -1,4 +1,4 @@
-"""How a pool's compute is shared out: its tiers, what flowed between them, who has which slots, and what may still move."""
+"""Compute the assignment of a pool's compute: tiers, moved slices, slots of nodes, and the remaining budget of moves."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tidegate.planning.move_budget import RemainingBudget, compute_move_budget
 from tidegate.planning.pods import is_ready
 from tidegate.planning.pool_slices import NodeSlices
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, TIER_LABEL, label_value, parse_slices
+from tidegate.web.paging import page_of
 from tidegate.web.parts import Parts
 from tidegate.web.views.standing import decisions_of
 
@@ -25,11 +26,11 @@ WINDOW: Final = timedelta(hours=1)
 NODES_SHOWN: Final = 24
 _UNPLACED: Final = ""
 _SLOTS_SHOWN: Final = 128
-"""Pods of one node: what waits for a node may be many."""
+"""The most pods shown for one node, or for pods that wait for a node."""
 
 
 class Flow(ApiModel):
-    """Slices that went from one tier to another; `Free` is nobody."""
+    """Slices that moved from one tier to another; `free` stands for no tier."""
 
     giver: str
     taker: str
@@ -37,10 +38,10 @@ class Flow(ApiModel):
 
 
 class Slot(ApiModel):
-    """What one pod has of a node."""
+    """The slices of one pod on a node."""
 
     inference: str
-    """Empty where the visitor may not list pods; so is the pod."""
+    """Empty if the user may not list the pod; so is `pod`."""
     pod: str
     tier: str
     slices: int
@@ -49,24 +50,23 @@ class Slot(ApiModel):
 
 
 class NodeSlots(ApiModel):
-    """One node and who is on it; `node` is empty for pods that have none yet."""
+    """One node and its pods; `node` is empty for pods without a node."""
 
     node: str
     used: int
     """Slices."""
     slots: tuple[Slot, ...]
     total: int | None = None
-    """Slices that it has after what pods from outside the pool ask for; absent where nodes are not known, or not shown to the
-    visitor. So the next."""
+    """Slices of the node, less the requests of pods outside the pool; absent if the nodes are unknown or hidden from the user."""
     free: int | None = None
-    """Slices that a pod can be given now."""
+    """Slices for further pods; absent like `total`."""
     fault: str = ""
-    """Why it takes no pods: it is cordoned, has a taint that the pool does not tolerate, is not ready, or is quarantined."""
+    """The reason why it takes no pods: cordoned, a taint that the pool does not tolerate, not ready, or quarantined."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotsAsked:
-    """Which nodes: those with pods of an Inference whose namespace/name has `text`, and which page of them, from 1."""
+    """A query for nodes with pods of an Inference whose namespace/name contains `text`, and for one page, from 1."""
 
     text: str = ""
     page: int = 1
@@ -74,15 +74,15 @@ class SlotsAsked:
 
 @dataclass(frozen=True, slots=True)
 class SlotPage:
-    """Some nodes, and how full all are: a page costs what it shows, however many nodes there are."""
+    """One page of nodes, and the usage of all nodes."""
 
     nodes: tuple[NodeSlots, ...]
     total: int
-    """Nodes that fit what was asked for."""
+    """Nodes that match the query."""
     number: int
     pages: int
     fullness: tuple[tuple[int, int], ...]
-    """Slices in use, and how many nodes have so many; the fullest first."""
+    """Slices in use, and the number of nodes with that many; the fullest first."""
     unplaced: int
     """Pods that wait for a node."""
     empty: int = 0
@@ -93,7 +93,7 @@ class SlotPage:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """One look at a pool."""
+    """The assignment of a pool at one time."""
 
     pool: ComputePool
     tiers: Mapping[str, int]
@@ -105,15 +105,15 @@ class Power:
     newest: AllocationDecision | None
 
 
-def power_of(parts: Parts, pool: ComputePool) -> Power:
-    """What flowed is of the last hour."""
-    decisions = decisions_of(parts, pool.metadata.name)
-    now = parts.now()
-    recent = [each for each in decisions if each.spec.at >= now - WINDOW]
+def power_of(app: Parts, pool: ComputePool) -> Power:
+    """Return the assignment of a pool, with the flows of the last hour."""
+    decisions = decisions_of(app, pool.metadata.name)
+    now = app.now()
+    recent = [decision for decision in decisions if decision.spec.at >= now - WINDOW]
     newest = decisions[0] if decisions else None
     return Power(
         pool,
-        {each.name: each.slices for each in pool.status.tiers},
+        {tier.name: tier.slices for tier in pool.status.tiers},
         pool.status.slices.free,
         newest.spec.price if newest is not None else 0.0,
         compute_move_budget(pool, pool.status.slices.healthy, decisions, now),
@@ -123,156 +123,160 @@ def power_of(parts: Parts, pool: ComputePool) -> Power:
 
 
 def flows(decisions: Iterable[AllocationDecision]) -> tuple[Flow, ...]:
-    """Between tiers, as the decisions that were carried out moved slices.
+    """Return the slices that applied decisions moved between tiers.
 
-    A decision says who gives and who takes, and not to whom: its givers' slices are shared out among its takers in the
-    order of the tiers, and what is left over came from the free ones, or became free.
+    A decision lists the changes of Inferences, not pairs of them: freed slices are matched with taken ones in the order of
+    the tiers, and the rest came from the free slices, or became free.
     """
     total: Counter[tuple[str, str]] = Counter()
     for decision in decisions:
         if decision.executed:
-            total += _flow(decision)
+            total += _count_flows(decision)
     return tuple(
         Flow(giver=giver, taker=taker, slices=slices) for (giver, taker), slices in sorted(total.items())
     )
 
 
-def namespaces_of(parts: Parts, pool: str) -> tuple[str, ...]:
-    """Those that have pods in a pool, in order."""
-    found = {
-        body["metadata"]["namespace"] for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool))
+def namespaces_of(app: Parts, pool: str) -> tuple[str, ...]:
+    """Return the namespaces that have pods in a pool, sorted."""
+    namespaces = {
+        body["metadata"]["namespace"] for body in app.fleet.pods.by_label(POOL_LABEL, label_value(pool))
     }
-    return tuple(sorted(found))
+    return tuple(sorted(namespaces))
 
 
 def slots(
-    parts: Parts, pool: str, within: Collection[str] | None, known: Mapping[str, NodeSlices] | None = None
+    app: Parts,
+    pool: str,
+    within: Collection[str] | None,
+    node_slices: Mapping[str, NodeSlices] | None = None,
 ) -> tuple[NodeSlots, ...]:
-    """Who has what of each node, by node; those that wait for one come first.
+    """Return the slots of all nodes, by node; pods without a node come first.
 
-    `within` are the namespaces whose pods may be seen, None: all; others' have slices, and no name. `known` are the pool's nodes;
-    None: only those are known that have pods.
+    `within` are the namespaces whose pods the user may list, None: all; other pods have slices but no name.
+    `node_slices` are the pool's nodes; None: only nodes with pods are known.
     """
-    found = _Placed.of(parts, pool)
+    pool_pods = _PoolPods.read_pods(app, pool)
     return tuple(
-        found.node(name, within, known, most=None)
-        for name in sorted(found.pods.keys() | (known or {}).keys())
+        pool_pods.make_node_slots(name, within, node_slices, limit=None)
+        for name in sorted(pool_pods.pods.keys() | (node_slices or {}).keys())
     )
 
 
 def slot_page(
-    parts: Parts,
+    app: Parts,
     pool: str,
-    asked: SlotsAsked,
+    query: SlotsAsked,
     within: Collection[str] | None,
-    known: Mapping[str, NodeSlices] | None = None,
+    node_slices: Mapping[str, NodeSlices] | None = None,
 ) -> SlotPage:
-    """Pods are counted for all nodes, and looked at closely for those of the page alone; `within`, `known`: see slots."""
-    text = asked.text.lower()
-    placed = _Placed.of(parts, pool)
-    every = placed.pods.keys() | (known or {}).keys()
-    fits = {
+    """Return one page of slots: it counts the pods of all nodes, and reads those of its own nodes; parameters as in slots."""
+    text = query.text.lower()
+    pool_pods = _PoolPods.read_pods(app, pool)
+    all_names = pool_pods.pods.keys() | (node_slices or {}).keys()
+    matching = {
         name
-        for name in every
-        if not text or any(text in _inference(body, within).lower() for body in placed.pods.get(name, ()))
+        for name in all_names
+        if not text
+        or any(text in _inference_name(body, within).lower() for body in pool_pods.pods.get(name, ()))
     }
-    found = sorted(fits)
-    pages = max(-(-len(found) // NODES_SHOWN), 1)
-    number = min(max(asked.page, 1), pages)
-    shown = found[(number - 1) * NODES_SHOWN : number * NODES_SHOWN]
-    full = Counter(placed.used[name] for name in every if name != _UNPLACED)
+    selected = page_of(sorted(matching), query.page, NODES_SHOWN)
+    fullness = Counter(pool_pods.used[name] for name in all_names if name != _UNPLACED)
     return SlotPage(
-        tuple(placed.node(name, within, known, most=_SLOTS_SHOWN) for name in shown),
-        len(fits - {_UNPLACED}),
-        number,
-        pages,
-        tuple(sorted(full.items(), reverse=True)),
-        len(placed.pods.get(_UNPLACED, ())),
-        empty=len(every - placed.pods.keys()),
-        closed=sum(1 for name in known or () if placed.closed(name, known)),
+        tuple(
+            pool_pods.make_node_slots(name, within, node_slices, limit=_SLOTS_SHOWN)
+            for name in selected.items
+        ),
+        len(matching - {_UNPLACED}),
+        selected.number,
+        selected.pages,
+        tuple(sorted(fullness.items(), reverse=True)),
+        len(pool_pods.pods.get(_UNPLACED, ())),
+        empty=len(all_names - pool_pods.pods.keys()),
+        closed=sum(1 for name in node_slices or () if pool_pods.find_fault(name, node_slices)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """The pods of a pool by node, and what they have of each."""
+class _PoolPods:
+    """The pods of a pool by node, and the slices that they use."""
 
     pods: Mapping[str, Sequence[Manifest]]
     used: Counter[str]
     quarantined: frozenset[str]
 
     @classmethod
-    def of(cls, parts: Parts, pool: str) -> Self:
+    def read_pods(cls, app: Parts, pool: str) -> Self:
         pods: defaultdict[str, list[Manifest]] = defaultdict(list)
         used: Counter[str] = Counter()
-        for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
+        for body in app.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
             name = body["spec"].get("nodeName") or _UNPLACED
             pods[name].append(body)
             used[name] += parse_slices(body["metadata"]["labels"])
-        found = parts.fleet.pools.get(ObjectKey("", pool))
-        faulty = found.status.faulty_nodes if found is not None else ()
+        resource = app.fleet.pools.get(ObjectKey("", pool))
+        faulty = resource.status.faulty_nodes if resource is not None else ()
         quarantined = (entry.node for entry in faulty if entry.state is FaultState.QUARANTINED)
         return cls(pods, used, frozenset(quarantined))
 
-    def closed(self, name: str, known: Mapping[str, NodeSlices] | None) -> str:
-        """Why a node takes no pods; empty where it does, or where that is not known."""
-        here = (known or {}).get(name)
-        if here is None:
+    def find_fault(self, name: str, node_slices: Mapping[str, NodeSlices] | None) -> str:
+        """Return the reason why a node takes no pods; empty if it does, or if the node is unknown."""
+        node = (node_slices or {}).get(name)
+        if node is None:
             return ""
         if name in self.quarantined:
             return "is quarantined: its GPU sharing has a fault"
-        return here.fault or here.failed
+        return node.fault or node.failed
 
-    def node(
+    def make_node_slots(
         self,
         name: str,
         within: Collection[str] | None,
-        known: Mapping[str, NodeSlices] | None,
+        node_slices: Mapping[str, NodeSlices] | None,
         *,
-        most: int | None,
+        limit: int | None,
     ) -> NodeSlots:
-        """One node, and `most` of its pods."""
-        found = sorted((_slot(body, within) for body in self.pods.get(name, ())[:most]), key=_order)
-        here = (known or {}).get(name)
+        """Return the slots of a node, with at most `limit` of its pods."""
+        slots = sorted((_make_slot(body, within) for body in self.pods.get(name, ())[:limit]), key=_sort_key)
+        node = (node_slices or {}).get(name)
         return NodeSlots(
             node=name,
             used=self.used[name],
-            slots=tuple(found),
-            total=None if here is None else here.total,
-            free=None if here is None else here.free,
-            fault=self.closed(name, known),
+            slots=tuple(slots),
+            total=None if node is None else node.total,
+            free=None if node is None else node.free,
+            fault=self.find_fault(name, node_slices),
         )
 
 
-def _flow(decision: AllocationDecision) -> Counter[tuple[str, str]]:
-    given, taken = Counter[str](), Counter[str]()
+def _count_flows(decision: AllocationDecision) -> Counter[tuple[str, str]]:
+    freed, taken = Counter[str](), Counter[str]()
     for move in decision.spec.moves:
         slices = (move.after - move.before - move.promoted) * move.slices
         if slices < 0:
-            given[move.tier.value] -= slices
+            freed[move.tier.value] -= slices
         elif slices:
             taken[move.tier.value] += slices
-    found: Counter[tuple[str, str]] = Counter()
+    pairs: Counter[tuple[str, str]] = Counter()
     for taker in (tier.value for tier in Tier):
         for giver in (tier.value for tier in Tier):
-            slices = min(given[giver], taken[taker])
+            slices = min(freed[giver], taken[taker])
             if slices and giver != taker:
-                found[giver, taker] += slices
-            given[giver] -= slices
+                pairs[giver, taker] += slices
+            freed[giver] -= slices
             taken[taker] -= slices
     for tier in Tier:
-        if given[tier.value]:
-            found[tier.value, "free"] += given[tier.value]
+        if freed[tier.value]:
+            pairs[tier.value, "free"] += freed[tier.value]
         if taken[tier.value]:
-            found["free", tier.value] += taken[tier.value]
-    return found
+            pairs["free", tier.value] += taken[tier.value]
+    return pairs
 
 
-def _slot(body: Manifest, within: Collection[str] | None) -> Slot:
+def _make_slot(body: Manifest, within: Collection[str] | None) -> Slot:
     metadata: Mapping[str, Any] = body["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}
     return Slot(
-        inference=_inference(body, within),
+        inference=_inference_name(body, within),
         pod=metadata["name"] if within is None or metadata["namespace"] in within else "",
         tier=labels.get(TIER_LABEL, ""),
         slices=parse_slices(labels),
@@ -281,12 +285,12 @@ def _slot(body: Manifest, within: Collection[str] | None) -> Slot:
     )
 
 
-def _inference(body: Manifest, within: Collection[str] | None) -> str:
+def _inference_name(body: Manifest, within: Collection[str] | None) -> str:
     metadata: Mapping[str, Any] = body["metadata"]
     if within is not None and metadata["namespace"] not in within:
         return ""
     return f"{metadata['namespace']}/{(metadata.get('labels') or {}).get(INFERENCE_LABEL, '')}"
 
 
-def _order(slot: Slot) -> tuple[str, str, str]:
+def _sort_key(slot: Slot) -> tuple[str, str, str]:
     return slot.tier, slot.inference, slot.pod

@@ -1,4 +1,4 @@
-"""The rows of a what-if that are shown for change: not all of a thousand, and none that somebody has changed is lost."""
+"""Select the editable rows of a what-if: a bounded number, without losing changes in rows that are not shown."""
 
 from __future__ import annotations
 
@@ -10,40 +10,42 @@ from tidegate.reports.plan import AskedReport, PlanReport
 
 SHOWN: Final = 50
 FIELDS: Final = ("demand", "minReplicas", "maxReplicas", "value")
-"""Of each Inference, as `<field>:<namespace>/<name>`."""
+"""The fields of each Inference, named `<field>:<namespace>/<name>` in the form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Editable:
-    """One page's worth."""
+    """The rows of the form, and the fields that stay hidden."""
 
     rows: tuple[AskedReport, ...]
-    """Those changed in the question first, then those that would move, then those with most demand that is not served."""
+    """Rows changed in the question first, then those that would move, then those with the most unserved demand."""
     total: int
-    """How many fit the filter."""
+    """Rows that match the filter."""
     of_all: int
     filter: str
     kept: tuple[tuple[str, str], ...]
-    """Fields that were changed and whose rows are not shown: they stay part of the question."""
+    """Changed fields of rows that are not shown, which stay part of the question."""
     changed: int
-    """Inferences that the question changes."""
+    """The number of Inferences that the question changes."""
 
 
 def editable(report: PlanReport, fields: Mapping[str, str]) -> Editable:
-    """The rows that fit the form's own field `filter`."""
+    """Return the rows that match the field `filter` of the form."""
     text = fields.get("filter", "").strip().lower()
-    given = {name: value for name, value in fields.items() if ":" in name and value.strip()}
-    changed = {name.partition(":")[2] for name in given}
-    found = [each for each in report.asked if text in f"{each.inference} {each.tier}".lower()]
-    rows = _first(found, changed)
-    shown = {each.inference for each in rows}
-    kept = tuple((name, value) for name, value in given.items() if name.partition(":")[2] not in shown)
-    return Editable(rows, len(found), len(report.asked), text, kept, len(changed))
+    changed_fields = {name: value for name, value in fields.items() if ":" in name and value.strip()}
+    changed = {name.partition(":")[2] for name in changed_fields}
+    matching = [row for row in report.asked if text in f"{row.inference} {row.tier}".lower()]
+    rows = _most_relevant(matching, changed)
+    shown = {row.inference for row in rows}
+    hidden = tuple(
+        (name, value) for name, value in changed_fields.items() if name.partition(":")[2] not in shown
+    )
+    return Editable(rows, len(matching), len(report.asked), text, hidden, len(changed))
 
 
-def _first(found: Sequence[AskedReport], changed: set[str]) -> tuple[AskedReport, ...]:
-    def place(each: AskedReport) -> tuple[bool, bool, float, str]:
-        lacking = max((each.demand or 0.0) - each.serves, 0.0)
-        return each.inference not in changed, each.before == each.after, -lacking, each.inference
+def _most_relevant(rows: Sequence[AskedReport], changed: set[str]) -> tuple[AskedReport, ...]:
+    def sort_key(row: AskedReport) -> tuple[bool, bool, float, str]:
+        unserved = max((row.demand or 0.0) - row.serves, 0.0)
+        return row.inference not in changed, row.before == row.after, -unserved, row.inference
 
-    return tuple(sorted(found, key=place)[:SHOWN])
+    return tuple(sorted(rows, key=sort_key)[:SHOWN])

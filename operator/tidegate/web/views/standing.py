@@ -1,4 +1,4 @@
-"""How an Inference or a pool stands, from the caches: the same reports as the command line's."""
+"""Report on Inferences and pools from the caches, in the same form as the command line."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from tidegate.reports.why import InferenceReport, PoolReport, Seen, why_inferenc
 from tidegate.web.parts import Parts
 
 
-def pool_of(parts: Parts, inference: Inference) -> ComputePool | None:
-    """Where an Inference is placed."""
+def pool_of(app: Parts, inference: Inference) -> ComputePool | None:
+    """Return the pool of an Inference, if any."""
     placement = inference.spec.placement
-    return None if placement is None else parts.fleet.pools.get(ObjectKey("", placement.pool))
+    return None if placement is None else app.fleet.pools.get(ObjectKey("", placement.pool))
 
 
 def decisions_of(
-    parts: Parts, pool: str | None = None, inference: str | None = None
+    app: Parts, pool: str | None = None, inference: str | None = None
 ) -> Sequence[AllocationDecision]:
-    """Those about a pool, those that move an Inference, or all; the newest first."""
-    return those_about(parts.fleet.decisions.all(), pool=pool, inference=inference)
+    """Return the decisions about a pool, those that move an Inference, or all; the newest first."""
+    return those_about(app.fleet.decisions.all(), pool=pool, inference=inference)
 
 
-def overrides_of(parts: Parts) -> Sequence[ComputeOverride]:
-    """All, the first to end first."""
-    return sorted(parts.fleet.overrides.all(), key=lambda each: each.ends)
+def overrides_of(app: Parts) -> Sequence[ComputeOverride]:
+    """Return all overrides, the first to end first."""
+    return sorted(app.fleet.overrides.all(), key=lambda override: override.ends)
 
 
 def why_of_inference(
-    parts: Parts, inference: Inference, overrides: Sequence[ComputeOverride]
+    app: Parts, inference: Inference, overrides: Sequence[ComputeOverride]
 ) -> InferenceReport:
-    """As `tidegate why` has it; `overrides` are those that may be seen."""
-    return why_inference(inference, _seen(parts, pool_of(parts, inference), overrides))
+    """Explain the replicas of an Inference like `tidegate why`; `overrides` are those that the user may see."""
+    return why_inference(inference, _read_observation(app, pool_of(app, inference), overrides))
 
 
-def why_of_pool(parts: Parts, pool: ComputePool, overrides: Sequence[ComputeOverride]) -> PoolReport:
-    """As `tidegate why` has it; `overrides` are those that may be seen."""
-    return why_pool(pool, _seen(parts, pool, overrides))
+def why_of_pool(app: Parts, pool: ComputePool, overrides: Sequence[ComputeOverride]) -> PoolReport:
+    """Explain the assignment of a pool like `tidegate why`; `overrides` are those that the user may see."""
+    return why_pool(pool, _read_observation(app, pool, overrides))
 
 
-def _seen(parts: Parts, pool: ComputePool | None, overrides: Sequence[ComputeOverride]) -> Seen:
-    decisions = decisions_of(parts, pool.metadata.name) if pool is not None else ()
-    return Seen(pool, decisions, overrides, parts.now())
+def _read_observation(app: Parts, pool: ComputePool | None, overrides: Sequence[ComputeOverride]) -> Seen:
+    decisions = decisions_of(app, pool.metadata.name) if pool is not None else ()
+    return Seen(pool, decisions, overrides, app.now())
