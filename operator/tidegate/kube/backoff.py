@@ -1,4 +1,4 @@
-"""How long to wait before the next try: twice as long each time, up to a cap, never two peers at the same moment."""
+"""Exponential backoff with a cap and jitter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_DOUBLINGS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential backoff. `jitter` 0.5 draws the delay from 50 to 100 % of what is due."""
+    """Exponential backoff. `jitter` 0.5 draws the delay from 50 to 100 % of the full one, so that peers spread out."""
 
     first: timedelta = timedelta(milliseconds=100)
     cap: timedelta = timedelta(minutes=2)
@@ -21,6 +21,6 @@ class Backoff:
     random: random.Random = field(default_factory=random.Random)
 
     def delay(self, failures: int) -> timedelta:
-        """The pause after that many failures in a row (1 or more)."""
-        due: timedelta = min(self.first * 2 ** min(failures - 1, _MAX_DOUBLINGS), self.cap)
-        return due * (1 - self.jitter * self.random.random())
+        """Return the pause after `failures` failures in a row (1 or more)."""
+        full: timedelta = min(self.first * 2 ** min(failures - 1, _MAX_DOUBLINGS), self.cap)
+        return full * (1 - self.jitter * self.random.random())

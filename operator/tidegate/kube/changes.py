@@ -1,4 +1,4 @@
-"""Whether a live object still is what we applied: the question that keeps a settled cluster free of writes."""
+"""Compare a desired manifest with the live object, so that an unchanged object costs no write."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from tidegate.api.quantities import parse_quantity
 from tidegate.kube.fence import APPLIED_ANNOTATION, CREATED_ANNOTATION, EPOCH_ANNOTATION
 from tidegate.kube.port import Manifest
 
-_OURS: Final = frozenset({APPLIED_ANNOTATION, CREATED_ANNOTATION, EPOCH_ANNOTATION})
+_OWN_ANNOTATIONS: Final = frozenset({APPLIED_ANNOTATION, CREATED_ANNOTATION, EPOCH_ANNOTATION})
 # Below these keys strings are quantities, which the API server rewrites: 1000m comes back as 1.
 _QUANTITY_HOLDERS: Final = frozenset({"limits", "requests", "sizeLimit", "storage"})
-# Fields that are said when an object is made and are somebody else's from then on: Kueue starts and stops a Job.
-_ONLY_AT_FIRST: Final[Mapping[str, frozenset[str]]] = {"Job": frozenset({"suspend"})}
+# Fields that we set at creation only; another controller owns them afterwards. Kueue suspends and resumes Jobs.
+_CREATION_ONLY: Final[Mapping[str, frozenset[str]]] = {"Job": frozenset({"suspend"})}
 # The keys by which server-side apply merges the lists that we write.
 _MERGE_KEYS: Final = ("name", "mountPath", "uid", "containerPort", "port", "key")
 
 
 def needs_apply(desired: Manifest, live: Manifest | None) -> bool:
-    """Whether `desired` must be applied again.
+    """Return whether `desired` must be applied again.
 
-    True when there is no live object, when we last wrote something else (so that a field we no longer want
-    goes away), or when somebody changed a field of ours. Fields that others added do not count.
+    True if there is no live object, if we last wrote another manifest (so that a field we have dropped is
+    removed), or if somebody changed a field of ours. Fields that others added do not count.
     """
     if live is None:
         return True
     annotations = live.get("metadata", {}).get("annotations") or {}
-    wrote = annotations.get(CREATED_ANNOTATION, annotations.get(APPLIED_ANNOTATION))
-    return wrote != digest(desired) or not is_subset(_lasting(desired), live)
+    applied_digest = annotations.get(CREATED_ANNOTATION, annotations.get(APPLIED_ANNOTATION))
+    return applied_digest != digest(desired) or not is_subset(_lasting(desired), live)
 
 
 def over(live: Manifest | None, desired: Manifest) -> Manifest:
-    """What to send so that `live` becomes `desired`: fields that are said only at first stay as they are.
+    """Return the manifest to apply so that `live` becomes `desired`, with creation-only fields as they are live.
 
-    Leaving such a field out would take it away where it is still ours, and saying what it was is right only while that
-    is so: the resourceVersion makes a change in between a conflict.
+    To omit such a field would remove it if we still own it. To repeat its value is right only while the value
+    stays, so the manifest carries the resourceVersion and a concurrent change becomes a conflict.
     """
-    first = _ONLY_AT_FIRST.get(str(desired.get("kind")), frozenset()) & desired.get("spec", {}).keys()
-    if live is None or not first:
+    creation_only = _CREATION_ONLY.get(str(desired.get("kind")), frozenset()) & desired.get("spec", {}).keys()
+    if live is None or not creation_only:
         return desired
-    kept = {name: live["spec"][name] for name in first if live.get("spec", {}).get(name)}
-    lasting = _lasting(desired)
+    live_fields = {name: live["spec"][name] for name in creation_only if live.get("spec", {}).get(name)}
+    persistent = _lasting(desired)
     return {
-        **lasting,
-        "metadata": {**lasting["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
-        "spec": {**lasting["spec"], **kept},
+        **persistent,
+        "metadata": {**persistent["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
+        "spec": {**persistent["spec"], **live_fields},
     }
 
 
 def digest(manifest: Manifest) -> str:
-    """What the annotations `tidegate.io/applied` and `tidegate.io/created` hold: a short hash of the manifest.
+    """Return the short hash that the annotations `tidegate.io/applied` and `tidegate.io/created` hold.
 
-    Our own annotations, what is said only at first and the resourceVersion are no part of it.
+    Our own annotations, creation-only fields and the resourceVersion are left out.
     """
     text = json.dumps(
         _without_ours(_lasting(manifest)), sort_keys=True, separators=(",", ":"), ensure_ascii=False
@@ -63,9 +63,9 @@ def digest(manifest: Manifest) -> str:
 
 
 def stamped(manifest: Manifest, epoch: int, wrote: str = APPLIED_ANNOTATION) -> dict[str, Any]:
-    """`manifest` with the annotations that say what was written, how, and in which term of leadership.
+    """Return `manifest` with annotations for its digest and the epoch of the leader that writes it.
 
-    `wrote` is the annotation for an object that is applied, or the one for an object that is created.
+    `wrote` is the digest's annotation: one for objects that are applied, another for objects that are created.
     """
     metadata: Mapping[str, Any] = manifest.get("metadata", {})
     annotations = {
@@ -77,7 +77,7 @@ def stamped(manifest: Manifest, epoch: int, wrote: str = APPLIED_ANNOTATION) -> 
 
 
 def is_subset(desired: Any, live: Any, *, quantity: bool = False) -> bool:
-    """Whether everything in `desired` is in `live`: mappings by key, lists by name or else element by element.
+    """Return whether everything in `desired` is in `live`: mappings by key, lists by merge key or else by position.
 
     An empty value (nothing, zero, false) equals an absent field, since the API server drops those.
     """
@@ -94,22 +94,26 @@ def _is_submapping(desired: Mapping[str, Any], live: Mapping[str, Any], *, quant
     return all(
         is_subset(value, live.get(name), quantity=quantity or name in _QUANTITY_HOLDERS)
         for name, value in desired.items()
-        if name not in _OURS
+        if name not in _OWN_ANNOTATIONS
     )
 
 
 def _is_sublist(desired: Sequence[Any], live: Sequence[Any], *, quantity: bool) -> bool:
     key = _merge_key(desired, live)
     if key is not None:
-        theirs = {item[key]: item for item in live}
-        return all(is_subset(item, theirs.get(item[key], ()), quantity=quantity) for item in desired)
+        live_items = {item[key]: item for item in live}
+        return all(is_subset(item, live_items.get(item[key], ()), quantity=quantity) for item in desired)
     return len(desired) == len(live) and all(
-        is_subset(ours, theirs, quantity=quantity) for ours, theirs in zip(desired, live, strict=True)
+        is_subset(desired_item, live_item, quantity=quantity)
+        for desired_item, live_item in zip(desired, live, strict=True)
     )
 
 
 def _merge_key(*lists: Sequence[Any]) -> str | None:
-    """The key that tells the items of these lists apart, if one does: then others may add items of their own."""
+    """Return the key that identifies the items of all these lists; None if no key does.
+
+    Lists that have one may contain items of other field managers too.
+    """
     return next((key for key in _MERGE_KEYS if all(_is_keyed_by(key, items) for items in lists)), None)
 
 
@@ -126,19 +130,24 @@ def _same_quantity(ours: str, theirs: str) -> bool:
 
 
 def _lasting(manifest: Manifest) -> Manifest:
-    """`manifest` without what is said only at first."""
-    first = _ONLY_AT_FIRST.get(str(manifest.get("kind")), frozenset())
-    if not first & manifest.get("spec", {}).keys():
+    """Return `manifest` without its creation-only fields."""
+    creation_only = _CREATION_ONLY.get(str(manifest.get("kind")), frozenset())
+    if not creation_only & manifest.get("spec", {}).keys():
         return manifest
-    spec = {name: value for name, value in manifest["spec"].items() if name not in first}
+    spec = {name: value for name, value in manifest["spec"].items() if name not in creation_only}
     return {**manifest, "spec": spec}
 
 
 def _without_ours(manifest: Manifest) -> Manifest:
     metadata: Mapping[str, Any] = manifest.get("metadata", {})
     annotations: Mapping[str, Any] = metadata.get("annotations") or {}
-    others = {
+    other_metadata = {
         name: value for name, value in metadata.items() if name not in {"annotations", "resourceVersion"}
     }
-    kept = {name: value for name, value in annotations.items() if name not in _OURS}
-    return {**manifest, "metadata": {**others, "annotations": kept} if kept else others}
+    other_annotations = {name: value for name, value in annotations.items() if name not in _OWN_ANNOTATIONS}
+    return {
+        **manifest,
+        "metadata": {**other_metadata, "annotations": other_annotations}
+        if other_annotations
+        else other_metadata,
+    }

@@ -1,4 +1,4 @@
-"""The port's implementation: each call of a reconciler as one request with plain JSON."""
+"""Client of the API server: each call sends one request with plain JSON."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tidegate.kube.store import key_of
 from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Impersonated, Request, Transport
 from tidegate.kube.writes import Observer, Result, Verb, Write, nobody, result_of
 
-_TAKE_OVER_TRIES: Final = 5
+_TAKE_OVER_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Who the client says it is, and how patient it is."""
+    """Identity, timeouts and page size of a client."""
 
     field_manager: str
     """Owner of the fields that `apply` writes: `tidegate-<controller>`."""
@@ -46,19 +46,19 @@ class ClientSettings:
     page_size: int = 250
     user_agent: str = "tidegate"
     acting_for: str = ""
-    """User in whose name everything is asked (impersonation); empty: the one whose credentials they are."""
+    """User to impersonate in every request; empty: the user of the credentials."""
 
 
 class KubeClient:
-    """Implements port.Cluster, and what watches and leases need besides.
+    """Implements port.Cluster, and the calls that watches and leases need.
 
-    One per process; `close` it, or use it as an async context manager.
+    One per process. `close` it, or use it as an async context manager.
     """
 
     def __init__(
         self, transport: Transport, settings: ClientSettings, *, observer: Observer = nobody
     ) -> None:
-        """`observer` is told of every write that has ended."""
+        """Call `observer` with every write that has ended."""
         self._transport = transport
         self._settings = settings
         self._observer = observer
@@ -74,10 +74,10 @@ class KubeClient:
         anonymous: bool = False,
         observer: Observer = nobody,
     ) -> Self:
-        """A client from `kubeconfig` and one of its contexts, or without one from the pod's ServiceAccount.
+        """Connect with `kubeconfig` and one of its contexts, or without one as the pod's ServiceAccount.
 
-        `anonymous` leaves the credentials out, so that there is nothing but what `bearing` brings.
-        Raises PermanentError when there are no such credentials.
+        An `anonymous` client has no credentials except the token that `bearing` adds.
+        Raises PermanentError if there are no such credentials.
         """
         transport = await Transport.connect(
             kubeconfig,
@@ -95,24 +95,27 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         await self._transport.close()
 
     def acting_as(self, field_manager: str) -> KubeClient:
-        """The same connections under another field manager; closed with this client."""
+        """Return a client with the same connections and another field manager; it is closed with this client."""
         settings = replace(self._settings, field_manager=field_manager)
         return KubeClient(self._transport, settings, observer=self._observer)
 
     def bearing(self, token: str) -> KubeClient:
-        """The same connections with somebody's own token; for an anonymous client, and closed with it."""
+        """Return a client with the same connections that authenticates with `token`; it is closed with this client.
+
+        Only an anonymous client may be given a token.
+        """
         return KubeClient(self._transport.bearing(token), self._settings, observer=self._observer)
 
     def impersonating(self, someone: Impersonated) -> KubeClient:
-        """The same connections in somebody else's name, for those who may; closed with this client."""
+        """Return a client with the same connections that impersonates a user; it is closed with this client."""
         return KubeClient(self._transport.impersonating(someone), self._settings, observer=self._observer)
 
     async def review(self, path: str, body: Manifest) -> Manifest:
-        """What the API server says to a TokenReview or a SubjectAccessReview, which it answers and does not store."""
+        """Return the answer to a TokenReview or a SubjectAccessReview, which the API server does not store."""
         request = Request("POST", path, self._settings.request_timeout, body=body)
         answer = await self._transport.call(request)
         if answer is None:
@@ -121,12 +124,12 @@ class KubeClient:
         return answer
 
     async def version(self) -> str:
-        """The API server's, as v1.34.1."""
-        found = await self._transport.call(Request("GET", "/version", self._settings.request_timeout))
-        return str((found or {}).get("gitVersion", ""))
+        """Return the API server's version, for example v1.34.1."""
+        answer = await self._transport.call(Request("GET", "/version", self._settings.request_timeout))
+        return str((answer or {}).get("gitVersion", ""))
 
     async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
-        """See port.Cluster."""
+        """Return the object; None if it does not exist."""
         return await self._transport.call(
             Request("GET", kind.path(key.namespace, key.name), self._settings.request_timeout)
         )
@@ -134,17 +137,17 @@ class KubeClient:
     async def list(
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> Sequence[Manifest]:
-        """See port.Cluster."""
+        """Return all objects of the kind that the selectors match: see port.Cluster."""
         pages = self.pages(kind, namespace=namespace, selector=selector, fields=fields)
         return [item async for page, _ in pages for item in page]
 
     async def pages(
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> AsyncIterator[tuple[Sequence[Manifest], str]]:
-        """The objects, a page at a time, each with the resourceVersion from which a watch sees everything that all pages miss.
+        """Yield the objects by page, each page with the resourceVersion from which a watch sees all later changes.
 
-        So of ten thousand objects no more than a page is in memory. Raises ExpiredError when the listing took longer than the
-        API server keeps its pages.
+        No more than one page of ten thousand objects is in memory. Raises ExpiredError if the listing takes longer
+        than the API server keeps its pages.
         """
         query = {"limit": str(self._settings.page_size), **_selecting(selector, fields)}
         while True:
@@ -154,12 +157,12 @@ class KubeClient:
             if page is None:
                 message = f"the API server does not know the kind {kind}: are the CRDs installed?"
                 raise UnknownKindError(message)
-            found, more, version = _page(kind, page)
+            items, next_page, version = _page(kind, page)
             del page
-            yield found, version
-            if not more:
+            yield items, version
+            if not next_page:
                 return
-            query = {**query, "continue": more}
+            query = {**query, "continue": next_page}
 
     def watch(
         self,
@@ -171,9 +174,9 @@ class KubeClient:
         fields: str = "",
         lasting: timedelta,
     ) -> AbstractAsyncContextManager[aiohttp.StreamReader]:
-        """The raw lines of a watch, which the server ends after `lasting`; silence beyond that is a stall.
+        """Open a watch and return its raw lines. The server ends it after `lasting`; later silence is a stall.
 
-        Raises ExpiredError for a resourceVersion that is too old.
+        Raises ExpiredError if the resourceVersion is too old.
         """
         query = {
             "watch": "true",
@@ -187,17 +190,18 @@ class KubeClient:
         )
 
     async def read_from_pod(self, pod: ObjectKey, port: int, target: str) -> dict[str, Any]:
-        """The JSON that a pod answers to GET `target`, on its loopback too: see portforward.get_json."""
+        """Return the JSON that a pod answers to GET `target`, on its loopback too: see portforward.get_json."""
         return await get_json(self._transport, pod, port, target, self._settings.request_timeout)
 
     async def log_of_pod(
         self, pod: ObjectKey, container: str, *, lines: int, most_bytes: int, previous: bool = False
     ) -> tuple[bytes, int]:
-        """The newest lines of a container's log, or of the one that ran there before, and how many bytes of them were too many.
+        """Return the newest lines of a container's log, and the number of bytes that were cut off before them.
 
-        Raises as Transport.call does, and PermanentError when the pod is gone.
+        `previous` reads the log of the container's previous instance.
+        Raises as Transport.call does, and PermanentError if the pod does not exist.
         """
-        # limitBytes would keep the oldest of these lines.
+        # limitBytes would keep the oldest lines instead of the newest.
         query = {"container": container, "tailLines": str(lines), "timestamps": "true"}
         path = POD.path(pod.namespace, pod.name, "log")
         request = Request(
@@ -206,18 +210,18 @@ class KubeClient:
             self._settings.list_timeout,
             query={**query, **({"previous": "true"} if previous else {})},
         )
-        found = await self._transport.end_of(request, most_bytes)
-        if found is None:
+        log = await self._transport.end_of(request, most_bytes)
+        if log is None:
             message = f"pod {pod} has no log of {container}: it is gone"
             raise PermanentError(message)
-        return found
+        return log
 
     def forwarded(self, pod: ObjectKey, port: int, lasting: timedelta) -> AbstractAsyncContextManager[str]:
-        """A host:port on loopback that leads to a pod's port: see portforward.forwarded."""
+        """Return a host:port on loopback that leads to a pod's port: see portforward.forwarded."""
         return forwarded(self._transport, pod, port, lasting)
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
-        """See port.Cluster. The object gets the annotations tidegate.io/applied and tidegate.io/epoch."""
+        """Apply the object; it gets the annotations tidegate.io/applied and tidegate.io/epoch. See port.Cluster."""
         kind, metadata = kind_of(manifest), manifest["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
         stored = await self._patch(kind, path, stamped(manifest, fence.epoch), fence)
@@ -226,7 +230,7 @@ class KubeClient:
         return stored
 
     async def apply_new(self, manifest: Manifest, fence: Fence) -> Manifest | None:
-        """See port.Cluster. The object gets the annotations tidegate.io/created and tidegate.io/epoch."""
+        """Create the object with the annotations tidegate.io/created and tidegate.io/epoch. See port.Cluster."""
         kind, metadata = kind_of(manifest), manifest["metadata"]
         request = Request(
             "POST",
@@ -244,8 +248,8 @@ class KubeClient:
         return created
 
     async def take_over(self, kind: Kind, key: ObjectKey, fence: Fence) -> Manifest | None:
-        """See port.Cluster."""
-        tries = _TAKE_OVER_TRIES
+        """Take over the fields of a created object by server-side apply. See port.Cluster."""
+        attempts = _TAKE_OVER_ATTEMPTS
         while True:
             live = await self.get(kind, key)
             if live is None or not was_created(live):
@@ -254,18 +258,18 @@ class KubeClient:
                 patch = taking_over(live, self._settings.field_manager, fence.epoch)
                 return await self.merge(kind, key, patch, fence)
             except ConflictError:
-                # Somebody, such as the Deployment's own controller, has written its status since.
-                tries -= 1
-                if not tries:
+                # Another writer, such as the Deployment controller, has updated the status since.
+                attempts -= 1
+                if not attempts:
                     raise
 
     async def apply_status(
         self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
     ) -> Manifest | None:
-        """See port.Cluster. Conditions of other controllers are left out, so that they stay theirs.
+        """Apply our fields of the status, without the conditions of other controllers. See port.Cluster.
 
-        The API server ignores a uid in a custom resource's status, so a successor of the same name may get what was
-        meant for its predecessor; that is an event of its own, and its next reconcile writes over it.
+        The API server ignores a uid in a custom resource's status, so a new object of the same name may get the status
+        of its predecessor. Its creation is an event of its own, and its next reconcile overwrites that status.
         """
         body = {
             "apiVersion": kind.api_version,
@@ -278,7 +282,7 @@ class KubeClient:
         return stored if stored is not None and stored["metadata"]["uid"] == uid else None
 
     async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
-        """See port.Cluster."""
+        """Merge `patch` into an object of another owner. See port.Cluster."""
         path = kind.path(key.namespace, key.name)
         query = {"fieldManager": self._settings.field_manager}
         request = Request(
@@ -287,18 +291,18 @@ class KubeClient:
         return await self._write(Verb.MERGE, kind.plural, request)
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
-        """See port.Cluster."""
-        # A Job that is gone at once leaves pods that still work, beside those of the next one of its name or run.
+        """Delete the object with this uid. See port.Cluster."""
+        # A Job deleted in the background would leave running pods beside those of the next Job of that name or run.
         policy = "Foreground" if kind == JOB else "Background"
         body = {"preconditions": {"uid": uid}, "propagationPolicy": policy}
         request = Request("DELETE", kind.path(key.namespace, key.name), self._within(fence), body=body)
         try:
             await self._write(Verb.DELETE, kind.plural, request)
         except ConflictError:
-            return  # another object has the name by now; it is not the one that was meant
+            return  # another object has the name now
 
     async def create_event(self, note: EventNote) -> None:
-        """See port.Cluster."""
+        """Create the Event unless it was created recently. See port.Cluster."""
         body = self._events.render(note)
         if body is None:
             return
@@ -310,7 +314,7 @@ class KubeClient:
             self._events.forget(note)
 
     async def create(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
-        """Creates the object; raises ConflictError when there is one of that name."""
+        """Create the object. Raises ConflictError if an object of that name exists."""
         path = kind.path(manifest["metadata"].get("namespace", ""))
         request = Request("POST", path, within or self._settings.request_timeout, body=manifest)
         created = await self._write(Verb.CREATE, kind.plural, request)
@@ -319,7 +323,7 @@ class KubeClient:
         return created
 
     async def replace(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
-        """Replaces the object if it still has the manifest's resourceVersion; else raises ConflictError."""
+        """Replace the object if it still has the manifest's resourceVersion; else raise ConflictError."""
         metadata = manifest["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
         request = Request("PUT", path, within or self._settings.request_timeout, body=manifest)
@@ -344,22 +348,22 @@ class KubeClient:
         return await self._write(Verb.APPLY, resource, request)
 
     async def _write(self, verb: Verb, resource: str, request: Request) -> dict[str, Any] | None:
-        """Tells the observer how it ended; a write that is cancelled has no end."""
-        began = time.monotonic()
+        """Send the write and report its result to the observer, unless it is cancelled."""
+        started_at = time.monotonic()
 
-        def tell(result: Result) -> None:
-            self._observer(Write(verb, resource, result, time.monotonic() - began))
+        def report(result: Result) -> None:
+            self._observer(Write(verb, resource, result, time.monotonic() - started_at))
 
         try:
             answer = await self._transport.call(request)
         except TidegateError as error:
-            tell(result_of(error))
+            report(result_of(error))
             raise
-        tell(Result.GONE if answer is None else Result.OK)
+        report(Result.GONE if answer is None else Result.OK)
         return answer
 
     def _within(self, fence: Fence) -> timedelta:
-        """How long a write may take: never beyond the end of the fence, however far it then has come."""
+        """Return the write's timeout, which never exceeds what remains of the fence."""
         fence.check()
         return min(self._settings.request_timeout, timedelta(seconds=min(fence.remaining_s(), 3600.0)))
 
@@ -371,30 +375,30 @@ def _no_namespace(kind: Kind, metadata: Mapping[str, Any]) -> ApiUnavailableErro
 
 
 def _own_conditions(status: Manifest) -> Mapping[str, Any]:
-    """Those of other controllers are left out; where there are none to write, nothing is said of them."""
+    """Return the status's conditions without those of other controllers; nothing if it has no conditions."""
     if "conditions" not in status:
         return {}
     return {"conditions": own_conditions(status["conditions"] or ())}
 
 
 def _page(kind: Kind, page: Mapping[str, Any]) -> tuple[Sequence[Manifest], str, str]:
-    """One page of a listing: its objects, what the next page is asked with if there is one, and the resourceVersion.
+    """Return a page's objects, its continue token (empty on the last page) and its resourceVersion.
 
-    Raises ApiUnavailableError for what is no listing.
+    Raises ApiUnavailableError if `page` is no listing.
     """
-    # Items of a list come without their kind; everywhere else an object says what it is.
-    named = {"apiVersion": kind.api_version, "kind": kind.kind}
+    # The API server omits apiVersion and kind from the items of a list.
+    type_meta = {"apiVersion": kind.api_version, "kind": kind.kind}
     try:
-        items = [{**named, **item} for item in page.get("items") or ()]
+        items = [{**type_meta, **item} for item in page.get("items") or ()]
         for item in items:
             key_of(item)
         metadata = page["metadata"]
         return items, metadata.get("continue") or "", metadata.get("resourceVersion") or ""
     except (KeyError, TypeError, AttributeError) as exc:
-        message = f"what came for a listing of {kind} is none"
+        message = f"the API server's response to a listing of {kind} is no list"
         raise ApiUnavailableError(message) from exc
 
 
 def _selecting(selector: str, fields: str = "") -> Mapping[str, str]:
-    chosen = {"labelSelector": selector, "fieldSelector": fields}
-    return {name: value for name, value in chosen.items() if value}
+    selectors = {"labelSelector": selector, "fieldSelector": fields}
+    return {name: value for name, value in selectors.items() if value}

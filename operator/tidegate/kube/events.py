@@ -1,4 +1,4 @@
-"""Events for users: what we say about an object, once in a while and not each time."""
+"""Events for users, deduplicated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEMBERED: Final = 10_000
 
 
 class EventRecorder:
-    """Renders notes as v1 Events and drops those that were told within the last ten minutes."""
+    """Renders notes as v1 Events and drops those that repeat within ten minutes."""
 
     def __init__(
         self,
@@ -30,23 +30,23 @@ class EventRecorder:
         self._component = component
         self._monotonic = monotonic
         self._now = now
-        self._told: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._rendered_at: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
     def render(self, note: EventNote) -> dict[str, Any] | None:
-        """The Event, or None when the same was told lately."""
-        known, now = self._identity(note), self._monotonic()
-        told_at = self._told.get(known)
-        if told_at is not None and now - told_at < _REPEAT_AFTER_S:
+        """Return the Event; None if the same note was rendered within ten minutes."""
+        identity, now = self._identity(note), self._monotonic()
+        rendered_at = self._rendered_at.get(identity)
+        if rendered_at is not None and now - rendered_at < _REPEAT_AFTER_S:
             return None
-        self._told[known] = now
-        self._told.move_to_end(known)
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self._rendered_at[identity] = now
+        self._rendered_at.move_to_end(identity)
+        if len(self._rendered_at) > _REMEMBERED:
+            self._rendered_at.popitem(last=False)
         return self._event(note)
 
     def forget(self, note: EventNote) -> None:
-        """Lets the note be told again: it did not get through."""
-        self._told.pop(self._identity(note), None)
+        """Let the note be rendered again: its Event was not created."""
+        self._rendered_at.pop(self._identity(note), None)
 
     @staticmethod
     def _identity(note: EventNote) -> tuple[str, str, str]:
@@ -54,7 +54,7 @@ class EventRecorder:
 
     def _event(self, note: EventNote) -> dict[str, Any]:
         namespace = note.key.namespace or "default"
-        moment = timestamp(self._now())
+        timestamp_now = timestamp(self._now())
         return {
             "apiVersion": "v1",
             "kind": "Event",
@@ -69,8 +69,8 @@ class EventRecorder:
             "type": note.type.value,
             "reason": note.reason,
             "message": note.message[:_MAX_MESSAGE],
-            "firstTimestamp": moment,
-            "lastTimestamp": moment,
+            "firstTimestamp": timestamp_now,
+            "lastTimestamp": timestamp_now,
             "count": 1,
             "source": {"component": self._component},
             "reportingComponent": self._component,

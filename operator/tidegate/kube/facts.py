@@ -1,4 +1,4 @@
-"""What caches keep of the objects of other people's kinds: as much as is read of them, and what several have alike only once.
+"""Reduces objects to the fields that are read before a cache keeps them, and shares equal parts between objects.
 
 A pod of ours is 15 KiB of JSON, of which two are read; without the rest ten thousand fit where one thousand did.
 """
@@ -25,7 +25,7 @@ _POD_METADATA: Final = (
 )
 _POD_STATUS: Final = ("phase", "reason", "startTime", "podIP", "podIPs")
 _POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled"})
-_OCCUPYING: Final = ("nodeName", "overhead", "resources")
+_POD_SPEC: Final = ("nodeName", "overhead", "resources")
 _CONTAINER: Final = ("name", "restartPolicy", "resources")
 _CONTAINER_STATUS: Final = ("name", "image", "ready", "restartCount")
 _CONTAINER_STATES: Final = ("state", "lastState")
@@ -34,7 +34,7 @@ _DEPLOYMENT_STATUS: Final = ("observedGeneration", "replicas", "updatedReplicas"
 
 
 def without_managed_fields(body: Manifest) -> Manifest:
-    """`body` without the half of it that only the API server reads."""
+    """Return `body` without managedFields, which are half of it and which only the API server reads."""
     metadata: Mapping[str, Any] = body.get("metadata", {})
     if "managedFields" not in metadata:
         return body
@@ -42,14 +42,16 @@ def without_managed_fields(body: Manifest) -> Manifest:
 
 
 def pod_facts(body: Manifest) -> Manifest:
-    """Of a pod of ours: whose it is, where it is, what it asks for, and how it is."""
+    """Return a pod of ours with its metadata, node, resource requests and state."""
     status = body.get("status") or {}
     statuses = {
-        name: [_container_status(each) for each in status[name]]
+        name: [_container_status(container) for container in status[name]]
         for name in ("containerStatuses", "initContainerStatuses")
         if status.get(name)
     }
-    conditions = [each for each in status.get("conditions") or () if each["type"] in _POD_CONDITIONS]
+    conditions = [
+        condition for condition in status.get("conditions") or () if condition["type"] in _POD_CONDITIONS
+    ]
     return {
         "metadata": only(body["metadata"], *_POD_METADATA),
         "spec": occupying(body),
@@ -57,30 +59,30 @@ def pod_facts(body: Manifest) -> Manifest:
     }
 
 
-def _container_status(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How a container waits or has ended; of one that runs, since when is not read."""
-    states = {name: only(found[name], *_STATES) for name in _CONTAINER_STATES if found.get(name)}
-    return {**only(found, *_CONTAINER_STATUS), **states}
+def _container_status(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a container's status with its waiting and terminated states, without the start time of a running one."""
+    states = {name: only(status[name], *_STATES) for name in _CONTAINER_STATES if status.get(name)}
+    return {**only(status, *_CONTAINER_STATUS), **states}
 
 
 def occupying(body: Manifest) -> Mapping[str, Any]:
-    """Of a pod's spec: where it is, and what it asks for."""
+    """Return the node and the resource requests of a pod's spec."""
     spec: Mapping[str, Any] = body.get("spec") or {}
     containers = {
-        name: [only(each, *_CONTAINER) for each in spec[name]]
+        name: [only(container, *_CONTAINER) for container in spec[name]]
         for name in ("containers", "initContainers")
         if spec.get(name)
     }
-    return {**only(spec, *_OCCUPYING), **containers}
+    return {**only(spec, *_POD_SPEC), **containers}
 
 
 def deployment_facts(body: Manifest) -> Manifest:
-    """Of a Deployment of ours: all that was applied, and of its status how far it is, without the times of its conditions."""
+    """Return a Deployment of ours with what was applied and the progress of its rollout, without condition times."""
     status = body.get("status") or {}
     conditions = [
-        {name: each[name] for name in ("type", "status", "reason") if name in each}
-        | ({"message": each.get("message", "")} if each["type"] == "ReplicaFailure" else {})
-        for each in status.get("conditions") or ()
+        {name: condition[name] for name in ("type", "status", "reason") if name in condition}
+        | ({"message": condition.get("message", "")} if condition["type"] == "ReplicaFailure" else {})
+        for condition in status.get("conditions") or ()
     ]
     facts = {
         **only(status, *_DEPLOYMENT_STATUS),
@@ -91,14 +93,14 @@ def deployment_facts(body: Manifest) -> Manifest:
 
 
 def only(value: Mapping[str, Any] | None, *fields: str) -> dict[str, Any]:
-    """These of the fields of `value`, as far as there are any."""
+    """Return those of the named fields that `value` has."""
     return {name: value[name] for name in fields if name in value} if value else {}
 
 
 def sharing(value: Any, like: Any) -> Any:
-    """A value that equals `value`, and that consists of parts of `like` wherever these are equal; `value` is JSON.
+    """Return a value that equals `value` and consists of parts of `like` wherever these are equal; `value` is JSON.
 
-    Objects that were made from one template then cost little more than what differs between them.
+    Objects that were made from one template then cost little more memory than their differences.
     """
     if isinstance(value, Mapping):
         return _sharing_mapping(cast("Mapping[str, object]", value), like)
@@ -108,21 +110,23 @@ def sharing(value: Any, like: Any) -> Any:
 
 
 def _sharing_mapping(value: Mapping[str, object], like: object) -> Mapping[str, object]:
-    others = cast("Mapping[str, object]", like if isinstance(like, Mapping) else {})
-    made: dict[str, object] = {}
-    same = len(others) == len(value)
-    for name, each in value.items():
-        other = others.get(name, _ABSENT)
-        part = made[sys.intern(name)] = sharing(each, other)
-        same = same and part is other
-    return others if same else made
+    like_fields = cast("Mapping[str, object]", like if isinstance(like, Mapping) else {})
+    result: dict[str, object] = {}
+    same = len(like_fields) == len(value)
+    for name, field_value in value.items():
+        like_value = like_fields.get(name, _ABSENT)
+        part = result[sys.intern(name)] = sharing(field_value, like_value)
+        same = same and part is like_value
+    return like_fields if same else result
 
 
 def _sharing_list(value: list[object], like: object) -> Sequence[object]:
-    others = cast("list[object]", like if isinstance(like, list) else [])
-    made = [
-        sharing(each, others[number] if number < len(others) else _ABSENT)
-        for number, each in enumerate(value)
+    like_items = cast("list[object]", like if isinstance(like, list) else [])
+    result = [
+        sharing(item, like_items[number] if number < len(like_items) else _ABSENT)
+        for number, item in enumerate(value)
     ]
-    same = len(others) == len(made) and all(ours is theirs for ours, theirs in zip(made, others, strict=True))
-    return others if same else made
+    same = len(like_items) == len(result) and all(
+        result_item is like_item for result_item, like_item in zip(result, like_items, strict=True)
+    )
+    return like_items if same else result

@@ -1,4 +1,4 @@
-"""The right to write: which term of leadership a write belongs to, and until when this process may use it."""
+"""The fence: the epoch of the leader that writes, and the deadline until which this process may write."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final, Self
 
 from tidegate.errors import LeadershipLostError
 
-# All three are left out when desired and live objects are compared, so that a failover rewrites nothing.
+# Comparisons of desired and live objects ignore all three, so that a failover rewrites nothing.
 EPOCH_ANNOTATION: Final = "tidegate.io/epoch"
 APPLIED_ANNOTATION: Final = "tidegate.io/applied"
 CREATED_ANNOTATION: Final = "tidegate.io/created"
-"""Instead of the annotation `applied` on an object that was created and has not been changed since."""
+"""Replaces the annotation `applied` on an object that was created and has not been changed since."""
 
 
 class Fence:
-    """One term of leadership, as seen by those who write.
+    """The right to write of one epoch of leadership.
 
-    The deadline moves on with every renewal of the lease and is read on the monotonic clock,
-    so a stopped process or a clock set back cannot make an old term look valid.
+    Every renewal of the lease extends the deadline, which is on the monotonic clock: a stopped process or a clock
+    that was set back cannot make an old epoch valid again.
     """
 
     __slots__ = ("_deadline", "_monotonic", "epoch")
@@ -33,21 +33,19 @@ class Fence:
 
     @classmethod
     def unlimited(cls, epoch: int = 0) -> Self:
-        """A fence that never ends: for tools and tests, where nobody else writes."""
+        """Return a fence that never expires, for tools and tests, where there is no other writer."""
         return cls(epoch, deadline=lambda: float("inf"), monotonic=lambda: 0.0)
 
     def valid(self) -> bool:
-        """Whether a write may still be sent."""
+        """Return whether a write may still be sent."""
         return self.remaining_s() > 0
 
     def remaining_s(self) -> float:
-        """Seconds until the right ends; zero or less when it has."""
+        """Return the seconds until the right to write expires; zero or less if it has."""
         return self._deadline() - self._monotonic()
 
     def check(self) -> None:
-        """Raises LeadershipLostError when the right has ended."""
+        """Raise LeadershipLostError if the right to write has expired."""
         if not self.valid():
-            message = (
-                f"leadership epoch {self.epoch} has ended here: the write was not sent; the leader will do it"
-            )
+            message = f"leadership epoch {self.epoch} has ended: the write was not sent; the new leader will send it"
             raise LeadershipLostError(message)

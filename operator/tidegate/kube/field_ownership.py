@@ -1,7 +1,8 @@
-"""Fields of an object that was created, not applied: they become those of the applier before the first change.
+"""Moves the fields of a created object to server-side apply before they are first changed.
 
-Whoever creates an object owns its fields by the operation Update, and an apply by the same manager owns them by Apply. An apply takes
-away only what it owned, so that without this a field that is no longer wanted would stay. client-go's csaupgrade does the same.
+Create records the owner of fields with the operation Update, and apply by the same manager records Apply.
+An apply removes only fields that it owned, so without this a field that we drop would stay.
+client-go's csaupgrade does the same.
 """
 
 from __future__ import annotations
@@ -14,36 +15,36 @@ from tidegate.kube.port import Manifest
 
 
 def was_created(live: Manifest) -> bool:
-    """Whether an object still is as it was created, so that its fields must become ours before it is applied."""
+    """Return whether an object is as it was created, so that its fields must be taken over before it is applied."""
     return CREATED_ANNOTATION in (live["metadata"].get("annotations") or {})
 
 
 def taking_over(live: Manifest, manager: str, epoch: int) -> Mapping[str, Any]:
-    """The merge patch after which the fields that `manager` has created count as applied by it.
+    """Return the merge patch after which the fields that `manager` created count as applied by it.
 
-    It holds for the resourceVersion of `live`, which must have its managedFields.
+    It is valid for the resourceVersion of `live`, which must include managedFields.
     """
     metadata = live["metadata"]
-    ours, others = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
+    own_entries, other_entries = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
     for entry in metadata.get("managedFields") or ():
-        mine = entry.get("manager") == manager and not entry.get("subresource")
-        (ours if mine else others).append(entry)
+        is_own = entry.get("manager") == manager and not entry.get("subresource")
+        (own_entries if is_own else other_entries).append(entry)
     fields: Mapping[str, Any] = {}
-    for entry in ours:
+    for entry in own_entries:
         fields = _union(fields, entry.get("fieldsV1") or {})
-    applied = [{**ours[-1], "operation": "Apply", "fieldsV1": fields}] if ours else []
+    applied = [{**own_entries[-1], "operation": "Apply", "fieldsV1": fields}] if own_entries else []
     return {
         "metadata": {
             "resourceVersion": metadata["resourceVersion"],
-            "managedFields": [*others, *applied],
+            "managedFields": [*other_entries, *applied],
             "annotations": {CREATED_ANNOTATION: None, EPOCH_ANNOTATION: str(epoch)},
         }
     }
 
 
-def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """All fields of two sets, each a tree of names."""
+def _union(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return all fields of two field sets, each a tree of names."""
     return {
-        name: _union(one.get(name) or {}, other.get(name) or {})
-        for name in (*one, *(other.keys() - one.keys()))
+        name: _union(first.get(name) or {}, second.get(name) or {})
+        for name in (*first, *(second.keys() - first.keys()))
     }

@@ -1,4 +1,4 @@
-"""The kinds of objects that Tidegate touches, and where the API server keeps them."""
+"""The kinds of objects that Tidegate reads or writes, and their URL paths."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from tidegate.api.meta import GROUP, VERSION
 
-_PLAIN: Final = ":"
-"""What names have and paths may; a slash or a question mark in one would lead elsewhere."""
+_SAFE_CHARACTERS: Final = ":"
+"""Safe in paths; names may have it. A slash or a question mark must be quoted, or it would change the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,16 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As in a manifest: `apps/v1`, or `v1` for the core group."""
+        """Return the apiVersion of a manifest: `apps/v1`, or `v1` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path of one object, of all in a namespace, or (both empty) of all there are."""
+        """Return the URL path of one object, of all in a namespace, or (both empty) of all in the cluster."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace and self.namespaced:
-            parts += ["namespaces", quote(namespace, safe=_PLAIN)]
+            parts += ["namespaces", quote(namespace, safe=_SAFE_CHARACTERS)]
         parts.append(self.plural)
-        parts += [quote(part, safe=_PLAIN) for part in (name, subresource) if part]
+        parts += [quote(part, safe=_SAFE_CHARACTERS) for part in (name, subresource) if part]
         return "/".join(parts)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ ALLOCATION_DECISION: Final = Kind(
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 JOB: Final = Kind("batch", "v1", "Job", "jobs")
 WORKLOAD: Final = Kind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
-"""Kueue's account of a Job: whether it may run. Only there where Kueue is installed."""
+"""Kueue's object about a Job, which says whether the Job may run. Exists only if Kueue is installed."""
 SECRET: Final = Kind("", "v1", "Secret", "secrets")
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
 POD: Final = Kind("", "v1", "Pod", "pods")
@@ -107,8 +107,8 @@ _BY_MANIFEST: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:
-    """The kind that a manifest says it is.
+    """Return the kind of a manifest.
 
-    Raises KeyError for one that Tidegate does not touch: a mistake in our code, not in a user's object.
+    Raises KeyError for one that Tidegate does not use: a mistake in our code, not in a user's object.
     """
     return _BY_MANIFEST[str(manifest.get("apiVersion")), str(manifest.get("kind"))]

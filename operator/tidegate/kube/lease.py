@@ -1,4 +1,4 @@
-"""One Lease object as a typed value, and the three calls on it that an election needs."""
+"""One Lease object as a typed value, and the calls on it that an election needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """Who leads, in which term, and until when others believe it without hearing more."""
+    """The holder of a Lease, its number of transitions (the epoch), and its times."""
 
     holder: str
     duration: timedelta
@@ -27,7 +27,7 @@ class LeaseRecord:
 
     @classmethod
     def parse(cls, body: Manifest) -> LeaseRecord:
-        """The record in a Lease; whatever somebody left out or wrote wrong counts as nothing held."""
+        """Parse a Lease; a missing or malformed field counts as not held."""
         spec = body.get("spec") or {}
         return cls(
             holder=spec.get("holderIdentity") or "",
@@ -39,7 +39,7 @@ class LeaseRecord:
         )
 
     def render(self, key: ObjectKey) -> dict[str, Any]:
-        """The Lease that holds this record."""
+        """Return the manifest of the Lease with this record."""
         metadata = {"name": key.name, "namespace": key.namespace}
         if self.resource_version:
             metadata["resourceVersion"] = self.resource_version
@@ -58,21 +58,21 @@ class LeaseRecord:
 
 
 class LeaseClient:
-    """Reads and writes one Lease; every write names the resourceVersion that it read, so that one of two wins."""
+    """Reads and writes one Lease; a write names the resourceVersion that it read, so that one of two writers wins."""
 
     def __init__(self, client: KubeClient, key: ObjectKey) -> None:
         self.key: Final = key
         self._client = client
 
     async def read(self) -> LeaseRecord | None:
-        """The record, or None when there is no Lease."""
+        """Return the record; None if the Lease does not exist."""
         body = await self._client.get(LEASE, self.key)
         return None if body is None else LeaseRecord.parse(body)
 
     async def write(self, record: LeaseRecord, *, within: timedelta) -> LeaseRecord:
-        """Creates the Lease, or replaces the one that was read.
+        """Create the Lease, or replace the version that was read.
 
-        Raises ConflictError when somebody else was faster, ApiUnavailableError when no answer came `within`.
+        Raises ConflictError if another writer was first, ApiUnavailableError if there is no answer `within` the time.
         """
         manifest = record.render(self.key)
         write = self._client.replace if record.resource_version else self._client.create

@@ -1,4 +1,4 @@
-"""Who takes what of which node: every node and every pod on one, watched from the first ComputePool on."""
+"""Caches the nodes and all pods on them, for the planners of pools."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +14,23 @@ from tidegate.kube.watch import Reflector
 from tidegate.planning.nodes import NodeView, Occupant, node_view, occupant
 from tidegate.resources.names import NOT_OURS, POOL_LABEL
 
-_NODE_CONDITION: Final = "Ready"
+_READY_CONDITION: Final = "Ready"
 
 Subscriber = Callable[[str], None]
 """Takes the name of a node."""
 
 
 class Occupancy:
-    """Nodes and their pods as planners see them, and a call to whoever wants to know that they have changed.
+    """Nodes and their pods as planners see them.
 
-    Clusters without a ComputePool are spared the watch of all pods: it begins with `begin`.
+    The watch of nodes and of all pods starts with `begin`, so that clusters without a ComputePool do not pay for it.
     """
 
     def __init__(self, ours: ObjectStore, owns: Callable[[Manifest], bool] = lambda _: True) -> None:
-        """`ours` is a cache of our pods that somebody else fills, by the selector OURS.
+        """Read our pods from `ours`, a cache that is filled elsewhere, by the selector OURS.
 
-        `owns` says which of them are: the others take room as anybody's do. `look_again` is called when it says so of one more.
+        `owns` returns whether such a pod is really an Inference's; the others occupy a node as any foreign pod does. Call
+        `look_again` when its answer for a pod changes.
         """
         self._ours = ours
         self._owns = owns
@@ -46,21 +47,21 @@ class Occupancy:
 
     @property
     def known(self) -> bool:
-        """Whether everything has been listed once: half a picture would have too much room."""
+        """Return whether nodes and pods have been listed; before that, free room would be overestimated."""
         return self._nodes.synced.is_set() and self._others.synced.is_set()
 
     async def until_known(self) -> None:
-        """Returns once it is."""
+        """Wait until nodes and pods have been listed."""
         for store in (self._nodes, self._others):
             await store.synced.wait()
 
     @property
     def stores(self) -> tuple[ObjectStore, ...]:
-        """Its own caches: of nodes, and of the pods that are not ours."""
+        """Return the own caches: of nodes, and of the pods that are not ours."""
         return self._nodes, self._others
 
     def begin(self) -> None:
-        """Somebody wants to know: from now on nodes and pods are watched."""
+        """Start watching nodes and pods, if that has not begun."""
         if self._begun.is_set():
             return
         self._begun.set()
@@ -68,37 +69,37 @@ class Occupancy:
             self.look_again(key)
 
     def look_again(self, key: ObjectKey) -> None:
-        """Takes one of our pods as it is now."""
+        """Read one of our pods from its cache again."""
         body = self._ours.get(key)
         if not self._begun.is_set():
-            # Read all the same: what raises an exception is left out by the cache, and not met when it has begun.
+            # Parse it anyway: the cache then leaves out a malformed pod, and `begin` does not meet it.
             _ = occupant(body) if body is not None else None
             return
         placed = body is not None and POOL_LABEL in (body["metadata"].get("labels") or {})
         self._take(key, occupant(body, owned=placed and self._owns(body)) if body is not None else None)
 
     async def run(self, client: KubeClient) -> None:
-        """Watches, once that has begun, until cancelled."""
+        """Wait for `begin`, then watch until cancelled."""
         await self._begun.wait()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Reflector(client, self._nodes).run(), name="watch-nodes")
-            others = Reflector(client, self._others, selector=NOT_OURS)
-            tasks.create_task(others.run(), name="watch-other-pods")
+            foreign_pods = Reflector(client, self._others, selector=NOT_OURS)
+            tasks.create_task(foreign_pods.run(), name="watch-other-pods")
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Calls `subscriber` with each node that has changed, or of which more or less is taken; not for its heartbeats."""
+        """Call `subscriber` with each node that changes or whose occupants change; heartbeats do not count."""
         self._subscribers.append(subscriber)
 
     def nodes(self) -> Sequence[NodeView]:
-        """Every node, in no order."""
+        """Return every node, in no order."""
         return tuple(self._views.values())
 
     def node(self, name: str) -> NodeView | None:
-        """The node of that name, if there is one."""
+        """Return the node of that name; None if there is none."""
         return self._views.get(ObjectKey("", name))
 
     def occupants(self, node: str) -> Sequence[Occupant]:
-        """The pods of a node."""
+        """Return the pods of a node."""
         return tuple(self._by_node.get(node, {}).values())
 
     def _node_changed(self, key: ObjectKey) -> None:
@@ -116,15 +117,15 @@ class Occupancy:
     def _take(self, key: ObjectKey, now: Occupant | None) -> None:
         before = self._occupants.pop(key, None)
         if before is not None:
-            there = self._by_node[before.node]
-            del there[key]
-            if not there:
+            occupants = self._by_node[before.node]
+            del occupants[key]
+            if not occupants:
                 del self._by_node[before.node]
         if now is not None:
             self._occupants[key] = now
             self._by_node.setdefault(now.node, {})[key] = now
         if before != now:
-            for node in {each.node for each in (before, now) if each is not None}:
+            for node in {pod.node for pod in (before, now) if pod is not None}:
                 self._tell(node)
 
     def _tell(self, node: str) -> None:
@@ -133,9 +134,11 @@ class Occupancy:
 
 
 def _node_facts(body: Manifest) -> Manifest:
-    """What is read of a node: the rest of it (images, heartbeats, annotations) is most of it."""
+    """Return what is read of a node; most of it is dropped: images, heartbeats, annotations."""
     status = body.get("status") or {}
-    conditions = [each for each in status.get("conditions") or () if each["type"] == _NODE_CONDITION]
+    conditions = [
+        condition for condition in status.get("conditions") or () if condition["type"] == _READY_CONDITION
+    ]
     return {
         "metadata": _metadata(body, "labels"),
         "spec": only(body.get("spec"), "unschedulable", "taints"),
@@ -144,7 +147,7 @@ def _node_facts(body: Manifest) -> Manifest:
 
 
 def _pod_facts(body: Manifest) -> Manifest:
-    """What is read of somebody's pod: where it is, and what it asks for."""
+    """Return the node, the resource requests and the phase of a pod that is not ours."""
     return {
         "metadata": _metadata(body),
         "spec": occupying(body),

@@ -1,4 +1,4 @@
-"""Says so when something without locks is changed in another thread than its own: the change would be lost, or a neighbour's."""
+"""Detects that something without locks is changed in another thread than the event loop's."""
 
 import threading
 
@@ -6,14 +6,14 @@ from tidegate.errors import WrongThreadError
 
 
 class OneThread:
-    """The thread that made something, which is the one of the event loop, and alone may change it."""
+    """The thread that created an object without locks, and that alone may change it: the event loop's."""
 
     def __init__(self) -> None:
-        self._own = threading.get_ident()
+        self._thread_id = threading.get_ident()
 
     def check(self, what: object) -> None:
-        """Raises WrongThreadError in any other thread; `what` is named in the message."""
-        if threading.get_ident() != self._own:
+        """Raise WrongThreadError in any other thread; `what` is named in the message."""
+        if threading.get_ident() != self._thread_id:
             name = threading.current_thread().name
             message = f"{what} was changed in thread {name}, and belongs to the event loop's"
             raise WrongThreadError(message)

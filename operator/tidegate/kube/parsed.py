@@ -1,4 +1,4 @@
-"""Our kinds as typed values over a cache of bodies: each body is parsed once, however often it is read."""
+"""Caches objects of our kinds as typed values: each body is parsed once, however often it is read."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,58 +19,58 @@ log = structlog.get_logger(__name__)
 
 
 class Reading(StrEnum):
-    """How an object is read that this version does not understand in whole."""
+    """How an object was parsed if this version does not understand all of it."""
 
     IN_PART = "in_part"
     """Without fields that only a newer version knows."""
     AS_BEFORE = "as_before"
-    """With the last spec that was understood."""
+    """With its last spec that parsed."""
     NOT_AT_ALL = "not_at_all"
-    """As if it were not there."""
+    """Left out, as if it did not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known(Generic[ResourceT]):
+class _Entry(Generic[ResourceT]):
     body: Manifest
     parsed: ResourceT | None
     reading: Reading | None = None
-    """None: in whole."""
+    """None if everything was understood."""
     why: str = ""
 
 
 class Parsed(Generic[ResourceT]):
-    """Reads one kind out of its store.
+    """Typed objects of one kind, parsed out of its store.
 
-    What a newer version wrote is read without the fields that are unknown here, so that every replica reads the same. Where that
-    cannot be, the last spec that could be read counts for as long as the process lives, under the metadata and the status of now.
-    An object that could never be read is left out; its own status says why.
-    With `strictly` so is all that is not understood in whole: for what bounds others, and would bound them less.
+    Fields that only a newer version knows are ignored, so that every replica reads the same. If a spec does not
+    parse, the last one that did is combined with the current metadata and status, until the process restarts.
+    An object that never parsed is left out; its own status says why.
+    With `strictly`, an object that is not fully understood is left out: one that limits others could limit them less.
     """
 
     def __init__(self, kind: type[ResourceT], store: ObjectStore, *, strictly: bool = False) -> None:
         self.store = store
         self.kind = kind
         self._strictly = strictly
-        self._cache: dict[ObjectKey, _Known[ResourceT]] = {}
+        self._cache: dict[ObjectKey, _Entry[ResourceT]] = {}
         self._newest: ResourceT | None = None
         store.subscribe(self._forget)
 
     def get(self, key: ObjectKey) -> ResourceT | None:
-        """The object, or None when there is none or it cannot be read."""
+        """Return the object; None if it does not exist or never parsed."""
         body = self.store.get(key)
         return None if body is None else self._parse(key, body)
 
     def all(self) -> tuple[ResourceT, ...]:
-        """All objects that can be read, by key."""
-        parsed = (self.get(key) for key in sorted(self.store.keys()))
-        return tuple(one for one in parsed if one is not None)
+        """Return all objects that parse, by key."""
+        objects = (self.get(key) for key in sorted(self.store.keys()))
+        return tuple(item for item in objects if item is not None)
 
     def readings(self) -> Mapping[Reading, int]:
-        """How many objects are not read in whole; of those that somebody has asked for."""
-        return Counter(each.reading for each in self._cache.values() if each.reading is not None)
+        """Return how many objects are not fully understood, by reading, among those that were asked for."""
+        return Counter(entry.reading for entry in self._cache.values() if entry.reading is not None)
 
     def _forget(self, key: ObjectKey) -> None:
-        """What goes is forgotten; of what changes the last state is kept, until the new one has been read."""
+        """Forget a deleted object; a changed one keeps its last state until the new one is parsed."""
         if self.store.get(key) is None:
             self._cache.pop(key, None)
 
@@ -82,7 +82,7 @@ class Parsed(Generic[ResourceT]):
         if parsed is not None:
             share(parsed, before.parsed if before is not None and before.parsed is not None else self._newest)
             self._newest = parsed
-        self._cache[key] = _Known(body, parsed, reading, why)
+        self._cache[key] = _Entry(body, parsed, reading, why)
         if before is not None and (reading, why) == (before.reading, before.why):
             return parsed
         if reading is not None:
@@ -94,7 +94,7 @@ class Parsed(Generic[ResourceT]):
         return parsed
 
     def _read(
-        self, before: _Known[ResourceT] | None, body: Manifest
+        self, before: _Entry[ResourceT] | None, body: Manifest
     ) -> tuple[ResourceT | None, Reading | None, str]:
         try:
             if self._strictly:
@@ -109,12 +109,15 @@ class Parsed(Generic[ResourceT]):
             f"unknown here: {', '.join(unknown)}" if unknown else "",
         )
 
-    def _last(self, before: _Known[ResourceT] | None, body: Mapping[str, Any]) -> ResourceT | None:
-        """The last that was read of this very object, as far as it is the user's; whether it is being deleted is of now."""
+    def _last(self, before: _Entry[ResourceT] | None, body: Mapping[str, Any]) -> ResourceT | None:
+        """Return the object with its last spec that parsed and the current metadata and status.
+
+        None if no spec of this object parsed. The metadata must be current, since a deletion counts at once.
+        """
         if before is None or before.parsed is None:
             return None
-        now = body["metadata"]
-        if before.parsed.metadata.uid != now.get("uid", ""):
+        metadata = body["metadata"]
+        if before.parsed.metadata.uid != metadata.get("uid", ""):
             return None
         spec = {"spec": before.parsed.dump()["spec"]}
         try:

@@ -1,4 +1,4 @@
-"""What each process may do in the API: the only place where it is said; the chart's roles are generated from it."""
+"""RBAC rules of every process and role; the chart's roles are generated from them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from tidegate.kube.kinds import KINDS
 
 _READ: Final = ("get", "list", "watch")
 _FOLLOW: Final = ("list", "watch")
-"""What a cache needs: nobody asks for an object of it by its name."""
+"""What a cache needs: it never gets a single object by name."""
 _APPLY: Final = ("get", "list", "watch", "create", "patch")
-"""Server-side apply is a patch; for an object that does not exist yet the API server asks for create as well."""
+"""Server-side apply is a patch; the API server also requires create for an object that does not exist yet."""
 
 
 class Process(StrEnum):
@@ -32,27 +32,29 @@ class Rule:
     verbs: tuple[str, ...]
 
     def manifest(self) -> dict[str, list[str]]:
-        """The rule as a Role holds it."""
+        """Return the rule as in a Role's manifest."""
         return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
 
 
-_KINDS: Final = ("inferences", "modelaccesses", "featurecomputes")
+_NAMESPACED_KINDS: Final = ("inferences", "modelaccesses", "featurecomputes")
 
-_OF_POOLS: Final = ("computepools", "computeoverrides", "allocationdecisions")
+_POOL_KINDS: Final = ("computepools", "computeoverrides", "allocationdecisions")
 
 CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
-        # Before it makes anything for one of them, a controller asks whether it is still there.
-        Rule("tidegate.io", _KINDS, _READ),
-        Rule("tidegate.io", _OF_POOLS, _FOLLOW),
-        Rule("tidegate.io", tuple(f"{kind}/status" for kind in (*_KINDS, *_OF_POOLS)), ("patch",)),
+        # Before it creates children, a controller gets their owner from the API server.
+        Rule("tidegate.io", _NAMESPACED_KINDS, _READ),
+        Rule("tidegate.io", _POOL_KINDS, _FOLLOW),
+        Rule(
+            "tidegate.io", tuple(f"{kind}/status" for kind in (*_NAMESPACED_KINDS, *_POOL_KINDS)), ("patch",)
+        ),
         Rule("tidegate.io", ("allocationdecisions",), ("create", "patch", "delete")),
-        # All are deleted with their owners; these verbs are for pipelines, which go with a route of theirs.
+        # Children are garbage-collected with their owners; we delete those of pipelines whose route was removed.
         Rule("apps", ("deployments",), (*_APPLY, "delete")),
         Rule("batch", ("jobs",), (*_APPLY, "delete")),
-        # Kueue's, where it is installed: what it says of our Jobs.
+        # Kueue's Workloads of our Jobs, if Kueue is installed.
         Rule("kueue.x-k8s.io", ("workloads",), _FOLLOW),
-        # Those that are marked get their maximum from the pool.
+        # Autoscalers with our label get maxReplicas from their pool.
         Rule("autoscaling", ("horizontalpodautoscalers",), (*_FOLLOW, "patch")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
@@ -61,36 +63,36 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("", ("events",), ("create",)),
     ),
     Process.XDS: (
-        Rule("tidegate.io", _KINDS, _FOLLOW),
+        Rule("tidegate.io", _NAMESPACED_KINDS, _FOLLOW),
         Rule("", ("pods",), _FOLLOW),
     ),
-    # What visitors ask for beyond these caches, and what they change, is asked with their own rights.
+    # Everything else that users read or change is requested with their own rights.
     Process.WEB: (
-        Rule("tidegate.io", (*_KINDS, *_OF_POOLS), _FOLLOW),
+        Rule("tidegate.io", (*_NAMESPACED_KINDS, *_POOL_KINDS), _FOLLOW),
         Rule("", ("pods",), _FOLLOW),
         Rule("", ("nodes",), _FOLLOW),
         Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
     ),
 }
 
-_WITHOUT_NAMESPACE: Final = {"tokenreviews", *(kind.plural for kind in KINDS if not kind.namespaced)}
+_CLUSTER_SCOPED: Final = {"tokenreviews", *(kind.plural for kind in KINDS if not kind.namespaced)}
 
 
 def _split(rules: Iterable[Rule], *, namespaced: bool) -> tuple[Rule, ...]:
-    """The half of the rules that is about objects of namespaces, or the one that is not."""
-    halves = (
+    """Return the rules for namespaced resources only, or those for cluster-scoped ones only."""
+    selected = (
         Rule(
             rule.group,
             tuple(
-                each
-                for each in rule.resources
-                if (each.partition("/")[0] in _WITHOUT_NAMESPACE) is not namespaced
+                resource
+                for resource in rule.resources
+                if (resource.partition("/")[0] in _CLUSTER_SCOPED) is not namespaced
             ),
             rule.verbs,
         )
         for rule in rules
     )
-    return tuple(rule for rule in halves if rule.resources)
+    return tuple(rule for rule in selected if rule.resources)
 
 
 NAMESPACE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
@@ -105,11 +107,11 @@ REVIEW_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         if rule.resources == ("tokenreviews",)
     ),
 }
-"""Rules for the whole cluster that remain even then: who a visitor is has no namespace."""
+"""Cluster-wide rules that remain even then: authentication has no namespace."""
 
 
 class Role(StrEnum):
-    """What people may be given; the first two also by the cluster's own roles view, edit and admin."""
+    """Roles for people; the first two are also aggregated into the cluster roles view, edit and admin."""
 
     VIEW = "view"
     EDIT = "edit"
@@ -117,31 +119,35 @@ class Role(StrEnum):
 
 
 _WRITE: Final = ("create", "update", "patch", "delete", "deletecollection")
-_DECIDED: Final = frozenset({"allocationdecisions"})
-"""What the allocator alone writes."""
-_OURS: Final = tuple(definition.resource for definition in DEFINITIONS)
+_ALLOCATOR_ONLY: Final = frozenset({"allocationdecisions"})
+"""Written by the allocator only."""
+_OWN_KINDS: Final = tuple(definition.resource for definition in DEFINITIONS)
 _SCALED: Final = tuple(
     f"{definition.resource.PLURAL}/scale" for definition in DEFINITIONS if definition.scalable
 )
 
 PEOPLE_RULES: Final[Mapping[Role, tuple[Rule, ...]]] = {
     Role.VIEW: (
-        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OURS), _READ),
-        Rule("tidegate.io", tuple(f"{kind.PLURAL}/status" for kind in _OURS), ("get",)),
+        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OWN_KINDS), _READ),
+        Rule("tidegate.io", tuple(f"{kind.PLURAL}/status" for kind in _OWN_KINDS), ("get",)),
     ),
     Role.EDIT: (
-        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OURS if kind.NAMESPACED), _WRITE),
+        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OWN_KINDS if kind.NAMESPACED), _WRITE),
         Rule("tidegate.io", _SCALED, ("get", "update", "patch")),
     ),
     Role.POOLS: (
         Rule(
             "tidegate.io",
-            tuple(kind.PLURAL for kind in _OURS if not kind.NAMESPACED and kind.PLURAL not in _DECIDED),
+            tuple(
+                kind.PLURAL
+                for kind in _OWN_KINDS
+                if not kind.NAMESPACED and kind.PLURAL not in _ALLOCATOR_ONLY
+            ),
             _WRITE,
         ),
     ),
 }
-"""What people may do with each of our kinds; nobody writes a status, which is the controllers', nor a decision."""
+"""Rules for people on our kinds; they may write no status and no decision, which are the controllers'."""
 
 SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
@@ -149,33 +155,40 @@ SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("", ("pods",), ("delete",)),
     ),
 }
-"""Rules where node agents run, besides the others. Admission policies of the chart bound them: of a node, the controllers may change
-one taint; of pods, they may delete those of the MPS control daemon."""
+"""Additional rules where node agents run.
+
+Admission policies of the chart limit them to one taint of a node, and to pods of the MPS control daemon.
+"""
 
 RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
         Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
-        # The gateways and xDS servers beside them, which a release of other namespaces would not see.
+        # Gateways and xDS servers of the release, which watchNamespaces may not include.
         Rule("", ("pods",), _FOLLOW),
     ),
 }
-"""Rules in the release's own namespace alone."""
+"""Rules in the release's own namespace only."""
 
 AUTH_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
 }
-"""Rules in each namespace of the chart's auth.namespaces, and nowhere else. No role can be bound to a label: the watch asks for it."""
+"""Rules in each namespace of the chart's auth.namespaces only.
+
+A role cannot be limited to labels, so the watch selects by label.
+"""
 
 CERTIFICATE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (Rule("", ("secrets",), ("get", "update")),),
 }
-"""Rules in the release's own namespace, for the Secrets of the certificates that the controllers make: the chart adds their names.
-It makes the Secrets too, since a right to create some cannot be bound to names."""
+"""Rules in the release's namespace for the Secrets of our own certificates; the chart adds their names.
+
+The chart also creates these Secrets, since a right to create cannot be limited to names.
+"""
 
 GATEWAY_TLS_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
 }
-"""Rules in the release's own namespace, for the Secrets that the chart's gateway.tls names: the chart adds their names."""
+"""Rules in the release's own namespace for the Secrets of the chart's gateway.tls; the chart adds their names."""
 
 PROXY_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.WEB: (
@@ -183,4 +196,4 @@ PROXY_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("", ("groups",), ("impersonate",)),
     ),
 }
-"""Rules for the whole cluster where a proxy says who a visitor is: the chart adds the names that it may name."""
+"""Cluster-wide rules where a proxy authenticates users; the chart adds the names that it may impersonate."""

@@ -1,4 +1,4 @@
-"""The slices of every pool as they are now, worked out anew for those nodes alone that have changed."""
+"""Caches the slices of every pool, and recomputes only those of changed nodes."""
 
 from dataclasses import dataclass, field
 
@@ -14,11 +14,14 @@ class _View:
     elder: tuple[ComputePool, ...]
     tally: PoolTally = field(default_factory=PoolTally)
     changed: set[str] = field(default_factory=set[str])
-    """Nodes that have to be looked at again."""
+    """Nodes whose slices are out of date."""
 
 
 class PoolViews:
-    """With a thousand nodes and as many Inferences, each of these would otherwise ask about all of those."""
+    """Slices of each pool, updated per node.
+
+    With a thousand nodes and a thousand Inferences, every Inference would otherwise go through all nodes.
+    """
 
     def __init__(self, pools: Parsed[ComputePool], occupancy: Occupancy) -> None:
         self._pools = pools
@@ -29,7 +32,7 @@ class PoolViews:
         occupancy.subscribe(self._node_changed)
 
     def slices(self, pool: ComputePool) -> PoolSlices:
-        """The slices of a pool that is in the cache, as it is there."""
+        """Return the slices of a pool that is in the cache."""
         view = self._views.get(pool.key)
         if view is None:
             view = self._views[pool.key] = _View(elders(pool, self._pools.all()))
@@ -52,7 +55,7 @@ class PoolViews:
         spec = (self._pools.store.get(key) or {}).get("spec")
         if self._specs.get(key) != spec:
             self._specs[key] = spec
-            self._views.clear()  # whose a node is depends on all pools
+            self._views.clear()  # the pool of a node depends on all pools' selectors
 
     def _node_changed(self, name: str) -> None:
         for view in self._views.values():

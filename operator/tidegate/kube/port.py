@@ -1,4 +1,4 @@
-"""What reconcilers may ask of a cluster; the client implements it, tests put a small fake behind it."""
+"""The interface of the API server for reconcilers; KubeClient implements it, tests use a fake."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
 from tidegate.planning.plan import EventType
 
-# A Kubernetes object as JSON. Read it into a typed value before deciding anything from it.
+# A Kubernetes object as JSON. Parse it into a typed value before you decide anything from it.
 Manifest: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class EventNote:
-    """One thing that happened to an object, for the user who describes it."""
+    """An Event to create about an object."""
 
     kind: Kind
     key: ObjectKey
@@ -30,50 +30,56 @@ class EventNote:
 class Cluster(Protocol):
     """The API server, as far as reconcilers need it.
 
-    Every method raises ApiUnavailableError when the server cannot answer, ConflictError on 409,
-    and PermanentError when it refuses (400, 403, 422), with its own words. Writes raise LeadershipLostError
-    without being sent once the fence has ended.
+    Every method raises ApiUnavailableError if the server does not answer, ConflictError on 409, and PermanentError
+    with the server's message if it refuses (400, 403, 422). Writes raise LeadershipLostError, and are not sent, once
+    the fence has expired.
     """
 
     async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
-        """The object, or None when there is none."""
+        """Return the object; None if it does not exist."""
         ...
 
     async def list(
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> Sequence[Manifest]:
-        """All objects of the kind, in one namespace or everywhere, that the label and field selectors pick."""
+        """Return all objects of the kind that the label and field selectors match, in one namespace or in all."""
         ...
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
-        """Server-side applies the whole object under our field manager; returns it as stored."""
+        """Server-side apply the whole object under our field manager; return it as stored."""
         ...
 
     async def apply_new(self, manifest: Manifest, fence: Fence) -> Manifest | None:
-        """As `apply`, for an object that is not there yet; None when there is one of its name. Asks less of the server."""
+        """Create an object that is not in the cache; return it as stored, or None if one of its name exists.
+
+        Cheaper for the API server than an apply.
+        """
         ...
 
     async def take_over(self, kind: Kind, key: ObjectKey, fence: Fence) -> Manifest | None:
-        """Makes ready to be applied what `apply_new` has made, and returns it as stored; None when it is gone."""
+        """Turn the fields that `apply_new` created into applied ones, and return the object; None if it does not exist."""
         ...
 
     async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
-        """Changes fields of somebody else's object; None when it is gone.
+        """Change fields of an object that another manager owns; return it as stored, or None if it does not exist.
 
-        The patch names the resourceVersion that it was made from, so that ConflictError says when another was faster.
+        The patch contains the resourceVersion that it was computed from, so that a concurrent write raises ConflictError.
         """
         ...
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
-        """Deletes that very object; one that is gone already, or was replaced by another, is left alone."""
+        """Delete the object with this uid; do nothing if it does not exist or was replaced by another one."""
         ...
 
     async def apply_status(
         self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
     ) -> Manifest | None:
-        """Writes our part of the status; None when that very object is gone. Call it only when something changed."""
+        """Apply our fields of the status; return None if the object with this uid does not exist.
+
+        Call it only if something changed.
+        """
         ...
 
     async def create_event(self, note: EventNote) -> None:
-        """Tells the user; a repeated note is written once in a while, and a failure to write it is not an error."""
+        """Create an Event; repeated ones are dropped, and a failure to create it is ignored."""
         ...

@@ -1,4 +1,4 @@
-"""Questions to a port of a pod, and whole connections, through the API server: any port of the pod's own loopback too, as `kubectl port-forward` reaches it."""
+"""Port forwarding to a pod, its loopback included, through the API server, as `kubectl port-forward` does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.errors import ApiUnavailableError, TidegateError
 from tidegate.kube.transport import Request, Transport
 
 # https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go
-# Each message begins with a channel: two for each port, data and errors; the first of each repeats the port's number.
+# Each message begins with its channel. A port has two: data and errors; the first message on each is the port number.
 _PROTOCOL: Final = "v4.channel.k8s.io"
 _DATA: Final = 0
 _ERRORS: Final = 1
@@ -37,20 +37,20 @@ _CHUNK: Final = 64 << 10
 async def forwarded(
     transport: Transport, pod: ObjectKey, port: int, lasting: timedelta
 ) -> AsyncGenerator[str]:
-    """A host:port on loopback whose connections end at that port of the pod; each lasts `lasting` at most.
+    """Yield a host:port on loopback whose connections end at that port of the pod; each lasts `lasting` at most.
 
-    A connection that the API server does not carry is closed; whoever made it sees that and no more.
+    A connection that the API server does not carry is closed; its client learns no more than that.
     """
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with (
                 transport.websocket(_request(pod, port, lasting), _PROTOCOL) as socket,
-                asyncio.TaskGroup() as both,
+                asyncio.TaskGroup() as tasks,
             ):
-                sending = both.create_task(_send(reader, socket))
-                async for part in _sent(socket, pod, port):
-                    writer.write(part)
+                sending = tasks.create_task(_send(reader, socket))
+                async for chunk in _sent(socket, pod, port):
+                    writer.write(chunk)
                     await writer.drain()
                 sending.cancel()
         except* (TidegateError, OSError) as errors:
@@ -79,14 +79,14 @@ def _request(pod: ObjectKey, port: int, within: timedelta) -> Request:
 async def get_json(
     transport: Transport, pod: ObjectKey, port: int, target: str, within: timedelta
 ) -> dict[str, Any]:
-    """The JSON that the pod answers to GET `target` (path and query), whatever the status.
+    """Return the JSON that the pod answers to GET `target` (path and query), whatever its HTTP status.
 
-    Needs the rights to get and create `pods/portforward`. Raises as Transport.call does, and ApiUnavailableError when
-    nothing listens on that port, or what it says is no HTTP with a Content-Length and JSON in it.
+    Needs the verbs get and create on `pods/portforward`. Raises as Transport.call does, and ApiUnavailableError if
+    nothing listens on that port or the answer is no HTTP with a Content-Length and a JSON body.
     """
     async with transport.websocket(_request(pod, port, within), _PROTOCOL) as socket:
-        question = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        await socket.send_bytes(bytes([_DATA]) + question.encode())
+        request_text = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        await socket.send_bytes(bytes([_DATA]) + request_text.encode())
         body = await _body(_sent(socket, pod, port))
     try:
         decoded: dict[str, Any] = json.loads(body or b"")
@@ -97,13 +97,13 @@ async def get_json(
 
 
 async def _sent(socket: aiohttp.ClientWebSocketResponse, pod: ObjectKey, port: int) -> AsyncIterator[bytes]:
-    begun = set[int]()
+    started_channels = set[int]()
     async for message in socket:
         if message.type is not aiohttp.WSMsgType.BINARY:
             continue
         channel, data = message.data[0], message.data[1:]
-        if channel not in begun:
-            begun.add(channel)
+        if channel not in started_channels:
+            started_channels.add(channel)
         elif channel == _ERRORS and data:
             text = f"pod {pod} port {port}: {data.decode(errors='replace').strip()}"
             raise ApiUnavailableError(text)
@@ -111,19 +111,19 @@ async def _sent(socket: aiohttp.ClientWebSocketResponse, pod: ObjectKey, port: i
             yield data
 
 
-async def _body(parts: AsyncIterator[bytes]) -> bytes | None:
-    """The body of the one HTTP answer in `parts`; None when they end before it is whole."""
+async def _body(chunks: AsyncIterator[bytes]) -> bytes | None:
+    """Return the body of the one HTTP response in `chunks`; None if they end before it is complete."""
     received = bytearray()
     length: int | None = None
-    async for part in parts:
-        received += part
-        at = received.find(_HEAD_ENDS)
-        if at < 0:
+    async for chunk in chunks:
+        received += chunk
+        head_end = received.find(_HEAD_ENDS)
+        if head_end < 0:
             continue
-        begins = at + len(_HEAD_ENDS)
+        body_start = head_end + len(_HEAD_ENDS)
         if length is None:
-            found = _LENGTH.search(bytes(received[:begins]))
-            length = int(found[1]) if found else 0
-        if len(received) >= begins + length:
-            return bytes(received[begins : begins + length])
+            length_header = _LENGTH.search(bytes(received[:body_start]))
+            length = int(length_header[1]) if length_header else 0
+        if len(received) >= body_start + length:
+            return bytes(received[body_start : body_start + length])
     return None

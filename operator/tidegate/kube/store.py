@@ -1,4 +1,4 @@
-"""What we know of one kind's objects: an in-memory cache, fed by a watch, that says which key changed."""
+"""An in-memory cache of one kind's objects, fed by a watch, that notifies subscribers of changed keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log: Final = structlog.stdlib.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An object about which something raised an exception."""
+    """An object that is left out because the transform or a subscriber raised an exception about it."""
 
     uid: str
     why: str
@@ -53,24 +53,26 @@ class _Index:
 
 
 class ObjectStore:
-    """The objects of one kind by key, and by the labels and owners that it was told to index.
+    """The objects of one kind by key, indexed by owner and by the given labels.
 
-    Nothing here waits: feeders call `observe` and `replace` on the event loop, readers read at any time.
-    A late or repeated event never overwrites what is newer. Readers must not change what they get.
+    Nothing here blocks: feeders call `observe` and `replace` on the event loop, readers read at any time.
+    A late or repeated event never overwrites a newer object. Readers must not change the objects that they get.
 
-    An exception that one object causes stays with that object: see `left_out`. So subscribers read an object when they are
-    told of it, and not later, where nobody would know whose fault it is.
+    An exception that one object causes stays with that object: see `left_out`. Subscribers must therefore read the
+    object when they are called, since an exception that they raise later cannot be traced to it.
     """
 
     def __init__(
         self, kind: Kind, *, labels: Sequence[str] = (), transform: Transform = without_managed_fields
     ) -> None:
-        """`labels` are the label names that `by_label` will be asked for; `transform` drops what nobody reads."""
+        """Index `labels`, the label names that `by_label` accepts; `transform` drops fields that are never read."""
         self.kind = kind
         self.synced = asyncio.Event()
         self.left_out: dict[ObjectKey, LeftOut] = {}
-        """Why an object is not here as it is now, by key: the transform or a subscriber raised an exception about it. What it was
-        before stays; where there was nothing, it is as if it did not exist."""
+        """Objects by key about which the transform or a subscriber raised an exception.
+
+        The cache keeps such an object as it was before, or does not have it.
+        """
         self._thread = OneThread()
         self._transform = transform
         self._objects: dict[ObjectKey, Manifest] = {}
@@ -88,21 +90,21 @@ class ObjectStore:
         return iter(tuple(self._objects.values()))
 
     def keys(self) -> Sequence[ObjectKey]:
-        """The keys of all objects, in no order."""
+        """Return the keys of all objects, in no order."""
         return tuple(self._objects)
 
     def get(self, key: ObjectKey) -> Manifest | None:
-        """The object, or None when there is none."""
+        """Return the object; None if it does not exist."""
         return self._objects.get(key)
 
     def list(self, namespace: str = "") -> Sequence[Manifest]:
-        """All objects, or those in one namespace, by key."""
+        """Return all objects, or those in one namespace, by key."""
         return tuple(
             self._objects[key] for key in sorted(self._objects) if not namespace or key.namespace == namespace
         )
 
     def by_label(self, name: str, value: str, *, namespace: str = "") -> Sequence[Manifest]:
-        """The objects with that label, by key.
+        """Return the objects with that label, by key.
 
         Raises KeyError for a label that is not indexed: a mistake in our code.
         """
@@ -110,25 +112,25 @@ class ObjectStore:
         return tuple(self._objects[key] for key in keys if not namespace or key.namespace == namespace)
 
     def by_owner(self, uid: str) -> Sequence[Manifest]:
-        """The objects that have an owner reference to that uid, by key."""
+        """Return the objects with an owner reference to that uid, by key."""
         return tuple(self._objects[key] for key in sorted(self._by_owner.get(uid)))
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Calls `subscriber` with the key of every object that appears, changes or goes, from now on.
+        """Call `subscriber` with the key of every object that is added, changed or deleted from now on.
 
-        A change of what nobody reads, which `transform` has dropped, is none.
+        A change only of fields that `transform` drops does not count.
         """
         self._subscribers.append(subscriber)
 
     def observe(self, event_type: str | None, body: Manifest) -> None:
-        """Takes one watch event. kopf's None (the object was there at the start) counts as ADDED.
+        """Take one watch event. kopf's None (the object existed at the start) counts as ADDED.
 
-        Late events are dropped: an older resourceVersion, or the end of an object that was made again since.
+        Late events are dropped: an older resourceVersion, or the deletion of an object that was recreated since.
         """
         self._thread.check(self.kind)
         key = key_of(body)
-        known = self._objects.get(key)
-        if known is not None and _is_older(body, than=known):
+        current = self._objects.get(key)
+        if current is not None and _is_older(body, than=current):
             return
         if event_type == "DELETED":
             self._remove(key)
@@ -136,18 +138,18 @@ class ObjectStore:
             self._put(key, body)
 
     def expect(self, namespaces: Iterable[str]) -> None:
-        """Each of these namespaces is going to be listed by itself; `synced` waits for all of them."""
+        """Announce that each of these namespaces will be listed separately; `synced` waits for all of them."""
         self._unlisted.update(namespaces)
 
     def replace(self, bodies: Iterable[Manifest], *, namespace: str = "") -> None:
-        """Takes a whole listing, or that of one namespace, as the truth: see `put` and `keep`."""
+        """Take a complete listing of all namespaces, or of one, as the truth: see `put` and `keep`."""
         self.keep(self.put(bodies), namespace=namespace)
 
     def put(self, bodies: Iterable[Manifest]) -> set[ObjectKey]:
-        """Takes a page of a listing as the truth, and returns its keys.
+        """Take one page of a listing as the truth, and return its keys.
 
-        Even where the listing is older than what we have, as after a restore of etcd; so only the one who watches
-        on from it may call this.
+        It overwrites even newer objects, as after a restore of etcd, so only the caller that watches on from this listing
+        may call it.
         """
         self._thread.check(self.kind)
         keys: set[ObjectKey] = set()
@@ -157,9 +159,9 @@ class ObjectStore:
         return keys
 
     def keep(self, present: Collection[ObjectKey], *, namespace: str = "") -> None:
-        """The last page of a listing was put: drops the ghosts that were on none, whose end nobody told us about.
+        """Finish a listing after its last page: remove the objects that were on no page, whose deletion was missed.
 
-        Sets `synced` once nothing that is expected is missing.
+        Sets `synced` once no expected listing is missing.
         """
         self._thread.check(self.kind)
         for key in (self._objects.keys() | self.left_out.keys()) - set(present):
@@ -171,9 +173,9 @@ class ObjectStore:
             self.synced.set()
 
     def forgo(self, namespace: str) -> None:
-        """One of several namespaces may not be listed: whoever waits for all of them does so no longer, once another was listed.
+        """Stop waiting for a namespace that may not be listed, if another namespace has been listed.
 
-        While none was, it is our rights that are missing, and nothing is known.
+        If none has, our rights are missing, and the cache stays unsynced.
         """
         if self._listed and namespace in self._unlisted:
             self._unlisted.discard(namespace)
@@ -187,10 +189,10 @@ class ObjectStore:
         *,
         within: Collection[str] | None = None,
     ) -> None:
-        """Drops what is not `present` in a listing whose objects were observed while somebody else (kopf) feeds the events.
+        """Remove the objects that are not `present` in a listing, while another feeder (kopf) delivers the events.
 
-        `resource_version` is the listing's own: what was made after it stays, and so does what lies in other namespaces than
-        `within`, if those were all that could be listed. Sets `synced`.
+        `resource_version` is the listing's own: objects created after it stay, and so do those outside of `within`, the
+        namespaces that could be listed. Sets `synced`.
         """
         self._thread.check(self.kind)
         listing = {"metadata": {"resourceVersion": resource_version}}
@@ -202,29 +204,29 @@ class ObjectStore:
         self.synced.set()
 
     def _put(self, key: ObjectKey, body: Manifest) -> None:
-        known = self._objects.get(key)
+        before = self._objects.get(key)
         try:
-            kept = sharing(self._transform(body), self._newest if known is None else known)
-            _check_indexed(kept)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
+            transformed = sharing(self._transform(body), self._newest if before is None else before)
+            _check_indexed(transformed)
+        except Exception as error:  # noqa: BLE001  one object's exception stays with that object
             self._leave_out(key, body, error)
             if self._is_of_another(key, body):
                 self._drop(key)
             return
-        self._newest = kept
-        if known is not None and _is_same(known, kept):
-            self._objects[key] = kept
+        self._newest = transformed
+        if before is not None and _is_same(before, transformed):
+            self._objects[key] = transformed
             self._take_in(key)
             return
-        self._set(key, kept)
+        self._set(key, transformed)
         raised = self._tell(key)
         if raised is None:
             self._take_in(key)
             return
-        self._leave_out(key, kept, raised)
-        # The same object as it was before, or none: what some have taken and others have not is neither.
-        self._set(key, known)
-        if self._is_of_another(key, kept):
+        self._leave_out(key, transformed, raised)
+        # Go back to the object as it was, or to none: some subscribers have taken the new one, and others have not.
+        self._set(key, before)
+        if self._is_of_another(key, transformed):
             self._drop(key)
         else:
             self._tell_of_what_was(key)
@@ -234,9 +236,9 @@ class ObjectStore:
         self._drop(key)
 
     def _is_of_another(self, key: ObjectKey, body: Manifest) -> bool:
-        """Whether what is here is an earlier object of the name of `body`."""
-        known = self._objects.get(key)
-        return known is not None and uid_of(known) != uid_of(body)
+        """Return whether the cache has an earlier object of the name of `body`."""
+        current = self._objects.get(key)
+        return current is not None and uid_of(current) != uid_of(body)
 
     def _drop(self, key: ObjectKey) -> None:
         if key in self._objects:
@@ -244,7 +246,7 @@ class ObjectStore:
             self._tell_of_what_was(key)
 
     def _tell_of_what_was(self, key: ObjectKey) -> None:
-        """Of an object that is gone, or is again as it was: whoever raises now keeps a wrong picture, and the log says so."""
+        """Notify subscribers of an object that was removed or restored, and log what they raise."""
         raised = self._tell(key)
         if raised is not None:
             log.error(
@@ -252,10 +254,10 @@ class ObjectStore:
             )
 
     def _set(self, key: ObjectKey, body: Manifest | None) -> None:
-        """Puts it in the place of what is there, and into the indexes."""
-        known = self._objects.pop(key, None)
-        if known is not None:
-            self._unindex(key, known)
+        """Replace the object, or remove it if `body` is None, and update the indexes."""
+        before = self._objects.pop(key, None)
+        if before is not None:
+            self._unindex(key, before)
         if body is None:
             return
         self._objects[key] = body
@@ -275,12 +277,12 @@ class ObjectStore:
             self._by_owner.remove(uid, key)
 
     def _tell(self, key: ObjectKey) -> Exception | None:
-        """Tells every subscriber, and returns what one of them raised."""
+        """Notify every subscriber; return an exception that one of them raised."""
         raised: Exception | None = None
         for subscriber in self._subscribers:
             try:
                 subscriber(key)
-            except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
+            except Exception as error:  # noqa: BLE001  one object's exception stays with that object
                 raised = error
         return raised
 
@@ -296,13 +298,13 @@ class ObjectStore:
 
 
 def key_of(body: Manifest) -> ObjectKey:
-    """The namespace and name of an object."""
+    """Return the namespace and name of an object."""
     metadata = body["metadata"]
     return ObjectKey(metadata.get("namespace") or "", metadata["name"])
 
 
 def labels_of(body: Manifest) -> Mapping[str, str]:
-    """The labels of an object."""
+    """Return the labels of an object."""
     return body["metadata"].get("labels") or {}
 
 
@@ -311,7 +313,7 @@ def _owners(body: Manifest) -> Iterable[str]:
 
 
 def _check_indexed(body: Manifest) -> None:
-    """Raises TypeError for labels and owners that are no text, which only somebody else than an API server sends."""
+    """Raise TypeError if a label or an owner's uid is no string, which an API server never sends."""
     indexed = cast("tuple[object, ...]", (*labels_of(body).values(), *_owners(body)))
     if not all(isinstance(value, str) for value in indexed):
         message = "a label or an owner's uid is no text"
@@ -319,19 +321,22 @@ def _check_indexed(body: Manifest) -> None:
 
 
 def uid_of(body: Manifest) -> str:
-    """The uid of an object; empty for one that no API server has stored."""
+    """Return the uid of an object; empty if no API server has stored it."""
     return body["metadata"].get("uid") or ""
 
 
-def _is_same(known: Manifest, kept: Manifest) -> bool:
-    """Whether an object says what it said before: `kept` shares with `known` what equals it, and a resourceVersion says nothing."""
+def _is_same(before: Manifest, after: Manifest) -> bool:
+    """Return whether two versions of an object differ in nothing but the resourceVersion.
+
+    `after` shares with `before` the parts that are equal, so that identity is enough.
+    """
     return (
-        known.keys() == kept.keys()
-        and known["metadata"].keys() == kept["metadata"].keys()
-        and all(kept[name] is known[name] for name in kept if name != "metadata")
+        before.keys() == after.keys()
+        and before["metadata"].keys() == after["metadata"].keys()
+        and all(after[name] is before[name] for name in after if name != "metadata")
         and all(
-            value is known["metadata"][name]
-            for name, value in kept["metadata"].items()
+            value is before["metadata"][name]
+            for name, value in after["metadata"].items()
             if name != "resourceVersion"
         )
     )
@@ -342,9 +347,9 @@ def _resource_version(body: Manifest) -> str:
 
 
 def _is_older(body: Manifest, *, than: Manifest) -> bool:
-    """Whether `body` was stored before `than`: resourceVersions of one kind are comparable since Kubernetes 1.35.
+    """Return whether `body` was stored before `than`.
 
-    Where they are not numbers, nothing is known, and the event counts.
+    ResourceVersions of one kind are comparable since Kubernetes 1.35. If they are not numbers, the event counts.
     """
     ours, theirs = _resource_version(body), _resource_version(than)
     return ours.isdecimal() and theirs.isdecimal() and int(ours) < int(theirs)

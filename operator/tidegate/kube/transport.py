@@ -1,4 +1,4 @@
-"""One HTTP request to the API server: addressed, authenticated, timed, and its failure told in our own errors."""
+"""Sends one HTTP request to the API server, and translates its failure into our own errors."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _OK: Final = range(200, 300)
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 _GONE: Final = 410
-# 401: the token has just been rotated, or the API server cannot check it right now. 408 and 429 say so themselves.
-_TRY_AGAIN: Final = frozenset({401, 408, 429, *range(500, 600)})
-_MOST_WORDS: Final = 1 << 16
+# 401: the token was rotated, or the API server cannot check it at the moment. 408 and 429 mean it.
+_RETRYABLE: Final = frozenset({401, 408, 429, *range(500, 600)})
+_MAX_MESSAGE_BYTES: Final = 1 << 16
 _NETWORK_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
-_LONGEST_RETRY_AFTER: Final = timedelta(minutes=5)
+_MAX_RETRY_AFTER: Final = timedelta(minutes=5)
 
 # kubernetes.aio publishes no types: hence each `type: ignore[no-untyped-call]` below.
 
 
 class ExpiredError(RetryableError):
-    """The resourceVersion asked for is too old (410 Gone): list again."""
+    """The requested resourceVersion is too old (410 Gone): list again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to ask, and how long to wait for the whole answer."""
+    """A request, and the timeout for the whole response."""
 
     method: str
     path: str
@@ -68,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Impersonated:
-    """Somebody in whose name things are asked, as the API server's impersonation takes them."""
+    """A user and groups to impersonate, as the API server's impersonation headers take them."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -95,17 +95,17 @@ class Transport:
         acting_for: str = "",
         anonymous: bool = False,
     ) -> Self:
-        """To the cluster of `kubeconfig` (its current context, unless another is named), or without one to the pod's own, as its ServiceAccount.
+        """Connect to the cluster of `kubeconfig`, or without one to the pod's own as its ServiceAccount.
 
-        `acting_for` is a user in whose name everything is asked, for those who may impersonate. `anonymous` leaves the
-        credentials out: such connections are for the tokens of others (`bearing`).
+        `context` is one of the kubeconfig's contexts, by default the current one. `acting_for` is a user to impersonate.
+        `anonymous` leaves the credentials out: such connections are for the tokens of others (`bearing`).
         The ServiceAccount's token is read again each minute, since the kubelet rotates it.
-        Raises PermanentError when there are no such credentials.
+        Raises PermanentError if there are no such credentials.
         """
         configuration = Configuration()
         configuration.connection_pool_maxsize = 0  # no limit: the work queue already bounds what is in flight
-        # Else each request looks for a proxy and a ~/.netrc in a thread: slower, and whose credentials would win?
-        # What a proxy before the API server gives one visitor is not sent along for another.
+        # Otherwise each request looks for a proxy and a ~/.netrc in a thread: slower, and with other credentials.
+        # A cookie that a proxy before the API server sets for one user must not be sent for another.
         configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
         try:
             if kubeconfig is None:
@@ -115,28 +115,28 @@ class Transport:
                     config_file=str(kubeconfig), context=context, client_configuration=configuration
                 )
         except (ConfigException, OSError, yaml.YAMLError) as exc:
-            place = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
-            message = f"cannot read the cluster's address and credentials from {place}: {exc}"
+            source = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
+            message = f"cannot read the cluster's address and credentials from {source}: {exc}"
             raise PermanentError(message) from exc
         if anonymous:
             _forget_credentials(configuration)
-        someone = Impersonated(acting_for) if acting_for else None
-        return cls(ApiClient(configuration), user_agent=user_agent, acting_for=someone)
+        impersonated = Impersonated(acting_for) if acting_for else None
+        return cls(ApiClient(configuration), user_agent=user_agent, acting_for=impersonated)
 
     def bearing(self, token: str) -> Transport:
-        """The same connections with somebody's own token. Where they have a client certificate, that would count instead."""
+        """Return the same connections with a user's token. A client certificate of theirs would take precedence."""
         return Transport(self._api, user_agent=self._user_agent, token=token)
 
     def impersonating(self, someone: Impersonated) -> Transport:
-        """The same connections and credentials in somebody else's name."""
+        """Return the same connections and credentials, impersonating `someone`."""
         return Transport(self._api, user_agent=self._user_agent, acting_for=someone)
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         await self._api.close()  # type: ignore[no-untyped-call]
 
     async def call(self, request: Request) -> dict[str, Any] | None:
-        """The decoded answer, or None for 404. Raises what port.Cluster promises."""
+        """Return the decoded response, or None for 404. Raises as port.Cluster says."""
         try:
             limit = aiohttp.ClientTimeout(total=request.within.total_seconds())
             async with await self._send(request, limit) as response:
@@ -151,9 +151,9 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[aiohttp.StreamReader]:
-        """The answer's bytes as they come. `within` bounds the opening; the reader bounds the silence afterwards.
+        """Yield the response's body as a stream. `within` limits the opening; the reader limits silence afterwards.
 
-        Raises like `call`, and ExpiredError for 410; inside the block too, when the connection breaks.
+        Raises as `call`, and ExpiredError for 410; inside the block too, if the connection breaks.
         """
         try:
             async with asyncio.timeout(request.within.total_seconds()):
@@ -168,9 +168,9 @@ class Transport:
             raise _unavailable(exc, request) from exc
 
     async def end_of(self, request: Request, most_bytes: int) -> tuple[bytes, int] | None:
-        """The last bytes of an answer that is no JSON, such as a log, and how many came before them; None for 404.
+        """Return the last bytes of a response that is no JSON, such as a log, and how many came before; None for 404.
 
-        Raises like `call`.
+        Raises as `call`.
         """
         try:
             limit = aiohttp.ClientTimeout(total=request.within.total_seconds())
@@ -180,7 +180,7 @@ class Transport:
                 if response.status == _NOT_FOUND:
                     return None
                 if response.status not in _OK:
-                    raise _translated(response, await response.content.read(_MOST_WORDS), request)
+                    raise _translated(response, await response.content.read(_MAX_MESSAGE_BYTES), request)
                 return await _last(response.content, most_bytes)
         except _NETWORK_ERRORS as exc:
             raise _unavailable(exc, request) from exc
@@ -189,7 +189,7 @@ class Transport:
     async def websocket(
         self, request: Request, protocol: str
     ) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket to `request.path`, which lasts `within` at most. Raises like `call`; PermanentError also for 404."""
+        """Open a WebSocket to `request.path` for `within` at most. Raises as `call`; PermanentError also for 404."""
         try:
             async with (
                 asyncio.timeout(request.within.total_seconds()),
@@ -197,28 +197,28 @@ class Transport:
                     self._url(request),
                     protocols=(protocol,),
                     headers=await self._headers(request, "*/*"),
-                    # The API server does not answer a farewell, for which 10 s would be waited.
+                    # The API server does not answer the closing handshake; the default would wait 10 s for it.
                     timeout=aiohttp.ClientWSTimeout(ws_close=0.2),  # pyright: ignore[reportCallIssue]  made by attrs
                 ) as socket,
             ):
                 yield socket
         except aiohttp.WSServerHandshakeError as exc:
-            # The handshake keeps nothing of what the server says beside the status.
-            message = f"{request}: {exc.status}, which is not what a WebSocket begins with"
+            # The exception has the status only, not the server's message.
+            message = f"{request}: HTTP {exc.status} instead of a WebSocket"
             if exc.status == HTTPStatus.FORBIDDEN:
                 message = f"{request}: 403 Forbidden: the verbs get and create are needed for this resource"
-            error = ApiUnavailableError if exc.status in _TRY_AGAIN else PermanentError
+            error = ApiUnavailableError if exc.status in _RETRYABLE else PermanentError
             raise error(message) from exc
         except _NETWORK_ERRORS as exc:
             raise _unavailable(exc, request) from exc
 
     async def _send(self, request: Request, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        about = await self._headers(request, "application/json")
-        about["Content-Type"] = request.content_type
-        answer = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
-            request.method, self._url(request), headers=about, body=request.body, _request_timeout=limit
+        headers = await self._headers(request, "application/json")
+        headers["Content-Type"] = request.content_type
+        rest_response = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+            request.method, self._url(request), headers=headers, body=request.body, _request_timeout=limit
         )
-        response: aiohttp.ClientResponse = answer.response
+        response: aiohttp.ClientResponse = rest_response.response
         return response
 
     def _url(self, request: Request) -> str:
@@ -226,7 +226,7 @@ class Transport:
         return f"{self._api.configuration.host}{request.path}{query}"
 
     async def _headers(self, request: Request, accept: str) -> CIMultiDict[str]:
-        """Who asks, by what right, and for what; for the answers of pods the API server takes nothing but */* (406)."""
+        """Return the request's headers; for responses of pods, the API server accepts no other Accept than */* (406)."""
         headers = CIMultiDict({"Accept": accept, "User-Agent": self._user_agent})
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -241,7 +241,7 @@ class Transport:
         return headers
 
     def _session(self) -> aiohttp.ClientSession:
-        """The connections of the API client, which makes them at its first request."""
+        """Return the session of the API client, which creates it at its first request."""
         rest = self._api.rest_client
         if rest.pool_manager is None:
             rest.pool_manager = rest._create_pool_manager()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  no other door; its own WebSockets do the same
@@ -250,7 +250,7 @@ class Transport:
 
 
 def _forget_credentials(configuration: Configuration) -> None:
-    """Leaves its address, and whom it trusts."""
+    """Keep only the server's address and the certificates that it is checked with."""
     configuration.api_key = {}
     configuration.api_key_prefix = {}
     configuration.refresh_api_key_hook = None
@@ -259,21 +259,22 @@ def _forget_credentials(configuration: Configuration) -> None:
 
 
 async def _last(stream: aiohttp.StreamReader, most_bytes: int) -> tuple[bytes, int]:
-    """So many bytes at the end of a stream, and how many came before them."""
-    found, before = bytearray(), 0
-    async for part in stream.iter_any():
-        found += part
-        if len(found) > 2 * most_bytes:
-            before += len(found) - most_bytes
-            del found[: len(found) - most_bytes]
-    over = max(len(found) - most_bytes, 0)
-    return bytes(found[over:]), before + over
+    """Return the last bytes of a stream, and how many came before them."""
+    tail, dropped = bytearray(), 0
+    async for chunk in stream.iter_any():
+        tail += chunk
+        if len(tail) > 2 * most_bytes:
+            dropped += len(tail) - most_bytes
+            del tail[: len(tail) - most_bytes]
+    excess = max(len(tail) - most_bytes, 0)
+    return bytes(tail[excess:]), dropped + excess
 
 
 def _decoded(response: aiohttp.ClientResponse, content: bytes, request: Request) -> dict[str, Any]:
-    """The object that an answer holds. What is none is not the API server's: a page of a proxy, or one that was cut off.
+    """Return the JSON object of a response.
 
-    Raises ApiUnavailableError without a word of the answer, which may hold a Secret.
+    Raises ApiUnavailableError for anything else, such as a proxy's page or a truncated body. The message quotes none of
+    it, since it may contain a Secret.
     """
     try:
         decoded = json.loads(content)
@@ -281,18 +282,20 @@ def _decoded(response: aiohttp.ClientResponse, content: bytes, request: Request)
         decoded = None
     if not isinstance(decoded, dict):
         kind = response.content_type
-        message = f"{request}: {response.status} with {len(content)} bytes of {kind} that are no JSON object"
+        message = (
+            f"{request}: {response.status} with {len(content)} bytes of {kind}, which are no JSON object"
+        )
         raise ApiUnavailableError(message)
     return cast("dict[str, Any]", decoded)
 
 
 def _unavailable(error: BaseException, request: Request) -> ApiUnavailableError:
-    why = str(error) or type(error).__name__
-    return ApiUnavailableError(f"{request}: the API server did not answer: {why}")
+    reason = str(error) or type(error).__name__
+    return ApiUnavailableError(f"{request}: the API server did not answer: {reason}")
 
 
 def _translated(response: aiohttp.ClientResponse, content: bytes, request: Request) -> TidegateError:
-    """The one place where an HTTP status becomes one of our errors."""
+    """Translate an HTTP status into one of our errors; this is the only place that does."""
     message = f"{request}: {response.status} {_server_message(content)}"
     if response.status == _CONFLICT:
         return ConflictError(message)
@@ -302,13 +305,13 @@ def _translated(response: aiohttp.ClientResponse, content: bytes, request: Reque
         return UnauthorizedError(message)
     if response.status == HTTPStatus.FORBIDDEN:
         return NotAllowedError(message)
-    if response.status in _TRY_AGAIN:
+    if response.status in _RETRYABLE:
         return ApiUnavailableError(message, retry_after=_retry_after(response))
     return PermanentError(message)
 
 
 def _server_message(content: bytes) -> str:
-    """The `message` of a Status object, or the beginning of whatever came instead."""
+    """Return the `message` of a Status object, or the beginning of any other body."""
     try:
         status = json.loads(content)
     except (ValueError, RecursionError):
@@ -318,4 +321,4 @@ def _server_message(content: bytes) -> str:
 
 def _retry_after(response: aiohttp.ClientResponse) -> timedelta | None:
     value = response.headers.get("Retry-After", "")
-    return min(timedelta(seconds=int(value[:6])), _LONGEST_RETRY_AFTER) if value.isdecimal() else None
+    return min(timedelta(seconds=int(value[:6])), _MAX_RETRY_AFTER) if value.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Objects of other people's kinds as values over a cache of bodies: each is read once, when it comes and when it changes."""
+"""Caches objects of other kinds as values: each is read once when it is added and when it changes."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -11,28 +11,28 @@ ViewT = TypeVar("ViewT")
 
 
 class Views(Generic[ViewT]):
-    """What is known of one kind, read out of its store.
+    """Values of one kind, read out of its store.
 
-    An object that `read` raises an exception about is left out by the store, so that nobody else meets it.
+    The store leaves out an object that `read` raises an exception about.
     """
 
     def __init__(self, store: ObjectStore, read: Callable[[Manifest], ViewT]) -> None:
-        """Of the store's subscribers it has to be the first: what others are told of, they find here."""
+        """Subscribe to the store; this must come before other subscribers, which read the value here."""
         self.store = store
         self._read = read
         self._views: dict[ObjectKey, ViewT] = {}
         store.subscribe(self._changed)
 
     def get(self, key: ObjectKey) -> ViewT | None:
-        """The object, or None when there is none."""
+        """Return the object; None if it does not exist."""
         return self._views.get(key)
 
     def all(self) -> tuple[ViewT, ...]:
-        """All objects, by key."""
+        """Return all objects, by key."""
         return tuple(self._views[key] for key in sorted(self._views))
 
     def by_label(self, name: str, value: str, *, namespace: str = "") -> tuple[ViewT, ...]:
-        """The objects with that label, by key.
+        """Return the objects with that label, by key.
 
         Raises KeyError for a label that is not indexed: a mistake in our code.
         """

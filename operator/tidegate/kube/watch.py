@@ -1,4 +1,4 @@
-"""Keeps a store equal to the API server: list once, watch on, and list again whenever the watch cannot be trusted."""
+"""The reflector: fills a store by list and watch, and lists again whenever the watch cannot be trusted."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.transport import ExpiredError
 
 _GONE: Final = 410
-_SHORT_S: Final = 1.0
-"""A watch that ends sooner, and has told nothing, was no watch: the API server is going, or a proxy lets none through."""
-# etcd refuses objects beyond 1.5 MiB; what is longer is not a watch event.
+_MIN_WATCH_S: Final = 1.0
+"""A watch that ends sooner without an event has failed: the API server is stopping, or a proxy blocks watches."""
+# etcd refuses objects beyond 1.5 MiB; a longer line is no watch event.
 _MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 
 log: Final = structlog.stdlib.get_logger()
@@ -32,22 +32,22 @@ log: Final = structlog.stdlib.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
-    """How long a watch may last, and when it is given up."""
+    """How long a watch may last, and when it counts as stalled."""
 
     lasting: timedelta = timedelta(minutes=4)
-    """The server ends the watch after this; then it is opened again where it ended."""
+    """The server ends the watch after this time; a new one continues from the last resourceVersion."""
     grace: timedelta = timedelta(seconds=15)
-    """A watch that the server has not ended by then is stalled: no packets come, and nobody says so."""
+    """A watch that has not ended this long after `lasting` is stalled: the connection is dead without an error."""
     relist_every: timedelta = timedelta(minutes=30)
-    """Even a watch that looks well is doubted now and then: etcd may have been restored to an earlier time."""
+    """Even a watch that seems to work is replaced by a listing from time to time: etcd may have been restored."""
     refused: timedelta = timedelta(minutes=1)
-    """For so long a namespace is hoped for that may not be listed: an API server that has just begun refuses what it allows later."""
+    """How long to wait for a namespace that may not be listed: an API server that is starting refuses at first."""
     backoff: Backoff = field(default_factory=lambda: Backoff(cap=timedelta(seconds=30)))
 
 
 @dataclass(slots=True)
 class WatchCounts:
-    """What happened so far, for metrics and tests."""
+    """Counts of lists, watches and their failures, for metrics and tests."""
 
     lists: int = 0
     watches: int = 0
@@ -58,7 +58,7 @@ class WatchCounts:
 
 
 class Reflector:
-    """Feeds one ObjectStore from one list and watch; `run` it as a task of the process."""
+    """Fills one ObjectStore by list and watch; `run` it as a task of the process."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Reflector:
 
     @property
     def kind(self) -> Kind:
-        """What is listed and watched."""
+        """Return the kind that is listed and watched."""
         return self._store.kind
 
     async def run(self) -> None:
-        """Lists and watches until cancelled; every failure is retried with a growing pause."""
+        """List and watch until cancelled; every failure is retried with backoff."""
         while True:
             try:
                 if self._must_list():
@@ -112,7 +112,7 @@ class Reflector:
                 await self._pause(exc)
 
     def _note_refusal(self, error: TidegateError) -> None:
-        """A namespace that is gone, or whose rights somebody took away, does not keep all others waiting for ever."""
+        """Give up a namespace that has been refused for too long, so that the others need not wait for it."""
         if not isinstance(error, PermanentError):
             return
         now = self._monotonic()
@@ -129,7 +129,7 @@ class Reflector:
         pages = self._client.pages(
             self._store.kind, namespace=self._namespace, selector=self._selector, fields=self._fields
         )
-        async for bodies, version in pages:  # noqa: B007  that of the last page counts, once all have come
+        async for bodies, version in pages:  # noqa: B007  the last page's version counts
             present |= self._store.put(bodies)
         self._resource_version = version
         self._listed_at = self._monotonic()
@@ -141,11 +141,11 @@ class Reflector:
         log.debug("listed", kind=str(self._store.kind), objects=len(present), version=self._resource_version)
 
     async def _watch(self) -> None:
-        """One watch, from where we are until the server ends it. Raises when it is of no more use."""
+        """Watch from the last resourceVersion until the server ends it. Raises if the watch must be replaced."""
         self.counts.watches += 1
-        opened_at, told = self._monotonic(), False
+        started_at, has_events = self._monotonic(), False
         lasting = self._settings.lasting
-        opened = self._client.watch(
+        watch = self._client.watch(
             self._store.kind,
             resource_version=self._resource_version,
             namespace=self._namespace,
@@ -154,20 +154,20 @@ class Reflector:
             lasting=lasting,
         )
         try:
-            async with asyncio.timeout((lasting + self._settings.grace).total_seconds()), opened as stream:
+            async with asyncio.timeout((lasting + self._settings.grace).total_seconds()), watch as stream:
                 async for line in _lines(stream):
-                    told = self._take(line) or told
+                    has_events = self._take(line) or has_events
         except TimeoutError as exc:
             self.counts.stalls += 1
-            message = f"the watch of {self._store.kind} was silent beyond its end: opening another"
+            message = f"the watch of {self._store.kind} stalled: it did not end in time; opening another"
             raise ApiUnavailableError(message) from exc
-        if not told and self._monotonic() - opened_at < _SHORT_S:
-            message = f"the watch of {self._store.kind} was ended as soon as it was opened"
+        if not has_events and self._monotonic() - started_at < _MIN_WATCH_S:
+            message = f"the watch of {self._store.kind} ended as soon as it was opened"
             raise ApiUnavailableError(message)
         self._failures = 0
 
     def _take(self, line: bytes) -> bool:
-        """Takes what a line says; returns whether that was about an object."""
+        """Process one line of the watch; return whether it was about an object."""
         kind, body = self._parsed(line)
         if kind == "ERROR":
             raise _watch_error(body)
@@ -175,13 +175,13 @@ class Reflector:
             self.counts.events += 1
             self._store.observe(kind, body)
         self._resource_version = body["metadata"]["resourceVersion"]
-        told = kind != "BOOKMARK"
-        if told:
+        is_event = kind != "BOOKMARK"
+        if is_event:
             self._failures = 0
-        return told
+        return is_event
 
     def _parsed(self, line: bytes) -> tuple[str, dict[str, Any]]:
-        """The event's type and object. Raises ApiUnavailableError for what is no event: then watch anew."""
+        """Return the event's type and object. Raises ApiUnavailableError for a line that is no event."""
         try:
             event: dict[str, Any] = json.loads(line)
             kind, body = event["type"], event["object"]
@@ -195,7 +195,7 @@ class Reflector:
         return kind, body
 
     async def _start_over(self, error: ExpiredError) -> None:
-        """The listing is too old to watch on from. The cure is another, at once unless it is a second old."""
+        """List again after an expired resourceVersion: at once, unless the last listing is less than a second old."""
         self.counts.expired += 1
         self._resource_version = ""
         if self._monotonic() - self._listed_at < 1.0:
@@ -211,10 +211,11 @@ class Reflector:
 def reflectors(
     client: KubeClient, store: ObjectStore, namespaces: Collection[str] = (), *, selector: str = ""
 ) -> tuple[Reflector, ...]:
-    """One for all objects of a store's kind, or one for each of the namespaces, which together fill it."""
+    """Return one reflector for all objects of a store's kind, or one for each of the namespaces."""
     store.expect(namespaces)
     return tuple(
-        Reflector(client, store, namespace=each, selector=selector) for each in sorted(namespaces) or ("",)
+        Reflector(client, store, namespace=namespace, selector=selector)
+        for namespace in sorted(namespaces) or ("",)
     )
 
 
@@ -224,17 +225,17 @@ def _watch_error(status: dict[str, Any]) -> TidegateError:
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    """Whole lines of any length; one that the connection cut off is not a line."""
+    """Yield complete lines of any length; one that the connection cut off is dropped."""
     parts: list[bytes] = []
     size = 0
     async for chunk in stream.iter_any():
-        first, *others = chunk.split(b"\n")
+        first, *rest = chunk.split(b"\n")
         parts.append(first)
         size += len(first)
-        for other in others:
+        for start in rest:
             if line := b"".join(parts):
                 yield line
-            parts, size = [other], len(other)
+            parts, size = [start], len(start)
         if size > _MAX_LINE_BYTES:
             message = f"a watch event is longer than {_MAX_LINE_BYTES} bytes"
             raise ApiUnavailableError(message)

@@ -1,4 +1,4 @@
-"""What became of each write to the API server, for whoever counts them."""
+"""Results of writes to the API server, for metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.errors import ConflictError, RetryableError, TidegateError
 
 
 class Verb(StrEnum):
-    """How something is written."""
+    """The kind of write."""
 
     APPLY = "apply"
     MERGE = "merge"
@@ -21,7 +21,7 @@ class Verb(StrEnum):
 
 
 class Result(StrEnum):
-    """What the API server made of it."""
+    """The outcome of a write."""
 
     OK = "ok"
     GONE = "gone"
@@ -32,7 +32,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write that has ended. `resource` is the plural, and `<plural>/<subresource>` where one was written."""
+    """One write that has ended. `resource` is the plural, or `<plural>/<subresource>`."""
 
     verb: Verb
     resource: str
@@ -44,11 +44,11 @@ Observer: TypeAlias = Callable[[Write], None]
 
 
 def result_of(error: TidegateError) -> Result:
-    """What an error of a write says of it."""
+    """Return the result that an error of a write stands for."""
     if isinstance(error, ConflictError):
         return Result.CONFLICT
     return Result.UNAVAILABLE if isinstance(error, RetryableError) else Result.REFUSED
 
 
 def nobody(_: Write) -> None:
-    """Counts nothing."""
+    """Ignore the write: the default observer."""
