@@ -1,4 +1,4 @@
-"""Watches that fill caches: what every process starts, and what its probes say about them."""
+"""Starts the watches that fill caches, and reports to the probes whether they have synced."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,10 @@ def start_watches(
     namespaces: Collection[str] = (),
     selector: str = "",
 ) -> tuple[Reflector, ...]:
-    """One list and watch for each store, as tasks of the process; of these namespaces, each by itself, where they are named and the kind has some."""
+    """Start one list and watch for each store, as tasks of the process.
+
+    With `namespaces`, stores of namespaced kinds get one for each namespace.
+    """
     started = tuple(
         reflector
         for store in stores
@@ -39,23 +42,24 @@ def start_watches(
 
 
 def stores_within(stores: Iterable[ObjectStore], namespaces: Collection[str]) -> tuple[ObjectStore, ...]:
-    """The stores that are to be filled by who serves these namespaces, all where none is named.
+    """Return the stores to fill when serving `namespaces`; all if none is given.
 
-    Who serves some has no right to kinds without one: their stores stay empty, and count as listed.
+    A process that serves some namespaces has no right to cluster-scoped kinds: their stores stay empty and count as
+    synced.
     """
-    known = tuple(stores)
+    all_stores = tuple(stores)
     if not namespaces:
-        return known
-    for store in known:
+        return all_stores
+    for store in all_stores:
         if not store.kind.namespaced:
             store.replace(())
-    return tuple(store for store in known if store.kind.namespaced)
+    return tuple(store for store in all_stores if store.kind.namespaced)
 
 
 def start_secret_watches(
     tasks: asyncio.TaskGroup, client: KubeClient, stores: Mapping[str, ObjectStore]
 ) -> tuple[Reflector, ...]:
-    """One list and watch for each namespace, of the Secrets that say they are for the gateways."""
+    """Start one list and watch per namespace, of the Secrets that are labelled for the gateways."""
     selector = f"{AUTH_LABEL}={AUTH_LABEL_VALUE}"
     started = tuple(
         Reflector(client, store, namespace=namespace, selector=selector)
@@ -69,7 +73,7 @@ def start_secret_watches(
 def start_named_secret_watches(
     tasks: asyncio.TaskGroup, client: KubeClient, namespace: str, stores: Mapping[str, ObjectStore]
 ) -> tuple[Reflector, ...]:
-    """One list and watch for each Secret, by name: whoever may read those of these names alone may ask for nothing else."""
+    """Start one list and watch per Secret, by name: a role that names Secrets allows nothing else."""
     started = tuple(
         Reflector(client, store, namespace=namespace, fields=f"metadata.name={name}")
         for name, store in stores.items()
@@ -80,19 +84,19 @@ def start_named_secret_watches(
 
 
 async def settled(started: Iterable[Reflector]) -> None:
-    """Returns when each has listed once or was told that it may not: to wait for longer would keep everybody else waiting."""
+    """Wait until each reflector has listed once or was refused: a missing right must not block the process."""
     for reflector in started:
         await reflector.settled.wait()
 
 
 async def synced(stores: Iterable[ObjectStore]) -> None:
-    """Returns when every store has had its first listing."""
+    """Wait until every store has had its first listing."""
     for store in stores:
         await store.synced.wait()
 
 
 def report_sync(probes: Probes, stores: Iterable[ObjectStore]) -> None:
-    """Not ready before every cache is full: half a picture of the cluster is a wrong one."""
+    """Report not ready before every cache has synced: a partial view of the cluster is a wrong one."""
     for store in stores:
         probes.add_readiness(f"cache-{store.kind}", _listed(store))
 
@@ -104,10 +108,10 @@ def _listed(store: ObjectStore) -> Check:
 async def observe_all(
     client: KubeClient, store: ObjectStore, namespaces: Sequence[str]
 ) -> tuple[set[ObjectKey], str, tuple[str, ...]]:
-    """Observes all objects of a kind; returns their keys, the version that none of them is older than, and which of `namespaces`
-    they are of: those that may be listed.
+    """Observe all objects of a kind.
 
-    No namespaces are all there are. Raises TidegateError where nothing can be listed.
+    Returns their keys, the resourceVersion that none of them is older than, and which of `namespaces` could be listed.
+    Without namespaces, list the whole cluster. Raises TidegateError if nothing could be listed.
     """
     present: set[ObjectKey] = set()
     versions: dict[str, str] = {}
@@ -115,11 +119,11 @@ async def observe_all(
     for namespace in namespaces or ("",):
         try:
             version = ""
-            async for bodies, version in client.pages(store.kind, namespace=namespace):  # noqa: B007  all have the same
+            async for bodies, version in client.pages(store.kind, namespace=namespace):  # noqa: B007  all are equal
                 for body in bodies:
                     present.add(key_of(body))
                     store.observe("MODIFIED", body)
-            versions[namespace] = version  # only now: one that is refused after a page was not listed
+            versions[namespace] = version  # only now: a namespace that is refused after a page was not listed
         except PermanentError as error:
             if namespaces:
                 log.warning(

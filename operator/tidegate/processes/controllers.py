@@ -55,7 +55,7 @@ from tidegate_controllers.watch import watch
 from tidegate_controllers.workloads import Workloads
 
 _RELIST_S: Final = 600
-"""kopf tells nobody of objects that went while it was not looking; a listing every so often does."""
+"""kopf misses objects that were deleted while it did not watch; a regular listing finds them."""
 _RETRY_S: Final = 2
 _REFUSED_S: Final = 30
 
@@ -63,7 +63,7 @@ log = structlog.get_logger(__name__)
 
 
 async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
-    """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
+    """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
     registry, probes, clock = CollectorRegistry(), Probes(), SystemClock()
     process = ProcessMetrics(registry, "controllers")
     client_settings = ClientSettings(field_manager="tidegate-controllers", user_agent="tidegate-controllers")
@@ -77,7 +77,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         client = await stack.enter_async_context(
             await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.count_write)
         )
-        # From the first answer on: who waits for a certificate below is not ready either.
+        # Before the probes are served: a process that waits for its certificate below is not ready either.
         report_sync(probes, stores)
         server = ProbeServer(probes, registry, questions.routes())
         await stack.enter_async_context(server.serve(host=settings.listen_address, port=settings.probe_port))
@@ -174,28 +174,28 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
 
 
 async def _relist(client: KubeClient, stores: Sequence[ObjectStore], namespaces: Sequence[str]) -> None:
-    """Fills the caches that kopf feeds, now and every ten minutes; sooner while something may not be listed."""
+    """List the caches that kopf feeds, now and every ten minutes; sooner while a listing fails or is refused."""
     while True:
-        whole = True
+        complete = True
         for store in stores:
             try:
                 present, version, listed = await observe_all(client, store, namespaces)
                 store.resync(present, version, within=listed or None)
-                whole = whole and listed == tuple(namespaces)
+                complete = complete and listed == tuple(namespaces)
             except TidegateError as error:
                 log.warning("listing_failed", kind=str(store.kind), error=str(error))
         synced_all = all(store.synced.is_set() for store in stores)
-        await asyncio.sleep(_RELIST_S if synced_all and whole else _REFUSED_S if synced_all else _RETRY_S)
+        await asyncio.sleep(_RELIST_S if synced_all and complete else _REFUSED_S if synced_all else _RETRY_S)
 
 
 def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:
-    """Where the xDS servers report what their proxies run; one that is not ready serves no proxy."""
+    """Return the report endpoints of the xDS servers; one that is not ready serves no proxy."""
     views = (pod_view(body) for body in pods)
     return tuple(sorted(f"{view.address}:{port}" for view in views if view.ready and view.reachable))
 
 
 def _gateways(pods: ObjectStore, port: int) -> tuple[Gateway, ...]:
-    """The gateways that take traffic, and where each shows what it counted."""
+    """Return the gateways that are ready, with the addresses of their metrics."""
     views = (pod_view(body) for body in pods)
     return tuple(
         Gateway(view.key.name, f"{view.address}:{port}") for view in views if view.ready and view.reachable
@@ -209,5 +209,5 @@ def _add_probes(probes: Probes, terms: Terms, election: Election) -> None:
 
 
 def _stuck(queue: WorkQueue, election: Election) -> Check:
-    """A follower's queues fill and nobody empties them: that is as it should be."""
+    """Return a liveness check for a queue; a follower's queue may fill, since only the leader empties it."""
     return lambda: queue.check_liveness() if election.is_leading else None

@@ -1,4 +1,7 @@
-"""`tidegate dashboard`: the dashboard on one's own machine, with the rights of one's own kubeconfig; nothing need be installed for it."""
+"""`tidegate dashboard`: the dashboard on the user's machine, with the rights of their kubeconfig.
+
+It needs no installation of the dashboard in the cluster.
+"""
 
 from __future__ import annotations
 
@@ -36,31 +39,31 @@ from tidegate.web.parts import Installation, make_parts
 
 _WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _LOOPBACK = "127.0.0.1"
-_SOON_S = 2.0
-"""What takes longer is told."""
+_QUIET_S = 2.0
+"""A start that takes longer prints a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardOptions:
-    """Which cluster, in whose name, and where the dashboard is to be."""
+    """The cluster, the identity, and the port of the dashboard."""
 
     kubeconfig: Path | None
     context: str | None = None
     acting_for: str = ""
     namespace: str | None = None
-    """Whose objects are shown; None: all, or where those may not be listed those of the context's namespace."""
+    """Namespace to show; None: all, or the context's namespace if the user may not list all."""
     system: str | None = None
-    """Of the installation; None: the only one."""
+    """Namespace of the installation; None: the only one."""
     port: int = 0
     browser: bool = True
     prometheus: str = ""
     controllers: str = ""
-    """host:port of the controllers' probes where they are no pods."""
+    """host:port of the controllers' probes if they do not run as pods."""
 
 
 async def run_dashboard(options: DashboardOptions) -> None:
-    """Runs until Ctrl-C. Raises TidegateError when the cluster does not answer, or the port is taken."""
-    # What a terminal shows is where the dashboard is; a watch that is refused shows as an empty list, with its reason.
+    """Run until Ctrl-C. Raises TidegateError if the cluster does not answer, or the port is taken."""
+    # The terminal shows only the address. A refused watch is visible as an empty list, with its reason.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     settings = ClientSettings("tidegate-web", user_agent="tidegate-web", acting_for=options.acting_for)
     async with await KubeClient.connect(
@@ -84,11 +87,11 @@ async def run_dashboard(options: DashboardOptions) -> None:
         filled = asyncio.Event()
         with _listening(options.port) as listener:
             entrance = f"http://{_LOOPBACK}:{listener.getsockname()[1]}/enter?ticket={ticket}"
-            said = (
+            welcome = (
                 f"the dashboard{_of(shown)}, with the rights of {identity.user}; Ctrl-C ends it:\n{entrance}"
             )
             await until(
-                _served(app, listener, entrance, said, filled, options),
+                _served(app, listener, entrance, welcome, filled, options),
                 keep(
                     parts, client, parts.fleet.stores(), namespaces=(shown,) if shown else (), filled=filled
                 ),
@@ -96,7 +99,7 @@ async def run_dashboard(options: DashboardOptions) -> None:
 
 
 async def _shown(client: KubeClient, identity: Identity, options: DashboardOptions) -> str:
-    """The namespace whose objects are shown; empty for all."""
+    """Return the namespace to show; empty for all."""
     if options.namespace is not None:
         return options.namespace
     rights = Rights(lambda _: client, time.monotonic)
@@ -118,20 +121,20 @@ async def _served(
     app: FastAPI,
     listener: socket.socket,
     entrance: str,
-    said: str,
+    welcome: str,
     filled: asyncio.Event,
     options: DashboardOptions,
 ) -> None:
-    """Answers once all has been read: half a picture of the cluster is a wrong one."""
+    """Serve once all caches have synced: a partial view of the cluster is a wrong one."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(filled.wait(), _SOON_S)
+        await asyncio.wait_for(filled.wait(), _QUIET_S)
     if not filled.is_set():
         typer.echo("reading the cluster's objects …", err=True)
         await filled.wait()
-    typer.echo(said)
+    typer.echo(welcome)
     if options.browser and sys.stdout.isatty():
         loop = asyncio.get_running_loop()
-        # In a thread: a browser of the console waits for the page, and the page for the loop.
+        # In a thread: a text browser blocks until it has the page, which this loop serves.
         loop.call_later(0.5, lambda: loop.run_in_executor(None, webbrowser.open, entrance))
     await served(app, listener)
 
@@ -145,12 +148,12 @@ def _listening(port: int) -> socket.socket:
 
 
 async def _identity(client: KubeClient) -> Identity:
-    """Who one is by one's kubeconfig, as the API server sees it."""
+    """Return the user of the kubeconfig, as the API server sees it."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
     try:
         answer = await client.review(_WHO_AM_I, body)
     except TidegateError as error:
-        message = f"the cluster does not say who you are: {error}"
+        message = f"the API server did not identify you: {error}"
         raise PermanentError(message) from error
     user: dict[str, Any] = (answer.get("status") or {}).get("userInfo") or {}
     return Identity(user.get("username", ""), tuple(user.get("groups") or ()))

@@ -1,4 +1,4 @@
-"""The caches that routing is made from, and what has changed in them since the routing was last told."""
+"""Caches the inputs of routing, and feeds those that have changed to the routing."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from tidegate.routing.pipelines import pipeline_owner
 
 @dataclass(frozen=True, slots=True)
 class _PodGroup:
-    """The pods of one backend, by the label that they have."""
+    """The pods of one backend, by their label."""
 
     kind: BackendKind
     namespace: str
@@ -42,10 +42,10 @@ class _PodGroup:
 
 
 class FleetFeed:
-    """Remembers the keys that change, and hands their objects to a LiveRouting when it is asked to."""
+    """Collects the keys of changed inputs, and passes the objects to a LiveRouting on request."""
 
     def __init__(self, *, secrets_of: Collection[str] = ()) -> None:
-        """`secrets_of` are the namespaces whose Secrets are to be fed, those that carry tidegate.io/auth."""
+        """Cache the Secrets with the label tidegate.io/auth in the namespaces `secrets_of`."""
         self.faults = Faults()
         self.secrets = {
             namespace: ObjectStore(kinds.SECRET, transform=entries_alone) for namespace in sorted(secrets_of)
@@ -73,47 +73,47 @@ class FleetFeed:
 
     @property
     def objects(self) -> tuple[ObjectStore, ...]:
-        """The caches of our own kinds."""
+        """Return the caches of our own kinds."""
         return self._inferences.store, self._features.store, self._accesses.store
 
     @property
     def stores(self) -> tuple[ObjectStore, ...]:
-        """Every cache without which there is no routing; Secrets may stay out of reach."""
+        """Return every cache that routing needs; Secrets are not among them, since they may be unreadable."""
         return *self.objects, self.pods
 
     @property
     def key_addresses(self) -> Mapping[str, Sequence[str]]:
-        """The issuers' addresses that accesses name, by namespace, those of the oldest accesses first."""
+        """Return the addresses of issuers' keys that accesses name, by namespace, those of the oldest accesses first."""
         return self._key_addresses.named
 
     def not_understood(self) -> Iterator[tuple[str, Reading, int]]:
-        """Of each kind, how many objects are read in which way other than in whole, none among them."""
+        """Yield for each kind and reading how many objects are read in that way, zero included."""
         for parsed in (self._inferences, self._features, self._accesses):
             counts = parsed.readings()
             for reading in Reading:
                 yield parsed.kind.KIND, reading, counts.get(reading, 0)
 
     def put_keys(self, address: str, fetched: Fetched | None) -> None:
-        """The newest that came of asking an issuer's address; None when it is not asked any more."""
+        """Take the newest result of fetching an issuer's address; None if it is not fetched any more."""
         self._fetched[address] = fetched
         self._tell()
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` whenever there is something to feed."""
+        """Call `changed` whenever there is something to feed."""
         self._listeners.append(changed)
 
     def feed(self, routing: LiveRouting, awaited: Collection[str] = ()) -> None:
-        """Tells `routing` of everything that changed since the last time.
+        """Pass everything that has changed since the last call to `routing`.
 
-        What is guarded stays as it was while its new keys are to come from one of the addresses in `awaited`.
+        An access whose new keys are still awaited, from one of the addresses in `awaited`, stays as it was.
         """
-        held: set[ObjectKey] = set()
+        waiting: set[ObjectKey] = set()
         for key in sorted(self._changed_accesses):
             with self.faults.about(f"ModelAccess {key}"):
                 newest = self._accesses.get(key)
                 access = newest if takes_traffic(newest) else None
                 if access is not None and self._key_addresses.waits(key, access, awaited):
-                    held.add(key)
+                    waiting.add(key)
                     continue
                 routing.put_access(key, access)
                 self._key_addresses.routed(key, access)
@@ -133,7 +133,7 @@ class FleetFeed:
             routing.put_keys(address, fetched)
         self._fetched.clear()
         self._changed_secrets.clear()
-        self._changed_accesses = held
+        self._changed_accesses = waiting
         self._changed_groups.clear()
 
     def _backend(self, key: BackendKey, group: _PodGroup) -> Backend | None:
@@ -142,7 +142,7 @@ class FleetFeed:
             access = self._accesses.get(owner)
             if access is not None and takes_traffic(access):
                 backend = pipeline_backend(access, route, self._pods(group))
-                # Pods whose route is gone still call their models.
+                # Pods whose route was removed still call their models.
                 return backend if backend.calls or key in pipeline_backends(access) else None
         elif key.kind is BackendKind.INFERENCE:
             inference = self._inferences.get(key.object_key)

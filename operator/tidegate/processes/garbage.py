@@ -1,4 +1,4 @@
-"""The garbage collector, where a process makes many objects that are there to stay."""
+"""Pauses the garbage collector while a process creates many long-lived objects."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """No collection in this block: the more objects are made and kept, the more often all of them would be looked through.
+    """Disable the garbage collector in this block, which should take a second at most.
 
-    For work of a second at most; what it leaves over is collected after it.
+    Each collection would scan all the objects that the block creates and keeps. Garbage is collected afterwards.
     """
     enabled = gc.isenabled()
     gc.disable()

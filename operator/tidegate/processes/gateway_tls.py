@@ -1,4 +1,4 @@
-"""The Secrets of the gateways' TLS port: watched by name, and what is wrong with one said where those look who run Tidegate."""
+"""Watches the Secrets of the gateways' TLS port, and reports unusable ones in the log and in metrics."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ _log = structlog.stdlib.get_logger(__name__)
 
 
 class GatewayTls:
-    """What there is of each Secret, by its caches in `stores`; nothing of all this without `settings`."""
+    """The Secrets that the TLS settings name, with a cache each; without `settings`, none."""
 
     def __init__(self, settings: TlsSettings | None, namespace: str, metrics: XdsMetrics) -> None:
         names = set[str]() if settings is None else {*settings.secrets, settings.client_authority} - {""}
@@ -25,40 +25,40 @@ class GatewayTls:
         self._namespace = namespace
         self._secrets = GatewaySecrets(settings)
         self._metrics = metrics
-        self._held: tuple[HeldSecret, ...] = ()
+        self._latest: tuple[HeldSecret, ...] = ()
 
     @property
     def held(self) -> Sequence[HeldSecret]:
-        """Every Secret as of the last look."""
-        return self._held
+        """Return every Secret as of the last `look`."""
+        return self._latest
 
     def subscribe(self, changed: Callable[[], None]) -> None:
-        """Calls `changed` whenever there is something to look at."""
+        """Call `changed` whenever a Secret changes."""
         for store in self.stores.values():
             store.subscribe(lambda _: changed())
 
     def look(self, now: datetime) -> Sequence[HeldSecret]:
-        """Every Secret as it stands, and what became of it into the log and the metrics."""
-        found = {
+        """Check every Secret, and report changes in the log and in metrics."""
+        entries = {
             name: data
             for name, store in self.stores.items()
             if (data := secret_data(store.get(ObjectKey(self._namespace, name)))) is not None
         }
-        before = {(one.name, one.role): one for one in self._held}
-        self._held = self._secrets.look(found, now)
-        for one in self._held:
-            if one != before.get((one.name, one.role)):
-                _say(one)
-            self._metrics.show_gateway_secret(one)
-        return self._held
+        before = {(secret.name, secret.role): secret for secret in self._latest}
+        self._latest = self._secrets.look(entries, now)
+        for secret in self._latest:
+            if secret != before.get((secret.name, secret.role)):
+                _say(secret)
+            self._metrics.show_gateway_secret(secret)
+        return self._latest
 
 
-def _say(one: HeldSecret) -> None:
-    expires = None if one.expires is None else one.expires.isoformat()
-    about = {"secret": one.name, "role": one.role.value, "expires": expires}
-    if one.problem is None:
-        _log.info("gateway_secret_taken", **about)
+def _say(secret: HeldSecret) -> None:
+    expires = None if secret.expires is None else secret.expires.isoformat()
+    fields = {"secret": secret.name, "role": secret.role.value, "expires": expires}
+    if secret.problem is None:
+        _log.info("gateway_secret_taken", **fields)
     else:
         _log.warning(
-            "gateway_secret_unusable", problem=one.problem, last_good=one.content is not None, **about
+            "gateway_secret_unusable", problem=secret.problem, last_good=secret.content is not None, **fields
         )

@@ -1,4 +1,4 @@
-"""Who a process is: unique for each start, since a restarted process is another candidate for the lease."""
+"""The identity of a process as a candidate for the lease, unique for each start."""
 
 import uuid
 
@@ -6,5 +6,5 @@ from tidegate.settings import PodIdentity
 
 
 def process_identity(pod: PodIdentity) -> str:
-    """The pod's name and a suffix of this start alone."""
+    """Return the pod's name with a random suffix: a restarted process is another candidate."""
     return f"{pod.name}_{uuid.uuid4().hex[:8]}"

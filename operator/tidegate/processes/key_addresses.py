@@ -1,4 +1,4 @@
-"""The issuers' addresses that accesses take keys from: those they name, and those the routing still goes by."""
+"""Tracks the addresses that accesses name for their issuers' keys, and those that routing uses."""
 
 from __future__ import annotations
 
@@ -11,44 +11,48 @@ from tidegate.routing.hosts import by_age
 
 
 class KeyAddresses:
-    """Follows the accesses, so that one whose address changes can go on with its old keys until there are new ones."""
+    """Addresses of issuers' keys by access.
+
+    An access whose address changes keeps its old keys until the new ones are fetched.
+    """
 
     def __init__(self) -> None:
-        self._naming: dict[ObjectKey, ModelAccess] = {}
+        self._accesses: dict[ObjectKey, ModelAccess] = {}
         self._routed: dict[ObjectKey, str | None] = {}
-        self._named: Mapping[str, Sequence[str]] | None = None
+        self._addresses: Mapping[str, Sequence[str]] | None = None
 
     @property
     def named(self) -> Mapping[str, Sequence[str]]:
-        """The addresses that accesses name, by namespace, those of the oldest accesses first."""
-        if self._named is None:
-            named: defaultdict[str, list[str]] = defaultdict(list)
-            for access in by_age(self._naming.values()):
+        """Return the addresses that accesses name, by namespace, those of the oldest accesses first."""
+        if self._addresses is None:
+            addresses: defaultdict[str, list[str]] = defaultdict(list)
+            for access in by_age(self._accesses.values()):
                 address = _address(access)
-                if address is not None and address not in named[access.key.namespace]:
-                    named[access.key.namespace].append(address)
-            self._named = named
-        return self._named
+                if address is not None and address not in addresses[access.key.namespace]:
+                    addresses[access.key.namespace].append(address)
+            self._addresses = addresses
+        return self._addresses
 
     def put(self, key: ObjectKey, access: ModelAccess | None) -> None:
-        """The newest of the access under `key`; None when there is none."""
-        before = self._naming.pop(key, None)
+        """Take the access under `key`; None if it was deleted."""
+        before = self._accesses.pop(key, None)
         if access is not None and _address(access) is not None:
-            self._naming[key] = access
-        if _place(before) != _place(self._naming.get(key)):
-            self._named = None
+            self._accesses[key] = access
+        if _place(before) != _place(self._accesses.get(key)):
+            self._addresses = None
 
     def routed(self, key: ObjectKey, access: ModelAccess | None) -> None:
-        """The routing goes by this access from now on; None: by none under `key`."""
+        """Record that routing uses this access from now on; None: no access under `key`."""
         if access is None or access.spec.auth is None:
             self._routed.pop(key, None)
         else:
             self._routed[key] = _address(access)
 
     def waits(self, key: ObjectKey, access: ModelAccess, awaited: Collection[str]) -> bool:
-        """Whether the routing should go on with what it has under `key` for now, since this access would be closed.
+        """Return whether routing should keep the old access under `key`, since the new one's keys are still awaited.
 
-        Not if what it has lets everybody in: an access that is to be guarded is guarded at once.
+        Without keys the new access would refuse everybody. If the old one is open to everybody, do not wait: an access that
+        becomes guarded is guarded at once.
         """
         address = _address(access)
         return address in awaited and key in self._routed and self._routed[key] != address

@@ -1,4 +1,4 @@
-"""By what agents know the controllers, whoever makes it: the files are kept up to date, taken up, and agents told."""
+"""Keeps the controllers' client certificate current, and notifies agents when the trusted CA changes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate.runtime.clock import Clock
 from tidegate.settings import Settings
 from tidegate.triton.client_identity import ClientIdentity
 
-_LOOK_EVERY: Final = timedelta(seconds=10)
+_CHECK_INTERVAL: Final = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBy:
-    """The identity, and the Secrets that are kept beside it where they are the release's own."""
+    """The client identity, and the Secrets of our own certificates if the release issues them."""
 
     identity: ClientIdentity
     own: OwnCertificates | None
@@ -27,21 +27,21 @@ class KnownBy:
 
     @classmethod
     async def begin(cls, client: KubeClient, settings: Settings, namespace: str, clock: Clock) -> Self:
-        """Once there is a certificate. Raises PermanentError when a Secret is missing, OSError when a file is."""
+        """Wait until there is a certificate. Raises PermanentError if a Secret is missing, OSError if a file is."""
         spread = timedelta(seconds=settings.certificate_spread_s)
-        own = None
+        own_certificates = None
         if settings.own_certificates:
             issuer = CertificateIssuer(settings.release, namespace)
             parts = frozenset(settings.own_certificates)
-            own = OwnCertificates(client, issuer, parts, clock, spread, settings.tls_directory)
-            await own.fill()
-        return cls(ClientIdentity(settings.tls_directory, clock.now, spread), own, clock)
+            own_certificates = OwnCertificates(client, issuer, parts, clock, spread, settings.tls_directory)
+            await own_certificates.fill()
+        return cls(ClientIdentity(settings.tls_directory, clock.now, spread), own_certificates, clock)
 
     async def keep(self, changed: Callable[[], None]) -> None:
-        """Takes up what is new until cancelled; `changed` is called when agents are to trust others than before."""
-        every = min(_LOOK_EVERY, self.identity.spread / 8) or _LOOK_EVERY
+        """Reload certificates until cancelled; call `changed` when agents must trust other authorities than before."""
+        interval = min(_CHECK_INTERVAL, self.identity.spread / 8) or _CHECK_INTERVAL
         while True:
-            await self.clock.sleep(every.total_seconds())
+            await self.clock.sleep(interval.total_seconds())
             if self.own is not None:
                 await self.own.keep()
             if self.identity.reload_files():

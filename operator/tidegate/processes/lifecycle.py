@@ -1,4 +1,4 @@
-"""How a process ends: work goes on until something says stop, then it is cancelled and waited for."""
+"""Ends a process: work goes on until it is told to stop, and is then cancelled and awaited."""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ from typing import Any
 
 
 async def until(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, None]) -> None:
-    """Runs `work` until `stop` returns. Whichever fails first ends both and raises."""
+    """Run `work` until `stop` returns. The first of them to fail ends both and raises."""
     stopping, working = asyncio.ensure_future(stop), asyncio.ensure_future(work)
     try:
         await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
@@ -21,7 +21,7 @@ async def until(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, None]
 
 
 async def terminated() -> None:
-    """Returns at SIGTERM or SIGINT."""
+    """Wait for SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Keeps the Secrets with the certificates that the release makes for itself: filled at first, and renewed long before they end."""
+"""Keeps the Secrets of the release's own certificates: fills them, and renews them long before they expire."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tidegate.runtime.certificate_issuer import CertificateIssuer
 from tidegate.runtime.clock import Clock
 
 RENEW_ANNOTATION: Final = "tidegate.io/renew"
-"""On one of the Secrets: whoever sets it wants new certificates now; it is taken away when they are made."""
+"""On one of the Secrets: requests new certificates now; it is removed once they are issued."""
 _RETRY_S: Final = 1
-_BEFORE: Final[Mapping[Part, str]] = {
+_OLD_SUFFIXES: Final[Mapping[Part, str]] = {
     Part.CONTROLLERS: "controllers-tls",
     Part.XDS: "xds-tls",
     Part.GATEWAY: "gateway-xds-tls",
 }
-"""How the Secrets ended that Helm made up to 0.1; what they hold is gone on with."""
+"""Name suffixes of the Secrets that Helm created up to 0.1; their certificates are adopted."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,8 +47,8 @@ log = structlog.get_logger(__name__)
 class OwnCertificates:
     """The Secrets <release>-<part>-certificate of these parts.
 
-    Every replica of the controllers keeps them, leading or not, since each write names the resourceVersion that it read.
-    `folder` is where this process has its own as files.
+    Every replica of the controllers keeps them, leading or not, since each write names the resourceVersion that it
+    read. `folder` is where this process stores its own certificate as files.
     """
 
     client: KubeClient
@@ -59,9 +59,9 @@ class OwnCertificates:
     folder: Path
 
     async def fill(self) -> None:
-        """Returns once there is a certificate of our own and it is in its folder; those of others are filled by the way.
+        """Wait until the controllers' certificate exists and its files are written; fill the other Secrets on the way.
 
-        Raises PermanentError when our own Secret is not there or may not be read.
+        Raises PermanentError if the controllers' Secret does not exist or may not be read.
         """
         await self.keep()
         while Part.CONTROLLERS in self.parts:
@@ -75,7 +75,7 @@ class OwnCertificates:
             await self.clock.sleep(_RETRY_S)
 
     async def keep(self) -> None:
-        """Takes the next step of each family, where one is due; what keeps it from one is logged, and met again at the next look."""
+        """Take the next step of each family that is due; a failure is logged, and retried at the next call."""
         for family in FAMILIES:
             if parts := [part for part in family if part in self.parts]:
                 try:
@@ -84,49 +84,51 @@ class OwnCertificates:
                     log.warning("certificates_not_kept", parts=sorted(parts), error=str(error))
 
     async def _family(self, parts: Collection[Part]) -> bool:
-        """The next step of one family; whether it is filled.
+        """Take the next step of one family; return whether it is filled.
 
-        Raises ConflictError when another replica was faster: the next look sees what it did.
+        Raises ConflictError if another replica was first; the next call sees what that one wrote.
         """
         bodies = {part: await self._secret(part) for part in parts}
-        held = {part: _held(body) for part, body in bodies.items()}
+        contents = {part: _held(body) for part, body in bodies.items()}
         step: Mapping[Part, Held] = {}
-        if all(each.current is None for each in held.values()):
+        if all(secret.current is None for secret in contents.values()):
             step = await self._before(parts)
         if not step:
             now = self.clock.now()
-            step = next_step(held, now, self.spread, lambda of: self.issuer.issue_certificates(of, now))
+            step = next_step(
+                contents, now, self.spread, lambda authority: self.issuer.issue_certificates(authority, now)
+            )
         for part, content in step.items():
             await self.client.replace(SECRET, _with(bodies[part], content))
-            held[part] = content
+            contents[part] = content
             log.info(
                 "certificate_step",
                 part=part.value,
                 trusted=len(content.trusted),
                 aside=content.following is not None,
             )
-        if Part.CONTROLLERS in held:
-            await asyncio.to_thread(_write, self.folder, held[Part.CONTROLLERS])
-        return all(each.current is not None for each in held.values())
+        if Part.CONTROLLERS in contents:
+            await asyncio.to_thread(_write, self.folder, contents[Part.CONTROLLERS])
+        return all(secret.current is not None for secret in contents.values())
 
     async def _before(self, parts: Collection[Part]) -> Mapping[Part, Held]:
-        """What an earlier release had, where it is whole."""
-        found: dict[Part, Held] = {}
+        """Return the certificates of an earlier release, if it has all of them."""
+        adopted: dict[Part, Held] = {}
         for part in parts:
-            key = ObjectKey(self.issuer.namespace, f"{self.issuer.release}-{_BEFORE[part]}")
+            key = ObjectKey(self.issuer.namespace, f"{self.issuer.release}-{_OLD_SUFFIXES[part]}")
             body = await self.client.get(SECRET, key)
-            if body is not None and (held := _held(body)).current is not None:
-                found[part] = held
-        if len(found) < len(parts):
+            if body is not None and (content := _held(body)).current is not None:
+                adopted[part] = content
+        if len(adopted) < len(parts):
             return {}
-        log.info("certificates_adopted", parts=sorted(found))
-        return found
+        log.info("certificates_adopted", parts=sorted(adopted))
+        return adopted
 
     async def _secret(self, part: Part) -> Manifest:
         key = ObjectKey(self.issuer.namespace, f"{self.issuer.release}-{part}-certificate")
         body = await self.client.get(SECRET, key)
         if body is None:
-            message = f"Secret {key} is not there: the chart makes it, empty; install the release again (helm upgrade)"
+            message = f"Secret {key} not found: the chart creates it empty; restore it with helm upgrade"
             raise PermanentError(message)
         return body
 
@@ -144,7 +146,7 @@ def _decoded(data: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _with(body: Manifest, content: Held) -> dict[str, Any]:
-    """The Secret with this content; a wish to renew is met where one is put aside."""
+    """Return the Secret with this content; its renew annotation is removed once new certificates are prepared."""
     metadata = dict(body["metadata"])
     annotations = dict(metadata.get("annotations") or {})
     if content.following is not None and annotations.pop(RENEW_ANNOTATION, None) is not None:
@@ -160,15 +162,15 @@ def _with(body: Manifest, content: Held) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, held: Held) -> None:
-    """The files of one part, each replaced in one step where it differs; nobody else can read them."""
+def _write(folder: Path, content: Held) -> None:
+    """Write the files of one part, readable by this user only; each one that differs is replaced atomically."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if held.current is None:
+    if content.current is None:
         return
     files = {
-        AUTHORITY_KEY: b"".join(held.trusted),
-        CHAIN_KEY: held.current.chain,
-        PRIVATE_KEY_KEY: held.current.key,
+        AUTHORITY_KEY: b"".join(content.trusted),
+        CHAIN_KEY: content.current.chain,
+        PRIVATE_KEY_KEY: content.current.key,
     }
     for name, value in files.items():
         path = folder / name

@@ -1,4 +1,4 @@
-"""Secrets as a process keeps them: their entries, and nothing that people wrote about them."""
+"""Reduces Secrets to their entries before a process caches them."""
 
 import base64
 import binascii
@@ -10,16 +10,16 @@ from tidegate.routing.credentials import SecretData
 
 
 def entries_alone(body: Manifest) -> Manifest:
-    """A Secret without what people write about it: annotations may hold a second copy of it, as `kubectl apply` makes one."""
+    """Return a Secret without annotations, which may contain a copy of it: `kubectl apply` adds one."""
     metadata: Mapping[str, Any] = body["metadata"]
-    kept = {
+    metadata_fields = {
         name: metadata[name] for name in ("namespace", "name", "resourceVersion", "uid") if name in metadata
     }
-    return {"metadata": kept, "data": body.get("data") or {}}
+    return {"metadata": metadata_fields, "data": body.get("data") or {}}
 
 
 def secret_data(body: Manifest | None) -> SecretData | None:
-    """The entries of a Secret; one whose base64 is broken, which the API server never stores, counts as empty."""
+    """Return the entries of a Secret; one with invalid base64, which the API server never stores, counts as empty."""
     if body is None:
         return None
     entries: dict[str, bytes] = {}

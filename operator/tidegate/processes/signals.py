@@ -1,4 +1,4 @@
-"""Where the controllers take signals from: Prometheus or else the gateways themselves, and the pods of streams."""
+"""Builds the sources of the allocator's signals: Prometheus or the gateways, and the pods of streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def signal_watch(
     agents: Reports,
     now: Callable[[], datetime],
 ) -> TieredWatch:
-    """Signals of all Inferences, from the controllers' caches; looks when it is told to."""
+    """Return the signals of all Inferences, read on request."""
     parsed = Parsed(ModelAccess, stores.accesses)
 
     def shares() -> Shares:
@@ -43,7 +43,7 @@ def signal_watch(
 
 
 def pods_of_streams(inferences: ObjectStore, pods: Views[PodView]) -> Mapping[ObjectKey, Sequence[PodView]]:
-    """The pods of every Inference that takes its work from a stream."""
+    """Return the pods of every Inference that consumes a stream."""
     keys = (key_of(body) for body in inferences if (body.get("spec") or {}).get("nearline"))
     return {
         key: pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace) for key in keys
@@ -51,7 +51,7 @@ def pods_of_streams(inferences: ObjectStore, pods: Views[PodView]) -> Mapping[Ob
 
 
 def owners_of(pods: Iterable[Mapping[str, Any]]) -> Owners:
-    """Whose each pod is: the name of an Inference is a DNS label, and so its own label's value."""
+    """Return the Inference of each pod; its name is a DNS label, and therefore equals the label's value."""
     return {
         ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]): ObjectKey(
             body["metadata"]["namespace"], name

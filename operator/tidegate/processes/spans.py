@@ -1,4 +1,4 @@
-"""Spans of a process: exported where there is a receiver, and where there is none nothing is imported for them."""
+"""Exports the spans of a process if a receiver is configured; otherwise nothing is imported for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.telemetry.tracing import NOTHING, Span
 async def exported_spans(
     settings: Settings, process: str, pod: PodIdentity, registry: CollectorRegistry
 ) -> AsyncGenerator[Span]:
-    """The root of what the process does, for as long as the block lasts. Raises PermanentError when a file of the settings cannot be read."""
+    """Yield the root span of the process. Raises PermanentError if a file of the settings cannot be read."""
     metrics = SpanMetrics(registry)
     if not settings.otlp_endpoint:
         yield NOTHING

@@ -37,7 +37,7 @@ _CLIENT = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web"
 
 
 async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
-    """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
+    """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
     registry, probes, fleet = CollectorRegistry(), Probes(), Fleet()
     process, metrics = ProcessMetrics(registry, "web"), WebMetrics(registry)
     watched = (*fleet.stores(), fleet.pods)
@@ -76,7 +76,7 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
 async def served(
     app: FastAPI, listener: socket.socket | None = None, *, host: str = "", port: int = 0
 ) -> None:
-    """Answers on `listener`, or on a host's port, until a signal; open pages are given a second to notice."""
+    """Serve on `listener`, or on a host's port, until a signal; open connections get a second to close."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -98,9 +98,9 @@ async def keep(
     namespaces: Collection[str] = (),
     filled: asyncio.Event | None = None,
 ) -> None:
-    """Fills these caches of the fleet and that of its pods, from single namespaces where they are named, and keeps what is made from them.
+    """Fill the caches of the fleet and of its pods, and keep the views that are derived from them current.
 
-    `filled` is set when each has been listed once, or may not be.
+    With `namespaces`, cache those only. `filled` is set once each cache has synced or was refused.
     """
     async with asyncio.TaskGroup() as tasks:
         reflectors = (
@@ -109,7 +109,7 @@ async def keep(
         )
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")
-        if parts.nodes.watched:  # who has what of a node is not known from the pods of one namespace
+        if parts.nodes.watched:  # the pods of some namespaces do not show what is free on a node
             tasks.create_task(parts.nodes.keep(client), name="nodes")
         if parts.traffic.known:
             tasks.create_task(parts.traffic.keep(lambda: parts.changes.tell("traffic")), name="traffic")
@@ -119,17 +119,17 @@ async def keep(
 
 
 def sources(url: str) -> Sources:
-    """Asks Prometheus, where there is one."""
+    """Return Prometheus as the source of traffic and history, if its URL is set."""
     if not url:
         return Sources()
     return Sources(Prometheus(url).traffic, PrometheusApi(url).query_range)
 
 
 def hosts(settings: Settings, namespace: str) -> frozenset[str]:
-    """The names by which the dashboard is known: its Service's, loopback's, and those of the settings."""
+    """Return the dashboard's host names: its Service's, loopback's, and those of the settings."""
     service = f"{settings.release}-web"
-    own = (service, f"{service}.{namespace}", f"{service}.{namespace}.svc")
-    return frozenset({"localhost", "127.0.0.1", "[::1]", *own, *settings.web_hosts})
+    service_names = (service, f"{service}.{namespace}", f"{service}.{namespace}.svc")
+    return frozenset({"localhost", "127.0.0.1", "[::1]", *service_names, *settings.web_hosts})
 
 
 def _door(settings: Settings, client: KubeClient, anonymous: KubeClient, seal: Seal) -> Door:
@@ -143,12 +143,15 @@ def _door(settings: Settings, client: KubeClient, anonymous: KubeClient, seal: S
 
 
 def _key(path: Path | None) -> bytes:
-    """That of the file, or one for this process alone: with several replicas browsers would be sent to sign in again."""
+    """Return the key from the file, or a random one.
+
+    With several replicas a random key would make users sign in again for each of them.
+    """
     key = Fernet.generate_key() if path is None else _read(path).strip()
     try:
         Fernet(key)
     except ValueError as error:
-        message = f"{path}: wants 32 random bytes in URL-safe base64, as Fernet's keys are"
+        message = f"{path} has no Fernet key: write 32 random bytes in URL-safe base64 to it"
         raise PermanentError(message) from error
     return key
 

@@ -1,4 +1,4 @@
-"""`tidegate xds`: the same objects and pods as the controllers see, as configuration for the gateways."""
+"""`tidegate xds`: configures the gateways from the same objects and pods that the controllers see."""
 
 import asyncio
 import contextlib
@@ -50,17 +50,17 @@ from tidegate.xds.report_server import add_inspection, contents_application, rep
 from tidegate.xds.server import XdsServer, XdsServerSettings
 
 _GATHER_S: Final = 0.01
-"""Changes that come this close together, as in a rollout, are one snapshot."""
+"""Changes within this time, as in a rollout, are combined into one snapshot."""
 
 _LOOK_AGAIN_S: Final = 60.0
-"""How soon it is noticed that a certificate has expired or is valid now: nothing changes when that happens."""
+"""How often certificates are checked: one that expires or becomes valid causes no event."""
 
 log: Final = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """Brings the snapshot up to date whenever a cache has changed."""
+    """Updates the snapshot whenever a cache has changed."""
 
     feed: FleetFeed
     cache: SnapshotCache
@@ -74,28 +74,31 @@ class Publisher:
     secrets: Sequence[Reflector] = ()
 
     async def run(self) -> None:
-        """Never pushes before every cache is full: an empty snapshot would empty the gateways."""
+        """Publish a snapshot after each change, until cancelled.
+
+        Nothing is published before every cache has synced: an empty snapshot would empty the gateways.
+        """
         routing = LiveRouting(secrets_of=self.feed.secrets, keys_of=self.key_hosts)
         changed = asyncio.Event()
         self.feed.subscribe(changed.set)
         self.issuers.subscribe(lambda address: self.feed.put_keys(address, self.issuers.fetched.get(address)))
         self.tls.subscribe(changed.set)
         await synced(self.feed.stores)
-        # Before they are there, accesses that name one would be closed for a moment, at each start.
+        # Wait for Secrets and keys: without them, guarded accesses would refuse everybody for a moment at each start.
         await settled(self.secrets)
         self.issuers.want(self.feed.key_addresses)
         await self.issuers.settled()
-        failed: Mapping[str, str] = {}
-        gc.freeze()  # The caches are there to stay: looking through them for garbage doubles the time of a large build.
+        known_faults: Mapping[str, str] = {}
+        gc.freeze()  # The caches stay: scanning them for garbage doubles the time of a large build.
         while True:
             changed.clear()
             started = time.perf_counter()
             with collection_paused():
                 self.issuers.want(self.feed.key_addresses)
                 self.feed.feed(routing, self.issuers.awaited)
-                held = self.tls.look(datetime.now(UTC))
-                routing.put_client_authority(client_authority(held))
-                self.builder.take_secrets(held)
+                tls_secrets = self.tls.look(datetime.now(UTC))
+                routing.put_client_authority(client_authority(tls_secrets))
+                self.builder.take_secrets(tls_secrets)
                 change = routing.take_change()
                 snapshot = self.builder.apply(change)
             if self.cache.set(snapshot):
@@ -107,8 +110,8 @@ class Publisher:
             for kind, reading, count in self.feed.not_understood():
                 self.metrics.not_understood.labels(kind, reading.value).set(count)
             faults = {**self.feed.faults.now, **routing.faults.now, **self.builder.faults.now}
-            self._say(faults, failed)
-            failed = faults
+            self._say(faults, known_faults)
+            known_faults = faults
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN_S if self.tls.stores else None):
@@ -116,17 +119,17 @@ class Publisher:
             await asyncio.sleep(_GATHER_S)
 
     def _say(self, faults: Mapping[str, str], before: Mapping[str, str]) -> None:
-        """What could not be planned or rendered, once each; it keeps what it had."""
+        """Log each object that could not be planned or rendered, once; routing keeps its previous state."""
         self.metrics.failed.set(len(faults))
-        for what, where in faults.items():
-            if before.get(what) != where:
-                log.error("object_not_routed", object=what, why=where)
-        for what in before.keys() - faults.keys():
-            log.info("object_routed_again", object=what)
+        for subject, location in faults.items():
+            if before.get(subject) != location:
+                log.error("object_not_routed", object=subject, why=location)
+        for subject in before.keys() - faults.keys():
+            log.info("object_routed_again", object=subject)
 
 
 async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | None) -> None:
-    """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
+    """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
     registry, probes, feed, cache = (
         CollectorRegistry(),
         Probes(),
@@ -141,7 +144,7 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     show_left_out(registry, (*feed.stores, *feed.secrets.values()))
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     clients = GrpcSnapshots()
-    served = XdsServerSettings(gateways_of=identity.namespace)
+    server_settings = XdsServerSettings(gateways_of=identity.namespace)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
     if certificate is not None:
         metrics.certificate_expires.set_function(certificate.expires_at)
@@ -156,7 +159,7 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
         measure_event_loop(registry),
     ):
         spans = SnapshotSpans(root)
-        server = XdsServer(cache, ledger, metrics, clients=clients, settings=served, watcher=spans)
+        server = XdsServer(cache, ledger, metrics, clients=clients, settings=server_settings, watcher=spans)
         report = report_application(ledger)
         add_inspection(report, cache, server.states, lambda: tls.held)
 
