@@ -1,4 +1,4 @@
-"""The index over the cache of ModelAccesses, kept up with every change; it wakes those that another one's change concerns."""
+"""Indexes the cache of ModelAccesses, and notifies accesses that another one's change affects."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,40 +18,44 @@ class Accesses:
         self._index = AccessIndex()
         self._rivals_subscribers: list[Callable[[ObjectKey], None]] = []
         store.subscribe(self._changed)
-        already_there = store.keys()
-        for key in already_there:
+        existing_keys = store.keys()
+        for key in existing_keys:
             self._changed(key)
 
     def using(self, inference: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Those that send traffic to an Inference, or would if it existed."""
+        """Return the accesses that send traffic to an Inference, or would if it existed."""
         return self._index.using(inference)
 
     def get(self, key: ObjectKey) -> ModelAccess | None:
-        """One access; None when there is none or it does not parse."""
+        """Return an access; None if it does not exist or does not parse."""
         return self._parsed.get(key)
 
     def looking_up(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Those with a pipeline that asks a FeatureCompute, or would if it existed."""
+        """Return the accesses with a pipeline that queries a FeatureCompute, or would if it existed."""
         return self._index.looking_up(features)
 
     def calling(self, access: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Those with a pipeline that calls another access, or would if it existed."""
+        """Return the accesses with a pipeline that calls another access, or would if it existed."""
         return self._index.calling(access)
 
     def owners(self, access: ModelAccess) -> Mapping[str, ObjectKey]:
-        """For every host in the spec of `access`, the access that it leads to (routing.hosts.claim).
+        """Return the access that each host in the spec of `access` leads to (routing.hosts.claim).
 
-        As in the fleet of the xDS servers, an object that is being deleted holds no host any more.
+        As in the xDS servers, an object that is being deleted holds no host.
         """
-        found = (self._parsed.get(key) for key in self._index.rivals(access))
-        rivals = [one for one in found if one is not None and one.metadata.deletion_timestamp is None]
+        candidates = (self._parsed.get(key) for key in self._index.rivals(access))
+        rivals = [
+            candidate
+            for candidate in candidates
+            if candidate is not None and candidate.metadata.deletion_timestamp is None
+        ]
         return hosts.claim([access, *rivals])
 
     def subscribe_rivals(self, subscriber: Callable[[ObjectKey], None]) -> None:
-        """Calls `subscriber` with every access that wants a host which another one has, gives up or takes."""
+        """Call `subscriber` with every access whose hosts are affected because another access claims or releases one."""
         self._rivals_subscribers.append(subscriber)
 
     def _changed(self, key: ObjectKey) -> None:
-        for other in sorted(self._index.put(key, self._parsed.get(key))):
+        for affected in sorted(self._index.put(key, self._parsed.get(key))):
             for subscriber in self._rivals_subscribers:
-                subscriber(other)
+                subscriber(affected)

@@ -1,4 +1,4 @@
-"""What each pool's allocator last came to, for the pool's own status."""
+"""Remembers the last result of each pool's allocator, for the pool's own status."""
 
 from collections.abc import Callable
 
@@ -7,27 +7,27 @@ from tidegate.planning.pool_allocation import PoolAllocation
 
 
 class Allocations:
-    """Remembers within a process; after a restart nothing is known until the allocator has looked again."""
+    """Results of the allocator by pool, in memory; none after a restart until the allocator has run again."""
 
     def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
-        """Calls `wake` with each pool of which something else is to be said."""
+        """Call `wake` with each pool whose result changes."""
         self._wake = wake
-        self._found: dict[ObjectKey, PoolAllocation] = {}
+        self._results: dict[ObjectKey, PoolAllocation] = {}
 
     def get(self, pool: ObjectKey) -> PoolAllocation | None:
-        """The last one, or None."""
-        return self._found.get(pool)
+        """Return the last result; None if there is none."""
+        return self._results.get(pool)
 
     def put(self, pool: ObjectKey, found: PoolAllocation) -> None:
-        """After a look."""
-        if self._found.get(pool) != found:
-            self._found[pool] = found
+        """Take the result of a reconcile."""
+        if self._results.get(pool) != found:
+            self._results[pool] = found
             self._wake(pool)
 
     def forget(self, pool: ObjectKey) -> None:
-        """It is gone."""
-        self._found.pop(pool, None)
+        """Forget a deleted pool."""
+        self._results.pop(pool, None)
 
     def clear(self) -> None:
-        """Another term begins: somebody else may have decided in between."""
-        self._found.clear()
+        """Forget everything when a new term begins, since another leader may have decided in between."""
+        self._results.clear()

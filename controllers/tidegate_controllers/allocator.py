@@ -1,4 +1,4 @@
-"""The allocator: every so often decides who holds how many slices of a pool, and carries that out where it may."""
+"""The allocator: regularly decides how many slices of a pool each Inference gets, and executes the decision."""
 
 import asyncio
 from collections.abc import Mapping
@@ -50,35 +50,35 @@ from tidegate_controllers.questions import Question, Questions
 from tidegate_controllers.stores import Stores
 
 FIELD_MANAGER: Final = "tidegate-allocator"
-_UNTIL_KNOWN: Final = timedelta(milliseconds=200)
-_ON_THE_WAY: Final = timedelta(seconds=1)
-"""How soon to look again while pods come and go."""
+_SYNC_REQUEUE: Final = timedelta(milliseconds=200)
+_PROGRESS_REQUEUE: Final = timedelta(seconds=1)
+"""Requeue delay while a decision is being executed."""
 
-_AT_ONCE: Final = 16
+_CONCURRENT_WRITES: Final = 16
 """Statuses that are written at the same time."""
 
 log: Final = structlog.stdlib.get_logger()
 
 
 class Solver(Protocol):
-    """Decides; runtime.solver_process.SolverProcess in a cluster."""
+    """Solves assignments; runtime.solver_process.SolverProcess in a cluster."""
 
     async def solve(self, snapshot: AllocationSnapshot) -> Assignment:
-        """Always an answer, and one that can be carried out."""
+        """Return an assignment that can be executed; never fails."""
         ...
 
 
 class Demand(Protocol):
-    """Says what is asked of whom; telemetry's SignalWatch in a cluster."""
+    """The demand of every Inference; telemetry's SignalWatch in a cluster."""
 
     async def read(self) -> Signals:
-        """What may be relied on now. Never raises."""
+        """Return the signals that are reliable now. Never raises."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorParts:
-    """What deciding needs besides the caches, and what outlives a term; `cluster` acts as FIELD_MANAGER."""
+    """What the allocator needs besides the caches, and what outlives a term; `cluster` writes as FIELD_MANAGER."""
 
     cluster: Cluster
     solver: Solver
@@ -90,7 +90,7 @@ class AllocatorParts:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """What is known of pools, their slices and who has them."""
+    """The caches of pools, their slices and their claims."""
 
     pools: Parsed[ComputePool]
     inferences: Parsed[Inference]
@@ -102,8 +102,8 @@ class Pools:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """When a pool was last decided about, and under what circumstances."""
+class _LastSolve:
+    """When a pool was last solved, from which inputs, and with which result."""
 
     at: float
     circumstances: Circumstances
@@ -113,7 +113,7 @@ class _Look:
 
 
 class Allocator:
-    """Observe, solve, write what is new, take the next step: one pass over one pool."""
+    """Observe, solve, write a new decision, take its next step: one pass over one pool."""
 
     def __init__(
         self,
@@ -126,21 +126,21 @@ class Allocator:
     ) -> None:
         self._parts = parts
         self._stores = stores
-        self._known = known
+        self._caches = known
         self._allocations = allocations
         self._fence = fence
         self._clock = clock
-        self._looks: dict[ObjectKey, _Look] = {}
+        self._last_solves: dict[ObjectKey, _LastSolve] = {}
         self._reclaimed: dict[str, set[ObjectKey]] = {}
-        self._heard: tuple[float, Signals] | None = None
+        self._last_read: tuple[float, Signals] | None = None
         self._corrections: dict[ObjectKey, Corrections] = {}
         self._cleared: dict[ObjectKey, str] = {}
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
-        """Decides when that is due, carries out what stands; returns when to look again."""
-        pool = self._known.pools.get(key)
+        """Decide if that is due, and execute the current decision; return when to requeue the pool."""
+        pool = self._caches.pools.get(key)
         if pool is None or pool.metadata.deletion_timestamp is not None:
-            self._looks.pop(key, None)
+            self._last_solves.pop(key, None)
             self._corrections.pop(key, None)
             self._parts.metrics.forget(key.name)
             self._allocations.forget(key)
@@ -149,18 +149,18 @@ class Allocator:
         interval = parse_duration(pool.spec.policy.interval)
         metrics = self._parts.metrics
         metrics.due(key.name, interval_s=interval.total_seconds(), now_s=self._clock.now().timestamp())
-        self._known.occupancy.begin()
-        if not self._known.occupancy.known:
-            return _UNTIL_KNOWN
-        began = self._clock.monotonic()
+        self._caches.occupancy.begin()
+        if not self._caches.occupancy.known:
+            return _SYNC_REQUEUE
+        started_at = self._clock.monotonic()
         observed = self._observe(pool)
         self._parts.metrics.overrides.labels(pool.metadata.name).set(len(_overrides_here(observed)))
         await self._clear(observed)
         await self._parts.autoscalers.bound(observed, self._fence)
         if not observed.scaled:
-            await self._abandon(observed, "no Inference of the pool has spec.scaling any more")
+            await self._abandon(observed, "no Inference of the pool has spec.scaling")
         if not observed.scaled or not any(node.healthy for node in observed.slices.nodes):
-            # Nothing to decide; or no node is heard of, and who would be lowered gave nobody anything.
+            # Skip the solve: nothing is autoscaled, or no node is healthy and scaling down would free no slice.
             if not observed.scaled:
                 self._correct_nothing(key)
             self._parts.questions.forget(key)
@@ -168,52 +168,56 @@ class Allocator:
             newest = observed.decisions[0].metadata.name if observed.decisions else None
             self._allocations.put(key, PoolAllocation(observed.mode, newest))
             return interval
-        look = self._looks.get(key)
-        due = self._due(observed, look, interval)
-        if look is None or due is not None:
+        last = self._last_solves.get(key)
+        due = self._due(observed, last, interval)
+        if last is None or due is not None:
             with span("decide", {"tidegate.pool": observed.name}):
-                look = await self._decide(observed, look, due or Trigger.STARTED)
+                last = await self._decide(observed, last, due or Trigger.STARTED)
         else:
-            # A node that came since, and may be lost again, is known from now on.
-            look = replace(look, circumstances=Circumstances.of(observed))
-        self._looks[key] = look
-        await self._carry_out(self._again(pool, look))
-        observed = self._again(pool, look)
-        self._allocations.put(key, pool_allocation(observed, look.assignment, look.left_out))
+            # Take the current nodes as a basis, so that the loss of one that joined since is noticed.
+            last = replace(last, circumstances=Circumstances.of(observed))
+        self._last_solves[key] = last
+        await self._carry_out(self._again(pool, last))
+        observed = self._again(pool, last)
+        self._allocations.put(key, pool_allocation(observed, last.assignment, last.left_out))
         if due is not None:
-            seconds = self._clock.monotonic() - began
+            seconds = self._clock.monotonic() - started_at
             self._parts.metrics.tick_seconds.labels(pool.metadata.name).observe(seconds)
-        return self._next(observed, look, interval)
+        return self._next(observed, last, interval)
 
-    def _next(self, observed: AllocationObserved, look: _Look, interval: timedelta) -> timedelta:
-        due = max(interval - self._age(look), timedelta())
+    def _next(self, observed: AllocationObserved, last: _LastSolve, interval: timedelta) -> timedelta:
+        due = max(interval - self._age(last), timedelta())
         if observed.standing is not None and observed.standing.executed:
-            due = min(due, _ON_THE_WAY)
-        turns = (
+            due = min(due, _PROGRESS_REQUEUE)
+        changes = (
             next_end(observed.active),
             observed.frozen.until if observed.frozen is not None else None,
             next_begin(observed.pool.spec.policy.freeze, observed.now),
         )
-        soonest = min((each for each in turns if each is not None), default=None)
+        soonest = min((change for change in changes if change is not None), default=None)
         return due if soonest is None else min(due, max(soonest - observed.now, timedelta()) + JUST_AFTER)
 
-    def _due(self, observed: AllocationObserved, look: _Look | None, interval: timedelta) -> Trigger | None:
-        """Why it is to be decided now, if it is."""
-        if look is None:
+    def _due(
+        self, observed: AllocationObserved, last: _LastSolve | None, interval: timedelta
+    ) -> Trigger | None:
+        """Return why a decision is due now; None if it is not."""
+        if last is None:
             return Trigger.STARTED
-        at_once = trigger(look.circumstances, Circumstances.of(observed))
-        return at_once or (Trigger.INTERVAL if self._age(look) >= interval else None)
+        event = trigger(last.circumstances, Circumstances.of(observed))
+        return event or (Trigger.INTERVAL if self._age(last) >= interval else None)
 
-    def _age(self, look: _Look) -> timedelta:
-        return timedelta(seconds=self._clock.monotonic() - look.at)
+    def _age(self, last: _LastSolve) -> timedelta:
+        return timedelta(seconds=self._clock.monotonic() - last.at)
 
-    async def _decide(self, observed: AllocationObserved, last: _Look | None, due: Trigger) -> _Look:
-        """Solves, and writes the decision if it is another one than that which stands.
+    async def _decide(
+        self, observed: AllocationObserved, last: _LastSolve | None, due: Trigger
+    ) -> _LastSolve:
+        """Solve, and write the decision if it differs from the standing one.
 
-        The first look of a process may know nothing of demand: what its predecessor began with better knowledge goes on.
+        The first solve of a process may lack demand; then the predecessor's decision, made with better data, goes on.
         """
         if not observed.mode.executes:
-            await self._abandon(observed, f"spec.policy.mode is {observed.mode.value} since")
+            await self._abandon(observed, f"spec.policy.mode is now {observed.mode.value}")
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
         observed = self._correct(replace(self._observe(observed.pool), signals=signals))
         circumstances = Circumstances.of(observed)
@@ -221,9 +225,9 @@ class Allocator:
         note({"tidegate.trigger": due.value})
         view = allocation_view(observed)
         self._parts.questions.put(observed.pool.key, Question(observed.now, observed.mode, view.snapshot))
-        before = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         assignment = await self._parts.solver.solve(view.snapshot)
-        seconds = self._clock.monotonic() - before
+        seconds = self._clock.monotonic() - started_at
         note({"tidegate.method": assignment.method.value, "tidegate.solve_seconds": seconds})
         metrics, pool = self._parts.metrics, observed.name
         metrics.solve_seconds.labels(pool).observe(seconds)
@@ -232,46 +236,51 @@ class Allocator:
         spares = choose_warm_spares(view.snapshot, assignment)
         solved = Solved(assignment, predicted(view.snapshot, assignment), due, seconds, spares)
         body = plan_decision(observed, solved)
-        blind = due is Trigger.STARTED and bool(signals.problem) and observed.standing is not None
-        if body is not None and not blind:
+        lacks_demand = due is Trigger.STARTED and bool(signals.problem) and observed.standing is not None
+        if body is not None and not lacks_demand:
             await self._write(observed, body)
-        return _Look(before, circumstances, assignment, dict(view.left_out), signals)
+        return _LastSolve(started_at, circumstances, assignment, dict(view.left_out), signals)
 
     def _correct_nothing(self, key: ObjectKey) -> None:
         if self._corrections.pop(key, None) is not None:
             self._parts.metrics.corrected(key.name, {})
 
     def _correct(self, observed: AllocationObserved) -> AllocationObserved:
-        """The same with capacities as production has them."""
+        """Return the observation with capacities corrected by what production shows."""
         key = observed.pool.key
-        known = self._corrections[key] = corrections(self._corrections.get(key, {}), observed)
-        factors = {member: each.correction for member, each in known.items()}
-        self._parts.metrics.corrected(observed.name, {str(each): factors[each].factor for each in factors})
+        updated = self._corrections[key] = corrections(self._corrections.get(key, {}), observed)
+        factors = {member: state.correction for member, state in updated.items()}
+        self._parts.metrics.corrected(
+            observed.name, {str(member): correction.factor for member, correction in factors.items()}
+        )
         return replace(observed, corrections=factors)
 
     async def _demand(self, interval: timedelta) -> Signals:
-        """One look for pools that decide at about the same time: rates over less than half an interval would be noise."""
+        """Read the demand, at most once per half interval.
+
+        Pools that decide at about the same time share one read: rates over less than half an interval would be noise.
+        """
         now = self._clock.monotonic()
-        if self._heard is None or now - self._heard[0] >= interval.total_seconds() / 2:
-            self._heard = now, await self._parts.demand.read()
-        return self._heard[1]
+        if self._last_read is None or now - self._last_read[0] >= interval.total_seconds() / 2:
+            self._last_read = now, await self._parts.demand.read()
+        return self._last_read[1]
 
     async def _abandon(self, observed: AllocationObserved, why: str) -> None:
-        """What was under way when nothing is to be carried out any more."""
-        for each in observed.decisions[:1]:
-            if each.executed and not each.finished:
-                await self._allocate_all(put_back(observed), each)
-                await self._end(each, given_up(observed, each, why))
+        """End a decision that is being executed when nothing may be executed any more."""
+        for newest in observed.decisions[:1]:
+            if newest.executed and not newest.finished:
+                await self._allocate_all(put_back(observed), newest)
+                await self._end(newest, given_up(observed, newest, why))
 
     async def _write(self, observed: AllocationObserved, body: Manifest) -> None:
         name = body["metadata"]["name"]
         note({DECISION: name})
-        for each in observed.decisions[:1]:
-            if each.executed and not each.finished:
+        for newest in observed.decisions[:1]:
+            if newest.executed and not newest.finished:
                 await self._end(
-                    each, given_up(observed, each, f"decided anew by {name} before all of it was there")
+                    newest, given_up(observed, newest, f"superseded by {name} before it was complete")
                 )
-                self._reclaimed.pop(each.metadata.name, None)
+                self._reclaimed.pop(newest.metadata.name, None)
         stored = await self._parts.cluster.apply(body, self._fence)
         self._stores.decisions.observe("MODIFIED", stored)
         written = AllocationDecision.parse(stored)
@@ -299,17 +308,20 @@ class Allocator:
             await self._end(standing, progress.outcome)
 
     def _count(self, decision: AllocationDecision, progress: Progress) -> None:
-        """Each Inference that gave slices, once it is done."""
-        known = self._reclaimed.setdefault(decision.metadata.name, set())
-        for key, each in progress.reclaimed.items():
-            if key not in known:
-                known.add(key)
-                self._parts.metrics.reclaim_seconds.labels(each.tier.value).observe(each.seconds)
+        """Record once how long each Inference took to give up its slices."""
+        counted = self._reclaimed.setdefault(decision.metadata.name, set())
+        for key, reclaim in progress.reclaimed.items():
+            if key not in counted:
+                counted.add(key)
+                self._parts.metrics.reclaim_seconds.labels(reclaim.tier.value).observe(reclaim.seconds)
         if progress.outcome is not None:
             self._reclaimed.pop(decision.metadata.name, None)
 
     async def _clear(self, observed: AllocationObserved) -> None:
-        """Of an Inference that has a fixed number again nothing decided is kept; what somebody else has put there stays."""
+        """Remove our allocation, once, from Inferences that have a fixed number of replicas again.
+
+        A later allocation of another writer stays.
+        """
         for member in observed.members:
             if member.scaled or member.inference.status.allocation is None:
                 self._cleared.pop(member.key, None)
@@ -318,37 +330,37 @@ class Allocator:
                 self._cleared[member.key] = member.inference.metadata.uid
 
     async def _allocate_all(self, shares: Mapping[ObjectKey, Share], decision: AllocationDecision) -> None:
-        """All that one step of a decision writes, a few at a time: a thousand Inferences one by one would take their time."""
+        """Write what one step of a decision changes, some statuses at a time, since there may be a thousand."""
         waiting = iter(shares.items())
 
         async def write() -> None:
             for key, share in waiting:
-                described: Attributes = {
+                attributes: Attributes = {
                     DECISION: decision.metadata.name,
                     "tidegate.inference": str(key),
                     "tidegate.replicas": share.replicas,
                 }
-                with span("allocate", described):
+                with span("allocate", attributes):
                     await self._allocate(key, share, decision)
 
-        writers = [asyncio.ensure_future(write()) for _ in range(min(_AT_ONCE, len(shares)))]
+        writers = [asyncio.ensure_future(write()) for _ in range(min(_CONCURRENT_WRITES, len(shares)))]
         try:
-            # The first error is the one to tell, as it was said; the others end before anybody looks again.
+            # The first error is raised; the other writers are cancelled before the next reconcile.
             await asyncio.gather(*writers)
         finally:
-            for each in writers:
-                each.cancel()
+            for writer in writers:
+                writer.cancel()
             await asyncio.gather(*writers, return_exceptions=True)
 
     async def _allocate(self, key: ObjectKey, share: Share, decision: AllocationDecision) -> None:
-        """What an Inference is to have by a decision."""
+        """Write the allocation of one Inference."""
         name = decision.metadata.name
         spares = {"spares": share.spares} if share.spares else {}
         allocation = {"replicas": share.replicas, **spares, "decision": name, "epoch": self._fence.epoch}
         try:
             await self._status(key, {"allocation": allocation})
         except PermanentError as error:
-            # One status that is refused holds nobody else up; the next look tries again.
+            # A refused status must not block the others; the next reconcile retries.
             log.warning("allocation_refused", inference=str(key), error=str(error))
             failed(str(error))
         else:
@@ -357,7 +369,7 @@ class Allocator:
             )
 
     async def _status(self, key: ObjectKey, status: Manifest) -> None:
-        inference = self._known.inferences.get(key)
+        inference = self._caches.inferences.get(key)
         if inference is None:
             return
         stored = await self._parts.cluster.apply_status(
@@ -381,27 +393,27 @@ class Allocator:
         if body is not None:
             store.observe("DELETED", body)
 
-    def _again(self, pool: ComputePool, look: _Look) -> AllocationObserved:
-        return replace(self._observe(pool), signals=look.signals)
+    def _again(self, pool: ComputePool, last: _LastSolve) -> AllocationObserved:
+        return replace(self._observe(pool), signals=last.signals)
 
     def _observe(self, pool: ComputePool) -> AllocationObserved:
         name = pool.metadata.name
-        slices = self._known.views.slices(pool)
+        slices = self._caches.views.slices(pool)
         healthy = slices.healthy_nodes
         members: list[Member] = []
-        elsewhere = leaving = 0
-        for claim in self._known.placements.list_claims(name):
-            inference = self._known.inferences.get(claim.key)
+        serving_elsewhere = leaving = 0
+        for claim in self._caches.placements.list_claims(name):
+            inference = self._caches.inferences.get(claim.key)
             if inference is None or not _wants(inference, name):
                 leaving += claim.count_slices(0, healthy)
                 continue
             unhealthy = [share for node, share in claim.nodes.items() if node not in healthy]
-            elsewhere += sum(share.ready for share in unhealthy)
+            serving_elsewhere += sum(share.ready for share in unhealthy)
             lost = sum(share.not_ready for share in unhealthy)
-            apart = _apart(inference, claim, self._known.placements.find_workload(claim.key))
+            excluded = _apart(inference, claim, self._caches.placements.find_workload(claim.key))
             refusal = refuse_claim(pool, slices, claim)
             refused = refusal.message if refusal is not None else ""
-            members.append(Member(inference, claim, claim.ready, apart, refused, lost))
+            members.append(Member(inference, claim, claim.ready, excluded, refused, lost))
         now = self._clock.now()
         return AllocationObserved(
             pool=pool,
@@ -410,17 +422,22 @@ class Allocator:
             slices=slices,
             members=tuple(members),
             leaving=leaving,
-            serving_elsewhere=elsewhere,
-            overrides=self._known.overrides.all(),
+            serving_elsewhere=serving_elsewhere,
+            overrides=self._caches.overrides.all(),
             decisions=self._decisions(name),
         )
 
     def _decisions(self, pool: str) -> tuple[AllocationDecision, ...]:
-        """Those of one pool; the label may be a hash of a long name, and anybody may have set it."""
+        """Return the decisions of one pool.
+
+        The label may be a hash of a long name, and anyone may have set it, so the spec is checked.
+        """
         bodies = self._stores.decisions.by_label(POOL_LABEL, label_value(pool))
         keys = (ObjectKey("", body["metadata"]["name"]) for body in bodies)
-        found = (self._known.decisions.get(key) for key in keys)
-        return newest_first(each for each in found if each is not None and each.spec.pool == pool)
+        decisions = (self._caches.decisions.get(key) for key in keys)
+        return newest_first(
+            decision for decision in decisions if decision is not None and decision.spec.pool == pool
+        )
 
 
 def _wants(inference: Inference, pool: str) -> bool:
@@ -430,11 +447,11 @@ def _wants(inference: Inference, pool: str) -> bool:
 
 
 def _apart(inference: Inference, claim: Claim, live: LiveWorkload | None) -> str:
-    """Why nothing can be decided about an Inference now, or empty."""
+    """Return why an Inference is excluded from decisions now; empty if it is not."""
     if live is None:
-        # Of a batch that is done nobody misses the Job.
-        missed = inference.status.allocation is not None and shards_left(inference) != 0
-        return "its Deployment or Job is not there" if missed else ""
+        # A completed batch needs no Job.
+        is_missing = inference.status.allocation is not None and shards_left(inference) != 0
+        return "its Deployment or Job does not exist" if is_missing else ""
     if live.replicas and (live.pool != label_value(_pool_of(inference)) or live.slices != claim.slices):
         return "its pods are in another pool or of another size, and are replaced here as there is room"
     return ""
@@ -446,4 +463,4 @@ def _pool_of(inference: Inference) -> str:
 
 def _overrides_here(observed: AllocationObserved) -> tuple[str, ...]:
     keys = {member.key for member in observed.members} | {observed.pool.key}
-    return tuple(each.metadata.name for each in observed.active if each.spec.target.key in keys)
+    return tuple(override.metadata.name for override in observed.active if override.spec.target.key in keys)

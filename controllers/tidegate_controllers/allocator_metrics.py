@@ -1,4 +1,4 @@
-"""What the allocator tells Prometheus."""
+"""Metrics of the allocator."""
 
 import contextlib
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ _SIGNALS = ALLOCATOR.gauge(
 
 
 class AllocatorMetrics:
-    """Decisions, moves, and how long they took."""
+    """Counts decisions and moves, and measures their durations."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.solve_seconds = _SOLVE.on(registry)
@@ -92,42 +92,42 @@ class AllocatorMetrics:
         self._factors: dict[str, Mapping[str, float]] = {}
 
     def corrected(self, pool: str, factors: Mapping[str, float]) -> None:
-        """By how much capacities of a pool's Inferences are corrected; of others of the pool nothing is said any more."""
-        for gone in self._factors.get(pool, {}).keys() - factors.keys():
-            self._factor.remove(pool, gone)
+        """Show the capacity corrections of a pool's Inferences, and remove those of other Inferences of the pool."""
+        for removed in self._factors.get(pool, {}).keys() - factors.keys():
+            self._factor.remove(pool, removed)
         for name, factor in factors.items():
             self._factor.labels(pool, name).set(factor)
         self._factors[pool] = factors
 
     def due(self, pool: str, *, interval_s: float, now_s: float) -> None:
-        """A pool is to be decided about every so often, beginning at the time of the first call, in seconds since 1970."""
+        """Show that a pool is decided at least every so often, from the first call on; `now_s` is in seconds since 1970."""
         self._interval.labels(pool).set(interval_s)
         if pool not in self._waiting:
             self._waiting.add(pool)
             self._due.labels(pool).set(now_s)
 
     def decided(self, pool: str, *, now_s: float, signals_usable: bool) -> None:
-        """A pool was decided about, at a time in seconds since 1970."""
+        """Show that a pool was decided at a time in seconds since 1970."""
         self._decided.labels(pool).set(now_s)
         if signals_usable:
             self._signals.labels(pool).set(now_s)
 
     def idle(self, pool: str) -> None:
-        """There is nothing to decide about a pool: that nothing is decided says nothing."""
+        """Remove the times of a pool about which there is nothing to decide, so that no alert fires."""
         self._waiting.discard(pool)
         for gauge in (self._interval, self._due, self._decided, self._signals):
             with contextlib.suppress(KeyError):
                 gauge.remove(pool)
 
     def forget(self, pool: str) -> None:
-        """A pool that is gone."""
+        """Remove all metrics of a deleted pool."""
         self.idle(pool)
         self.corrected(pool, {})
         with contextlib.suppress(KeyError):
             self.overrides.remove(pool)
 
     def clear(self) -> None:
-        """The end of a term: what holds now is for the next leader to say."""
+        """Remove all current values at the end of a term: the next leader reports them."""
         for gauge in (
             self.overrides,
             self._factor,

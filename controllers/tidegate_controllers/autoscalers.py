@@ -1,4 +1,4 @@
-"""Autoscalers of Inferences in pools: those that are marked are told how far they may go."""
+"""Limits the HorizontalPodAutoscalers of Inferences in pools, if they carry our label."""
 
 from typing import Final
 
@@ -19,16 +19,16 @@ log: Final = structlog.stdlib.get_logger()
 
 
 class Autoscalers:
-    """Writes maxReplicas where the pool's mode is Auto; what an autoscaler does below that is its own."""
+    """Writes maxReplicas if the pool's mode is Auto; below that limit an autoscaler decides by itself."""
 
     def __init__(self, cluster: Cluster, store: ObjectStore) -> None:
-        """`store` has the marked ones alone."""
+        """Read the autoscalers with our label from `store`."""
         self._cluster = cluster
         self._store = store
-        self._unread: set[ObjectKey] = set()
+        self._unreadable: set[ObjectKey] = set()
 
     async def bound(self, observed: AllocationObserved, fence: Fence) -> None:
-        """Those of the pool's members with a number of their own, after a look at the pool."""
+        """Limit the autoscalers of the pool's members without spec.scaling."""
         if observed.mode is not PolicyMode.AUTO or not any(node.healthy for node in observed.slices.nodes):
             return
         members = {member.key: member for member in observed.members if not member.scaled}
@@ -45,7 +45,7 @@ class Autoscalers:
             try:
                 stored = await self._cluster.merge(HORIZONTAL_POD_AUTOSCALER, view.key, patch, fence)
             except (ApiUnavailableError, ConflictError, PermanentError) as error:
-                # Another was faster, or somebody's admission refuses it: the next look tries again, and the pool is decided about.
+                # A concurrent write, or an admission policy: the next reconcile retries, and the decision goes on.
                 log.warning("autoscaler_not_bounded", autoscaler=str(view.key), error=str(error))
                 continue
             if stored is not None:
@@ -60,17 +60,17 @@ class Autoscalers:
                 )
 
     def _complain(self, view: AutoscalerView) -> None:
-        """Once for each autoscaler whose mark says no number."""
+        """Log once for each autoscaler whose label is no number."""
         if view.own_most is not None:
-            self._unread.discard(view.key)
-        elif view.key not in self._unread:
-            self._unread.add(view.key)
+            self._unreadable.discard(view.key)
+        elif view.key not in self._unreadable:
+            self._unreadable.add(view.key)
             log.warning(
                 "autoscaler_not_bounded",
                 autoscaler=str(view.key),
-                error=f"the label {MOST_REPLICAS_LABEL} is no whole number above 0: write the maximum that you want",
+                error=f"the label {MOST_REPLICAS_LABEL} must be a whole number above 0: set it to the maximum that you want",
             )
 
     def _views(self) -> list[AutoscalerView]:
-        found = (autoscaler_view(body) for body in self._store)
-        return sorted((each for each in found if each is not None), key=lambda each: each.key)
+        views = (autoscaler_view(body) for body in self._store)
+        return sorted((view for view in views if view is not None), key=lambda view: view.key)

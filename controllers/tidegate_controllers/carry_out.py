@@ -1,4 +1,4 @@
-"""Carries a plan out: writes what differs, deletes what is stale, gives the agents their orders, says what is so."""
+"""Applies a plan: writes objects that differ, deletes stale ones, and writes the status and Events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +30,8 @@ from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate_controllers.stores import Stores
 
-_OTHERS: Final[Mapping[Kind, frozenset[str]]] = {INFERENCE: frozenset({"allocation"})}
-"""Fields of a status that another part of the controllers writes, under its own field manager."""
+_FOREIGN_FIELDS: Final[Mapping[Kind, frozenset[str]]] = {INFERENCE: frozenset({"allocation"})}
+"""Status fields that another part of the controllers applies under its own field manager."""
 _DELETABLE: Final[Mapping[str, Kind]] = {
     kind.kind: kind for kind in (CONFIG_MAP, DEPLOYMENT, JOB, POD_DISRUPTION_BUDGET)
 }
@@ -40,15 +40,15 @@ log = structlog.get_logger(__name__)
 
 
 class NameTakenError(PermanentError):
-    """An object that is not ours has the name of a child that we would create."""
+    """Another owner's object has the name of a child that we would create."""
 
 
 class PredecessorError(RetryableError):
-    """A child of a deleted object of the same name is still there; its end wakes us."""
+    """A child of a deleted object of the same name still exists; its deletion requeues us."""
 
 
 class StaleCacheError(RetryableError):
-    """The object was deleted, made anew or changed, and the watch has not told us; the cache now knows."""
+    """The object was deleted, recreated or changed, and the cache did not know; it does now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Writer:
     fence: Fence
 
     async def children(self, owner: Resource, plan: Plan) -> Refusal | None:
-        """Applies the objects that differ from what is there, then deletes what is stale.
+        """Apply the planned objects that differ from the live ones, then delete stale ones.
 
-        Returns why it stopped, when the API server refuses an object or its name is somebody else's.
-        Raises StaleCacheError instead of making children for an object that is no longer there, or is another.
+        Returns a refusal if the API server rejects an object or its name is taken.
+        Raises StaleCacheError if the owner no longer exists or was recreated, instead of creating its children.
         """
-        # Of one that is new to us nothing is asked: if it is gone already, its first status finds nobody, and that is all.
+        # A new owner is not confirmed: if it is already deleted, its first status write fails, which is harmless.
         if not self._is_new(owner) and any(self._is_missing(child) for child in plan.apply):
             await self.confirm(owner)
         try:
@@ -82,10 +82,10 @@ class Writer:
         return None
 
     async def confirm(self, owner: Resource) -> None:
-        """Asks the API server whether the object is what our cache has. Raises StaleCacheError when it is not.
+        """Check the owner in the cache against the API server. Raises StaleCacheError if they differ.
 
-        A watch may lag, or may have broken off and kept a deletion from us. Then children would be made, collected
-        as nobody's and made again until the next listing, and agents ordered back to an earlier version.
+        A watch may lag, or have missed a deletion. Children would then be created, garbage-collected and created again
+        until the next listing, and agents sent back to an earlier version.
         """
         kind = _kind_of(owner)
         store, uid = self.stores.of(kind), owner.metadata.uid
@@ -94,11 +94,11 @@ class Writer:
             ghost = store.get(owner.key)
             if ghost is not None and ghost["metadata"]["uid"] == uid:
                 store.observe("DELETED", ghost)
-            message = f"{kind.kind} {owner.key} was deleted: nothing is made for it any more"
+            message = f"{kind.kind} {owner.key} was deleted: its children are not applied"
             raise StaleCacheError(message)
         store.observe("MODIFIED", stored)
-        found = stored["metadata"]
-        if (found["uid"], found["generation"]) != (uid, owner.metadata.generation) or found.get(
+        metadata = stored["metadata"]
+        if (metadata["uid"], metadata["generation"]) != (uid, owner.metadata.generation) or metadata.get(
             "deletionTimestamp"
         ):
             message = (
@@ -107,20 +107,20 @@ class Writer:
             raise StaleCacheError(message)
 
     async def confirm_status(self, owner: Resource, body: Manifest) -> None:
-        """As `confirm`, and the status too must be the one in `body`: for decisions that are derived from it alone."""
+        """Check the owner as `confirm` does, and its status against `body`: for decisions derived from the status."""
         await self.confirm(owner)
         kind = _kind_of(owner)
         stored = self.stores.of(kind).get(owner.key) or {}
         if stored.get("status") != body.get("status"):
-            message = f"{kind.kind} {owner.key} has another status than our cache had"
+            message = f"{kind.kind} {owner.key} has another status than in the cache"
             raise StaleCacheError(message)
 
     async def status(self, kind: Kind, body: Manifest, plan: Plan) -> None:
-        """Writes the status if it differs from what `body` has, and tells the user what happened."""
+        """Write the status if it differs from that in `body`, and create the plan's Events."""
         key, uid = key_of(body), body["metadata"]["uid"]
-        wanted = _without_others(kind, plan.status)
-        if _without_others(kind, body.get("status") or {}) != wanted:
-            stored = await self.cluster.apply_status(kind, key, wanted, uid=uid, fence=self.fence)
+        desired = _without_others(kind, plan.status)
+        if _without_others(kind, body.get("status") or {}) != desired:
+            stored = await self.cluster.apply_status(kind, key, desired, uid=uid, fence=self.fence)
             if stored is None:
                 self.stores.of(kind).observe("DELETED", body)
                 return
@@ -130,7 +130,7 @@ class Writer:
             await self.cluster.create_event(note)
 
     async def refuse(self, kind: Kind, body: Manifest, message: str, now: datetime) -> None:
-        """Says that the spec does not parse, and leaves everything else as it is."""
+        """Write the status of an object whose spec does not parse; its children stay as they are."""
         await self.status(kind, body, plan_refused(body, message, now))
 
     async def _apply(self, owner: Resource, manifest: Manifest) -> None:
@@ -139,7 +139,7 @@ class Writer:
         live = store.get(key)
         stored = await self.cluster.apply_new(manifest, self.fence) if live is None else None
         if stored is None:
-            # Our caches hold only what carries our label, and may lag: a name that is taken is asked for.
+            # Our caches have only objects with our label, and may lag, so get the object with the taken name.
             live = _ours(owner, kind, live or await self.cluster.get(kind, key))
             if not needs_apply(manifest, live):
                 return
@@ -150,7 +150,7 @@ class Writer:
         log.info("object_applied", kind=kind.kind, key=str(key), owner=str(owner.key))
 
     def _is_new(self, owner: Resource) -> bool:
-        """Whether this very object is in the cache, and nobody has written a status of it."""
+        """Return whether the cache has this object without a status that we wrote."""
         body = self.stores.of(_kind_of(owner)).get(owner.key)
         if body is None or uid_of(body) != owner.metadata.uid:
             return False
@@ -171,12 +171,12 @@ def _kind_of(owner: Resource) -> Kind:
 
 
 def _without_others(kind: Kind, status: Mapping[str, object]) -> Mapping[str, object]:
-    others = _OTHERS.get(kind, frozenset())
-    return {name: value for name, value in status.items() if name not in others}
+    foreign_fields = _FOREIGN_FIELDS.get(kind, frozenset())
+    return {name: value for name, value in status.items() if name not in foreign_fields}
 
 
 def _ours(owner: Resource, kind: Kind, live: Manifest | None) -> Manifest | None:
-    """What is there, if anything. Raises NameTakenError or PredecessorError where it is not ours to change."""
+    """Return the live object, if any. Raises NameTakenError or PredecessorError if it is not ours to change."""
     if live is None:
         return None
     metadata = live["metadata"]

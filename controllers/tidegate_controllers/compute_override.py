@@ -1,4 +1,4 @@
-"""ComputeOverride: says whether it is in force."""
+"""Reconciles ComputeOverrides: writes whether each is in force."""
 
 from datetime import timedelta
 
@@ -17,28 +17,28 @@ class ComputeOverrideReconciler:
     """Observe, plan, write the status: one pass over one ComputeOverride."""
 
     def __init__(self, writer: Writer, inferences: Parsed[Inference], clock: Clock) -> None:
-        self._writer = writer
+        self._applier = writer
         self._inferences = inferences
         self._clock = clock
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
-        """Brings the status of one ComputeOverride up to date; returns when it ends."""
-        body = self._writer.stores.overrides.get(key)
+        """Update the status of one ComputeOverride; return the time until it ends."""
+        body = self._applier.stores.overrides.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
         try:
             override = ComputeOverride.parse(body)
         except InvalidSpecError as error:
-            await self._writer.refuse(COMPUTE_OVERRIDE, body, str(error), self._clock.now())
+            await self._applier.refuse(COMPUTE_OVERRIDE, body, str(error), self._clock.now())
             return None
         plan = plan_override(self._observe(override))
-        await self._writer.status(COMPUTE_OVERRIDE, body, plan)
+        await self._applier.status(COMPUTE_OVERRIDE, body, plan)
         return plan.requeue_after
 
     def _observe(self, override: ComputeOverride) -> OverrideObserved:
         target = override.spec.target
         if target.kind is OverrideKind.COMPUTE_POOL:
-            exists = self._writer.stores.pools.get(target.key) is not None
+            exists = self._applier.stores.pools.get(target.key) is not None
             return OverrideObserved(override, self._clock.now(), exists, scaled=True)
         inference = self._inferences.get(target.key)
         scaled = inference is not None and inference.spec.scaling is not None

@@ -1,4 +1,4 @@
-"""ComputePool: says what its nodes have, and who has it."""
+"""Reconciles ComputePools: writes their capacity and assignments to the status."""
 
 from datetime import timedelta
 from typing import Final
@@ -17,8 +17,8 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.sharing import Sharing
 
-_UNTIL_KNOWN: Final = timedelta(milliseconds=200)
-"""How soon to look again while the first listings of nodes and pods are under way."""
+_SYNC_REQUEUE: Final = timedelta(milliseconds=200)
+"""Requeue delay until nodes and pods have been listed."""
 
 
 class ComputePoolReconciler:
@@ -34,9 +34,9 @@ class ComputePoolReconciler:
         sharing: Sharing | None,
         clock: Clock,
     ) -> None:
-        """`sharing` is None where no node agents run."""
+        """Create the reconciler; `sharing` is None if no node agents run."""
         self._sharing = sharing
-        self._writer = writer
+        self._applier = writer
         self._overrides = overrides
         self._allocations = allocations
         self._views = views
@@ -44,18 +44,18 @@ class ComputePoolReconciler:
         self._clock = clock
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
-        """Brings the status of one ComputePool up to date; returns when to look again."""
-        body = self._writer.stores.pools.get(key)
+        """Update the status of one ComputePool; return when to requeue it."""
+        body = self._applier.stores.pools.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None
         try:
             pool = ComputePool.parse(body)
         except InvalidSpecError as error:
-            await self._writer.refuse(COMPUTE_POOL, body, str(error), self._clock.now())
+            await self._applier.refuse(COMPUTE_POOL, body, str(error), self._clock.now())
             return None
         self._occupancy.begin()
         if not self._occupancy.known or (self._sharing is not None and not self._sharing.synced):
-            return _UNTIL_KNOWN
+            return _SYNC_REQUEUE
         now = self._clock.now()
         slices = self._views.slices(pool)
         sharing = self._sharing.plan(pool, slices, now) if self._sharing is not None else None
@@ -68,8 +68,8 @@ class ComputePoolReconciler:
             sharing,
         )
         plan = plan_pool(observed)
-        # The status counts a restart before it happens, so that a leader that dies meanwhile forgets none.
-        await self._writer.status(COMPUTE_POOL, body, plan)
+        # The status counts a restart before it happens, so that it is not lost if the leader dies meanwhile.
+        await self._applier.status(COMPUTE_POOL, body, plan)
         if self._sharing is not None and sharing is not None:
-            await self._sharing.apply(pool, sharing, self._writer.cluster, self._writer.fence)
+            await self._sharing.apply(pool, sharing, self._applier.cluster, self._applier.fence)
         return plan.requeue_after

@@ -1,4 +1,4 @@
-"""FeatureCompute: keeps its compiled plan, its pods and its status as the spec asks."""
+"""Reconciles FeatureComputes: keeps their compiled plan, pods and status as the spec asks."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -23,30 +23,30 @@ class FeatureComputeReconciler:
     def __init__(
         self, writer: Writer, observer: Observer, proxies: Proxies, settings: Serving, clock: Clock
     ) -> None:
-        self._writer = writer
+        self._applier = writer
         self._observer = observer
         self._proxies = proxies
         self._settings = settings
         self._clock = clock
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
-        """Brings one FeatureCompute a step closer to its spec; returns when to look again."""
-        body = self._writer.stores.features.get(key)
+        """Bring one FeatureCompute closer to its spec; return when to requeue it."""
+        body = self._applier.stores.features.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None  # its children go with it, through their owner references
         try:
             features = FeatureCompute.parse(body)
         except InvalidSpecError as error:
-            await self._writer.refuse(FEATURE_COMPUTE, body, str(error), self._clock.now())
+            await self._applier.refuse(FEATURE_COMPUTE, body, str(error), self._clock.now())
             return None
         observed = await self._observe(features)
         if ahead_of(features, observed.reports):
-            await self._writer.confirm(features)
+            await self._applier.confirm(features)
         plan = plan_features(observed, self._settings())
-        refusal = await self._writer.children(features, plan)
+        refusal = await self._applier.children(features, plan)
         if refusal is not None:
             plan = plan_features(replace(observed, refusal=refusal), self._settings())
-        await self._writer.status(FEATURE_COMPUTE, body, plan)
+        await self._applier.status(FEATURE_COMPUTE, body, plan)
         return plan.requeue_after
 
     async def _observe(self, features: FeatureCompute) -> FeaturesObserved:

@@ -1,4 +1,4 @@
-"""Inference: keeps its pods, versions and status as the spec asks."""
+"""Reconciles Inferences: keeps their pods, versions and status as the spec asks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,8 +24,8 @@ from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import Observer, ahead_of
 from tidegate_controllers.workloads import Workloads
 
-_UNTIL_LISTED: Final = timedelta(milliseconds=200)
-"""How soon to look again while nodes and pods, or Kueue's Workloads, are listed for the first time."""
+_SYNC_REQUEUE: Final = timedelta(milliseconds=200)
+"""Requeue delay until nodes and pods, or Kueue's Workloads, have been listed."""
 
 
 class InferenceReconciler:
@@ -42,7 +42,7 @@ class InferenceReconciler:
         settings: Serving,
         clock: Clock,
     ) -> None:
-        self._writer = writer
+        self._applier = writer
         self._agents = agents
         self._observer = observer
         self._placements = placements
@@ -52,30 +52,30 @@ class InferenceReconciler:
         self._clock = clock
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
-        """Brings one Inference a step closer to its spec; returns when to look again if nothing wakes us first."""
-        body = self._writer.stores.inferences.get(key)
+        """Bring one Inference closer to its spec; return when to requeue it."""
+        body = self._applier.stores.inferences.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            return None  # its children go with it, through their owner references
+            return None  # its children are garbage-collected
         try:
             inference = settled(Inference.parse(body), self._placements.find_workload(key))
         except InvalidSpecError as error:
-            await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
+            await self._applier.refuse(INFERENCE, body, str(error), self._clock.now())
             return None
         if not (self._placements.has_synced(inference) and self._workloads.known(inference)):
-            return _UNTIL_LISTED
+            return _SYNC_REQUEUE
         if inference.status.allocation is not None:
             note({DECISION: inference.status.allocation.decision})
         observed = await self._observe(inference)
         if ahead_of(inference, observed.reports):
-            await self._writer.confirm(inference)
+            await self._applier.confirm(inference)
         plan = plan_inference(observed, self._settings())
-        refusal = await self._writer.children(inference, plan)
+        refusal = await self._applier.children(inference, plan)
         self._placements.forget(key)
         if refusal is not None:
             plan = plan_inference(replace(observed, refusal=refusal), self._settings())
-        # The status goes before the orders: it is what remembers a failure that the orders are about to undo.
-        await self._writer.status(INFERENCE, body, plan)
-        self._writer.fence.check()
+        # The status is written before the orders: it records a failure that the orders are about to undo.
+        await self._applier.status(INFERENCE, body, plan)
+        self._applier.fence.check()
         if plan.orders:
             with span("order", _described(plan.orders)):
                 await self._agents.send_orders(plan.orders)
@@ -87,7 +87,7 @@ class InferenceReconciler:
         return InferenceObserved(
             inference=inference,
             now=now,
-            epoch=self._writer.fence.epoch,
+            epoch=self._applier.fence.epoch,
             pods=serving.pods,
             reports=serving.reports,
             config_maps=serving.config_maps,

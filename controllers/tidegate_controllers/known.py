@@ -1,4 +1,4 @@
-"""The caches of our kinds, parsed and indexed; they outlive a term."""
+"""The typed and indexed caches of our kinds, which outlive a term."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tidegate_controllers.accesses import Accesses
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a ModelAccess is planned from, besides itself."""
+    """The caches that a ModelAccess is planned from."""
 
     inferences: Parsed[Inference]
     features: Parsed[FeatureCompute]

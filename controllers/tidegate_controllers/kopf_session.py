@@ -210,7 +210,10 @@ def _is_error(line: bytes) -> bool:
 
 
 def _is_event(line: bytes) -> bool:
-    """Not all of it is read, which kopf does: a proxy that writes its own answers begins differently."""
+    """Return whether a line looks like an event, without parsing all of it, which kopf does.
+
+    A proxy that writes its own responses begins them differently.
+    """
     if not (line.startswith(b"{") and b'"type"' in line[:_BEGINNING] and line.rstrip().endswith(b"}")):
         return False
     try:
@@ -222,13 +225,13 @@ def _is_event(line: bytes) -> bool:
 
 def _is_list(_path: str, body: Mapping[str, Any]) -> bool:
     items = _dicts(body.get("items"))
-    whole = isinstance(body.get("items"), list) and len(items) == len(body["items"])
+    all_objects = isinstance(body.get("items"), list) and len(items) == len(body["items"])
     parts = [body.get("metadata"), *(item.get("metadata") for item in items)]
-    return whole and all(isinstance(part, dict) for part in parts)
+    return all_objects and all(isinstance(part, dict) for part in parts)
 
 
 def _is_discovery(path: str, body: Mapping[str, Any]) -> bool:
-    """Whether a page of discovery has what kopf reads of it; the one of all groups must have ours."""
+    """Return whether a page of discovery has what kopf reads of it; the list of groups must include ours."""
     match path:
         case "/apis":
             return any(group.get("name") == GROUP for group in _dicts(body.get("groups")))
@@ -263,7 +266,7 @@ class Login:
         """Pause by `backoff`."""
         self._backoff = backoff or Backoff(cap=PAUSE)
         self._last: kopf.ConnectionInfo | None = None
-        self._at = float("-inf")
+        self._opened_at_s = float("-inf")
         self._failures = 0
 
     async def open_session(self, **kwargs: Any) -> kopf.AiohttpSession | None:
@@ -272,8 +275,8 @@ class Login:
         if info is None:
             return None
         now = time.monotonic()
-        self._failures = self._failures + 1 if info == self._last and now - self._at < _CALM_S else 0
-        self._last, self._at = info, now
+        self._failures = self._failures + 1 if info == self._last and now - self._opened_at_s < _CALM_S else 0
+        self._last, self._opened_at_s = info, now
         if self._failures:
             log.warning("kopf_credentials_refused", failures=self._failures)
             await asyncio.sleep(self._backoff.delay(self._failures).total_seconds())

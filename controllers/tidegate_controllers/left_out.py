@@ -1,4 +1,4 @@
-"""Tells users which of their objects the caches leave out, by an event on each."""
+"""Reports objects that the caches leave out to users, as an Event on each."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -12,24 +12,28 @@ from tidegate.kube.store import LeftOut, ObjectStore
 from tidegate.planning.plan import EventType
 from tidegate.runtime.clock import Clock
 
-_LOOK_EVERY_S: Final = 10.0
-_MOST_AT_ONCE: Final = 20
-"""Somebody who breaks a thousand objects is not to keep us from anything else."""
+_CHECK_INTERVAL_S: Final = 10.0
+_MAX_EVENTS_PER_CHECK: Final = 20
+"""Limits the time that a user who breaks a thousand objects can cost."""
 
 
 async def tell_of_left_out(cluster: Cluster, stores: Iterable[ObjectStore], clock: Clock) -> None:
-    """Looks for such objects again and again, until cancelled; of each it is told once, and again when the reason changes."""
-    known = tuple(stores)
-    told: dict[tuple[Kind, ObjectKey], LeftOut] = {}
+    """Create an Event about each left-out object, once per reason, until cancelled."""
+    all_stores = tuple(stores)
+    reported: dict[tuple[Kind, ObjectKey], LeftOut] = {}
     while True:
-        now = {(store.kind, key): one for store in known for key, one in store.left_out.items()}
-        told = {each: one for each, one in told.items() if now.get(each) == one}
-        for kind, key in tuple(islice(now.keys() - told.keys(), _MOST_AT_ONCE)):
-            told[kind, key] = now[kind, key]
-            await cluster.create_event(_note(kind, key, now[kind, key]))
-        await clock.sleep(_LOOK_EVERY_S)
+        current = {
+            (store.kind, key): left_out for store in all_stores for key, left_out in store.left_out.items()
+        }
+        reported = {item: left_out for item, left_out in reported.items() if current.get(item) == left_out}
+        for kind, key in tuple(islice(current.keys() - reported.keys(), _MAX_EVENTS_PER_CHECK)):
+            reported[kind, key] = current[kind, key]
+            await cluster.create_event(_note(kind, key, current[kind, key]))
+        await clock.sleep(_CHECK_INTERVAL_S)
 
 
-def _note(kind: Kind, key: ObjectKey, one: LeftOut) -> EventNote:
-    message = f"Tidegate cannot read this {kind.kind} and takes it as it was before, or as absent: {one.why}"
-    return EventNote(kind, key, one.uid, EventType.WARNING, Reason.OBJECT_LEFT_OUT, message)
+def _note(kind: Kind, key: ObjectKey, left_out: LeftOut) -> EventNote:
+    message = (
+        f"Tidegate cannot read this {kind.kind} and takes it as it was before, or as absent: {left_out.why}"
+    )
+    return EventNote(kind, key, left_out.uid, EventType.WARNING, Reason.OBJECT_LEFT_OUT, message)

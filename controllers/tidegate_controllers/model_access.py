@@ -1,4 +1,4 @@
-"""ModelAccess: says what the gateways make of it; the xDS servers do the rest from the same objects."""
+"""Reconciles ModelAccesses: writes what the gateways run; the xDS servers route from the same objects."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -29,7 +29,10 @@ from tidegate_controllers.serving import Observer
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """What pods of pipelines are seen by and made from; `gateway` is where they and clients reach the gateways, `host:port`."""
+    """What pods of pipelines are observed and rendered with.
+
+    `gateway` is the gateways' `host:port` inside the cluster.
+    """
 
     observer: Observer
     serving: Serving
@@ -38,7 +41,7 @@ class PodSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is asked outside of the cluster's API."""
+    """What is read from outside of the cluster's API."""
 
     proxies: Proxies
     measurements: Measurements
@@ -50,46 +53,46 @@ class ModelAccessReconciler:
     def __init__(
         self, writer: Writer, known: Known, sources: Sources, pods: PodSettings, clock: Clock
     ) -> None:
-        self._writer = writer
-        self._known = known
+        self._applier = writer
+        self._caches = known
         self._sources = sources
         self._pods = pods
         self._clock = clock
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
-        """Brings the pipelines and the status of one ModelAccess up to date; returns when to look again."""
-        body = self._writer.stores.accesses.get(key)
+        """Update the pipelines and the status of one ModelAccess; return when to requeue it."""
+        body = self._applier.stores.accesses.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            return None  # its children go with it, through their owner references
+            return None  # its children are garbage-collected
         try:
             access = ModelAccess.parse(body)
         except InvalidSpecError as error:
-            await self._writer.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
+            await self._applier.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
             return None
         now = self._clock.now()
         release = await self._release(access, body, now)
         access = with_release(access, release.status)
         observed = self._observe(access, await self._plan_pipelines(access), release, now)
         plan = plan_model_access(observed)
-        refusal = await self._writer.children(access, plan)
+        refusal = await self._applier.children(access, plan)
         if refusal is not None:
             plan = plan_model_access(replace(observed, refusal=refusal.verdict()))
-        await self._writer.status(MODEL_ACCESS, body, plan)
+        await self._applier.status(MODEL_ACCESS, body, plan)
         return plan.requeue_after
 
     async def _release(self, access: ModelAccess, body: Manifest, now: datetime) -> ReleasePlan:
-        """How its release goes on; raises StaleCacheError when that would be decided from an old status."""
+        """Plan the next step of the release. Raises StaleCacheError if it would be decided from an old status."""
         released = access.spec.release
         target = self._backend(access, released.target) if released is not None else None
         pods = len(target.endpoints) if target is not None else 0
         plan = plan_release(access, await self._sources.measurements.of(access, now, pods), now)
         if plan.status != access.status.release:
-            await self._writer.confirm_status(access, body)
+            await self._applier.confirm_status(access, body)
         return plan
 
     async def _plan_pipelines(self, access: ModelAccess) -> PipelinesPlan:
         pods = self._pods
-        observed = await observe_pipelines(access, self._known, self._writer.stores, pods.observer)
+        observed = await observe_pipelines(access, self._caches, self._applier.stores, pods.observer)
         return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving())
 
     def _observe(
@@ -102,14 +105,18 @@ class ModelAccessReconciler:
             now=now,
             routing=plan_access(
                 access,
-                {one.key: one for one in (*backends, *self._pipeline_backends(access)) if one is not None},
-                self._known.accesses.owners(access),
+                {
+                    backend.key: backend
+                    for backend in (*backends, *self._pipeline_backends(access))
+                    if backend is not None
+                },
+                self._caches.accesses.owners(access),
                 credentials=None,
             ),
             proxies=self._sources.proxies.view(host, access.metadata.uid),
             callers=tuple(
-                Refusal(access.key, one.reason, one.part, one.message)
-                for one in self._sources.proxies.refusals(host, access.metadata.uid)
+                Refusal(access.key, refusal.reason, refusal.part, refusal.message)
+                for refusal in self._sources.proxies.refusals(host, access.metadata.uid)
             ),
             gateway=self._pods.gateway,
             pipelines=pipelines,
@@ -117,7 +124,7 @@ class ModelAccessReconciler:
         )
 
     def _pipeline_backends(self, access: ModelAccess) -> list[Backend]:
-        pods = self._writer.stores.pod_views
+        pods = self._applier.stores.pod_views
         return [
             pipeline_backend(
                 access,
@@ -129,10 +136,10 @@ class ModelAccessReconciler:
 
     def _backend(self, access: ModelAccess, name: str) -> Backend | None:
         key = ObjectKey(access.key.namespace, name)
-        inference = self._known.inferences.get(key)
+        inference = self._caches.inferences.get(key)
         if inference is None or not takes_traffic(inference):
             return None
-        pods = self._writer.stores.pod_views.by_label(
+        pods = self._applier.stores.pod_views.by_label(
             INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
         )
         return inference_backend(inference, pods)

@@ -1,4 +1,4 @@
-"""What every object of our kinds says of itself, as metrics: what an alert on `Ready=False for 10m` is made from."""
+"""Exports the conditions and counts of our objects as metrics, for alerts such as `Ready=False for 10m`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -103,14 +103,14 @@ _FAULTY_NODES = OBJECTS.gauge(
 
 
 class ObjectMetrics(Collector):
-    """Reads the caches when Prometheus asks; only the leader answers, or each object would count once per replica."""
+    """Reads the caches on each scrape. Only the leader exports, or each object would count once per replica."""
 
     def __init__(self, stores: Sequence[ObjectStore], leading: Callable[[], bool]) -> None:
         self._stores = stores
         self._leading = leading
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One family for each of OBJECTS, with no sample of a process that does not lead."""
+        """Yield one family for each of OBJECTS, without samples if this process does not lead."""
         bodies = [(store.kind, body) for store in self._stores for body in store] if self._leading() else []
         for condition, metric in _CONDITIONS.items():
             yield _conditions(metric, condition, bodies)
@@ -120,7 +120,7 @@ class ObjectMetrics(Collector):
         yield from _pools([body for kind, body in bodies if kind == COMPUTE_POOL])
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing: the names are known without reading the caches."""
+        """Return nothing: the names are known without reading the caches."""
         return ()
 
 
@@ -128,10 +128,10 @@ def _conditions(metric: GaugeMetric, condition: ConditionType, bodies: Bodies) -
     family = metric.family()
     for kind, body in bodies:
         conditions = (body.get("status") or {}).get("conditions") or ()
-        found = next((item for item in conditions if item.get("type") == condition.value), None)
-        if found is not None:
-            value = float(found.get("status") == ConditionStatus.TRUE.value)
-            family.add_metric((*_labels(kind, body), found.get("reason", "")), value)
+        observed = next((item for item in conditions if item.get("type") == condition.value), None)
+        if observed is not None:
+            value = float(observed.get("status") == ConditionStatus.TRUE.value)
+            family.add_metric((*_labels(kind, body), observed.get("reason", "")), value)
     return family
 
 
@@ -153,7 +153,7 @@ def _replicas(bodies: Bodies) -> GaugeMetricFamily:
 
 
 def _wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
-    """With a range, what the allocator has decided."""
+    """Return the desired replicas: with spec.scaling, those that the allocator assigned."""
     if "scaling" not in spec:
         return int(spec.get("replicas", 1))
     allocation = status.get("allocation") or {}
@@ -161,29 +161,29 @@ def _wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
 
 
 def _inferences(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
-    """Versions and objectives."""
+    """Yield the families of versions and of objectives."""
     versions, latency, objective, shares = (
-        each.family() for each in (_VERSION, _SLO_LATENCY, _SLO_OBJECTIVE, _SLO_SHARE)
+        metric.family() for metric in (_VERSION, _SLO_LATENCY, _SLO_OBJECTIVE, _SLO_SHARE)
     )
     for body in bodies:
-        whose = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
-        known = (body.get("status") or {}).get("versions") or {}
+        labels = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
+        version_status = (body.get("status") or {}).get("versions") or {}
         for state in ("target", "serving"):
-            if "target" in known:
-                versions.add_metric((*whose, state), float(known.get(state) or 0))
-        promised = (body["spec"].get("slo") or {}).get("latencyP99")
-        if promised is None:
+            if "target" in version_status:
+                versions.add_metric((*labels, state), float(version_status.get(state) or 0))
+        latency_p99 = (body["spec"].get("slo") or {}).get("latencyP99")
+        if latency_p99 is None:
             continue
-        seconds = parse_duration(promised).total_seconds()
-        latency.add_metric(whose, seconds)
-        objective.add_metric(whose, OBJECTIVE)
+        seconds = parse_duration(latency_p99).total_seconds()
+        latency.add_metric(labels, seconds)
+        objective.add_metric(labels, OBJECTIVE)
         for bound, share in bucket_shares(seconds).items():
-            shares.add_metric((*whose, bound), share)
+            shares.add_metric((*labels, bound), share)
     yield from (versions, latency, objective, shares)
 
 
 def _overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
-    """Those that are there; they go when they have ended."""
+    """Yield the families of existing ComputeOverrides; an override is deleted after it ends."""
     created, expires = _OVERRIDE_CREATED.family(), _OVERRIDE_EXPIRES.family()
     for body in bodies:
         target = body["spec"]["target"]
@@ -199,7 +199,7 @@ def _overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamil
 
 
 def _pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
-    """Slices, the tiers that have them, and faulty nodes."""
+    """Yield the families of slices, of slices by tier, and of faulty nodes."""
     slices, tiers, faulty = _POOL_SLICES.family(), _POOL_TIER_SLICES.family(), _FAULTY_NODES.family()
     for body in bodies:
         pool, status = body["metadata"]["name"], body.get("status") or {}

@@ -1,4 +1,4 @@
-"""The ComputeOverrides in the cache, and calls to those about whom one has changed."""
+"""Caches ComputeOverrides, and notifies the targets of those that change."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -12,7 +12,7 @@ Wake = Callable[[ObjectKey], None]
 
 
 class Overrides:
-    """Who is overridden; there are few overrides, so that each look goes through all of them."""
+    """Finds overrides by target; there are few, so that each call goes through all of them."""
 
     def __init__(self, parsed: Parsed[ComputeOverride]) -> None:
         self._parsed = parsed
@@ -21,24 +21,24 @@ class Overrides:
         parsed.store.subscribe(self._changed)
 
     def connect(self, kind: OverrideKind, wake: Wake) -> None:
-        """From now on calls `wake` with the targets of that kind whose overrides have changed."""
+        """Call `wake` with each target of that kind whose overrides change."""
         self._wakes.append((kind, wake))
 
     def get(self, key: ObjectKey) -> ComputeOverride | None:
-        """One of them."""
+        """Return an override; None if it does not exist or does not parse."""
         return self._parsed.get(key)
 
     def all(self) -> tuple[ComputeOverride, ...]:
-        """Those that parse."""
+        """Return all overrides that parse."""
         return self._parsed.all()
 
     def about(self, kind: OverrideKind, key: ObjectKey, now: datetime) -> tuple[ComputeOverride, ...]:
-        """Those in force about one object."""
+        """Return the overrides of one object that are in force."""
         return about(in_force(self.all(), now), kind, key)
 
     def of(self, kind: OverrideKind, key: ObjectKey) -> tuple[ObjectKey, ...]:
-        """All with this target, in force or not."""
-        return tuple(each.key for each in about(self.all(), kind, key))
+        """Return the keys of all overrides with this target, in force or not."""
+        return tuple(override.key for override in about(self.all(), kind, key))
 
     def _changed(self, key: ObjectKey) -> None:
         override = self._parsed.get(key)
@@ -46,7 +46,7 @@ class Overrides:
         now = None
         if override is not None:
             now = self._targets[key] = (override.spec.target.kind, override.spec.target.key)
-        for kind, target in {each for each in (before, now) if each is not None}:
-            for wanted, wake in self._wakes:
-                if wanted is kind:
+        for kind, target in {item for item in (before, now) if item is not None}:
+            for connected_kind, wake in self._wakes:
+                if connected_kind is kind:
                     wake(target)

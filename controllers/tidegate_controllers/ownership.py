@@ -1,4 +1,4 @@
-"""Which pods and workloads are an Inference's: those that owner references lead from to one that exists, whatever labels say."""
+"""Finds the pods and workloads of an Inference by owner references; labels alone prove nothing."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ Subscriber = Callable[[ObjectKey], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
-    """What labels say of where a pod runs."""
+class _SliceLabels:
+    """The pool and the number of slices that labels name."""
 
     pool: str
     slices: int
 
 
 class Ownership:
-    """Labels are claims, which anyone may write who may make a pod; owner references to an object of ours are not enough
-    either, since they are written as easily, so that each object on the way has to be there and to say the same.
+    """Decides whether pods and workloads belong to the Inference that their labels name.
 
-    ReplicaSets are not watched: there are three for each Deployment, and their statuses change with every pod. A ReplicaSet's name
-    is its Deployment's with the hash that its pods carry, and Kubernetes removes pods that name an owner which does not exist.
+    Anyone who may create a pod may set its labels, and its owner references just as well. So each object on the
+    way from the pod to the Inference must exist and say the same.
 
-    What was an Inference's stays its own until it is gone: pods outlive the objects that they came from, and keep their slices.
+    ReplicaSets are not watched: there are three for each Deployment, and their statuses change with every pod.
+    The name of a ReplicaSet is its Deployment's with the hash that its pods carry, and Kubernetes removes pods whose
+    owner does not exist.
+
+    A pod that was an Inference's stays so until it is deleted: pods outlive their workload, and keep their slices.
     """
 
     def __init__(self, stores: Stores) -> None:
         self._inferences = stores.inferences
         self._workloads: Mapping[Kind, ObjectStore] = {DEPLOYMENT: stores.deployments, JOB: stores.jobs}
         self._pods = stores.pods
-        self._owned_pods: dict[ObjectKey, tuple[str, _Seat | None]] = {}
+        self._owned_pods: dict[ObjectKey, tuple[str, _SliceLabels | None]] = {}
         self._owned_workloads: dict[tuple[Kind, ObjectKey], str] = {}
         self._refused: set[ObjectKey] = set()
         self._subscribers: list[Subscriber] = []
@@ -54,12 +57,12 @@ class Ownership:
         self._inferences.subscribe(self._look_again)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Calls `subscriber` with each pod that is found to be an Inference's after it was asked about and was not."""
+        """Call `subscriber` with each pod that turns out to be an Inference's after `owns_pod` has denied it."""
         self._subscribers.append(subscriber)
 
     def owns_pod(self, body: Manifest) -> bool:
-        """Whether a pod of the cache is the Inference's that it names, on as many slices of a pool as it was given there."""
-        key, identity = key_of(body), (uid_of(body), _seat(labels_of(body)))
+        """Return whether a cached pod belongs to the Inference that it names, with the slices that it was assigned."""
+        key, identity = key_of(body), (uid_of(body), _slice_labels(labels_of(body)))
         if self._owned_pods.get(key) == identity:
             return True
         if self._leads_to_inference(body, identity[1]):
@@ -73,7 +76,7 @@ class Ownership:
         return False
 
     def owns_workload(self, kind: Kind, body: Manifest) -> bool:
-        """Whether a Deployment or a Job of the cache is the Inference's that it names."""
+        """Return whether a cached Deployment or Job belongs to the Inference that it names."""
         key, uid = (kind, key_of(body)), uid_of(body)
         if self._owned_workloads.get(key) == uid:
             return True
@@ -82,7 +85,7 @@ class Ownership:
             self._owned_workloads[key] = uid
         return owned
 
-    def _leads_to_inference(self, pod: Manifest, seat: _Seat | None) -> bool:
+    def _leads_to_inference(self, pod: Manifest, claimed: _SliceLabels | None) -> bool:
         workload = self._workload_of(pod)
         if workload is None:
             return False
@@ -91,18 +94,25 @@ class Ownership:
         name = template.get(INFERENCE_LABEL)
         if labels_of(pod).get(INFERENCE_LABEL) != name or not self.owns_workload(kind, body):
             return False
-        return seat is None or self._gives(seat, _seat(template), self._inference_of(kind, body))
+        return claimed is None or self._gives(
+            claimed, _slice_labels(template), self._inference_of(kind, body)
+        )
 
-    def _gives(self, seat: _Seat, given: _Seat | None, inference: Manifest | None) -> bool:
-        """Whether the workload says as much, and the spec, where it is about the same pool."""
-        if given is None or seat.pool != given.pool or seat.slices > given.slices:
+    def _gives(
+        self, claimed: _SliceLabels, template: _SliceLabels | None, inference: Manifest | None
+    ) -> bool:
+        """Return whether the workload's template grants the slices that a pod claims.
+
+        So must the Inference's spec, if it names the same pool.
+        """
+        if template is None or claimed.pool != template.pool or claimed.slices > template.slices:
             return False
         placement: Mapping[str, Any] = ((inference or {}).get("spec") or {}).get("placement") or {}
-        here = label_value(placement.get("pool", "")) == seat.pool
-        return not here or seat.slices <= placement.get("slices", 1)
+        names_pool = label_value(placement.get("pool", "")) == claimed.pool
+        return not names_pool or claimed.slices <= placement.get("slices", 1)
 
     def _workload_of(self, pod: Manifest) -> tuple[Kind, Manifest] | None:
-        """The Deployment or the Job behind a pod, where it is in the caches."""
+        """Return the Deployment or the Job behind a pod, if it is cached."""
         owner, namespace = _controller(pod), pod["metadata"].get("namespace", "")
         if owner is None:
             return None
@@ -117,7 +127,7 @@ class Ownership:
         return (DEPLOYMENT, deployment) if deployment is not None and name != owner["name"] else None
 
     def _inference_of(self, kind: Kind, workload: Manifest) -> Manifest | None:
-        """The Inference that controls a workload and that it names."""
+        """Return the Inference that controls a workload and that the workload names."""
         owner, namespace = _controller(workload), workload["metadata"].get("namespace", "")
         if (
             owner is None
@@ -129,10 +139,10 @@ class Ownership:
         inference = self._inferences.get(ObjectKey(namespace, name))
         if inference is None or uid_of(inference) != owner["uid"]:
             return None
-        named = labels_of(workload).get(INFERENCE_LABEL) == label_value(name)
-        # Of an Inference there is one Deployment, but a Job for each of its runs.
-        ours = kind is not DEPLOYMENT or workload["metadata"]["name"] == child_name("inf", name)
-        return inference if named and ours else None
+        is_labelled = labels_of(workload).get(INFERENCE_LABEL) == label_value(name)
+        # An Inference has one Deployment, but one Job per run.
+        has_our_name = kind is not DEPLOYMENT or workload["metadata"]["name"] == child_name("inf", name)
+        return inference if is_labelled and has_our_name else None
 
     def _forget_workload(self, kind: Kind, store: ObjectStore) -> Subscriber:
         def changed(key: ObjectKey) -> None:
@@ -147,7 +157,7 @@ class Ownership:
             self._refused.discard(key)
 
     def _look_again(self, inference: ObjectKey) -> None:
-        """The Inference or a workload of it is there, or has changed: so pods may be its own that were not."""
+        """Check refused pods again after their Inference or a workload of it was added or changed."""
         if not self._refused:
             return
         name = label_value(inference.name)
@@ -161,6 +171,6 @@ def _controller(body: Manifest) -> Mapping[str, str] | None:
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
-def _seat(labels: Mapping[str, str]) -> _Seat | None:
-    """None for a pod that is in no pool."""
-    return _Seat(labels[POOL_LABEL], parse_slices(labels)) if POOL_LABEL in labels else None
+def _slice_labels(labels: Mapping[str, str]) -> _SliceLabels | None:
+    """Return the slices that labels name; None if they name no pool."""
+    return _SliceLabels(labels[POOL_LABEL], parse_slices(labels)) if POOL_LABEL in labels else None

@@ -1,4 +1,4 @@
-"""What the pipelines of a ModelAccess are planned from: their pods, whatever they call, and all that was made for them."""
+"""Observes what the pipelines of a ModelAccess are planned from: their pods, children and callees."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -20,7 +20,10 @@ ResourceT = TypeVar("ResourceT", bound=Resource)
 async def observe_pipelines(
     access: ModelAccess, known: Known, stores: Stores, observer: Observer
 ) -> PipelinesObserved:
-    """The pipelines of one access as the caches and the agents have them now; nothing is asked where there is none."""
+    """Return the pipelines of an access as the caches and the agents have them.
+
+    Agents are asked only if the access has pipelines.
+    """
     name, namespace = label_value(access.key.name), access.key.namespace
     children = {
         store.kind.kind: tuple(store.by_label(ACCESS_LABEL, name, namespace=namespace))
@@ -45,15 +48,21 @@ def _callees(access: ModelAccess, known: Known) -> Callees:
     if not pipelines:
         return Callees()
 
-    def found(get: Callable[[ObjectKey], ResourceT | None], names: Iterable[str]) -> dict[str, ResourceT]:
-        there = ((name, get(ObjectKey(namespace, name))) for name in names)
-        return {name: one for name, one in there if one is not None and takes_traffic(one)}
+    def find_serving(
+        get: Callable[[ObjectKey], ResourceT | None], names: Iterable[str]
+    ) -> dict[str, ResourceT]:
+        objects = ((name, get(ObjectKey(namespace, name))) for name in names)
+        return {name: item for name, item in objects if item is not None and takes_traffic(item)}
 
-    accesses = found(known.accesses.get, {name for one in pipelines for name in one.accesses})
-    inferences = {name for one in pipelines for name in one.inferences}
-    inferences |= {name for one in accesses.values() for name in one.spec.inferences}
+    accesses = find_serving(
+        known.accesses.get, {name for pipeline in pipelines for name in pipeline.accesses}
+    )
+    inferences = {name for pipeline in pipelines for name in pipeline.inferences}
+    inferences |= {name for access in accesses.values() for name in access.spec.inferences}
     return Callees(
-        inferences=found(known.inferences.get, inferences),
-        features=found(known.features.get, {one.features for one in pipelines if one.features}),
+        inferences=find_serving(known.inferences.get, inferences),
+        features=find_serving(
+            known.features.get, {pipeline.features for pipeline in pipelines if pipeline.features}
+        ),
         accesses=accesses,
     )

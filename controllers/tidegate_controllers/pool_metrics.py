@@ -1,4 +1,4 @@
-"""What is asked of every pool, and what a slice of it is worth, as metrics: the dashboard draws its charts from them."""
+"""Exports the demand of every pool and the price of its slices as metrics; the dashboard's charts use them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -47,7 +47,7 @@ _UNKNOWN = POOLS.gauge("demand_unknown", "Inferences whose demand nobody knows."
 
 
 class PoolMetrics(Collector):
-    """Reads the caches when Prometheus asks; only the leader answers, or each pool would count once per replica."""
+    """Reads the caches on each scrape. Only the leader exports, or each pool would count once per replica."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PoolMetrics(Collector):
         questions: Questions,
         leading: Callable[[], bool],
     ) -> None:
-        """`questions` are those of the allocator, which knows what is asked."""
+        """Create the collector; `questions` has the allocator's latest inputs, which include the demand."""
         self._pools = Parsed(ComputePool, pools)
         self._decisions = Parsed(AllocationDecision, decisions)
         self._questions = questions
@@ -64,13 +64,13 @@ class PoolMetrics(Collector):
         self._demand: dict[ObjectKey, tuple[Question, tuple[TierDemand, ...]]] = {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """First what the newest decisions say, then what the allocator was asked last."""
+        """Yield the prices of the newest decisions, then the demand that the allocator solved for last."""
         pools = self._pools.all() if self._leading() else ()
         yield self._priced(pools)
         yield from self._asked(pools)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing: the names are known without reading the caches."""
+        """Return nothing: the names are known without reading the caches."""
         return ()
 
     def _priced(self, pools: Sequence[ComputePool]) -> GaugeMetricFamily:
@@ -82,36 +82,36 @@ class PoolMetrics(Collector):
         return price
 
     def _asked(self, pools: Sequence[ComputePool]) -> Iterator[GaugeMetricFamily]:
-        wanted, shared_out, unknown = _WANTED.family(), _SHARED_OUT.family(), _UNKNOWN.family()
+        wanted_slices, shared_out, unknown = _WANTED.family(), _SHARED_OUT.family(), _UNKNOWN.family()
         demand, servable = _DEMAND.family(), _SERVABLE.family()
         for pool, question in self._in_question(pools):
             name = pool.metadata.name
             shared_out.add_metric((name,), question.snapshot.pools[0].slices)
-            for each in self._demand_of(pool, question):
-                labels = name, each.tier.value
-                wanted.add_metric(labels, each.wanted)
-                unknown.add_metric(labels, each.unknown)
-                if each.tier is not Tier.OFFLINE:  # what is asked of it are slices
-                    demand.add_metric(labels, each.demand)
-                    servable.add_metric(labels, each.serves)
-        yield from (wanted, shared_out, demand, servable, unknown)
+            for tier_demand in self._demand_of(pool, question):
+                labels = name, tier_demand.tier.value
+                wanted_slices.add_metric(labels, tier_demand.wanted)
+                unknown.add_metric(labels, tier_demand.unknown)
+                if tier_demand.tier is not Tier.OFFLINE:  # its demand is in slices
+                    demand.add_metric(labels, tier_demand.demand)
+                    servable.add_metric(labels, tier_demand.serves)
+        yield from (wanted_slices, shared_out, demand, servable, unknown)
 
     def _in_question(self, pools: Sequence[ComputePool]) -> Iterator[tuple[ComputePool, Question]]:
-        """Those about which the allocator decides."""
-        for gone in self._demand.keys() - self._questions.known():
-            del self._demand[gone]
+        """Yield the pools that the allocator decides about, each with its latest input."""
+        for dropped in self._demand.keys() - self._questions.known():
+            del self._demand[dropped]
         for pool in pools:
             question = self._questions.get(pool.key)
             if question is not None:
                 yield pool, question
 
     def _demand_of(self, pool: ComputePool, question: Question) -> tuple[TierDemand, ...]:
-        """Added up once for each question: there may be a thousand Inferences, and several who scrape."""
-        known = self._demand.get(pool.key)
-        if known is None or known[0] is not question:
-            asked = [
-                AskedReport.of(Asked(one, one.current_replicas, one.current_replicas))
-                for one in question.snapshot.inferences
+        """Return a pool's demand by tier, computed once per solver input: there may be a thousand Inferences."""
+        computed = self._demand.get(pool.key)
+        if computed is None or computed[0] is not question:
+            reports = [
+                AskedReport.of(Asked(model, model.current_replicas, model.current_replicas))
+                for model in question.snapshot.inferences
             ]
-            known = self._demand[pool.key] = question, tiers_of(asked, pool)
-        return known[1]
+            computed = self._demand[pool.key] = question, tiers_of(reports, pool)
+        return computed[1]

@@ -1,4 +1,4 @@
-"""What the gateways run: asks every xDS server, and wakes whoever waits when the answer changes."""
+"""Polls every xDS server for what the gateways run, and notifies subscribers of changes."""
 
 import asyncio
 from collections import defaultdict
@@ -16,55 +16,58 @@ from tidegate.xds.report import ProxyReport, ReportedProxy, ReportedRefusal, fro
 from tidegate_dataplane.contract.answers import bounded_session, read_body
 
 _PERIOD_S: Final = 0.25
-"""A ModelAccess becomes Programmed this much later than its last proxy acknowledged it, at the most."""
-_PATIENCE: Final = 12
-"""So many rounds in a row without any answer, at least 3 s: before that, what was true a moment ago counts."""
+"""A ModelAccess becomes Programmed at most this long after its last proxy acknowledged it."""
+_MAX_SILENT_ROUNDS: Final = 12
+"""Rounds in a row without any response, at least 3 s, until the last reports are dropped."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
 _PATH: Final = "/v2/programmed"
 _OLD_PATH: Final = "/v1/programmed"
-"""Of xDS servers of the release before, in an upgrade."""
-_MOST_BYTES: Final = 64 << 20
+"""Of xDS servers of the previous release, during an upgrade."""
+_MAX_REPORT_BYTES: Final = 64 << 20
 """Thirty times the report of 10,000 objects."""
 
-_NONE: Final = ReportedProxy(node="")
-"""Of a proxy that is not there."""
+_NO_PROXY: Final = ReportedProxy(node="")
+"""A proxy that does not exist."""
 
 log = structlog.get_logger(__name__)
 
 
 class Proxies:
-    """The proxies of all xDS servers, asked again and again."""
+    """The proxies of all xDS servers, polled continuously."""
 
     def __init__(self, addresses: Callable[[], Sequence[str]]) -> None:
-        """`addresses` gives `host:port` of every xDS server's report endpoint at this moment."""
+        """Poll `addresses`, which returns the current `host:port` of every xDS server's report endpoint."""
         self._addresses = addresses
         self._reports: dict[str, ProxyReport] = {}
-        self._tags: dict[str, str] = {}
+        self._etags: dict[str, str] = {}
         self._silent_rounds = 0
         self._states: tuple[ReportedProxy, ...] | None = None
         self._refusals: Mapping[str, frozenset[ReportedRefusal]] = {}
         self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
 
     def subscribe(self, kind: HostKind, subscriber: Callable[[ObjectKey], None]) -> None:
-        """Calls `subscriber` with the key of every object of `kind` of which some proxy now runs something else."""
+        """Call `subscriber` with the key of every object of `kind` for which a proxy's report changes."""
         self._subscribers[kind].append(subscriber)
 
     def view(self, host: HostKey, uid: str) -> tuple[ProxyView, ...] | None:
-        """What every connected proxy runs of the object with this `uid`; None while no xDS server answers."""
+        """Return what every connected proxy runs of the object with this `uid`; None while no xDS server responds."""
         if self._states is None:
             return None
         name = str(host)
         return tuple(_view(state, name, uid) for state in self._states)
 
     def refusals(self, host: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
-        """Why some xDS server lets no caller in to the object with this `uid`, or not all of them."""
+        """Return why an xDS server refuses all or some callers of the object with this `uid`."""
         refused = self._refusals.get(str(host), frozenset())
         return tuple(
-            sorted((one for one in refused if one.uid == uid), key=lambda one: (one.part, one.message))
+            sorted(
+                (refusal for refusal in refused if refusal.uid == uid),
+                key=lambda refusal: (refusal.part, refusal.message),
+            )
         )
 
     async def run(self) -> None:
-        """Asks forever."""
+        """Poll until cancelled."""
         async with bounded_session(_TIMEOUT) as session:
             while True:
                 await self._refresh(session)
@@ -76,29 +79,29 @@ class Proxies:
         self.take(dict(zip(addresses, answers, strict=True)))
 
     def take(self, answers: Mapping[str, ProxyReport | None]) -> None:
-        """Takes what each server said, None for one that did not answer.
+        """Take each server's report, None for one that did not respond.
 
-        Of a silent one the last words count for as long as its pod is there and another answers: its proxies are not
-        gone, and without them the rest would look like all. All of them may be silent for a moment, as in an upgrade.
+        A silent server's last report counts for as long as its pod exists and another server responds: its proxies still
+        run, and without them the others would look like all. All servers may be silent for a moment, as in an upgrade.
         """
-        last = {address: answer or self._reports.get(address) for address, answer in answers.items()}
-        self._reports = {address: report for address, report in last.items() if report is not None}
-        self._tags = {address: tag for address, tag in self._tags.items() if address in self._reports}
+        latest = {address: answer or self._reports.get(address) for address, answer in answers.items()}
+        self._reports = {address: report for address, report in latest.items() if report is not None}
+        self._etags = {address: tag for address, tag in self._etags.items() if address in self._reports}
         before = self._states
         self._take_refusals()
         self._silent_rounds = 0 if any(answers.values()) else self._silent_rounds + 1
         if self._silent_rounds == 0:
             self._states = proxies_of(tuple(self._reports.values()))
-        elif self._silent_rounds >= _PATIENCE:
+        elif self._silent_rounds >= _MAX_SILENT_ROUNDS:
             self._states = None
         self._wake(_changed(before or (), self._states or ()))
 
     def _take_refusals(self) -> None:
         before, refused = self._refusals, defaultdict[str, set[ReportedRefusal]](set)
         for report in self._reports.values():
-            for one in report.refusals:
-                refused[one.host].add(one)
-        self._refusals = {host: frozenset(those) for host, those in refused.items()}
+            for refusal in report.refusals:
+                refused[refusal.host].add(refusal)
+        self._refusals = {host: frozenset(refusals) for host, refusals in refused.items()}
         self._wake(
             name for name in before.keys() | refused.keys() if before.get(name) != self._refusals.get(name)
         )
@@ -107,16 +110,16 @@ class Proxies:
         self, session: aiohttp.ClientSession, address: str, path: str = _PATH
     ) -> ProxyReport | None:
         try:
-            known = self._tags.get(address) if address in self._reports else None
-            headers = {"If-None-Match": known} if known else {}
+            etag = self._etags.get(address) if address in self._reports else None
+            headers = {"If-None-Match": etag} if etag else {}
             async with session.get(f"http://{address}{path}", headers=headers) as response:
                 if response.status == HTTPStatus.NOT_FOUND and path != _OLD_PATH:
                     return await self._ask(session, address, _OLD_PATH)
                 response.raise_for_status()
                 if response.status == HTTPStatus.NOT_MODIFIED:
                     return self._reports[address]
-                report = from_json(await read_body(response, _MOST_BYTES))
-                self._tags[address] = response.headers.get("ETag", "")
+                report = from_json(await read_body(response, _MAX_REPORT_BYTES))
+                self._etags[address] = response.headers.get("ETag", "")
                 return report
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("xds_silent", address=address, error=str(error))
@@ -137,23 +140,23 @@ def _view(proxy: ReportedProxy, name: str, uid: str) -> ProxyView:
 
 
 def _changed(before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> set[str]:
-    """The objects of which some proxy runs or refuses something else than before.
+    """Return the objects that some proxy runs or rejects differently than before.
 
-    Proxies that share their hosts are compared once for all of them.
+    Proxies with the same hosts are compared once for all of them.
     """
-    was, now = ({proxy.node: proxy for proxy in proxies} for proxies in (before, after))
+    old_proxies, new_proxies = ({proxy.node: proxy for proxy in proxies} for proxies in (before, after))
     compared: dict[tuple[int, int], set[str]] = {}
-    found: set[str] = set()
-    for node in was.keys() | now.keys():
-        old, new = was.get(node, _NONE), now.get(node, _NONE)
+    changed: set[str] = set()
+    for node in old_proxies.keys() | new_proxies.keys():
+        old, new = old_proxies.get(node, _NO_PROXY), new_proxies.get(node, _NO_PROXY)
         if old is new:
             continue
-        pair = id(old.hosts), id(new.hosts)
-        if pair not in compared:
-            compared[pair] = _difference(old.hosts, new.hosts)
-        found |= compared[pair]
-        found |= _difference(old.refused, new.refused)
-    return found
+        hosts_pair = id(old.hosts), id(new.hosts)
+        if hosts_pair not in compared:
+            compared[hosts_pair] = _difference(old.hosts, new.hosts)
+        changed |= compared[hosts_pair]
+        changed |= _difference(old.refused, new.refused)
+    return changed
 
 
 def _difference(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:

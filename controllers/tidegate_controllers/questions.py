@@ -1,4 +1,4 @@
-"""What each pool's allocator asked its solver last, for those who ask: what if it were otherwise?"""
+"""Remembers the last input of each pool's solver, and serves it for what-if plans."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tidegate.api.meta import ObjectKey
 
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
-_HERE: Final = frozenset({"127.0.0.1", "::1"})
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question: when it was asked, what is done with its answer, and all that the solver was told."""
+    """One input of the solver: when it was solved, the pool's mode, and the snapshot."""
 
     at: datetime
     mode: PolicyMode
@@ -30,48 +30,48 @@ class Question:
 
 
 class Questions:
-    """Remembers the last one of each pool while this process leads, and tells it over HTTP."""
+    """Remembers each pool's last solver input while this process leads, and serves it over HTTP."""
 
     def __init__(self) -> None:
-        self._found: dict[ObjectKey, Question] = {}
+        self._questions: dict[ObjectKey, Question] = {}
 
     def known(self) -> Set[ObjectKey]:
-        """The pools that were asked about."""
-        return self._found.keys()
+        """Return the pools that have been solved."""
+        return self._questions.keys()
 
     def get(self, pool: ObjectKey) -> Question | None:
-        """The last one about a pool; None where this process has asked none."""
-        return self._found.get(pool)
+        """Return the last input of a pool; None if this process has not solved it."""
+        return self._questions.get(pool)
 
     def put(self, pool: ObjectKey, question: Question) -> None:
-        """Once it is asked."""
-        self._found[pool] = question
+        """Take the input of a solve."""
+        self._questions[pool] = question
 
     def forget(self, pool: ObjectKey) -> None:
-        """It is gone, or nothing is decided about it."""
-        self._found.pop(pool, None)
+        """Forget a pool that was deleted, or about which nothing is decided."""
+        self._questions.pop(pool, None)
 
     def clear(self) -> None:
-        """A term is over: somebody else decides."""
-        self._found.clear()
+        """Forget everything at the end of a term: another process decides."""
+        self._questions.clear()
 
     def routes(self) -> tuple[web.RouteDef, ...]:
-        """GET /allocation/{pool}."""
+        """Return the route GET /allocation/{pool}."""
         return (web.get("/allocation/{pool}", self._answer),)
 
     async def _answer(self, request: web.Request) -> web.Response:
         pool = request.match_info["pool"]
-        if request.remote not in _HERE:
-            # It says what requests are worth. A port forward, for which one needs a right, comes from the pod itself.
-            said = "only the pod itself is told, and who has a port forward to it"
-            return web.json_response({"error": said}, status=_FORBIDDEN)
-        question = self._found.get(ObjectKey("", pool))
+        if request.remote not in _LOOPBACK:
+            # It reveals the value of requests. A port forward, which needs a right, comes from the pod itself.
+            message = "only the pod itself is told, and who has a port forward to it"
+            return web.json_response({"error": message}, status=_FORBIDDEN)
+        question = self._questions.get(ObjectKey("", pool))
         if question is None:
-            said = (
+            message = (
                 f"the allocator of this process has not looked at a ComputePool {pool}: the one that leads does, where an "
                 "Inference has spec.scaling and a node takes pods"
             )
-            return web.json_response({"error": said}, status=_NOT_FOUND)
+            return web.json_response({"error": message}, status=_NOT_FOUND)
         return web.json_response(
             {
                 "pool": pool,

@@ -1,4 +1,4 @@
-"""Which change wakes which key: the wiring between caches and work queues, and nothing else."""
+"""Connects caches to work queues: which change requeues which key."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Owners, Stores
 
-_SOON: Final = timedelta(milliseconds=500)
-"""A pod that is not ready changes several times within a second; its owner looks at it once, and as soon as it is ready."""
+_STARTING_DELAY: Final = timedelta(milliseconds=500)
+"""A starting pod changes several times per second; its owner is reconciled once, and again when it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Queues:
     accesses: WorkQueue
     pools: WorkQueue
     allocators: WorkQueue
-    """Pools as well: who of them holds what."""
+    """Pools again, for the allocator."""
     overrides: WorkQueue
 
     def all(self) -> tuple[WorkQueue, ...]:
-        """Every queue."""
+        """Return every queue."""
         return (
             self.inferences,
             self.features,
@@ -46,13 +46,13 @@ class Queues:
         )
 
     def wake_pods(self, stores: Stores) -> None:
-        """Looks again at everything that has pods, since what all of them are made from has changed."""
+        """Enqueue everything that has pods, since the inputs of all of them have changed."""
         for queue in (self.inferences, self.features, self.accesses):
             for key in self.sources(stores)[queue]():
                 queue.add(key)
 
     def sources(self, stores: Stores) -> Mapping[WorkQueue, Callable[[], tuple[ObjectKey, ...]]]:
-        """Where each queue's keys come from, for the first pass and for resyncs."""
+        """Return a function per queue that lists its keys, for the first pass and for resyncs."""
         return {
             self.inferences: lambda: tuple(stores.inferences.keys()),
             self.features: lambda: tuple(stores.features.keys()),
@@ -64,7 +64,7 @@ class Queues:
 
 
 def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies) -> None:
-    """From now on every change wakes the objects that depend on it."""
+    """Enqueue the objects that depend on a change, from now on."""
     stores.inferences.subscribe(queues.inferences.add)
     stores.features.subscribe(queues.features.add)
     stores.accesses.subscribe(queues.accesses.add)
@@ -76,7 +76,10 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
             (FEATURE_COMPUTE_LABEL, queues.features),
             (ACCESS_LABEL, queues.accesses),
         ):
-            starting, soon = partial(stores.is_starting, store.kind), partial(queue.add_after, delay=_SOON)
+            starting, soon = (
+                partial(stores.is_starting, store.kind),
+                partial(queue.add_after, delay=_STARTING_DELAY),
+            )
             Owners(store, label, queue.add, passing=starting, wake_soon=soon)
 
     def wake_callers(called: ObjectKey) -> None:
@@ -129,7 +132,7 @@ def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy, sharing:
 
 
 def connect_overrides(stores: Stores, overrides: Overrides, queues: Queues) -> None:
-    """From now on an override wakes its target and the allocators, and a target that comes or changes its overrides."""
+    """Enqueue a changed override's target and all allocators, and the overrides of a changed target, from now on."""
 
     def wake_allocators(_target: ObjectKey) -> None:
         for pool in stores.pools.keys():  # noqa: SIM118 - a store, not a dict

@@ -1,4 +1,4 @@
-"""What a release is judged by: the gateways' counters, and Prometheus for the queries that are due."""
+"""Measures releases: by the gateways' counters, and by the Prometheus queries that are due."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,33 +10,33 @@ from tidegate.planning.release import Measured, queries_due, to_measure
 from tidegate.telemetry.gateways import GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
 
-_ANSWER_WITHIN_S: Final = 5
+_QUERY_TIMEOUT_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """Measures releases that are under way, and asks nobody for any other."""
+    """Measures releases in progress, and makes no request for others."""
 
     gateways: GatewayStats
     prometheus: Prometheus | None = None
 
     async def of(self, access: ModelAccess, now: datetime, pods: int) -> Measured:
-        """What its release is judged by now; `pods` of its target are ready."""
+        """Return the measurements of an access's release; `pods` of its target are ready."""
         if access.spec.release is None or not to_measure(access):
             return Measured()
         stable = [target.inference for target in access.spec.stable_targets]
         queries = queries_due(access, now)
-        read, answers = await asyncio.gather(
+        stats, answers = await asyncio.gather(
             self.gateways.read(access.key, access.spec.release.target, stable),
             asyncio.gather(*(self._ask(query) for query in queries)),
         )
-        return Measured(read.gateways, read.silent, dict(zip(queries, answers, strict=True)), pods)
+        return Measured(stats.gateways, stats.silent, dict(zip(queries, answers, strict=True)), pods)
 
     async def _ask(self, query: str) -> float | None:
         if self.prometheus is None:
             return None
         try:
-            async with asyncio.timeout(_ANSWER_WITHIN_S):
+            async with asyncio.timeout(_QUERY_TIMEOUT_S):
                 return await self.prometheus.value(query)
         except TimeoutError:
             return None

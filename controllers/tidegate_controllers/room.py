@@ -1,4 +1,4 @@
-"""Where room is left on nodes, looked up only while a pod of ours waits for some."""
+"""Finds the nodes with most free resources, only while a pod of ours is unschedulable."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,50 +12,50 @@ from tidegate.planning.pods import PodView
 from tidegate.planning.room import NodeRoom, lacking, node_room, open_nodes
 from tidegate.runtime.clock import Clock
 
-_KEPT_S: Final = 10.0
-"""However many objects wait for room, nodes are not asked more often."""
-_LARGEST: Final = 5
-"""Nodes whose pods are listed: of a large cluster, those that have most of what is lacking."""
+_CACHE_S: Final = 10.0
+"""Nodes are listed no more often than this, however many objects wait."""
+_MAX_NODES: Final = 5
+"""Nodes whose pods are listed: of a large cluster, those with most of the missing resource."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _CachedRooms:
     at_s: float
     rooms: tuple[NodeRoom, ...]
 
 
 class Room:
-    """Asks the API server for the largest nodes and their pods, at most once in ten seconds for each resource."""
+    """Lists the largest nodes and their pods, at most once in ten seconds for each resource."""
 
     def __init__(self, cluster: Cluster | None, clock: Clock) -> None:
-        """Without a cluster nobody says: who serves some namespaces alone may not look at nodes."""
+        """Create the reader; without a cluster it finds nothing: a process with watchNamespaces may not list nodes."""
         self._cluster = cluster
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
-        # Many objects begin to wait at once; one of their workers asks for all.
-        self._asking = asyncio.Lock()
+        self._cache: dict[str, _CachedRooms] = {}
+        # Many pods become unschedulable at the same time; one worker lists nodes for all of them.
+        self._lock = asyncio.Lock()
 
     async def for_pods(self, pods: Sequence[PodView]) -> tuple[NodeRoom, ...]:
-        """The nodes with most of what these pods lack; none when they lack nothing, or nobody says."""
+        """Return the nodes with most of the resources that these pods lack; none if they lack nothing."""
         lacks = [name for pod in pods if not pod.terminating for name in lacking(pod.unschedulable)]
         rooms = [room for name in dict.fromkeys(lacks) for room in await self._with_most(name)]
         return tuple({room.name: room for room in rooms}.values())
 
     async def _with_most(self, resource: str) -> tuple[NodeRoom, ...]:
-        async with self._asking:
-            seen, now_s = self._seen.get(resource), self._clock.monotonic()
-            if seen is None or now_s - seen.at_s >= _KEPT_S:
-                seen = self._seen[resource] = _Seen(now_s, await self._look(resource))
-            return seen.rooms
+        async with self._lock:
+            cached, now_s = self._cache.get(resource), self._clock.monotonic()
+            if cached is None or now_s - cached.at_s >= _CACHE_S:
+                cached = self._cache[resource] = _CachedRooms(now_s, await self._look(resource))
+            return cached.rooms
 
     async def _look(self, resource: str) -> tuple[NodeRoom, ...]:
         if self._cluster is None:
             return ()
         try:
-            nodes = open_nodes(await self._cluster.list(NODE), resource)[:_LARGEST]
+            nodes = open_nodes(await self._cluster.list(NODE), resource)[:_MAX_NODES]
             return tuple([node_room(node, await _pods_on(self._cluster, node)) for node in nodes])
         except TidegateError:
-            return ()  # the figures are a help; the scheduler's own words are there without them
+            return ()  # the scheduler's own message remains
 
 
 async def _pods_on(cluster: Cluster, node: Manifest) -> Sequence[Manifest]:

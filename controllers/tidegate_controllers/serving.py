@@ -1,4 +1,4 @@
-"""What the reconcilers of both serving kinds observe alike: pods, their agents' reports, ConfigMaps, refusals."""
+"""Observes what all serving kinds have in common: pods, their agents' reports, ConfigMaps, refusals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from tidegate_dataplane.contract import AgentReport
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The children of one object, as the caches and the agents have them now."""
+    """The children of one object, as the caches and the agents have them."""
 
     pods: Sequence[PodView]
     reports: Mapping[str, AgentReport]
@@ -29,19 +29,19 @@ class Serving:
     jobs: Sequence[JobView]
     refusal: Refusal | None
     rooms: Sequence[NodeRoom]
-    """Where most is free of what a pod lacks that no node takes."""
+    """Nodes with most free resources of those that an unschedulable pod lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Sees what serves an object: by the caches, the agents, and the nodes where a pod finds no room."""
+    """Observes the children of an object through the caches, the agents, and the nodes."""
 
     stores: Stores
     agents: AgentClient
     room: Room
 
     async def serving(self, label: str, key: ObjectKey) -> Serving:
-        """The children of the object `key`, which carry `label`."""
+        """Return the children of the object `key`, which carry `label`."""
         name, namespace = label_value(key.name), key.namespace
         pods = self.stores.pod_views.by_label(label, name, namespace=namespace)
         deployments = self.stores.deployments.by_label(label, name, namespace=namespace)
@@ -53,18 +53,18 @@ class Observer:
                 iter(self.stores.deployment_views.by_label(label, name, namespace=namespace)), None
             ),
             jobs=self.stores.job_views.by_label(label, name, namespace=namespace),
-            refusal=next((found for body in deployments if (found := _refusal(body))), None),
+            refusal=next((refusal for body in deployments if (refusal := _refusal(body))), None),
             rooms=await self.room.for_pods(pods),
         )
 
 
 def ahead_of(owner: Resource, reports: Mapping[str, AgentReport]) -> bool:
-    """Whether some agent has heard of a later generation than our cache has: then the cache lags, or etcd was restored."""
+    """Return whether an agent reports a later generation than our cache has: the cache lags, or etcd was restored."""
     return any(report.generation > owner.metadata.generation for report in reports.values())
 
 
 def _refusal(deployment: Mapping[str, Any]) -> Refusal | None:
-    """Why a Deployment cannot make pods (a quota, an admission policy), in the API server's words."""
+    """Return why a Deployment cannot create pods (a quota, an admission policy), in the API server's words."""
     conditions = (deployment.get("status") or {}).get("conditions") or ()
     for condition in conditions:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":

@@ -1,4 +1,4 @@
-"""The controllers' caches: our kinds as kopf sees them, and the objects we own as our own watches see them."""
+"""The controllers' caches: our kinds, fed by kopf, and the objects that we own, fed by our own watches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -50,13 +50,13 @@ class Stores:
     job_views: Views[JobView] = field(init=False)
 
     def __post_init__(self) -> None:
-        """The views come first of all who are told of a change."""
+        """Create the views first: their subscriptions must precede all others."""
         object.__setattr__(self, "pod_views", Views(self.pods, pod_view))
         object.__setattr__(self, "deployment_views", Views(self.deployments, deployment_view))
         object.__setattr__(self, "job_views", Views(self.jobs, job_view))
 
     def custom(self) -> tuple[ObjectStore, ...]:
-        """Our kinds, which kopf watches."""
+        """Return the caches of our kinds, which kopf watches."""
         return (
             self.inferences,
             self.accesses,
@@ -67,7 +67,7 @@ class Stores:
         )
 
     def owned(self) -> tuple[ObjectStore, ...]:
-        """What belongs to objects of our kinds, which our own watches follow by label."""
+        """Return the caches of children, which our own watches fill by label."""
         return (
             self.pods,
             self.deployments,
@@ -80,14 +80,14 @@ class Stores:
         return iter((*self.custom(), *self.owned()))
 
     def has_pods_to_be(self, label: str, key: ObjectKey) -> bool:
-        """Whether there is a Deployment or a Job for the object `key`, whose children carry `label`."""
+        """Return whether a Deployment or a Job exists for the object `key`, whose children carry `label`."""
         name = label_value(key.name)
         return any(
             store.by_label(label, name, namespace=key.namespace) for store in (self.deployments, self.jobs)
         )
 
     def is_starting(self, kind: Kind, key: ObjectKey) -> bool:
-        """Whether this child is a pod that is not ready, or a Deployment whose rollout is not complete: more changes of it follow."""
+        """Return whether a child is a pod that is not ready or a Deployment that rolls out, so that more changes follow."""
         if kind == kinds.POD:
             pod = self.pod_views.get(key)
             return pod is not None and not pod.ready and not pod.terminating
@@ -95,12 +95,12 @@ class Stores:
         return deployment is not None and not deployment.complete
 
     def of(self, kind: Kind) -> ObjectStore:
-        """The cache of one kind. Raises KeyError for a kind that is not cached."""
+        """Return the cache of one kind. Raises KeyError for a kind that is not cached."""
         return {store.kind: store for store in self}[kind]
 
 
 class Owners:
-    """Whose a child was: remembered while it lives, so that its end can still be told to its owner."""
+    """Maps children to their owners, and remembers the owner of a deleted child until it has been notified."""
 
     def __init__(
         self,
@@ -111,29 +111,29 @@ class Owners:
         passing: Callable[[ObjectKey], bool] = lambda _: False,
         wake_soon: Callable[[ObjectKey], None] = lambda _: None,
     ) -> None:
-        """Calls `wake` with the owner's key for every change of an object in `store` that carries `label`.
+        """Call `wake` with the owner's key for every change of an object in `store` that carries `label`.
 
-        Instead it calls `wake_soon` where the child is `passing`: on its way to where its owner waits for it.
+        Call `wake_soon` instead if `passing` returns True for the child: it is starting, and will change again.
         """
         self._store = store
         self._label = label
         self._wake = wake
         self._passing = passing
         self._wake_soon = wake_soon
-        self._owner: dict[ObjectKey, ObjectKey] = {}
+        self._owner_of: dict[ObjectKey, ObjectKey] = {}
         store.subscribe(self._changed)
 
     def _changed(self, key: ObjectKey) -> None:
         body = self._store.get(key)
-        owner = self._owner.pop(key, None) if body is None else self._remember(key, body)
+        owner = self._owner_of.pop(key, None) if body is None else self._remember(key, body)
         if owner is not None:
             (self._wake_soon if self._passing(key) else self._wake)(owner)
 
     def _remember(self, key: ObjectKey, body: Manifest) -> ObjectKey | None:
         name = (body["metadata"].get("labels") or {}).get(self._label)
         if name is None:
-            return self._owner.pop(key, None)  # somebody took the label away
-        # The label of an object whose name is longer than a label is a hash; our kinds' names are DNS labels.
+            return self._owner_of.pop(key, None)  # the label was removed
+        # Labels hash names that are too long for a label, which the names of our kinds, DNS labels, never are.
         owner = ObjectKey(key.namespace, name)
-        self._owner[key] = owner
+        self._owner_of[key] = owner
         return owner

@@ -1,4 +1,4 @@
-"""One term of leadership: the reconcilers of all kinds at work, from a full pass to the last cancelled worker."""
+"""Runs the reconcilers of all kinds for one term of leadership: from a full pass to the last cancelled worker."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -65,20 +65,20 @@ class Parts:
     measurements: Measurements
     allocator: AllocatorParts
     sharing: Sharing | None
-    """None where no node agents run."""
+    """None if no node agents run."""
     serving: Serving
     gateway: str
-    """Where clients inside the cluster reach the gateways, `host:port`."""
+    """The gateways' `host:port` inside the cluster."""
     clock: Clock
     sees_nodes: bool = True
-    """Whether the nodes of the cluster may be looked at, to say where room is left."""
+    """Whether the process may list the cluster's nodes, to report where resources are free."""
     spans: Span = NOTHING
     """The root of the process's spans."""
 
 
 @dataclass(slots=True)
 class _Reconcilers:
-    """Those of the present term; None between terms, when no queue runs."""
+    """The reconcilers of the current term."""
 
     inference: InferenceReconciler
     features: FeatureComputeReconciler
@@ -89,7 +89,7 @@ class _Reconcilers:
 
 
 @dataclass(slots=True)
-class _Current:
+class _ActiveReconcilers:
     reconcilers: _Reconcilers | None = field(default=None)
 
     def get(self) -> _Reconcilers:
@@ -100,11 +100,11 @@ class _Current:
 
 
 class Terms:
-    """Leads again and again; the queues and their wiring to the caches are made once."""
+    """Leads one term after another; the queues and their connections to the caches are made once."""
 
     def __init__(self, parts: Parts, registry: CollectorRegistry, *, workers: int) -> None:
         self._parts = parts
-        self._current = _Current()
+        self._current = _ActiveReconcilers()
         metrics = QueueMetrics(registry)
 
         def queue(
@@ -130,21 +130,21 @@ class Terms:
             features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
             accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
             pools=queue("compute-pool", lambda key: self._current.get().pool.reconcile(key)),
-            # The solver takes one question at a time.
+            # The solver takes one input at a time.
             allocators=queue("allocator", lambda key: self._current.get().allocator.reconcile(key), 1),
             overrides=queue("compute-override", lambda key: self._current.get().override.reconcile(key), 1),
         )
-        self._known = Known(
+        self._caches = Known(
             Parsed(Inference, parts.stores.inferences),
             Parsed(FeatureCompute, parts.stores.features),
             Accesses(parts.stores.accesses),
         )
         self._pools = Parsed(ComputePool, parts.stores.pools, strictly=True)
-        connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
+        connect(parts.stores, self._caches.accesses, self.queues, parts.proxies)
         self._views = PoolViews(self._pools, parts.occupancy)
         self._placements = Placements(
             PoolParts(self._pools, self._views, parts.occupancy, parts.ownership),
-            self._known.inferences,
+            self._caches.inferences,
             parts.stores,
         )
         self._placements.subscribe(self.queues.inferences.add)
@@ -156,9 +156,9 @@ class Terms:
         self._allocations = Allocations(self.queues.pools.add)
 
     async def lead(self, fence: Fence) -> None:
-        """Reconciles everything once, then whatever changes, until cancelled at the end of the term."""
+        """Reconcile everything once, then whatever changes, until cancelled at the end of the term."""
         parts = self._parts
-        writer = Writer(parts.cluster, parts.stores, fence)
+        applier = Writer(parts.cluster, parts.stores, fence)
         room = Room(parts.cluster if parts.sees_nodes else None, parts.clock)
         observer = Observer(parts.stores, parts.agents, room)
         self._allocations.clear()
@@ -166,7 +166,7 @@ class Terms:
             parts.sharing.clear()
         self._current.reconcilers = _Reconcilers(
             inference=InferenceReconciler(
-                writer,
+                applier,
                 parts.agents,
                 observer,
                 self._placements,
@@ -175,16 +175,16 @@ class Terms:
                 parts.serving,
                 parts.clock,
             ),
-            features=FeatureComputeReconciler(writer, observer, parts.proxies, parts.serving, parts.clock),
+            features=FeatureComputeReconciler(applier, observer, parts.proxies, parts.serving, parts.clock),
             access=ModelAccessReconciler(
-                writer,
-                self._known,
+                applier,
+                self._caches,
                 Sources(parts.proxies, parts.measurements),
                 PodSettings(observer, parts.serving, parts.gateway),
                 parts.clock,
             ),
             pool=ComputePoolReconciler(
-                writer,
+                applier,
                 self._views,
                 parts.occupancy,
                 self._overrides,
@@ -193,7 +193,7 @@ class Terms:
                 parts.clock,
             ),
             allocator=self._allocator(fence),
-            override=ComputeOverrideReconciler(writer, self._known.inferences, parts.clock),
+            override=ComputeOverrideReconciler(applier, self._caches.inferences, parts.clock),
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -212,13 +212,13 @@ class Terms:
 
     def _allocator(self, fence: Fence) -> Allocator:
         parts = self._parts
-        known = Pools(
+        pools = Pools(
             self._pools,
-            self._known.inferences,
+            self._caches.inferences,
             self._decisions,
             self._views,
             parts.occupancy,
             self._placements,
             self._overrides,
         )
-        return Allocator(parts.allocator, parts.stores, known, self._allocations, fence, parts.clock)
+        return Allocator(parts.allocator, parts.stores, pools, self._allocations, fence, parts.clock)

@@ -1,4 +1,4 @@
-"""kopf as the watcher of our kinds: every event refreshes a cache and thereby wakes a work queue."""
+"""kopf as the watcher of our kinds: every event updates a cache and thereby a work queue."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, cast
@@ -11,26 +11,26 @@ from tidegate.kube.store import ObjectStore
 from tidegate_controllers.kopf_session import PAUSE, Forever, Login
 
 _WATCH_S: Final = 290
-"""The server ends a watch by itself after this long, so that a silently dead one cannot last."""
+"""The server ends a watch after this time, so that a dead connection cannot last."""
 _INACTIVE_S: Final = 310
 _REQUEST_S: Final = 30
 _PAGE: Final = 250
-"""Objects of a listing that are in memory at once."""
+"""Objects of a listing that are in memory at the same time."""
 _IDLE_S: Final = 0.1
-"""kopf keeps a task and a queue for so long after an object's last event: after a listing, for each object that there is."""
+"""kopf keeps a task and a queue per object for this long after its last event: after a listing, for all objects."""
 
 
 async def watch(stores: Iterable[ObjectStore], identity: str, namespaces: Collection[str] = ()) -> None:
-    """Feeds the stores of our kinds until the process is told to stop (kopf takes SIGTERM and SIGINT).
+    """Feed the stores of our kinds until the process is told to stop (kopf handles SIGTERM and SIGINT).
 
-    With `namespaces`, from those alone; then the stores must be of kinds that have one.
+    With `namespaces`, watch those only; then the stores must be of namespaced kinds.
     """
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry, id="session")(Login().open_session)
     for store in stores:
         _feed(registry, store)
-    # One replica of this process leads by a Lease of our own, so kopf needs no peering; without a name it would
-    # look its user up, and the image's has none.
+    # Our own Lease elects the leader, so kopf needs no peering. Without an identity, kopf would look up the user's
+    # name, and the image's user has none.
     await kopf.operator(
         registry=registry,
         settings=_settings(),
@@ -44,7 +44,7 @@ async def watch(stores: Iterable[ObjectStore], identity: str, namespaces: Collec
 def _feed(registry: kopf.OperatorRegistry, store: ObjectStore) -> None:
     @kopf.on.event(GROUP, VERSION, store.kind.plural, registry=registry)
     async def changed(event: Mapping[str, Any], **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        # A coroutine, though it awaits nothing: kopf calls plain functions in threads of a pool.
+        # A coroutine, though it awaits nothing, since kopf calls plain functions in threads of a pool.
         store.observe(cast("str | None", event["type"]), event["object"])
 
 
@@ -58,6 +58,6 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.error_backoffs = Forever(Backoff(cap=PAUSE))
     settings.watching.chunk_size = _PAGE
     settings.queueing.idle_timeout = _IDLE_S
-    settings.posting.enabled = False  # events are ours: kopf would post its own log lines
-    settings.scanning.disabled = True  # the CRDs are the chart's: there is nothing to discover at run time
+    settings.posting.enabled = False  # kopf would post its own log lines as Events
+    settings.scanning.disabled = True  # the chart installs the CRDs: nothing changes at run time
     return settings

@@ -1,4 +1,4 @@
-"""What Kueue says of our Jobs: its Workloads, watched from the first Inference on that names a queue."""
+"""Caches Kueue's Workloads of our Jobs, from the first Inference on that names a queue."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -18,42 +18,43 @@ _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "ownerReferen
 
 
 class Workloads:
-    """Kueue's Workloads as planners see them, and a call to the Inference whose Job they are about.
+    """Kueue's Workloads as planners see them, with notifications for the Inferences of their Jobs.
 
-    Clusters without Kueue, or where nobody names a queue, are spared the watch of all Workloads: it begins with `begin`.
+    The watch starts with the first Inference that names a queue: clusters without one, or without Kueue, do not pay
+    for it.
     """
 
     def __init__(self, client: KubeClient, jobs: ObjectStore, namespaces: Collection[str] = ()) -> None:
-        """`jobs` is the cache of the Jobs that we made; without `namespaces` those of all are watched."""
+        """Read our Jobs from `jobs`; without `namespaces`, watch all."""
         self._jobs = jobs
         self.store = ObjectStore(kinds.WORKLOAD, transform=_facts)
         self._reflectors = reflectors(client, self.store, namespaces)
         self._job_of: dict[ObjectKey, ObjectKey] = {}
         self._wakes: list[Callable[[ObjectKey], None]] = []
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
         self.store.subscribe(self._changed)
 
     def known(self, inference: Inference) -> bool:
-        """Whether everything has been listed that decides about it; listing begins with the first who asks."""
+        """Return whether all Workloads that decide about an Inference are listed; the first call starts the listing."""
         if not _names_queue(inference):
             return True
-        self._begun.set()
-        return all(each.settled.is_set() for each in self._reflectors)
+        self._started.set()
+        return all(reflector.settled.is_set() for reflector in self._reflectors)
 
     def of(self, inference: Inference) -> Queueing | None:
-        """What Kueue says of the Jobs of an Inference; None where its spec names no queue."""
+        """Return Kueue's state of an Inference's Jobs; None if its spec names no queue."""
         if not _names_queue(inference):
             return None
-        installed = self.store.synced.is_set() and not any(each.absent for each in self._reflectors)
+        installed = self.store.synced.is_set() and not any(reflector.absent for reflector in self._reflectors)
         return Queueing(installed, dict(self._of(inference)) if installed else {})
 
     def subscribe(self, wake: Callable[[ObjectKey], None]) -> None:
-        """Calls `wake` with the key of each Inference of whose Job Kueue says something else."""
+        """Call `wake` with the key of each Inference whose Job's Workload changes."""
         self._wakes.append(wake)
 
     async def run(self) -> None:
-        """Watches, once that has begun, until cancelled."""
-        await self._begun.wait()
+        """Wait until a Workload is needed, then watch until cancelled."""
+        await self._started.wait()
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run(), name="watch-workloads")
@@ -61,8 +62,8 @@ class Workloads:
     def _of(self, inference: Inference) -> Mapping[str, WorkloadView]:
         jobs = self._jobs.by_owner(inference.metadata.uid)
         uids = (job["metadata"]["uid"] for job in jobs)
-        found = {uid: self.store.by_owner(uid) for uid in uids}
-        return {uid: workload_view(bodies[-1]) for uid, bodies in found.items() if bodies}
+        workloads = {uid: self.store.by_owner(uid) for uid in uids}
+        return {uid: workload_view(bodies[-1]) for uid, bodies in workloads.items() if bodies}
 
     def _changed(self, key: ObjectKey) -> None:
         body = self.store.get(key)
@@ -82,7 +83,7 @@ def _names_queue(inference: Inference) -> bool:
 
 
 def _job(workload: Manifest) -> ObjectKey | None:
-    """The Job that a Workload is about, if it is about one."""
+    """Return the Job that a Workload is about; None if it is about another kind."""
     metadata = workload["metadata"]
     owners = metadata.get("ownerReferences") or ()
     names = (owner["name"] for owner in owners if owner["kind"] == kinds.JOB.kind and owner.get("controller"))
@@ -91,7 +92,7 @@ def _job(workload: Manifest) -> ObjectKey | None:
 
 
 def _facts(body: Manifest) -> Manifest:
-    """What is read of a Workload: the rest of it is mostly the template of its pods."""
+    """Return what is read of a Workload; most of the rest is its pod templates."""
     metadata: Mapping[str, Any] = {name: body["metadata"].get(name) for name in _METADATA}
     status: Mapping[str, Any] = body.get("status") or {}
     admission: Mapping[str, Any] = status.get("admission") or {}
