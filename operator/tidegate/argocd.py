@@ -1,4 +1,4 @@
-"""What Argo CD has to know of our kinds, as the entries of its ConfigMap argocd-cm: how their health is read, and what can be done with them."""
+"""Argo CD's health checks and actions for our kinds, as entries of its ConfigMap argocd-cm."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand
 
 _PREFIX: Final = "resource.customizations"
-_BY_CONDITIONS: Final = "return standing()\n"
-"""The health of a kind that has nothing to add to its conditions."""
-_CLEAR: Final = "clear"
+_CONDITIONS_HEALTH: Final = "return standing()\n"
+"""Health of a kind that depends on its conditions alone."""
+_CLEAR_ACTION: Final = "clear"
 
 
 class _Literal(str):
-    """A text that YAML writes line by line."""
+    """A text that YAML dumps as a literal block."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes literals as they are read."""
+    """Dumps literals as blocks."""
 
 
 _Dumper.add_representer(
@@ -32,12 +32,12 @@ _Dumper.add_representer(
 
 
 def customizations(scripts: Path) -> str:
-    """The ConfigMap argocd-cm with our entries alone, from the Lua below `scripts`: what `kubectl patch --patch-file` takes."""
+    """Render our entries of argocd-cm from the Lua scripts in `scripts`, as a file for `kubectl patch --patch-file`."""
     common = (scripts / "health" / "conditions.lua").read_text()
     data: dict[str, Any] = {}
     for kind in (definition.resource.KIND for definition in DEFINITIONS):
         own = scripts / "health" / f"{kind}.lua"
-        text = own.read_text() if own.exists() else _BY_CONDITIONS
+        text = own.read_text() if own.exists() else _CONDITIONS_HEALTH
         data[f"{_PREFIX}.health.{GROUP}_{kind}"] = _Literal(f"{common}\n{text}")
     discovery = (scripts / "actions" / f"{ModelAccess.KIND}.lua").read_text()
     data[f"{_PREFIX}.actions.{GROUP}_{ModelAccess.KIND}"] = _Literal(_dumped(_actions(discovery)))
@@ -46,16 +46,17 @@ def customizations(scripts: Path) -> str:
 
 def _actions(discovery: str) -> dict[str, Any]:
     commands = [
-        {"name": each.value, "action.lua": _Literal(_annotating(each.value))} for each in ReleaseCommand
+        {"name": command.value, "action.lua": _Literal(_annotating(command.value))}
+        for command in ReleaseCommand
     ]
-    cleared = {"name": _CLEAR, "action.lua": _Literal(_annotating(""))}
-    return {"discovery.lua": _Literal(discovery), "definitions": [*commands, cleared]}
+    clear = {"name": _CLEAR_ACTION, "action.lua": _Literal(_annotating(""))}
+    return {"discovery.lua": _Literal(discovery), "definitions": [*commands, clear]}
 
 
 def _annotating(command: str) -> str:
-    """Lua that writes the annotation as `tidegate release` does.
+    """Return Lua that sets the annotation as `tidegate release` does.
 
-    Empty is as good as none, and gets through: Argo CD takes the empty table that may be left of annotations for no change.
+    Clearing sets an empty value instead of removing the key: Argo CD ignores a change that leaves an empty table.
     """
     return (
         "obj.metadata.annotations = obj.metadata.annotations or {}\n"

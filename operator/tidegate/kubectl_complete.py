@@ -1,6 +1,6 @@
-"""The program `kubectl_complete-tidegate`: kubectl runs it when a shell completes `kubectl tidegate …`.
+"""The program `kubectl_complete-tidegate`, which kubectl runs when a shell completes `kubectl tidegate …`.
 
-It answers as kubectl wants plugins to: a candidate on each line, at last a colon and what the shell is to do.
+It prints what kubectl expects of plugins: a candidate per line, then a colon and a directive for the shell.
 https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/
 """
 
@@ -13,28 +13,28 @@ import sys
 from contextlib import redirect_stdout
 from typing import Final
 
-_NO_FILES: Final = ":4"
+_NO_FILE_COMPLETION: Final = ":4"
 
 
 def main() -> None:
-    """Completes the last of the program's arguments."""
-    words = ["tidegate", *sys.argv[1:]]
+    """Complete the last of the program's arguments."""
+    arguments = ["tidegate", *sys.argv[1:]]
     os.environ |= {
         "_TIDEGATE_COMPLETE": "complete_bash",
-        "COMP_WORDS": shlex.join(words),
-        "COMP_CWORD": str(len(words) - 1),
+        "COMP_WORDS": shlex.join(arguments),
+        "COMP_CWORD": str(len(arguments) - 1),
     }
     sys.argv[0] = "tidegate"
-    said = io.StringIO()
+    candidates = io.StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(candidates):
             from tidegate.main import main as tidegate
 
             tidegate()
     except SystemExit:
         pass
-    sys.stdout.write(said.getvalue())
-    sys.stdout.write(f"{_NO_FILES}\n")
+    sys.stdout.write(candidates.getvalue())
+    sys.stdout.write(f"{_NO_FILE_COMPLETION}\n")
 
 
 if __name__ == "__main__":

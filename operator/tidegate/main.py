@@ -1,6 +1,6 @@
 """The command `tidegate`: the three processes of the operator, and the tools for people.
 
-Each process is imported by its own command: together they take three seconds, for which nobody waits who asks a question.
+Each command imports its own process: together the imports take three seconds, which would delay every other command.
 """
 
 import asyncio
@@ -57,35 +57,37 @@ def controllers(kubeconfig: Kubeconfig = None) -> None:
     _run(run_controllers(settings, PodIdentity(), _cluster(kubeconfig)))
 
 
-xds = typer.Typer(name="xds", help="The xDS server: without a command, run it.", invoke_without_command=True)
+xds = typer.Typer(
+    name="xds", help="Run the xDS server; the subcommands inspect running ones.", invoke_without_command=True
+)
 register(xds)
 app.add_typer(xds)
 
-pools = typer.Typer(name="pools", help="ComputePools: what to set up for them.", no_args_is_help=True)
+pools = typer.Typer(name="pools", help="Configure nodes for ComputePools.", no_args_is_help=True)
 register_pools(pools)
 app.add_typer(pools)
 
 
 release = typer.Typer(
-    name="release", help="Releases of ModelAccesses: look at them, steer them.", no_args_is_help=True
+    name="release", help="Show and control releases of ModelAccesses.", no_args_is_help=True
 )
 register_release(release)
 app.add_typer(release)
 
 
-top = typer.Typer(name="top", help="What pools and Inferences do right now.", no_args_is_help=True)
+top = typer.Typer(name="top", help="Show the present load of pools and Inferences.", no_args_is_help=True)
 register_top(top)
 app.add_typer(top)
 
 
 @pools.callback()
 def _pools() -> None:
-    """A group, though it has one command so far."""
+    """Make `pools` a group, although it has only one command."""
 
 
 @xds.callback()
 def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
-    """Run the xDS server that configures the gateways; or, with a command, ask those that run."""
+    """Run the xDS server that configures the gateways; the subcommands inspect running ones."""
     if context.invoked_subcommand is not None:
         return
     from tidegate.processes.xds import run_xds
@@ -107,23 +109,23 @@ def web(kubeconfig: Kubeconfig = None) -> None:
 
 @app.command()
 def dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback; default one that is free.")] = 0,
-    browser: Annotated[bool, typer.Option(help="Open it, where this is a terminal.")] = True,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; default a free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open a browser, if this is a terminal.")] = True,
     prometheus: Annotated[
         str,
         typer.Option(
-            help="Address of Prometheus, for rates, latencies and charts over time, like http://127.0.0.1:9090."
+            help="Address of Prometheus for rates, latencies and charts, like http://127.0.0.1:9090."
         ),
     ] = "",
     controllers: Annotated[
-        str, typer.Option(help="host:port of the controllers' probes, where they are no pods.")
+        str, typer.Option(help="host:port of the controllers' probes, if they do not run in pods.")
     ] = "",
     namespace: Annotated[
         str | None,
         typer.Option(
             "--namespace",
             "-n",
-            help="Whose objects are shown; default all, or that of the context where you may not list all.",
+            help="Namespace to show; default all, or the context's namespace if you may not list all.",
         ),
     ] = None,
     system: System = None,
@@ -131,15 +133,23 @@ def dashboard(
     acting_for: ActingFor = "",
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Open the dashboard with the rights of your kubeconfig, on this machine alone; nothing need be installed for it."""
+    """Run the dashboard on this machine, with the rights of your kubeconfig; the cluster needs no installation for it."""
     from tidegate.cli.servers import usual_kubeconfig
     from tidegate.processes.dashboard import DashboardOptions, run_dashboard
 
-    where = kubeconfig or usual_kubeconfig()
+    kubeconfig_path = kubeconfig or usual_kubeconfig()
     answered(
         run_dashboard(
             DashboardOptions(
-                where, context, acting_for, namespace, system, port, browser, prometheus, controllers
+                kubeconfig_path,
+                context,
+                acting_for,
+                namespace,
+                system,
+                port,
+                browser,
+                prometheus,
+                controllers,
             )
         )
     )
@@ -158,7 +168,7 @@ register_plan(app)
 
 @app.command()
 def version(output: Output = Format.TEXT) -> None:
-    """Print the version of this command; `tidegate status` says the installation's."""
+    """Print the version of this command; `tidegate status` shows the installation's."""
     if output is Format.TEXT:
         typer.echo(__version__)
         return
@@ -178,10 +188,10 @@ def _start() -> "Settings":
 
 def _cluster(kubeconfig: Path | None) -> Path | None:
     if kubeconfig is not None:
-        # kopf looks nowhere else: it would watch another cluster than the one that is written to, or none.
+        # kopf reads only this variable: without it kopf would watch another cluster, or none.
         os.environ["KUBECONFIG"] = str(kubeconfig)
-    named = os.environ.get("KUBECONFIG")
-    return Path(named) if named else None
+    path = os.environ.get("KUBECONFIG")
+    return Path(path) if path else None
 
 
 def _run(process: Coroutine[Any, Any, None]) -> None:
@@ -193,18 +203,18 @@ def _run(process: Coroutine[Any, Any, None]) -> None:
 
 
 def _mount_local_cluster() -> None:
-    """`tidegate local …` and `tidegate demo …`, where the local cluster is installed; the image goes without.
+    """Add `tidegate local …` and `tidegate demo …` if the local cluster is installed; images do not contain it.
 
-    Both are imported when they are asked for: they take a second, and whoever asks something else would wait for it.
+    Each command imports its module when it runs: the imports take a second, which would delay every other command.
     """
     if find_spec("tidegate_localcluster") is None:
         return
     for name, module, about in _LOCAL:
         if _complete_variable(Path(sys.argv[0]).name) in os.environ:
-            # A shell that completes has to know their commands.
+            # Completion needs their commands.
             app.add_typer(import_module(module).app, name=name)
         else:
-            app.command(name, help=about, add_help_option=False, context_settings=_AS_IT_IS)(
+            app.command(name, help=about, add_help_option=False, context_settings=_PASS_THROUGH)(
                 _handed_on(module)
             )
 
@@ -217,26 +227,26 @@ _LOCAL: Final = (
         "A real model on a real cluster: trained, served, scored, and swapped under load.",
     ),
 )
-_AS_IT_IS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+_PASS_THROUGH: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def _handed_on(module: str) -> Callable[[typer.Context], None]:
-    """A command that gives all it is told to those of a module."""
+    """Return a command that passes all its arguments to the app of a module."""
 
-    def hand_on(context: typer.Context) -> None:
+    def delegate(context: typer.Context) -> None:
         import_module(module).app(context.args, prog_name=context.command_path)
 
-    return hand_on
+    return delegate
 
 
 def main() -> None:
-    """Entry point of `tidegate` and `kubectl tidegate`."""
+    """Run `tidegate` or `kubectl tidegate`."""
     _mount_local_cluster()
     program = Path(sys.argv[0]).name
-    # kubectl's users read what they have typed.
+    # Messages show the command as users of kubectl have typed it.
     app(prog_name=program.replace("kubectl-", "kubectl ", 1), complete_var=_complete_variable(program))
 
 
 def _complete_variable(program: str) -> str:
-    """What a shell sets that wants to complete."""
+    """Return the environment variable that a shell sets for completion."""
     return f"_{program}_COMPLETE".replace("-", "_").upper()

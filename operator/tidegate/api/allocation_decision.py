@@ -1,4 +1,4 @@
-"""The kind AllocationDecision: one decision of the allocator, its inputs, its moves, why, and what came of it. Users only read it."""
+"""The kind AllocationDecision: one decision of the allocator with its moves, its reasons and its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.api.schema import ListAtomic, Rule
 
 
 class SolverMethod(StrEnum):
-    """How the answer was found."""
+    """How the solver found the decision."""
 
     MILP = "MILP"
     LINEAR = "LP"
@@ -23,94 +23,99 @@ class SolverMethod(StrEnum):
 
 
 class Trigger(StrEnum):
-    """Why it was decided just then."""
+    """What made the allocator decide."""
 
     STARTED = "Started"
-    """The controllers' first look at the pool."""
+    """First decision about the pool since the controllers started."""
     INTERVAL = "Interval"
-    """Its time had come."""
+    """The policy's interval has passed."""
     NODE_LOST = "NodeLost"
     OVERRIDE_CHANGED = "OverrideChanged"
-    """One began, changed or ended."""
+    """A ComputeOverride of the pool began, changed or ended."""
     POOL_CHANGED = "PoolChanged"
-    """Its spec, or a freeze window began or ended."""
+    """The pool's spec changed, or a freeze window began or ended."""
     INFERENCE_CHANGED = "InferenceChanged"
-    """The spec of one that is decided about, or one came or went."""
+    """The spec of an autoscaled Inference changed, or one was created or deleted."""
 
 
 class Predicted(StatusModel):
-    """What is expected of it, once all of it is there."""
+    """What is expected once all replicas of the decision are ready."""
 
     value: Annotated[
-        float, Field(ge=0, description="Value per second of what is served, without what moving costs.")
+        float, Field(ge=0, description="Value per second of the requests served, without the cost of moving.")
     ] = 0.0
     slo_misses: Annotated[
         float,
         Field(
             ge=0,
-            description="Requests per second for real-time Inferences beyond what they serve within their SLO.",
+            description="Requests per second of real-time Inferences that exceed what they can serve within their SLO.",
         ),
     ] = 0.0
 
 
 class DecidedMove(StatusModel):
-    """One Inference whose replicas change."""
+    """One Inference whose number of replicas changes."""
 
-    inference: Annotated[str, Field(max_length=127, description="Namespace and name, with a slash between.")]
-    tier: Annotated[Tier, Field(description="Its tier.")]
-    before: Annotated[int, Field(alias="from", ge=0, description="Replicas that it had.")]
-    after: Annotated[int, Field(alias="to", ge=0, description="Replicas that it is to have.")]
-    slices: Annotated[int, Field(ge=1, description="Slices that each replica has.")]
+    inference: Annotated[str, Field(max_length=127, description="Inference, as <namespace>/<name>.")]
+    tier: Annotated[Tier, Field(description="Tier of the Inference.")]
+    before: Annotated[int, Field(alias="from", ge=0, description="Replicas before the move.")]
+    after: Annotated[int, Field(alias="to", ge=0, description="Replicas after the move.")]
+    slices: Annotated[int, Field(ge=1, description="Slices of each replica.")]
     promoted: Annotated[
         int,
-        Field(ge=0, description="Number of replicas that it gets of its warm spares, so that no pod starts."),
+        Field(ge=0, description="Warm spares that become replicas, so that no pod needs to start."),
     ] = 0
-    why: Annotated[str, Field(max_length=2048, description="Why, in one sentence.")] = ""
+    why: Annotated[str, Field(max_length=2048, description="Reason, in one sentence.")] = ""
 
 
 class DecidedSpare(StatusModel):
-    """One Inference that is kept loaded replicas without requests."""
+    """One Inference that has warm spares: loaded replicas that get no requests."""
 
-    inference: Annotated[str, Field(max_length=127, description="Namespace and name, with a slash between.")]
-    replicas: Annotated[int, Field(ge=1, description="Number of them.")]
-    slices: Annotated[int, Field(ge=1, description="Slices that each has.")]
+    inference: Annotated[str, Field(max_length=127, description="Inference, as <namespace>/<name>.")]
+    replicas: Annotated[int, Field(ge=1, description="Number of warm spares.")]
+    slices: Annotated[int, Field(ge=1, description="Slices of each warm spare.")]
 
 
 class DecidedBinding(StatusModel):
-    """A rule that holds the value down; where none does, what stops those that move: their demand or their bounds."""
+    """A rule that limits the value; without any, what limits the Inferences that move: demand or bounds."""
 
-    constraint: Annotated[str, Field(max_length=512, description="Which rule.")]
+    constraint: Annotated[str, Field(max_length=512, description="The rule.")]
     price: Annotated[
-        float, Field(description="What one unit less of it would earn, in value per second.")
+        float, Field(description="Value per second gained if the rule were relaxed by one unit.")
     ] = 0.0
 
 
 class NotKept(StatusModel):
     """A rule that could not be kept."""
 
-    rule: Annotated[str, Field(max_length=64, description="Which rule.")]
-    subject: Annotated[str, Field(max_length=127, description="Whose rule: an Inference or a pool.")]
-    message: Annotated[str, Field(max_length=1024, description="By how much, and what helps.")] = ""
+    rule: Annotated[str, Field(max_length=64, description="The rule.")]
+    subject: Annotated[str, Field(max_length=127, description="Inference or pool that the rule belongs to.")]
+    message: Annotated[
+        str, Field(max_length=1024, description="By how much the rule is missed, and what helps.")
+    ] = ""
 
 
 class AllocationDecisionSpec(StatusModel):
-    """What was decided, from what, and why."""
+    """What the allocator decided, from which inputs, and why."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="self == oldSelf",
             message="what was decided stays as it was: write nothing here",
-            check=lambda _: True,  # only the API server sees the object as it was
+            check=lambda _: True,  # only the API server knows the previous object
         ),
     )
 
     pool: Annotated[str, Field(max_length=63, description="The ComputePool.")]
-    at: Annotated[datetime, Field(description="When it was decided.")]
+    at: Annotated[datetime, Field(description="Time of the decision.")]
     trigger: Annotated[Trigger | None, Field(description=Trigger.__doc__)] = None
-    mode: Annotated[PolicyMode, Field(description="What was to be done with it.")]
+    mode: Annotated[PolicyMode, Field(description="Mode of the pool's policy at that time.")]
     moves: Annotated[
         tuple[DecidedMove, ...],
-        Field(max_length=1000, description="Whose replicas change, those that give before those that take."),
+        Field(
+            max_length=1000,
+            description="Inferences whose replicas change: scale-downs first, then scale-ups.",
+        ),
         ListAtomic(),
     ] = ()
     move_count: Annotated[int, Field(ge=0, description="Number of Inferences whose replicas change.")] = 0
@@ -118,7 +123,7 @@ class AllocationDecisionSpec(StatusModel):
         tuple[DecidedSpare, ...],
         Field(
             max_length=1000,
-            description="Who is to have warm spares; all others are to have none. The first gains most from them.",
+            description="Inferences with warm spares, the one that gains most from them first; others have none.",
         ),
         ListAtomic(),
     ] = ()
@@ -126,57 +131,58 @@ class AllocationDecisionSpec(StatusModel):
         tuple[DecidedBinding, ...],
         Field(
             max_length=20,
-            description="The dearest rules that hold the value down. Where none does, what stops those that move, at price 0.",
+            description="Rules that limit the value, the most expensive first. Without any, what limits the moves, at price 0.",
         ),
         ListAtomic(),
     ] = ()
     not_kept: Annotated[
         tuple[NotKept, ...],
-        Field(max_length=100, description="Rules that could not be kept, the first the most important."),
+        Field(max_length=100, description="Rules that could not be kept, the most important first."),
         ListAtomic(),
     ] = ()
     price: Annotated[
-        float, Field(ge=0, description="What one more slice of the pool would earn, in value per second.")
+        float, Field(ge=0, description="Value per second that one more slice of the pool would add.")
     ] = 0.0
     objective: Annotated[
-        float, Field(description="Value per second of what is served, less what moving costs.")
+        float, Field(description="Value per second of the requests served, minus the cost of moving.")
     ] = 0.0
     predicted: Annotated[Predicted | None, Field(description=Predicted.__doc__)] = None
     gap: Annotated[
         float | None,
         Field(
-            ge=0, description="How far from the best it may be, as a share of it; absent where nobody knows."
+            ge=0,
+            description="Upper bound of the distance from the optimum, as a share of it. Absent: unknown.",
         ),
     ] = None
-    solver: Annotated[SolverMethod, Field(description="MILP, LP or Greedy: how it was found.")]
+    solver: Annotated[SolverMethod, Field(description="Method of the solver: MILP, LP or Greedy.")]
     note: Annotated[
-        str, Field(max_length=1024, description="Why by no better method; absent when by the best.")
+        str, Field(max_length=1024, description="Why a simpler method was used. Absent: the best one was.")
     ] = ""
-    seconds: Annotated[float, Field(ge=0, description="Seconds that solving took.")] = 0.0
-    inputs_hash: Annotated[str, Field(max_length=64, description="SHA-256 of what it was decided from.")] = ""
+    seconds: Annotated[float, Field(ge=0, description="Seconds that the solver took.")] = 0.0
+    inputs_hash: Annotated[str, Field(max_length=64, description="SHA-256 of the solver's inputs.")] = ""
 
 
 class Outcome(StatusModel):
-    """What came of it."""
+    """How the decision was carried out."""
 
     applied_at: Annotated[
-        datetime | None, Field(description="When the data plane had it all: replicas ready, others gone.")
+        datetime | None, Field(description="When all moves were complete: new replicas ready, old ones gone.")
     ] = None
     reclaim_seconds: Annotated[
         float | None,
-        Field(ge=0, description="Seconds until the last replica that gave its slices was gone."),
+        Field(ge=0, description="Seconds until the last replica that was scaled down was gone."),
     ] = None
     moved_slices: Annotated[
         int | None,
-        Field(ge=0, description="Slices that have changed hands by it, those given and those taken."),
+        Field(ge=0, description="Slices that the decision has moved: released and assigned ones together."),
     ] = None
     error: Annotated[
-        str, Field(max_length=1024, description="Why it was not carried out, or not to the end.")
+        str, Field(max_length=1024, description="Why the decision was not carried out, or only in part.")
     ] = ""
 
 
 class AllocationDecisionStatus(StatusModel):
-    """What came of it."""
+    """Progress and result of the decision."""
 
     outcome: Annotated[Outcome | None, Field(description=Outcome.__doc__)] = None
 
@@ -196,18 +202,18 @@ class AllocationDecision(Resource):
 
     @property
     def executed(self) -> bool:
-        """Whether it was made to be carried out."""
+        """Return whether the mode at that time executes decisions."""
         return self.spec.mode.executes
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is done about it any more: it was carried out, or given up."""
+        """Return whether the decision was carried out completely, or was given up."""
         outcome = self.status.outcome
         return outcome is not None and (outcome.applied_at is not None or bool(outcome.error))
 
     @property
     def moved_slices(self) -> int:
-        """Slices that it has moved as far as is known; all of them until then."""
+        """Return the number of slices moved so far; all slices of the decision while no count is known."""
         outcome = self.status.outcome
         if outcome is not None and outcome.moved_slices is not None:
             return outcome.moved_slices

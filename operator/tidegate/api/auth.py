@@ -1,4 +1,4 @@
-"""Who may call a ModelAccess: holders of an API key, of a token (JWT) of a trusted issuer, or of a client certificate."""
+"""`spec.auth` of a ModelAccess: callers authenticate by an API key, a JWT or a client certificate."""
 
 from __future__ import annotations
 
@@ -47,37 +47,37 @@ Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[!-~]+$")]
 
 
 class ApiKeys(ApiModel):
-    """Lets in whoever sends one of the keys in a Secret."""
+    """Admits callers that send one of the API keys in a Secret."""
 
     secret: Annotated[
         ObjectName,
         Field(
-            description="Name of a Secret in the same namespace; each of its entries is one key, named after its holder: "
+            description="Name of a Secret in the same namespace; each of its entries is one key, named after its owner: "
             f"{MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} printable ASCII characters without blanks. {_LABELLED} "
-            "A key that is added or removed there counts within a second."
+            "Added and removed keys take effect within a second."
         ),
     ]
     header: Annotated[
         CredentialHeader,
         Field(
-            description="Header (gRPC metadata key) that carries the key; the model does not get to see it. "
-            "In authorization the key comes after 'Bearer '. Of several such headers the first counts."
+            description="Header (gRPC metadata key) that carries the key; the gateway removes it. "
+            "In authorization the key follows 'Bearer '. If the header is repeated, the first one is used."
         ),
     ] = "x-api-key"
 
 
 class Jwt(ApiModel):
-    """Lets in whoever sends a token (JWT) of one issuer as authorization: Bearer <token>."""
+    """Admits callers that send a JWT of one issuer as authorization: Bearer <token>."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("secret", "jwksUri"),)
 
-    issuer: Annotated[Text, Field(description="What the token's claim iss must be, byte for byte.")]
+    issuer: Annotated[Text, Field(description="Required value of the token's claim iss, byte for byte.")]
     audiences: Annotated[
         tuple[Text, ...],
         Field(
             min_length=1,
             max_length=16,
-            description="One of these must be in the token's claim aud; a good token for somebody else is answered 403 "
+            description="One of these must be in the token's claim aud; a valid token for another audience gets 403 "
             "(gRPC: PERMISSION_DENIED).",
         ),
         ListSet(),
@@ -86,22 +86,22 @@ class Jwt(ApiModel):
         ObjectName | None,
         Field(
             description=f"Name of a Secret in the same namespace whose entry {JWKS_KEY} holds the issuer's public keys, "
-            f"{_KEYS}. {_LABELLED} A change there counts within a second."
+            f"{_KEYS}. {_LABELLED} A change takes effect within a second."
         ),
     ] = None
     jwks_uri: Annotated[
         JwksUri | None,
         Field(
             description=f"https:// address at which the issuer publishes its public keys, {_KEYS}. Its host must be in the "
-            "chart's auth.jwks.allowedHosts, and redirects are not followed. It is asked once a minute; while it does not "
-            "answer, the keys that were seen last go on to count."
+            "chart's auth.jwks.allowedHosts, and redirects are not followed. It is fetched once a minute; while it does not "
+            "respond, the last keys stay valid."
         ),
     ] = None
     forward: Annotated[
         bool,
         Field(
             strict=True,
-            description="Whether the model gets the authorization header. By default the gateway takes it out.",
+            description="Whether the model gets the authorization header. By default the gateway removes it.",
         ),
     ] = False
 
@@ -119,24 +119,24 @@ Identity = Annotated[
 
 
 class Mtls(ApiModel):
-    """Lets in whoever shows a client certificate of one of these identities, over the gateways' TLS port."""
+    """Admits callers with a client certificate of one of these identities, over the gateways' TLS port."""
 
     identities: Annotated[
         tuple[Identity, ...],
         Field(
             min_length=1,
             max_length=64,
-            description="Alternative names of certificates, of which one has to be here letter by letter: URIs "
-            "(spiffe://example.com/ads/ranker) or DNS names (ranker.ads.example.com); a wildcard in a certificate stands "
-            "for nothing. The chart's gateway.tls.clientAuthority must have signed the certificate. "
-            "One of somebody else is answered 403 (gRPC: PERMISSION_DENIED).",
+            description="Subject alternative names, of which the certificate must have one, letter by letter: URIs "
+            "(spiffe://example.com/ads/ranker) or DNS names (ranker.ads.example.com); wildcards in a certificate do not "
+            "match. The chart's gateway.tls.clientAuthority must have signed the certificate. "
+            "Other identities get 403 (gRPC: PERMISSION_DENIED).",
         ),
         ListSet(),
     ]
 
 
 class Auth(ApiModel):
-    """Who may call: exactly one way. Others are answered 401 (gRPC: UNAUTHENTICATED), before they count against a limit."""
+    """How callers authenticate: exactly one method. Others get 401 (gRPC: UNAUTHENTICATED) and count against no limit."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("apiKeys", "jwt", "mtls"),)
 
@@ -144,14 +144,14 @@ class Auth(ApiModel):
     jwt: Annotated[
         Jwt | None,
         Field(
-            description=f"{Jwt.__doc__} It must be signed with a key of the issuer's and must say when it expires (exp)."
+            description=f"{Jwt.__doc__} It must be signed with a key of the issuer and must have an expiry (exp)."
         ),
     ] = None
     mtls: Annotated[Mtls | None, Field(description=Mtls.__doc__)] = None
 
     @property
     def secrets(self) -> frozenset[str]:
-        """The Secrets that it names."""
+        """Return the names of the Secrets that this spec references."""
         methods = (self.api_keys, self.jwt)
         return frozenset(
             method.secret for method in methods if method is not None and method.secret is not None
@@ -159,5 +159,5 @@ class Auth(ApiModel):
 
     @property
     def key_address(self) -> str | None:
-        """The address that it takes an issuer's keys from."""
+        """Return the address of the issuer's public keys; None if they are in a Secret or no JWT is used."""
         return self.jwt.jwks_uri if self.jwt is not None else None

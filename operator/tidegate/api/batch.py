@@ -1,4 +1,4 @@
-"""`spec.batch` of an Inference: which table its Job scores, and where the results go."""
+"""`spec.batch` of an Inference: the table that its Job scores, and where the results go."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ ColumnName = Annotated[
 
 
 class BatchColumn(ApiModel):
-    """An input of the model that is read from a column of another name."""
+    """An input of the model that is read from a column with another name."""
 
     input: Annotated[ColumnName, Field(description="Name of the model's input.")]
     column: Annotated[ColumnName, Field(description="Name of the table's column.")]
 
 
 class BatchInput(ApiModel):
-    """The table: Parquet files, whose rows are scored in the order of the files' names."""
+    """The table: Parquet files, scored in the order of their names."""
 
     uri: Annotated[
         Annotated[
             TableUri, Rules(lacks("^https://", "a folder cannot be listed over https: use s3, gs or pvc"))
         ],
         Field(
-            description="The folder of the files, and of those below it: s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, "
-            "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). Read are "
-            "files that end in .parquet, at most 10000; not those below names that begin with a dot or an underscore. The "
-            "list is made once a run: files that come later are of the next one, and one that changes fails its shard."
+            description="Folder of the files; subfolders are included: s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, "
+            "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). It reads "
+            "at most 10000 files that end in .parquet, and skips names that begin with a dot or an underscore. The "
+            "files are listed once per run: later files belong to the next run, and a file that changes fails its shard."
         ),
     ]
     columns: Annotated[
         tuple[BatchColumn, ...],
         Field(
             max_length=1_024,
-            description="Columns whose name is not that of the input. Absent: every input is read from the column of its "
+            description="Columns whose name differs from the input's. Absent: every input is read from the column with its "
             "name.",
         ),
         ListMap("input"),
@@ -54,12 +54,12 @@ class BatchInput(ApiModel):
 
 
 class BatchOutput(ApiModel):
-    """Where the results go, and what stands beside them."""
+    """Where the results go, and which columns are copied to them."""
 
     uri: Annotated[
         SampleUri,
         Field(
-            description="A folder, in which each run makes one of its own (status.batch.output): s3://<bucket>/<prefix>, "
+            description="Folder, in which each run creates its own (status.batch.output): s3://<bucket>/<prefix>, "
             "gs://<bucket>/<prefix>, or pvc://<claim>/<path> (a claim that every pod may write to)."
         ),
     ]
@@ -68,7 +68,7 @@ class BatchOutput(ApiModel):
         Field(
             min_length=1,
             max_length=64,
-            description="Columns of the table that are copied beside the model's outputs: what tells whose row it is.",
+            description="Columns of the table that are copied to the results, to identify each row.",
         ),
         ListSet(),
     ]
@@ -78,14 +78,14 @@ class BatchOutput(ApiModel):
             strict=True,
             ge=1,
             le=10_000_000,
-            description="Rows of one file of results, 1 to 10000000. A pod that ends loses what it has scored since its last "
-            "file, and holds the rows of one in memory.",
+            description="Rows per file of results, 1 to 10000000. A pod keeps the rows of one file in memory, and loses them if it "
+            "ends before the file is written.",
         ),
     ] = 65_536
 
 
 class Batch(ApiModel):
-    """A table to score instead of requests, by a Job: sharded, resumable, each row in the results once."""
+    """Scores a table by a Job, instead of answering requests: sharded, resumable, each row exactly once."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -104,16 +104,16 @@ class Batch(ApiModel):
             strict=True,
             ge=1,
             le=MAX_SHARDS,
-            description=f"Number of equal shares that the rows are cut into, 1 to {MAX_SHARDS}. Each is one pod's work, so "
-            "no more pods than that work at once, and each pod loads the model once.",
+            description=f"Number of equal shards of the table, 1 to {MAX_SHARDS}. Each is the work of one pod, so no more pods "
+            "than that run at once, and each pod loads the model once.",
         ),
     ] = 8
     run: Annotated[
         str,
         Field(
             max_length=63,
-            description="Any text, such as a date: changing it scores the table anew. So does changing the model's place, "
-            "version or format, input, output, shards or batching.maxBatchSize; nothing else does.",
+            description="Any text, such as a date: changing it starts a new run. So does a change of the model's URI, version or "
+            "format, of input, output, shards or batching.maxBatchSize; no other change does.",
         ),
     ] = ""
     max_refused_rows: Annotated[
@@ -123,36 +123,36 @@ class Batch(ApiModel):
             ge=0,
             le=1_000_000_000,
             description="Rows of one shard that the model may refuse, or that have a null or a list of the wrong length. They "
-            "stand with the reason in the run's folder _refused; one more fails the shard.",
+            "are in the run's folder _refused, with the reason; one more fails the shard.",
         ),
     ] = 0
     deadline: Annotated[
         Annotated[DurationText, between("1m", "720h")] | None,
         Field(
-            description="Longest time from the run's beginning, from 1m to 720h, paused or not: then its pods are ended and it "
-            "has failed. With spec.scaling, a run that falls behind the pace that would end it in time is worth more, up "
-            "to ten times. Absent: none."
+            description="Longest duration of the run, pauses included, from 1m to 720h: after it the pods are deleted and the run "
+            "has failed. With spec.scaling, the value of a run that is behind schedule rises, up to ten times. "
+            "Absent: none."
         ),
     ] = None
     queue_name: Annotated[
         ObjectName | None,
         Field(
-            description="LocalQueue of Kueue in the same namespace: the Job is made suspended, and its pods begin when Kueue "
-            "admits it. A change of spec.replicas sends it back to the queue, and so does an eviction; both lose what was "
-            "scored since the last file. The deadline then counts from the last admission. Absent: Kueue is not asked."
+            description="LocalQueue of Kueue in the same namespace: the Job is created suspended, and its pods start when Kueue "
+            "admits it. A change of spec.replicas or an eviction puts it back into the queue; rows scored since the last "
+            "file are lost. The deadline counts from the last admission. Absent: Kueue is not used."
         ),
     ] = None
     secret_name: Annotated[
         ObjectName | None,
         Field(
             description="Secret of the same namespace with the AWS_… or GOOGLE_… keys that may read input and write output. "
-            "Absent: the Secret that the model is read with."
+            "Absent: the Secret of the model."
         ),
     ] = None
 
 
 class BatchProgress(StatusModel):
-    """How far the run is."""
+    """Progress of the run."""
 
     run: Annotated[str, Field(max_length=64, description="Name of the run, and of its folder of results.")]
     output: Annotated[str, Field(max_length=1_200, description="The run's folder of results.")]
@@ -161,18 +161,18 @@ class BatchProgress(StatusModel):
         int,
         Field(
             ge=0,
-            description="Shards that are done; of more than 20, rounded down to a twentieth of them until all are.",
+            description="Completed shards; with more than 20 shards, rounded down to a twentieth of them until all are.",
         ),
     ] = 0
-    failed: Annotated[int, Field(ge=0, description="Shards that have failed for good.")] = 0
-    started_at: Annotated[datetime | None, Field(description="When its Job began.")] = None
+    failed: Annotated[int, Field(ge=0, description="Shards that have failed permanently.")] = 0
+    started_at: Annotated[datetime | None, Field(description="When its Job started.")] = None
     ended_at: Annotated[
         datetime | None,
         Field(
-            description="When its Job ended, done or given up; from then on the run takes no slices. Absent again where "
-            "another Job goes on with it."
+            description="When its Job completed or failed; from then on the run has no slices. Absent again while "
+            "another Job continues it."
         ),
     ] = None
     completed_at: Annotated[
-        datetime | None, Field(description="When its last shard was done; absent until then.")
+        datetime | None, Field(description="When its last shard was completed; absent until then.")
     ] = None

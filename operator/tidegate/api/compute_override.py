@@ -1,4 +1,4 @@
-"""The kind ComputeOverride: a person's decision over the allocator's, with a reason and an end."""
+"""The kind ComputeOverride: bounds that a person sets for a limited time, with a reason."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tidegate.api.schema import ListMap, Rule, Rules, matches
 
 LONGEST: Final = timedelta(days=7)
 AUTHOR_ANNOTATION: Final = "tidegate.io/author"
-"""The user who wrote the spec, as the API server knows them: set by the chart's admission policy, never typed."""
+"""The authenticated user who wrote the spec; the chart's admission policy sets it."""
 
 
 class OverrideKind(StrEnum):
-    """What may be overridden."""
+    """Kinds that an override can target."""
 
     INFERENCE = "Inference"
     COMPUTE_POOL = "ComputePool"
 
 
 class OverrideTarget(ApiModel):
-    """Which object it is about."""
+    """The object that the override applies to."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="(self.kind == 'Inference') == has(self.namespace)",
             message="namespace is for kind Inference, and needed there: set it, or remove it for kind ComputePool",
-            check=lambda it: (it.kind is OverrideKind.INFERENCE) == (it.namespace is not None),
+            check=lambda target: (target.kind is OverrideKind.INFERENCE) == (target.namespace is not None),
             field="namespace",
         ),
     )
@@ -45,45 +45,43 @@ class OverrideTarget(ApiModel):
 
     @property
     def key(self) -> ObjectKey:
-        """The object's namespace and name."""
+        """Return the namespace and name of the target."""
         return ObjectKey(self.namespace or "", self.name)
 
 
 class Pin(ApiModel):
-    """Exactly so many replicas, within spec.scaling."""
+    """Fixes the number of replicas, within spec.scaling."""
 
-    replicas: Annotated[
-        int, Field(strict=True, ge=0, le=MAX_REPLICAS, description="Number of pods that it is to have.")
-    ]
+    replicas: Annotated[int, Field(strict=True, ge=0, le=MAX_REPLICAS, description="Number of replicas.")]
 
 
 class Floor(ApiModel):
-    """At least so many replicas, within spec.scaling."""
+    """Sets the smallest number of replicas, within spec.scaling."""
 
     replicas: Annotated[
-        int, Field(strict=True, ge=1, le=MAX_REPLICAS, description="Number of pods that it has at least.")
+        int, Field(strict=True, ge=1, le=MAX_REPLICAS, description="Smallest number of replicas.")
     ]
 
 
 class ComputeOverrideSpec(ApiModel):
-    """What is decided, until when, and why."""
+    """The override, its end and its reason."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="(has(self.pin) ? 1 : 0) + (has(self.floor) ? 1 : 0) + (self.hold ? 1 : 0) == 1",
             message="set exactly one of pin, floor and hold: true",
-            check=lambda it: (it.pin is not None) + (it.floor is not None) + it.hold == 1,
+            check=lambda spec: (spec.pin is not None) + (spec.floor is not None) + spec.hold == 1,
         ),
         Rule(
             cel="self.target.kind == 'Inference' || self.hold",
             message="a ComputePool can only be held: set hold: true, or name an Inference",
-            check=lambda it: it.target.kind is OverrideKind.INFERENCE or it.hold,
+            check=lambda spec: spec.target.kind is OverrideKind.INFERENCE or spec.hold,
             field="target",
         ),
         Rule(
             cel="self.target == oldSelf.target",
             message="the target cannot change: delete this override and make another",
-            check=lambda _: True,  # only the API server sees the object as it was
+            check=lambda _: True,  # only the API server knows the previous object
             field="target",
         ),
     )
@@ -95,37 +93,37 @@ class ComputeOverrideSpec(ApiModel):
         bool,
         Field(
             strict=True,
-            description="True keeps the Inference's number of replicas as it is; of a ComputePool, moves only what lost "
-            "nodes and realtime floors force.",
+            description="True keeps the Inference's present number of replicas. For a ComputePool, it allows only moves that lost "
+            "nodes or realtime floors require.",
         ),
     ] = False
     reason: Annotated[
         str,
-        Field(min_length=1, max_length=512, description="Why, in words for those who find it."),
+        Field(min_length=1, max_length=512, description="Why the override exists, for other people."),
         Rules(matches(r"(?s).*[^ \t\n\r].*", "must say something")),
     ]
     expires_at: Annotated[
         TimeText,
         Field(
-            description="When it ends, as 2026-11-22T18:00:00Z; at most 7 days after it was made, and earlier than a later "
-            "time that got past that rule."
+            description="When the override ends, as 2026-11-22T18:00:00Z. It ends at most 7 days after its creation, even if a later "
+            "time was stored."
         ),
     ]
 
 
 class ComputeOverrideStatus(StatusModel):
-    """Whether it is in force."""
+    """Whether the override is in force."""
 
     observed_generation: ObservedGeneration = NOT_OBSERVED
     conditions: Annotated[
         tuple[ObservedCondition, ...],
-        Field(max_length=8, description="Ready: whether it is in force."),
+        Field(max_length=8, description="Ready: whether the override is in force."),
         ListMap("type"),
     ] = ()
 
 
 class ComputeOverride(Resource):
-    """A person's decision over the allocator's: pins, raises or holds, for a while and for a reason."""
+    """Overrides the allocator for a limited time and for a reason: pins replicas, sets a floor, or holds."""
 
     KIND: ClassVar[str] = "ComputeOverride"
     PLURAL: ClassVar[str] = "computeoverrides"
@@ -138,12 +136,12 @@ class ComputeOverride(Resource):
 
     @property
     def ends(self) -> datetime:
-        """When it ends: never later than seven days after it was made."""
-        until = datetime.fromisoformat(self.spec.expires_at)
-        made = self.metadata.creation_timestamp
-        return until if made is None else min(until, made.astimezone(UTC) + LONGEST)
+        """Return when the override ends: at most seven days after its creation."""
+        expiry = datetime.fromisoformat(self.spec.expires_at)
+        created = self.metadata.creation_timestamp
+        return expiry if created is None else min(expiry, created.astimezone(UTC) + LONGEST)
 
     @property
     def author(self) -> str:
-        """Who wrote it, as far as the API server says."""
+        """Return the user who wrote the spec; empty if the admission policy is not installed."""
         return self.metadata.annotations.get(AUTHOR_ANNOTATION, "")

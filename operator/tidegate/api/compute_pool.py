@@ -1,4 +1,4 @@
-"""The kind ComputePool: the nodes of a pool, and the equal slices that they are shared out in."""
+"""The kind ComputePool: nodes whose CPUs or GPUs are divided into equal slices, and the allocator's policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.api.schema import ListAtomic, ListMap, Rule
 
 MAX_SLICES: Final = 1_000_000
 
-# A pod's agent runs within its slices as well: below these there would be next to nothing left for the server.
+# The agent runs within the pod's slices as well: smaller slices would leave too little for the server.
 _SliceCpu = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32), QuantityBetween("100m", "1024")]
 _SliceMemory = Annotated[
     str, Field(pattern=QUANTITY_PATTERN, max_length=32), QuantityBetween("256Mi", "64Ti")
@@ -41,13 +41,15 @@ class TaintEffect(StrEnum):
 
 
 class Toleration(ApiModel):
-    """A taint of the pool's nodes that its pods put up with, as in a pod."""
+    """A taint of the pool's nodes that its pods tolerate, as in a pod."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="self.operator != 'Exists' || !has(self.value)",
             message="value is only for operator Equal: remove value, or set operator: Equal",
-            check=lambda it: it.operator is not TolerationOperator.EXISTS or it.value is None,
+            check=lambda toleration: (
+                toleration.operator is not TolerationOperator.EXISTS or toleration.value is None
+            ),
             field="value",
         ),
     )
@@ -55,17 +57,15 @@ class Toleration(ApiModel):
     key: Annotated[str, Field(min_length=1, max_length=253, description="The taint's key.")]
     operator: Annotated[
         TolerationOperator,
-        Field(description="Equal compares the taint's value with value, Exists takes any."),
+        Field(description="Equal compares the taint's value with value, Exists matches any value."),
     ] = TolerationOperator.EQUAL
-    value: Annotated[
-        str | None, Field(max_length=63, description="The taint's value. Absent: the empty one.")
-    ] = None
+    value: Annotated[str | None, Field(max_length=63, description="The taint's value. Absent: empty.")] = None
     effect: Annotated[TaintEffect | None, Field(description="The taint's effect. Absent: every effect.")] = (
         None
     )
 
     def pod_form(self) -> dict[str, object]:
-        """As the API server stores it in a pod."""
+        """Return the toleration as the API server stores it in a pod."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -88,8 +88,8 @@ class MpsSlice(ApiModel):
             strict=True,
             ge=2,
             le=48,
-            description="Number of equal slices of each GPU, 2 to 48 (16 on GPUs before compute capability 7.5): each has "
-            "that part of its memory and at most that part of its processors. After a change, drain each node and "
+            description="Number of equal slices of each GPU, 2 to 48 (16 on GPUs before compute capability 7.5): each gets "
+            "that share of the memory and at most that share of the multiprocessors. After a change, drain each node and "
             "change its label, one node at a time.",
         ),
     ]
@@ -99,51 +99,51 @@ class MpsSlice(ApiModel):
             strict=True,
             ge=1,
             le=2**31 - 1,
-            description="User id of the pool's pods: one MPS server lets processes of one user in, and others wait.",
+            description="User id of the pool's pods: an MPS server serves one user at a time, and others wait.",
         ),
     ] = 65532
-    cpu: Annotated[_SliceCpu, Field(description="Cores beside one slice, from 100m, as a quantity.")]
+    cpu: Annotated[_SliceCpu, Field(description="Cores that come with one slice, from 100m, as a quantity.")]
     memory: Annotated[
         _SliceMemory,
-        Field(description="Memory of the node beside one slice in bytes, from 256Mi, as a quantity."),
+        Field(description="Host memory that comes with one slice, in bytes, from 256Mi, as a quantity."),
     ]
 
 
 class SliceSpec(ApiModel):
-    """What one slice is. All slices of a pool are equal."""
+    """Size of one slice. All slices of a pool are equal."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="has(self.cpu) != has(self.mps)",
             message="set exactly one of cpu and mps",
-            check=lambda it: (it.cpu is None) != (it.mps is None),
+            check=lambda spec: (spec.cpu is None) != (spec.mps is None),
         ),
         Rule(
             cel="has(self.cpu) == has(oldSelf.cpu)",
             message="slices cannot change from cpu to mps or back: make another ComputePool and move Inferences to it",
-            check=lambda _: True,  # only the API server sees the object as it was
+            check=lambda _: True,  # only the API server knows the previous object
         ),
     )
 
     cpu: Annotated[
         CpuSlice | None,
         Field(
-            description="CPU slices. A pod on n slices asks its node for n times this, its agent's share included. "
-            "Changing it replaces the pods, one rollout for each Inference."
+            description="CPU slices. A pod with n slices requests n times this, which includes its agent. "
+            "A change replaces the pods, with one rollout per Inference."
         ),
     ] = None
     mps: Annotated[
         MpsSlice | None,
         Field(
             description="GPU slices under MPS, which NVIDIA's device plugin offers as nvidia.com/gpu.shared. The administrator "
-            "configures it on each node, and the condition SharingConfigured says what is missing. A pod has one slice and is "
-            "one process on one GPU: the limits of a slice are those of a process, so two slices would not be twice as much."
+            "configures each node, and the condition SharingConfigured shows what is missing. A pod has one slice: MPS limits "
+            "a process, so a pod with two slices would not get twice as much."
         ),
     ] = None
 
 
 class TierBounds(ApiModel):
-    """How many slices a tier is kept, and how many it may have."""
+    """Floor and ceiling of a tier, in slices."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -160,7 +160,7 @@ class TierBounds(ApiModel):
             strict=True,
             ge=0,
             le=MAX_SLICES,
-            description="Number of slices that pods of other tiers are never given, whether this tier uses them or not.",
+            description="Slices that are reserved for this tier, whether it uses them or not.",
         ),
     ] = 0
     ceiling: Annotated[
@@ -169,13 +169,13 @@ class TierBounds(ApiModel):
             strict=True,
             ge=0,
             le=MAX_SLICES,
-            description="Largest number of slices that pods of this tier are given. Absent: all that others leave.",
+            description="Largest number of slices of this tier. Absent: all that other tiers leave free.",
         ),
     ] = None
 
 
 class RealtimeBounds(TierBounds):
-    """Bounds of tier realtime, and what is kept warm for it."""
+    """Bounds and warm spares of tier realtime."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         *TierBounds.RULES,
@@ -193,22 +193,21 @@ class RealtimeBounds(TierBounds):
             strict=True,
             ge=0,
             le=MAX_SLICES,
-            description="Number of slices that the allocator keeps for loaded replicas of realtime Inferences that get no "
-            "request until one of the others fails or more is asked. Floors of all tiers and realtime demand go before "
-            "them.",
+            description="Slices that the allocator keeps for warm spares: loaded replicas of realtime Inferences that get no "
+            "requests until another replica fails or demand rises. Floors of all tiers and realtime demand come first.",
         ),
     ] = 0
 
 
 class Tiers(ApiModel):
-    """The bounds of each tier. They decide about what is to start; what runs is not stopped by them."""
+    """Bounds of each tier. They apply to pods that start; running pods are not stopped."""
 
     realtime: Annotated[RealtimeBounds, Field(description="Bounds of tier realtime.")] = RealtimeBounds()
     nearline: Annotated[TierBounds, Field(description="Bounds of tier nearline.")] = TierBounds()
     offline: Annotated[TierBounds, Field(description="Bounds of tier offline.")] = TierBounds()
 
     def of(self, tier: Tier) -> TierBounds:
-        """The bounds of one tier."""
+        """Return the bounds of one tier."""
         return {Tier.REALTIME: self.realtime, Tier.NEARLINE: self.nearline, Tier.OFFLINE: self.offline}[tier]
 
     @property
@@ -231,7 +230,7 @@ class PolicyMode(StrEnum):
 
 
 class MoveBudget(ApiModel):
-    """How much of the pool may change hands in a while."""
+    """The most slices that may move within a period."""
 
     max_percent: Annotated[
         int,
@@ -239,85 +238,86 @@ class MoveBudget(ApiModel):
             strict=True,
             ge=1,
             le=100,
-            description="Most slices that change hands in that time, in percent of the healthy ones, rounded up. Lost "
-            "nodes and realtime floors are restored beyond it.",
+            description="Most slices that move within the period, in percent of the healthy ones, rounded up. Moves that "
+            "restore lost nodes and realtime floors are not limited.",
         ),
     ]
     per: Annotated[
-        Annotated[DurationText, between("10s", "24h")], Field(description="The time, from 10s to 24h.")
+        Annotated[DurationText, between("10s", "24h")],
+        Field(description="Length of the period, from 10s to 24h."),
     ] = "10m"
 
 
 class FreezeWindow(ApiModel):
-    """A while in which the pool is held, again and again."""
+    """A recurring time window in which the pool is held."""
 
     schedule: Annotated[
         str,
         Field(
             min_length=9,
             max_length=128,
-            description="When it begins, as cron has it: minute, hour, day of the month, month, day of the week.",
+            description="Start of the window as a cron schedule: minute, hour, day of the month, month, day of the week.",
         ),
     ]
     duration: Annotated[
         Annotated[DurationText, between("1m", "168h")],
-        Field(description="How long it lasts, from 1m to 168h."),
+        Field(description="Length of the window, from 1m to 168h."),
     ]
     time_zone: Annotated[
-        str, Field(min_length=1, max_length=64, description="Whose clock counts, like Europe/Berlin.")
+        str, Field(min_length=1, max_length=64, description="Time zone of the schedule, like Europe/Berlin.")
     ] = "UTC"
 
 
 class AllocationPolicy(ApiModel):
-    """How the replicas of Inferences with spec.scaling are decided."""
+    """How the allocator decides about Inferences with spec.scaling."""
 
     mode: Annotated[
         PolicyMode,
         Field(
             description="RecommendOnly writes AllocationDecisions and moves nothing. Auto carries them out. Hold moves "
-            "only what lost nodes and realtime floors force it to."
+            "only what lost nodes and realtime floors require."
         ),
     ] = PolicyMode.RECOMMEND_ONLY
     interval: Annotated[
         Annotated[DurationText, between("1s", "10m")],
-        Field(description="Time from one look to the next, from 1s to 10m."),
+        Field(description="Time between two runs of the allocator, from 1s to 10m."),
     ] = "30s"
     dwell: Annotated[
         Annotated[DurationText, between("0s", "1h")],
         Field(
-            description="How long a realtime replica that a decision has just started is kept, from 0s to 1h, unless lost nodes "
-            "or realtime floors take it. Longer moves less; shorter gives slices back sooner after a peak."
+            description="How long a realtime replica is kept after a decision started it, from 0s to 1h, unless lost nodes "
+            "or realtime floors require its slices. A longer dwell moves less; a shorter one frees slices sooner after a peak."
         ),
     ] = "5m"
     moves: Annotated[
         MoveBudget | None,
-        Field(description="How much of the pool may change hands in a while. Absent: no limit."),
+        Field(description="Limit of the slices that may move within a period. Absent: no limit."),
     ] = None
     freeze: Annotated[
         tuple[FreezeWindow, ...],
         Field(
             max_length=16,
-            description="When Auto counts as Hold. A window that cannot be read holds the pool until it is corrected.",
+            description="Time windows in which Auto acts as Hold. A window that does not parse holds the pool until it is corrected.",
         ),
         ListAtomic(),
     ] = ()
 
 
 class ComputePoolSpec(ApiModel):
-    """What the administrator asks for."""
+    """Nodes, slices, bounds and policy of the pool."""
 
     node_selector: Annotated[
         Mapping[str, Annotated[str, Field(max_length=63)]],
         Field(
             min_length=1,
             max_length=16,
-            description="Labels of the nodes that belong to the pool; all must be there. A node belongs to one pool: "
-            "where two select it, it is that of the older one.",
+            description="Labels of the pool's nodes; a node must have all of them. A node belongs to one pool: "
+            "if two select it, to the older one.",
         ),
     ]
     tolerations: Annotated[
         tuple[Toleration, ...],
-        Field(max_length=16, description="Taints of these nodes that the pool's pods put up with."),
+        Field(max_length=16, description="Taints of these nodes that the pool's pods tolerate."),
         ListAtomic(),
     ] = ()
     slice: Annotated[SliceSpec, Field(description=SliceSpec.__doc__)]
@@ -326,42 +326,44 @@ class ComputePoolSpec(ApiModel):
 
 
 class SliceCounts(StatusModel):
-    """How many slices there are."""
+    """Number of slices of the pool."""
 
     total: Annotated[
         int,
         Field(
             ge=0,
-            description="Number of slices that the pool's nodes have, after what pods from outside the pool ask for.",
+            description="Number of slices of the pool's nodes, without what pods from outside the pool request.",
         ),
     ] = 0
     healthy: Annotated[
         int,
         Field(
             ge=0,
-            description="Number of them on nodes that take pods: ready, not cordoned, without a taint that the pool "
+            description="Number of slices on nodes that accept pods: ready, not cordoned, without a taint that the pool "
             "does not tolerate.",
         ),
     ] = 0
-    free: Annotated[int, Field(ge=0, description="Number of healthy slices that no pod of the pool has.")] = 0
+    free: Annotated[
+        int, Field(ge=0, description="Number of healthy slices that are not assigned to a pod.")
+    ] = 0
 
 
 class TierUse(StatusModel):
-    """What pods of one tier have."""
+    """Slices that are assigned to one tier."""
 
     name: Annotated[str, Field(max_length=16, description="The tier.")]
-    slices: Annotated[int, Field(ge=0, description="Number of slices that its pods have.")] = 0
+    slices: Annotated[int, Field(ge=0, description="Number of slices that are assigned to its pods.")] = 0
 
 
 class ComputePoolStatus(StatusModel):
-    """What the nodes and the pods on them show."""
+    """Observed state of the nodes and of the pods on them."""
 
     observed_generation: ObservedGeneration = NOT_OBSERVED
     nodes: Annotated[int, Field(ge=0, description="Number of nodes that belong to the pool.")] = 0
     slices: Annotated[SliceCounts, Field(description=SliceCounts.__doc__)] = SliceCounts()
     tiers: Annotated[
         tuple[TierUse, ...],
-        Field(max_length=8, description="How many slices the pods of each tier have."),
+        Field(max_length=8, description="Slices that are assigned to each tier."),
         ListMap("name"),
     ] = ()
     mode: Annotated[
@@ -383,16 +385,16 @@ class ComputePoolStatus(StatusModel):
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled and Healthy; SharingConfigured where slice.mps is set, and SharingHealthy "
-            "where node agents run besides; Allocated and "
-            "SignalsFresh where Inferences with spec.scaling use it; OverrideActive where a ComputeOverride is.",
+            description="Ready, Reconciling, Stalled and Healthy; SharingConfigured if slice.mps is set, and SharingHealthy "
+            "if node agents run as well; Allocated and "
+            "SignalsFresh if Inferences with spec.scaling use the pool; OverrideActive if a ComputeOverride applies.",
         ),
         ListMap("type"),
     ] = ()
 
 
 class ComputePool(Resource):
-    """A pool of equal slices of compute on nodes of the cluster, in which Inferences are placed."""
+    """Nodes whose compute is divided into equal slices, on which Inferences are placed."""
 
     KIND: ClassVar[str] = "ComputePool"
     PLURAL: ClassVar[str] = "computepools"

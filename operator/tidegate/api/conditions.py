@@ -1,4 +1,4 @@
-"""Conditions: what a status says about an object, and how a new set is laid over the old one."""
+"""Conditions of a status, and how a new set is merged into the existing one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pydantic import Field
 from tidegate.api.meta import StatusModel
 from tidegate.api.reasons import Reason
 
-# The API server's own limit for a condition's message is 32,768; nobody reads that much in a terminal.
+# The API server accepts 32,768 characters in a message, which is too much to read in a terminal.
 MAX_MESSAGE_LENGTH: Final = 4_096
 
 
 class ConditionType(StrEnum):
-    """Our types of condition. Ready, Reconciling and Stalled mean what kstatus means by them."""
+    """Types of our conditions. Ready, Reconciling and Stalled have the meaning that kstatus gives them."""
 
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -44,17 +44,17 @@ class ConditionType(StrEnum):
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)
-_BETTER_FALSE: Final = frozenset(
+_HEALTHY_WHEN_FALSE: Final = frozenset(
     {ConditionType.RECONCILING.value, ConditionType.STALLED.value, ConditionType.ROLLED_BACK.value}
 )
-_FALSE_AND_WELL: Final = frozenset(
+_HEALTHY_FALSE_REASONS: Final = frozenset(
     {
         (ConditionType.COMPLETE.value, Reason.SCORING.value),
         (ConditionType.RELEASING.value, Reason.PROMOTED.value),
         (ConditionType.RELEASING.value, Reason.RECONCILED.value),
     }
 )
-"""A batch is not complete while it is at work, and nothing is released where all of it was, or where nobody asks for it."""
+"""False is healthy here: a batch that is being scored, and a release that is promoted or not requested."""
 
 
 class ConditionStatus(StrEnum):
@@ -66,13 +66,13 @@ class ConditionStatus(StrEnum):
 
     @classmethod
     def of(cls, holds: bool) -> ConditionStatus:
-        """TRUE or FALSE."""
+        """Return TRUE or FALSE."""
         return cls.TRUE if holds else cls.FALSE
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One thing that we say about one generation of an object."""
+    """A condition that we are about to write, for one generation of an object."""
 
     type: ConditionType
     status: ConditionStatus
@@ -82,56 +82,61 @@ class Condition:
 
 
 class ObservedCondition(StatusModel):
-    """A condition as it stands in a status, ours or another controller's."""
+    """A condition read from a status, ours or another controller's."""
 
-    type: Annotated[str, Field(description="What is said, for example Ready.", min_length=1, max_length=316)]
-    status: Annotated[ConditionStatus, Field(description="Whether it holds: True, False or Unknown.")]
-    reason: Annotated[str, Field(description="Why, in one CamelCase word for machines.", max_length=1024)] = (
-        ""
-    )
-    message: Annotated[str, Field(description="Why, in a sentence for people.", max_length=32768)] = ""
+    type: Annotated[
+        str, Field(description="Type of the condition, for example Ready.", min_length=1, max_length=316)
+    ]
+    status: Annotated[
+        ConditionStatus, Field(description="Whether the condition holds: True, False or Unknown.")
+    ]
+    reason: Annotated[
+        str, Field(description="Reason in one CamelCase word, for machines.", max_length=1024)
+    ] = ""
+    message: Annotated[str, Field(description="Reason in a sentence, for people.", max_length=32768)] = ""
     observed_generation: Annotated[
-        int, Field(description="The metadata.generation that this is about.", ge=0)
+        int, Field(description="The metadata.generation that the condition is about.", ge=0)
     ] = 0
     last_transition_time: Annotated[datetime, Field(description="When status last changed.")]
 
     @property
     def as_it_should_be(self) -> bool:
-        """Whether it says that all is well: True for most types, False for Reconciling, Stalled and RolledBack."""
-        wanted = ConditionStatus.of(self.type not in _BETTER_FALSE)
-        return self.status is wanted or (self.type, self.reason) in _FALSE_AND_WELL
+        """Return whether the status is the healthy one: True, but False for Reconciling, Stalled and RolledBack."""
+        healthy = ConditionStatus.of(self.type not in _HEALTHY_WHEN_FALSE)
+        return self.status is healthy or (self.type, self.reason) in _HEALTHY_FALSE_REASONS
 
 
 def merge(
     existing: Sequence[Mapping[str, object] | ObservedCondition], new: Sequence[Condition], now: datetime
 ) -> list[dict[str, Any]]:
-    """`new` laid over `existing`, in the API's spelling, ready to be written.
+    """Merge `new` into `existing`; return JSON objects that can be written to a status.
 
-    lastTransitionTime moves only when the status does; types that are not in `new` are kept as they are,
-    since they belong to others; the order of what is there stays, so that an unchanged set compares equal.
+    lastTransitionTime changes only with the status.
+    Types that are not in `new` are kept, because other controllers own them.
+    Existing conditions keep their order, so that an unchanged set compares equal.
     """
-    said = {condition.type.value: condition for condition in new}
+    new_by_type = {condition.type.value: condition for condition in new}
     merged: list[dict[str, Any]] = []
     for item in existing:
         before = dict(item) if isinstance(item, Mapping) else item.dump()
-        condition = said.pop(str(before.get("type")), None)
+        condition = new_by_type.pop(str(before.get("type")), None)
         merged.append(before if condition is None else _render(condition, before, now))
-    merged.extend(_render(condition, {}, now) for condition in said.values())
+    merged.extend(_render(condition, {}, now) for condition in new_by_type.values())
     return merged
 
 
 def own_conditions(conditions: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    """Those whose type is ours: what we may write without taking over what another controller said."""
+    """Return the conditions of our types, which we may write without taking over another controller's."""
     return [item for item in conditions if item.get("type") in _OWN_TYPES]
 
 
 def find(conditions: Sequence[Mapping[str, object]], kind: ConditionType) -> Mapping[str, object] | None:
-    """The condition of that type, if there is one."""
+    """Return the condition of a type; None if there is none."""
     return next((item for item in conditions if item.get("type") == kind.value), None)
 
 
 def is_true(conditions: Sequence[Mapping[str, object]], kind: ConditionType, *, generation: int = 0) -> bool:
-    """Whether the condition holds, and was said about `generation` or a later one."""
+    """Return whether the condition is True and was observed at `generation` or a later one."""
     item = find(conditions, kind)
     if item is None or item.get("status") != ConditionStatus.TRUE.value:
         return False
@@ -140,7 +145,7 @@ def is_true(conditions: Sequence[Mapping[str, object]], kind: ConditionType, *, 
 
 
 def timestamp(moment: datetime) -> str:
-    """`moment` as Kubernetes writes times: UTC, whole seconds."""
+    """Format a time as Kubernetes does: RFC 3339 in UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""Generates the CustomResourceDefinitions from the models: `python -m tidegate.api.crd --output crds/` or `--check`."""
+"""Generate the CustomResourceDefinitions from the models: `python -m tidegate.api.crd --output crds/` or `--check`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate.api.meta import GROUP, VERSION, Resource
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.structural import structural
 
-# kubectl apply keeps the whole object in an annotation of at most 256 KiB; we want users to be able to read it, too.
+# kubectl apply stores the whole object in an annotation of at most 256 KiB, and people read CRDs, too.
 MAX_BYTES: Final = 100_000
 
 _HEADER: Final = (
@@ -34,7 +34,7 @@ _SCALE: Final = {
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes equal parts out each time: nobody reads anchors in a CRD."""
+    """Dumps repeated parts in full instead of as YAML anchors, which are hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -42,7 +42,7 @@ class _PlainDumper(yaml.SafeDumper):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of `kubectl get`; a wide one shows only with -o wide."""
+    """One column of `kubectl get`; a wide one appears only with -o wide."""
 
     name: str
     path: str
@@ -51,7 +51,7 @@ class Column:
     wide: bool = False
 
     def render(self) -> dict[str, Any]:
-        """The entry of additionalPrinterColumns."""
+        """Return the entry of additionalPrinterColumns."""
         entry: dict[str, Any] = {
             "name": self.name,
             "type": self.type,
@@ -63,7 +63,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a CRD says beyond its schema."""
+    """A kind with the parts of its CRD that are not in the schema."""
 
     resource: type[Resource]
     short_name: str
@@ -73,32 +73,34 @@ class Definition:
 
 
 _READY: Final = (
-    Column("Ready", '.status.conditions[?(@.type=="Ready")].status', "Whether it does what its spec asks."),
-    Column("Reason", '.status.conditions[?(@.type=="Ready")].reason', "Why, in one word."),
+    Column(
+        "Ready", '.status.conditions[?(@.type=="Ready")].status', "Whether the object is as its spec asks."
+    ),
+    Column("Reason", '.status.conditions[?(@.type=="Ready")].reason', "Reason in one word."),
 )
-_AGE: Final = Column("Age", ".metadata.creationTimestamp", "How long it has been here.", type="date")
+_AGE: Final = Column("Age", ".metadata.creationTimestamp", "Time since creation.", type="date")
 _MESSAGE: Final = Column(
-    "Message", '.status.conditions[?(@.type=="Ready")].message', "Why, in a sentence.", wide=True
+    "Message", '.status.conditions[?(@.type=="Ready")].message', "Reason in a sentence.", wide=True
 )
-_REPLICAS: Final = Column("Replicas", ".status.readyReplicas", "Number of pods that answer.", type="integer")
+_REPLICAS: Final = Column("Replicas", ".status.readyReplicas", "Number of ready pods.", type="integer")
 
 DEFINITIONS: Final = (
     Definition(
         Inference,
         short_name="inf",
         columns=(
-            Column("Model", ".status.model.name", "The name that clients ask for."),
-            Column("Version", ".status.versions.serving", "The version that answers."),
+            Column("Model", ".status.model.name", "Model name in requests."),
+            Column("Version", ".status.versions.serving", "Version that serves."),
             Column("Tier", ".spec.tier", "How soon an answer is needed."),
             *_READY,
             _REPLICAS,
             _AGE,
-            Column("Target", ".spec.model.version", "The version that the spec asks for.", wide=True),
-            Column("Pool", ".spec.placement.pool", "The pool on whose slices it runs, if any.", wide=True),
+            Column("Target", ".spec.model.version", "Version in the spec.", wide=True),
+            Column("Pool", ".spec.placement.pool", "ComputePool whose slices it has, if any.", wide=True),
             Column(
                 "Spares",
                 ".status.spareReplicas",
-                "Number of those pods that get no requests.",
+                "Number of warm spares.",
                 type="integer",
                 wide=True,
             ),
@@ -111,23 +113,23 @@ DEFINITIONS: Final = (
         ModelAccess,
         short_name="mac",
         columns=(
-            Column("Host", ".spec.hosts[0]", "The first of its own hosts, if it has any."),
+            Column("Host", ".spec.hosts[0]", "First host, if there is one."),
             *_READY,
-            Column("Release", ".status.release.phase", "How far its release is, if it has one."),
+            Column("Release", ".status.release.phase", "Phase of the release, if there is one."),
             Column(
                 "Weight",
                 ".status.release.weight",
-                "The share of the released target, in percent.",
+                "Share of the released target, in percent.",
                 type="integer",
             ),
             _AGE,
             Column(
                 "Programmed",
                 '.status.conditions[?(@.type=="Programmed")].status',
-                "Whether every gateway runs it.",
+                "Whether every gateway runs the newest routes.",
                 wide=True,
             ),
-            Column("URL", ".status.url", "Where REST clients call it.", wide=True),
+            Column("URL", ".status.url", "URL for REST clients.", wide=True),
             _MESSAGE,
         ),
     ),
@@ -147,20 +149,25 @@ DEFINITIONS: Final = (
         ComputePool,
         short_name="cpool",
         columns=(
-            Column("Slices", ".status.slices.total", "Number of slices that its nodes have.", type="integer"),
+            Column("Slices", ".status.slices.total", "Number of slices of the nodes.", type="integer"),
             Column(
                 "Healthy",
                 ".status.slices.healthy",
-                "Number of them on nodes that take pods.",
+                "Number of slices on nodes that accept pods.",
                 type="integer",
                 wide=True,
             ),
-            Column("Free", ".status.slices.free", "Number of them that no pod has.", type="integer"),
+            Column(
+                "Free",
+                ".status.slices.free",
+                "Number of healthy slices that are not assigned.",
+                type="integer",
+            ),
             *(
                 Column(
                     tier.capitalize(),
                     f'.status.tiers[?(@.name=="{tier}")].slices',
-                    f"Number of slices that pods of tier {tier} have.",
+                    f"Number of slices that are assigned to tier {tier}.",
                     type="integer",
                 )
                 for tier in Tier
@@ -175,20 +182,25 @@ DEFINITIONS: Final = (
         ComputeOverride,
         short_name="cov",
         columns=(
-            Column("Kind", ".spec.target.kind", "What it is about."),
-            Column("Namespace", ".spec.target.namespace", "The Inference's namespace.", wide=True),
-            Column("Target", ".spec.target.name", "The object's name."),
-            Column("Pin", ".spec.pin.replicas", "Exactly so many replicas.", type="integer"),
-            Column("Floor", ".spec.floor.replicas", "At least so many replicas.", type="integer"),
-            Column("Hold", ".spec.hold", "Whether it stays as it is.", type="boolean"),
-            Column("Expires", ".spec.expiresAt", "When it ends."),
+            Column("Kind", ".spec.target.kind", "Kind of the target."),
+            Column(
+                "Namespace",
+                ".spec.target.namespace",
+                "Namespace of the target, if it is an Inference.",
+                wide=True,
+            ),
+            Column("Target", ".spec.target.name", "Name of the target."),
+            Column("Pin", ".spec.pin.replicas", "Fixed number of replicas.", type="integer"),
+            Column("Floor", ".spec.floor.replicas", "Smallest number of replicas.", type="integer"),
+            Column("Hold", ".spec.hold", "Whether replicas are held.", type="boolean"),
+            Column("Expires", ".spec.expiresAt", "When the override ends."),
             Column(
                 "Author",
                 ".metadata.annotations.tidegate\\.io/author",
-                "Who wrote it, as the API server knows them.",
+                "User who wrote the spec.",
             ),
             _AGE,
-            Column("Why", ".spec.reason", "Why, in its author's words.", wide=True),
+            Column("Why", ".spec.reason", "Reason, in the author's words.", wide=True),
         ),
     ),
     Definition(
@@ -196,13 +208,23 @@ DEFINITIONS: Final = (
         short_name="adec",
         columns=(
             Column("Pool", ".spec.pool", "The ComputePool."),
-            Column("Mode", ".spec.mode", "What was to be done with it."),
+            Column("Mode", ".spec.mode", "Mode of the pool's policy at that time."),
             Column("Moves", ".spec.moveCount", "Number of Inferences whose replicas change.", type="integer"),
-            Column("Solver", ".spec.solver", "How it was found."),
-            Column("Gap", ".spec.gap", "How far from the best it may be, as a share of it.", type="number"),
-            Column("Applied", ".status.outcome.appliedAt", "When the data plane had it all.", type="date"),
+            Column("Solver", ".spec.solver", "Method of the solver."),
+            Column(
+                "Gap",
+                ".spec.gap",
+                "Upper bound of the distance from the optimum, as a share of it.",
+                type="number",
+            ),
+            Column("Applied", ".status.outcome.appliedAt", "When all moves were complete.", type="date"),
             _AGE,
-            Column("Error", ".status.outcome.error", "Why not, or not to the end.", wide=True),
+            Column(
+                "Error",
+                ".status.outcome.error",
+                "Why the decision was not carried out, or only in part.",
+                wide=True,
+            ),
         ),
         selectable=(".spec.pool",),
     ),
@@ -210,7 +232,7 @@ DEFINITIONS: Final = (
 
 
 def custom_resource_definition(definition: Definition) -> dict[str, Any]:
-    """The whole CRD of one kind."""
+    """Return the CRD of one kind."""
     resource = definition.resource
     version: dict[str, Any] = {
         "name": VERSION,
@@ -246,7 +268,7 @@ def custom_resource_definition(definition: Definition) -> dict[str, Any]:
 
 
 def documents() -> Mapping[str, str]:
-    """File name → YAML of every CRD, byte-equal for equal models."""
+    """Render every CRD as YAML; return the texts by file name."""
     return {
         f"{GROUP}_{definition.resource.PLURAL}.yaml": _HEADER
         + yaml.dump(
@@ -261,7 +283,7 @@ def documents() -> Mapping[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Writes every CRD into `folder` and removes ones that no model has any more."""
+    """Write every CRD into `folder`, and remove those that no model has any more."""
     folder.mkdir(parents=True, exist_ok=True)
     current = documents()
     for name, text in current.items():
@@ -271,14 +293,14 @@ def write(folder: Path) -> None:
 
 
 def differences(folder: Path) -> Sequence[str]:
-    """Names of the files in `folder` that are missing, changed or stale."""
+    """Return the names of files in `folder` that are missing, changed or stale."""
     current = documents()
-    wrong = {name for name, text in current.items() if _read(folder / name) != text}
-    return sorted(wrong | (_files(folder) - current.keys()))
+    outdated = {name for name, text in current.items() if _read(folder / name) != text}
+    return sorted(outdated | (_files(folder) - current.keys()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes or checks; 1 when a check finds a difference."""
+    """Write or check the CRDs; return 1 if a check finds a difference."""
     parser = argparse.ArgumentParser(prog="python -m tidegate.api.crd", description=__doc__)
     parser.add_argument(
         "--output", type=Path, default=Path("crds"), help="folder of the CRDs (default: crds)"
@@ -290,12 +312,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.check:
         write(options.output)
         return 0
-    wrong = differences(options.output)
-    if wrong:
+    outdated = differences(options.output)
+    if outdated:
         sys.stderr.write(
-            f"{options.output}: {', '.join(wrong)} out of date: run `python -m tidegate.api.crd --output {options.output}`\n"
+            f"{options.output}: {', '.join(outdated)} out of date: run `python -m tidegate.api.crd --output {options.output}`\n"
         )
-    return 1 if wrong else 0
+    return 1 if outdated else 0
 
 
 def _files(folder: Path) -> set[str]:

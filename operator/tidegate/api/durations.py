@@ -1,4 +1,4 @@
-"""Durations as users type them: one whole number and one unit, as in 250ms, 30s, 10m or 2h."""
+"""Durations in specs: one whole number and one unit, as in 250ms, 30s, 10m or 2h."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _DURATION: Final = re.compile(r"([0-9]{1,6})(us|ms|s|m|h)")
 
 @lru_cache(maxsize=1024)
 def parse_duration(text: str) -> timedelta:
-    """The exact length of `text`.
+    """Parse a duration.
 
-    Only one unit, no fraction and at most six digits, so that two people never write one length in two ways that look unlike.
+    It has one unit, no fraction and at most six digits, so that equal durations look alike.
     Raises ValueError, with the accepted forms, for anything else.
     """
     matched = _DURATION.fullmatch(text)
@@ -37,9 +37,9 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(length: timedelta) -> str:
-    """`length` in the largest unit that holds it without a fraction; parse_duration reads it back.
+    """Format a duration in the largest unit that needs no fraction; parse_duration is the inverse.
 
-    Raises ValueError for a length that is negative or takes more than six digits.
+    Raises ValueError for a duration that is negative or needs more than six digits.
     """
     total = length // timedelta(microseconds=1)
     unit = next(

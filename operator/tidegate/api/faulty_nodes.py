@@ -1,4 +1,4 @@
-"""Nodes of a ComputePool whose GPU sharing has a fault. Part of its status."""
+"""`status.faultyNodes` of a ComputePool: nodes whose GPU sharing has a fault."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -23,7 +23,7 @@ class SharingFault(StrEnum):
 
 
 class FaultState(StrEnum):
-    """What is done about a faulty node."""
+    """State of a faulty node."""
 
     DETECTED = "Detected"
     WAITING = "Waiting"
@@ -35,18 +35,18 @@ class FaultState(StrEnum):
 class FaultyNode(StatusModel):
     """A node of the pool whose GPU sharing has a fault, or had one in the last ten minutes."""
 
-    node: Annotated[str, Field(max_length=253, description="The node.")]
-    fault: Annotated[SharingFault, Field(description="What is wrong with its GPU sharing.")]
+    node: Annotated[str, Field(max_length=253, description="Name of the node.")]
+    fault: Annotated[SharingFault, Field(description="Fault of its GPU sharing.")]
     state: Annotated[
         FaultState,
         Field(
             description="Detected, Restarting (the MPS daemon), Quarantined (by the taint tidegate.io/sharing, while the fault "
-            "lasts), Waiting (as many nodes of the pool are restarting or quarantined as may be), or Recovered."
+            "lasts), Waiting (the largest number of nodes of the pool is restarting or quarantined), or Recovered."
         ),
     ]
     since: Annotated[datetime, Field(description="When the fault was first seen.")]
     restarts: Annotated[
-        int, Field(ge=0, description="Restarts of its MPS daemon, until it has been well for ten minutes.")
+        int, Field(ge=0, description="Restarts of its MPS daemon since it was last healthy for ten minutes.")
     ] = 0
-    restarted_at: Annotated[datetime | None, Field(description="When it was last restarted.")] = None
-    recovered_at: Annotated[datetime | None, Field(description="When the fault had gone.")] = None
+    restarted_at: Annotated[datetime | None, Field(description="When the daemon was last restarted.")] = None
+    recovered_at: Annotated[datetime | None, Field(description="When the fault disappeared.")] = None

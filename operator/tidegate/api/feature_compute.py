@@ -1,4 +1,4 @@
-"""The kind FeatureCompute: entities, sources and features, computed alike online and offline."""
+"""The kind FeatureCompute: entities, sources and features, computed by the same plan online and offline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_BUCKETS: Final = 2**31 - 1
 
 
 class KeyType(StrEnum):
-    """How an entity's key is written in requests and tables."""
+    """Type of an entity's key in requests and tables."""
 
     INT64 = "int64"
     STRING = "string"
@@ -48,7 +48,7 @@ Buckets = Annotated[int, Field(strict=True, ge=1, le=MAX_BUCKETS)]
 
 
 class Entity(ApiModel):
-    """Something that features are about, known by a key that requests carry."""
+    """Something that features describe, identified by a key in each request."""
 
     name: Annotated[Identifier, Field(description="Name of the entity, like user.")]
     key: Annotated[
@@ -63,7 +63,7 @@ class Table(ApiModel):
     uri: Annotated[
         TableUri,
         Field(
-            description="Where the file lies: s3://, gs://, https://, pvc:// or file://, as for "
+            description="URI of the file: s3://, gs://, https://, pvc:// or file://, as for "
             "Inference.spec.model.uri."
         ),
     ]
@@ -73,10 +73,10 @@ class Table(ApiModel):
 
 
 class Source(ApiModel):
-    """A table of facts about one entity, one row for each key."""
+    """A table of facts about one entity, with one row per key."""
 
     name: Annotated[Identifier, Field(description="Name of the source, like profiles.")]
-    entity: Annotated[Identifier, Field(description="The entity whose key it is looked up by.")]
+    entity: Annotated[Identifier, Field(description="The entity whose key identifies a row.")]
     table: Annotated[Table, Field(description=Table.__doc__)]
 
 
@@ -110,13 +110,13 @@ class Lookup(ApiModel):
             min_length=1,
             max_length=32,
             pattern=r"^-?[0-9]{1,18}(\.[0-9]{1,9})?$",
-            description="The value for a key that the table does not have, and the padding; a decimal in quotes.",
+            description="Value for a key that the table lacks, and the padding; a decimal in quotes.",
         ),
     ] = "0"
 
 
 class Bucketize(ApiModel):
-    """Which interval a number falls into: 0 below the first boundary, then one more for each boundary reached."""
+    """The index of the interval that contains a number: 0 below the first boundary, then one more per boundary."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -180,13 +180,13 @@ class Feature(ApiModel):
 
     @property
     def operations(self) -> tuple[Lookup | Bucketize | Hash | Cross, ...]:
-        """The operations that are set: one, in a feature that parsed."""
-        every = (self.lookup, self.bucketize, self.hash, self.cross)
-        return tuple(operation for operation in every if operation is not None)
+        """Return the operations that are set: exactly one in a valid feature."""
+        operations = (self.lookup, self.bucketize, self.hash, self.cross)
+        return tuple(operation for operation in operations if operation is not None)
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The fields that it reads."""
+        """Return the fields that the feature reads."""
         return tuple(
             reference
             for operation in self.operations
@@ -195,7 +195,7 @@ class Feature(ApiModel):
 
 
 def _known_fields(operation: str) -> str:
-    """CEL: the field of each such operation is a column of a declared source or the key of a declared entity."""
+    """Return CEL: each operation's field is a column of a declared source or the key of a declared entity."""
     return (
         f"self.features.all(f, !has(f.{operation})"
         f" || has(self.sources) && self.sources.exists(s, f.{operation}.field.startsWith(s.name + '.'))"
@@ -210,7 +210,7 @@ _CROSSED_FIELDS_ARE_KNOWN: Final = (
 
 
 class FeatureComputeSpec(ApiModel):
-    """What the user asks for."""
+    """Entities, sources and features to compute."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -244,12 +244,12 @@ class FeatureComputeSpec(ApiModel):
 
     entities: Annotated[
         tuple[Entity, ...],
-        Field(min_length=1, max_length=MAX_ENTITIES, description="What the features are about."),
+        Field(min_length=1, max_length=MAX_ENTITIES, description="Entities that the features describe."),
         ListMap("name"),
     ]
     sources: Annotated[
         tuple[Source, ...],
-        Field(max_length=MAX_SOURCES, description="Where facts about the entities come from."),
+        Field(max_length=MAX_SOURCES, description="Tables with facts about the entities."),
         ListMap("name"),
     ] = ()
     features: Annotated[
@@ -257,7 +257,7 @@ class FeatureComputeSpec(ApiModel):
         Field(
             min_length=1,
             max_length=MAX_FEATURES,
-            description="What is computed, in the order of the outputs.",
+            description="Features to compute, in the order of the outputs.",
         ),
         ListMap("name"),
     ]
@@ -274,7 +274,7 @@ class FeatureComputeSpec(ApiModel):
 
     @property
     def unknown_references(self) -> tuple[str, ...]:
-        """Fields that features read and nothing declares, in order; none in a spec that parsed."""
+        """Return the undeclared fields that features read, in order; none in a valid spec."""
         sources = {source.name for source in self.sources}
         keys = {f"{entity.name}.{entity.key}" for entity in self.entities}
         return tuple(
@@ -286,20 +286,20 @@ class FeatureComputeSpec(ApiModel):
 
 
 class FeatureComputeStatus(StatusModel):
-    """What was compiled, and what the replicas reported."""
+    """The compiled plan, and the state that the replicas report."""
 
     observed_generation: ObservedGeneration = NOT_OBSERVED
     plan_hash: Annotated[
         str | None,
-        Field(max_length=64, description="SHA-256 of the compiled plan; the same one runs offline."),
+        Field(max_length=64, description="SHA-256 of the compiled plan, which also runs offline."),
     ] = None
     outputs: Annotated[
         tuple[Tensor, ...],
-        Field(max_length=MAX_FEATURES, description="What an answer carries."),
+        Field(max_length=MAX_FEATURES, description="Tensors of a response."),
         ListAtomic(),
     ] = ()
     replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
-    ready_replicas: Annotated[int, Field(ge=0, description="Number of pods that answer.")] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
     selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
         ""
     )
@@ -314,7 +314,7 @@ class FeatureComputeStatus(StatusModel):
 
 
 class FeatureCompute(Resource):
-    """Features of entities, computed by one engine alike online (Triton on CPU) and offline (files)."""
+    """Features of entities, computed by the same engine online (Triton on CPU) and offline (files)."""
 
     KIND: ClassVar[str] = "FeatureCompute"
     PLURAL: ClassVar[str] = "featurecomputes"

@@ -1,4 +1,4 @@
-"""Types that fields of several kinds share: durations, quantities, names, and resources."""
+"""Field types that several kinds share: durations, quantities, names, URIs and resources."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tidegate.api.schema import Rule, Rules, lacks, matches, with_rules
 MAX_REPLICAS: Final = 1_000
 SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 
-# Longer than any real place, short enough that a rule over it stays inside the API server's cost budget.
+# Short enough that the rules over it stay within the API server's cost budget.
 MAX_URI_LENGTH: Final = 1_024
 
 SCHEMES: Final = ("file", "pvc", "https", "s3", "gs", "oci", "hf")
-"""Of URIs; each names a source of the agents."""
+"""Schemes of URIs; the agents have a source for each."""
 _SCHEME: Final = "|".join(SCHEMES)
 _PLACE: Final = (
     r"file:///[^/]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
@@ -34,7 +34,7 @@ _PLACE: Final = (
 
 
 def between(shortest: str, longest: str) -> Rules:
-    """A duration from `shortest` to `longest`, both included and both in our spelling."""
+    """Require a duration from `shortest` to `longest`, both included, like 250ms or 30s."""
     low, high = parse_duration(shortest), parse_duration(longest)
     return Rules(
         Rule(
@@ -61,7 +61,7 @@ TimeText = Annotated[
     Rules(
         matches(_TIME, "must be a time in UTC and in quotes, like '2026-11-22T18:00:00Z'"),
         Rule(
-            # Both sides refuse to read a day that no month has.
+            # Both CEL and Python fail to parse a day that does not exist, such as February 30.
             cel=f"!self.matches(r'^{_TIME}$') || timestamp(self).getFullYear() >= 2000",
             message="must be a day that the calendar has, from the year 2000 on",
             check=lambda text: datetime.fromisoformat(text).year >= 2000,
@@ -74,7 +74,7 @@ DurationText = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=16)]
 
 @dataclass(frozen=True, slots=True)
 class QuantityBetween:
-    """Annotated[str, QuantityBetween(…)]: a quantity within bounds, written as a string or as YAML's bare 2."""
+    """Annotated[str, QuantityBetween(…)]: a quantity within bounds, given as a string or as a YAML number."""
 
     smallest: str
     largest: str
@@ -140,7 +140,7 @@ Uri = Annotated[
     Rules(
         Rule(
             cel=f"self.matches(r'^({_SCHEME})://')",
-            message=f"must begin with {', '.join(f'{each}://' for each in SCHEMES[:-1])} or {SCHEMES[-1]}://",
+            message=f"must begin with {', '.join(f'{scheme}://' for scheme in SCHEMES[:-1])} or {SCHEMES[-1]}://",
             check=lambda text: re.match(f"({_SCHEME})://", text) is not None,
         ),
         lacks(
@@ -173,7 +173,7 @@ TableUri = Annotated[
 
 
 class Resources(ApiModel):
-    """CPU and memory of one pod; requested and limited alike, so that a pod gets what it was planned with."""
+    """CPU and memory of one pod. Requests equal limits."""
 
     cpu: Annotated[Cpu, Field(description="Cores for each replica, as a quantity: 500m is half a core.")] = (
         "1"

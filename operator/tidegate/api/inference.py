@@ -1,4 +1,4 @@
-"""The kind Inference: one model, served by a number of like replicas."""
+"""The kind Inference: one model, served by a number of equal replicas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
 
 class ModelFormat(StrEnum):
-    """How the artefact is written."""
+    """Format of a model artefact."""
 
     ONNX = "ONNX"
     TORCH_EXPORT = "TorchExport"
@@ -38,7 +38,7 @@ class ModelFormat(StrEnum):
 
 
 class Tier(StrEnum):
-    """How soon an answer is needed."""
+    """How soon a response is needed."""
 
     REALTIME = "realtime"
     NEARLINE = "nearline"
@@ -46,7 +46,7 @@ class Tier(StrEnum):
 
 
 class BatchingMode(StrEnum):
-    """Whether Triton joins requests of several clients into one execution."""
+    """Whether Triton batches requests of several clients into one execution."""
 
     DISABLED = "Disabled"
     FIXED = "Fixed"
@@ -81,7 +81,7 @@ def _names_its_own_version(uri: str) -> bool:
 
 
 class ModelSpec(ApiModel):
-    """Which artefact to serve. Changing the version alone swaps it in place, without a new pod."""
+    """The artefact to serve. A change of the version alone swaps it in place, without a new pod."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -95,8 +95,8 @@ class ModelSpec(ApiModel):
     name: Annotated[
         ServedName | None,
         Field(
-            description="The name that clients ask for; it cannot change. Absent: metadata.name. "
-            "All targets of one ModelAccess serve the same name."
+            description="Model name in requests; it cannot change. Absent: metadata.name. "
+            "All targets of one ModelAccess have the same name."
         ),
     ] = None
     uri: Annotated[
@@ -105,7 +105,7 @@ class ModelSpec(ApiModel):
             description="The model's folder, which holds <version>/model.onnx or the file of another format: "
             "s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, https://<host>/<path> (hosts that the operator lists), "
             "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). "
-            "Or a place whose tag or revision is the version, without a sub-folder: oci://<registry>/<repository> "
+            "Or a repository whose tag or revision is the version, without a sub-folder: oci://<registry>/<repository> "
             "or hf://<organisation>/<repository>[/<folder>] (registries and hubs that the operator lists)."
         ),
     ]
@@ -121,14 +121,14 @@ class ModelSpec(ApiModel):
     revision: Annotated[
         Revision | None,
         Field(
-            description="Tag of an oci:// repository, or branch, tag or commit of an hf:// one, that holds this version "
-            "where it is not called like it. Change it together with version. Absent: the version."
+            description="Tag of an oci:// repository, or branch, tag or commit of an hf:// one, that contains this version, "
+            "if its name differs. Change it together with version. Absent: the version."
         ),
     ] = None
     sha256: Annotated[
         Sha256 | None,
         Field(
-            description="SHA-256 of the version's one file, in lower-case hex; of several files, that of the output of "
+            description="SHA-256 of the version's file, in lower-case hex; for several files, the SHA-256 of the output of "
             "sha256sum over their sorted relative paths; for oci:// the digest of the manifest or index. "
             "Absent: not checked."
         ),
@@ -136,7 +136,7 @@ class ModelSpec(ApiModel):
     secret_name: Annotated[
         ObjectName | None,
         Field(
-            description="Secret of the same namespace with what uri needs to be read: AWS_… or GOOGLE_… keys, HF_TOKEN, "
+            description="Secret of the same namespace with credentials for uri: AWS_… or GOOGLE_… keys, HF_TOKEN, "
             ".dockerconfigjson, or username and password. Mounted in the model's pods and read by nothing else. "
             "Absent: the Secret tidegate-storage, if there is one."
         ),
@@ -145,14 +145,14 @@ class ModelSpec(ApiModel):
         ModelFormat,
         Field(
             description="ONNX (model.onnx); TensorRT (model.plan) or TorchExport (model.pt2, compiled ahead of time), "
-            "where the server has the backend for it; or Python (model.py) for Triton's Python backend. TorchExport and "
-            "Python run code of the artefact's own and therefore need the operator's opt-in."
+            "if the server has the backend; or Python (model.py) for Triton's Python backend. TorchExport and "
+            "Python run code from the artefact and therefore need the operator's opt-in."
         ),
     ] = ModelFormat.ONNX
 
 
 class Batching(ApiModel):
-    """How Triton joins requests into batches."""
+    """How Triton batches requests."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -166,7 +166,7 @@ class Batching(ApiModel):
     mode: Annotated[
         BatchingMode,
         Field(
-            description="Disabled runs each request alone; Fixed joins those that arrive within maxQueueDelay."
+            description="Disabled runs each request alone; Fixed batches requests that arrive within maxQueueDelay."
         ),
     ] = BatchingMode.DISABLED
     max_batch_size: Annotated[
@@ -181,21 +181,21 @@ class Batching(ApiModel):
     max_queue_delay: Annotated[
         Annotated[DurationText, between("1us", "1s")] | None,
         Field(
-            description="Longest that a request waits for others to join its batch, as a duration from 1us to 1s. "
-            "Only with mode Fixed. Absent: requests join only while the model is busy."
+            description="Longest time that a request waits for others, as a duration from 1us to 1s. "
+            "Only with mode Fixed. Absent: requests are batched only while the model is busy."
         ),
     ] = None
 
 
 class RolloutMode(StrEnum):
-    """In which order new pods take the place of old ones."""
+    """Order in which new pods replace old ones."""
 
     SURGE = "Surge"
     IN_PLACE = "InPlace"
 
 
 class Warmup(ApiModel):
-    """Executions that a version must answer before it takes traffic."""
+    """Executions that must succeed before a version gets traffic."""
 
     requests: Annotated[
         int,
@@ -203,15 +203,15 @@ class Warmup(ApiModel):
             strict=True,
             ge=0,
             le=1_000,
-            description="Number of executions of zeros before a version serves, in turn of one row and of maxBatchSize "
-            "rows; free dimensions get length 1. A version that answers one with an error does not serve "
-            "(WarmupFailed). Only with format ONNX; a server with an ONNX backend of its own runs one row.",
+            description="Number of executions of zeros before a version serves, alternating between one row and "
+            "maxBatchSize rows; free dimensions get length 1. A version that fails one of them does not serve "
+            "(WarmupFailed). Only with format ONNX; a server with its own ONNX backend runs one row.",
         ),
     ] = 0
 
 
 class Rollout(ApiModel):
-    """How replicas come to a new version and keep old ones, and how new pods take the place of old ones."""
+    """How replicas change their version, and how new pods replace old ones."""
 
     keep_versions: Annotated[
         int,
@@ -219,8 +219,8 @@ class Rollout(ApiModel):
             strict=True,
             ge=1,
             le=16,
-            description="Number of versions that a replica keeps in memory and on disk, the serving one among them; "
-            "status.versions.loaded shows those in memory. 1 keeps the serving one alone. While a new version is "
+            description="Number of versions that a replica keeps in memory and on disk, including the serving one; "
+            "status.versions.loaded lists those in memory. 1 keeps only the serving one. While a new version is "
             "loaded there is one more.",
         ),
     ] = 2
@@ -228,22 +228,22 @@ class Rollout(ApiModel):
     mode: Annotated[
         RolloutMode,
         Field(
-            description="Surge starts a new pod, waits until its model answers, then drains an old one: "
-            "it needs room for one pod more. InPlace drains an old pod first and starts its successor in its place: "
-            "it needs no spare room, but runs with one pod less meanwhile, and with none where replicas is 1."
+            description="Surge starts a new pod, waits until its model is ready, then drains an old one: "
+            "it needs capacity for one more pod. InPlace drains an old pod first and then starts its replacement: "
+            "it needs no spare capacity, but meanwhile runs with one pod less, and with none if replicas is 1."
         ),
     ] = RolloutMode.SURGE
     progress_deadline: Annotated[
         Annotated[DurationText, between("10s", "24h")],
         Field(
-            description="Longest time without any progress of a rollout, from 10s to 24h. After it the pods go back to "
-            "the last template that was ready. More than a new pod needs to fetch and load its model."
+            description="Longest time without progress of a rollout, from 10s to 24h. After it the rollout rolls back to "
+            "the last template that was ready. Set it to more than a new pod needs to fetch and load its model."
         ),
     ] = "10m"
 
 
 class Placement(ApiModel):
-    """On which slices of which ComputePool the pods run."""
+    """The ComputePool and the slices that the pods run on."""
 
     pool: Annotated[ObjectName, Field(description="Name of the ComputePool.")]
     slices: Annotated[
@@ -252,13 +252,13 @@ class Placement(ApiModel):
             strict=True,
             ge=1,
             le=1_024,
-            description="Number of slices that each replica has, all on one node.",
+            description="Number of slices of each replica, all on one node.",
         ),
     ] = 1
 
 
 class Slo(ApiModel):
-    """What answers must be like for the users to be content."""
+    """Service level objective of the responses."""
 
     latency_p99: Annotated[
         Annotated[DurationText, between("1ms", "1h")],
@@ -270,21 +270,20 @@ class Slo(ApiModel):
 
 
 class Capacity(ApiModel):
-    """What a replica can do, as it was measured."""
+    """Measured capacity of one replica."""
 
     requests_per_second: Annotated[
         DecimalText,
         Rules(lacks("^[0.]*$", "must be more than 0: leave capacity out where nothing was measured")),
         Field(
             description="Requests per second that one replica answers within slo.latencyP99, as a decimal in quotes; "
-            "tidegate calibrate measures it. It is about one model on replicas of one size: measure it again when either "
-            "changes."
+            "tidegate calibrate measures it. Measure it again when the model or the size of a replica changes."
         ),
     ]
 
 
 class Scaling(ApiModel):
-    """Between how many replicas the allocator of the ComputePool may choose. Only with placement, and instead of replicas."""
+    """Range of replicas for the ComputePool's allocator. Requires placement, and replaces replicas."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -301,8 +300,8 @@ class Scaling(ApiModel):
             strict=True,
             ge=0,
             le=MAX_REPLICAS,
-            description=f"Fewest pods, 0 to {MAX_REPLICAS}; 0 only for tier nearline and offline. It has these before "
-            "anything is decided, unless it runs with more.",
+            description=f"Fewest pods, 0 to {MAX_REPLICAS}; 0 only for tier nearline and offline. They run before "
+            "the first decision, unless more are running.",
         ),
     ]
     max_replicas: Annotated[
@@ -311,20 +310,20 @@ class Scaling(ApiModel):
 
 
 class Value(ApiModel):
-    """What its work is worth, against that of other Inferences of the same ComputePool."""
+    """Value of the work, relative to other Inferences of the same ComputePool."""
 
     per_request: Annotated[
         DecimalText,
         Rules(lacks("^[0.]*$", "must be more than 0: what is worth nothing needs no replicas")),
         Field(
-            description="Worth of one answered request, relative to other Inferences: a decimal in quotes. Of tier offline "
-            "that of a slice at work for a second."
+            description="Value of one answered request, relative to other Inferences: a decimal in quotes. For tier offline, "
+            "the value of one slice that works for one second."
         ),
     ] = "1"
 
 
 class InferenceSpec(ApiModel):
-    """What the user asks for."""
+    """The model, and how to serve it."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -408,7 +407,7 @@ class InferenceSpec(ApiModel):
     tier: Annotated[
         Tier,
         Field(
-            description="realtime answers a waiting person, nearline within seconds, offline by a deadline. "
+            description="realtime answers requests at once, nearline within seconds, offline by a deadline. "
             "Sets the priority class of the pods and their label tidegate.io/tier."
         ),
     ] = Tier.REALTIME
@@ -427,77 +426,77 @@ class InferenceSpec(ApiModel):
     resources: Annotated[
         Resources | None,
         Field(
-            description="CPU and memory of one replica. Only without placement. Absent there: cpu 1, memory 2Gi."
+            description="CPU and memory of one replica. Only without placement; then absent: cpu 1, memory 2Gi."
         ),
     ] = None
     placement: Annotated[
         Placement | None,
         Field(
-            description="Runs the pods on slices of a ComputePool: on its nodes, each with the CPU and memory of so many "
+            description="Runs the pods on slices of a ComputePool: on its nodes, with the CPU and memory of the "
             "slices. Absent: on any node, with spec.resources."
         ),
     ] = None
     service_account_name: Annotated[
         ObjectName | None,
         Field(
-            description="ServiceAccount of the same namespace under which the pods run, for a cloud's workload identity; "
-            "its token is not mounted by Tidegate. Absent: the namespace's default one."
+            description="ServiceAccount of the same namespace for the pods, for a cloud's workload identity; "
+            "Tidegate does not mount its token. Absent: the namespace's default ServiceAccount."
         ),
     ] = None
     batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
     rollout: Annotated[Rollout, Field(description=Rollout.__doc__)] = Rollout()
     logging: Annotated[Logging | None, Field(description=Logging.__doc__)] = None
-    slo: Annotated[Slo | None, Field(description=f"{Slo.__doc__} Absent: nothing is promised.")] = None
+    slo: Annotated[Slo | None, Field(description=f"{Slo.__doc__} Absent: no objective.")] = None
     capacity: Annotated[Capacity | None, Field(description=f"{Capacity.__doc__} Absent: unknown.")] = None
     nearline: Annotated[Nearline | None, Field(description=Nearline.__doc__)] = None
     batch: Annotated[Batch | None, Field(description=Batch.__doc__)] = None
 
     @property
     def own_resources(self) -> Resources:
-        """CPU and memory of a replica that is not placed in a pool."""
+        """Return CPU and memory of a replica without placement."""
         return self.resources or Resources()
 
 
 class Tensor(StatusModel):
-    """One input or output of a model, as its artefact declares it."""
+    """An input or output of a model, as its artefact declares it."""
 
-    name: Annotated[str, Field(max_length=256, description="The tensor's name.")]
+    name: Annotated[str, Field(max_length=256, description="Name of the tensor.")]
     dtype: Annotated[
-        str, Field(max_length=16, description="Triton's name of its type: FP32, INT64, BYTES, …")
+        str, Field(max_length=16, description="Triton's name of the type: FP32, INT64, BYTES, …")
     ]
     shape: Annotated[
         tuple[int, ...],
-        Field(max_length=16, description="Its dimensions without the batch; -1 is a length that varies."),
+        Field(max_length=16, description="Dimensions without the batch; -1 is a variable length."),
         ListAtomic(),
     ] = ()
 
 
 class VersionMemory(StatusModel):
-    """What one version takes."""
+    """Memory of one version."""
 
     version: Annotated[str, Field(max_length=9, description="The version.")]
     bytes: Annotated[
         int,
         Field(
             ge=0,
-            description="Private memory of its process in bytes, once it was loaded and warmed up and before it "
-            "answered anybody: the most of any replica, rounded up by at most an eighth. What requests take comes on "
-            "top.",
+            description="Private memory of its process in bytes, after load and warm-up and before the first "
+            "request: the maximum over the replicas, rounded up by at most an eighth. Memory for requests is "
+            "additional.",
         ),
     ]
 
 
 class Versions(StatusModel):
-    """Which versions the replicas really have."""
+    """Versions that the replicas report."""
 
     serving: Annotated[
-        str | None, Field(max_length=9, description="The version that answers on every ready replica.")
+        str | None, Field(max_length=9, description="Version that serves on every ready replica.")
     ] = None
     loaded: Annotated[
         tuple[Annotated[str, Field(max_length=9)], ...],
         Field(
             max_length=64,
-            description="Versions in memory on every replica, ascending; the old one stays warm for a rollback.",
+            description="Versions in memory on every replica, ascending; the old one stays loaded for a rollback.",
         ),
         ListAtomic(),
     ] = ()
@@ -505,99 +504,101 @@ class Versions(StatusModel):
         tuple[VersionMemory, ...],
         Field(
             max_length=64,
-            description="What versions take in memory, where our own runner serves them and has measured it.",
+            description="Memory of each version that our own runner serves and has measured.",
         ),
         ListMap("version"),
     ] = ()
-    target: Annotated[str | None, Field(max_length=9, description="The version that the spec asks for.")] = (
-        None
-    )
+    target: Annotated[str | None, Field(max_length=9, description="Version in the spec.")] = None
 
 
 class ServedModel(StatusModel):
-    """The model as read from its artefact."""
+    """The model's name and signature, as read from its artefact."""
 
-    name: Annotated[str | None, Field(max_length=128, description="The name that clients ask for.")] = None
+    name: Annotated[str | None, Field(max_length=128, description="Model name in requests.")] = None
     inputs: Annotated[
         tuple[Tensor, ...],
-        Field(max_length=1024, description="What a request must carry."),
+        Field(max_length=1024, description="Tensors of a request."),
         ListAtomic(),
     ] = ()
     outputs: Annotated[
         tuple[Tensor, ...],
-        Field(max_length=1024, description="What an answer carries."),
+        Field(max_length=1024, description="Tensors of a response."),
         ListAtomic(),
     ] = ()
 
 
 class Failure(StatusModel):
-    """Why a version does not serve. It goes away when the target version serves."""
+    """Why a version does not serve. Removed when the target version serves."""
 
     version: Annotated[str, Field(max_length=9, description="The version that failed.")]
-    reason: Annotated[str, Field(max_length=64, description="One word for machines, such as LoadFailed.")]
-    message: Annotated[str, Field(max_length=32768, description="Triton's or the agent's own words.")] = ""
-    time: Annotated[datetime | None, Field(description="When it was last seen to happen.")] = None
+    reason: Annotated[
+        str, Field(max_length=64, description="Reason in one CamelCase word, such as LoadFailed.")
+    ]
+    message: Annotated[str, Field(max_length=32768, description="Message of Triton or of the agent.")] = ""
+    time: Annotated[datetime | None, Field(description="When the failure was last observed.")] = None
     attempts: Annotated[
         int,
         Field(
             ge=1,
             le=1_000_000,
-            description="How often in a row it happened; a failure that may pass is tried again after 30s, doubled each "
+            description="Consecutive failures; a retryable failure is retried after 30s, doubled each "
             "time, at most 15m.",
         ),
     ] = 1
 
 
 class SwapProgress(StatusModel):
-    """How far a version change is; absent while none goes on."""
+    """Progress of a version change; absent while there is none."""
 
-    version: Annotated[str, Field(max_length=9, description="The version that replicas change to.")]
+    version: Annotated[str, Field(max_length=9, description="Version that replicas change to.")]
     replicas: Annotated[int, Field(ge=0, description="Number of replicas that serve it.")] = 0
-    fetching: Annotated[int, Field(ge=0, description="Number of replicas that fetch it.")] = 0
+    fetching: Annotated[int, Field(ge=0, description="Number of replicas that are fetching it.")] = 0
     since: Annotated[
         datetime,
-        Field(description="Since when it is no further; after 11m the change is undone (LoadTimedOut)."),
+        Field(
+            description="Time of the last progress; after 11m without any, the change is rolled back (LoadTimedOut)."
+        ),
     ]
 
 
 class AllocatedReplicas(StatusModel):
-    """How many pods the allocator of its ComputePool has decided on; absent without spec.scaling and before it has."""
+    """Replicas that the ComputePool's allocator decided. Absent without spec.scaling, and before a decision."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="self.epoch >= oldSelf.epoch",
             message="this write comes from a controller that is no longer the leader",
-            check=lambda _: True,  # only the API server sees the object as it was
+            check=lambda _: True,  # only the API server knows the previous object
             field="epoch",
         ),
     )
 
-    replicas: Annotated[int, Field(ge=0, description="Number of pods that are to get requests.")] = 0
+    replicas: Annotated[int, Field(ge=0, description="Number of replicas that get requests.")] = 0
     spares: Annotated[
         int,
         Field(
             ge=0,
-            description="Number of pods that it is to have beside them, loaded and without requests: warm spares.",
+            description="Number of warm spares: additional replicas that are loaded and get no requests.",
         ),
     ] = 0
     decision: Annotated[
-        str, Field(max_length=253, description="Name of the AllocationDecision that says why.")
+        str, Field(max_length=253, description="Name of the AllocationDecision with the reason.")
     ] = ""
-    epoch: Annotated[int, Field(ge=0, description="Term of leadership in which it was written.")] = 0
+    epoch: Annotated[int, Field(ge=0, description="Epoch of the leader that wrote this.")] = 0
 
 
 class InferenceStatus(StatusModel):
-    """What the replicas themselves reported; never what was merely ordered."""
+    """State that the replicas report, not the state that was requested."""
 
     observed_generation: ObservedGeneration = NOT_OBSERVED
     replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
-    ready_replicas: Annotated[int, Field(ge=0, description="Number of pods whose model answers.")] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Number of pods whose model is ready.")] = 0
     spare_replicas: Annotated[
         int | None,
         Field(
             ge=0,
-            description="Number of those whose model answers that get no requests: warm spares. Absent where it is to have "
-            "none.",
+            description="Number of ready pods that are warm spares and get no requests. Absent if none are "
+            "planned.",
         ),
     ] = None
     selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
@@ -613,22 +614,22 @@ class InferenceStatus(StatusModel):
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled and ModelLoaded; Placed where spec.placement is set, SamplesLogged "
-            "where spec.logging is, Consuming where spec.nearline is, Complete where spec.batch is, OverrideActive where a "
-            "ComputeOverride is. With spec.batch there is no ModelLoaded, and Ready is True while the run goes on.",
+            description="Ready, Reconciling, Stalled and ModelLoaded; Placed if spec.placement is set, SamplesLogged "
+            "if spec.logging is, Consuming if spec.nearline is, Complete if spec.batch is, OverrideActive if a "
+            "ComputeOverride applies. With spec.batch there is no ModelLoaded, and Ready is True while the run continues.",
         ),
         ListMap("type"),
     ] = ()
 
 
 def _served_name(variable: str) -> str:
-    """The CEL of the name that clients ask for."""
-    given = f"{variable}.spec.model.name"
-    return f"(has({given}) ? {given} : {variable}.metadata.name)"
+    """Return CEL for the model name in requests."""
+    model_name = f"{variable}.spec.model.name"
+    return f"(has({model_name}) ? {model_name} : {variable}.metadata.name)"
 
 
 class Inference(Resource):
-    """One model, served: Triton pods that load a version of it and swap to another in place."""
+    """One model, served by Triton pods that load a version and swap to another one in place."""
 
     KIND: ClassVar[str] = "Inference"
     PLURAL: ClassVar[str] = "inferences"
@@ -638,13 +639,13 @@ class Inference(Resource):
             cel=f"{_served_name('self')} == {_served_name('oldSelf')}",
             message="the served name cannot change, since clients ask for it: make a new Inference and move the "
             "ModelAccess's targets to it",
-            check=lambda _: True,  # only the API server sees the object as it was
+            check=lambda _: True,  # only the API server knows the previous object
             field="spec",
         ),
         Rule(
             cel="has(self.spec.batch) == has(oldSelf.spec.batch)",
             message="batch cannot be added or removed, since a Job and a Deployment are different pods: make a new Inference",
-            check=lambda _: True,  # only the API server sees the object as it was
+            check=lambda _: True,  # only the API server knows the previous object
             field="spec",
         ),
     )
@@ -654,12 +655,12 @@ class Inference(Resource):
 
     @property
     def served_name(self) -> str:
-        """The name that clients ask for."""
+        """Return the model name in requests."""
         return self.spec.model.name or self.metadata.name
 
     @property
     def decided_replicas(self) -> int:
-        """Pods that are to get requests: spec.replicas, or with spec.scaling what was decided within that range."""
+        """Return the desired replicas: spec.replicas, or with spec.scaling the allocator's decision in its range."""
         scaling, allocation = self.spec.scaling, self.status.allocation
         if scaling is None:
             return self.spec.replicas
@@ -668,7 +669,7 @@ class Inference(Resource):
 
     @property
     def decided_spares(self) -> int:
-        """Pods that it is to have beside those, loaded and without requests; with them it stays within its range."""
+        """Return the desired warm spares; together with the replicas they stay within spec.scaling."""
         scaling, allocation = self.spec.scaling, self.status.allocation
         if scaling is None or allocation is None or self.spec.tier is not Tier.REALTIME:
             return 0

@@ -1,4 +1,4 @@
-"""How a ModelAccess tells requests apart: by headers, and users by a header or a cookie."""
+"""How a ModelAccess matches requests by headers, and identifies users by a header or a cookie."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CookieName = Annotated[
 
 
 def exactly_one(*fields: str) -> Rule:
-    """Of `fields`, which are optional and in the API's spelling, one must be given and the others not."""
+    """Require exactly one of several optional fields, given in the API's spelling (camelCase)."""
     given = ", ".join(f"has(self.{field})" for field in fields)
     return Rule(
         cel=f"[{given}].filter(given, given).size() == 1",
@@ -50,7 +50,7 @@ def exactly_one(*fields: str) -> Rule:
 
 
 class HeaderMatch(ApiModel):
-    """One header that a request must carry, and what its value must be: exactly one of exact, prefix and regex."""
+    """A header that a request must have, and its value: exactly one of exact, prefix and regex."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("exact", "prefix", "regex"),)
 
@@ -59,12 +59,12 @@ class HeaderMatch(ApiModel):
     ]
     exact: Annotated[
         HeaderText | None,
-        Field(description="The value it must have, byte for byte; printable ASCII, at most 256 characters."),
+        Field(description="Required value, byte for byte; printable ASCII, at most 256 characters."),
     ] = None
     prefix: Annotated[
         HeaderText | None,
         Field(
-            description="What the value must begin with, byte for byte; printable ASCII, at most 256 characters."
+            description="Required prefix of the value, byte for byte; printable ASCII, at most 256 characters."
         ),
     ] = None
     regex: Annotated[
@@ -72,8 +72,8 @@ class HeaderMatch(ApiModel):
             HeaderText,
             Rules(
                 Rule(
-                    # Never false: an expression that does not compile is an error, and an error refuses in its own words,
-                    # so the message begins like those.
+                    # Never false. An expression that does not compile is an evaluation error, whose text the API server
+                    # returns instead of our message; so our message begins like that text.
                     cel="''.matches(self) in [true, false]",
                     message="error parsing regexp: it must be one of RE2 (https://github.com/google/re2/wiki/Syntax)",
                     check=lambda text: program_size(text) is not None,
@@ -83,37 +83,37 @@ class HeaderMatch(ApiModel):
         | None,
         Field(
             description="A regular expression of RE2 for the whole value, at most 256 characters and 100 instructions of RE2; "
-            "a larger one leaves its route out, and Ready says so."
+            "a larger one disables its route, and Ready reports it."
         ),
     ] = None
 
 
 class Match(ApiModel):
-    """Which requests a route takes: those that meet every condition here."""
+    """Conditions that a request must all meet to take the route."""
 
     headers: Annotated[
         tuple[HeaderMatch, ...],
-        Field(min_length=1, max_length=8, description="Headers that must all be there, with these values."),
+        Field(min_length=1, max_length=8, description="Headers that a request must have, with these values."),
         ListMap("name"),
     ]
 
 
 class Sticky(ApiModel):
-    """What keeps a user on one target: the value of a header or of a cookie."""
+    """Keeps a user on one target, by the value of a header or a cookie."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("header", "cookie"),)
 
     header: Annotated[
         HeaderName | None,
         Field(
-            description="Header (gRPC metadata key) whose value names the user. "
+            description="Header (gRPC metadata key) whose value identifies the user. "
             "A request without it goes to a target by weight, at random."
         ),
     ] = None
     cookie: Annotated[
         CookieName | None,
         Field(
-            description="Cookie whose value names the user; the gateway only reads it. "
+            description="Cookie whose value identifies the user; the gateway only reads it. "
             "A request without it goes to a target by weight, at random."
         ),
     ] = None

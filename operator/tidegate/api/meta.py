@@ -1,4 +1,4 @@
-"""What every kind has: its name, its metadata, and one way to be parsed."""
+"""Base of every kind: key, metadata and parsing."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 NOT_OBSERVED: Final = -1
-"""No object has this generation, so that whoever waits for one that nobody has looked at yet goes on waiting."""
+"""Not a generation of any object, so that clients wait until the controllers have observed a new object."""
 
 ObservedGeneration = Annotated[
     int,
     Field(
         ge=NOT_OBSERVED,
-        description="The metadata.generation that this status is about; -1 until the controllers have looked at the object.",
+        description="The metadata.generation that this status is about; -1 until the controllers have observed the object.",
     ),
 ]
 
@@ -49,7 +49,7 @@ _MAX_VALUE_SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectKey:
-    """Where an object lives: its namespace (empty for cluster-wide kinds) and its name."""
+    """Namespace (empty for cluster-wide kinds) and name of an object."""
 
     namespace: str
     name: str
@@ -59,7 +59,7 @@ class ObjectKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads `namespace/name`, or `name` alone for a cluster-wide object.
+        """Parse `namespace/name`, or `name` alone for a cluster-wide object.
 
         Raises ValueError when a part is empty or there are more than two.
         """
@@ -71,7 +71,7 @@ class ObjectKey:
 
 
 class ApiModel(BaseModel):
-    """Base of every part of a kind: frozen, camelCase outside, unknown fields refused, rules enforced."""
+    """Base of every part of a kind: frozen, camelCase in JSON, rejects unknown fields, enforces rules."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -99,14 +99,14 @@ class ApiModel(BaseModel):
         return own
 
     def dump(self) -> dict[str, Any]:
-        """As the API spells it: camelCase, absent fields left out, times as RFC 3339."""
+        """Return the model as the API stores it: camelCase, without absent fields, times as RFC 3339."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def share(model: ApiModel, like: ApiModel | None) -> None:
-    """Replaces parts of `model` by those of `like` that equal them: what many objects have alike is in memory once.
+    """Replace parts of `model` by equal parts of `like`, so that equal parts of many objects share memory.
 
-    Models are frozen, so that nobody can tell.
+    Models are frozen, so the change cannot be observed.
     """
     if like is None or model is like or type(model) is not type(like):
         return
@@ -115,29 +115,29 @@ def share(model: ApiModel, like: ApiModel | None) -> None:
         if type(value) is type(other) and value == other:
             _put(model, name, other)
         else:
-            for part, alike in _parts(value, other):
-                share(part, alike)
+            for part, other_part in _parts(value, other):
+                share(part, other_part)
     if model.model_fields_set == like.model_fields_set:
         _put(model, "__pydantic_fields_set__", like.model_fields_set)
 
 
 def _parts(value: object, other: object) -> Iterator[tuple[ApiModel, ApiModel]]:
-    """The models in the same place of both: both are models, or lists of them."""
+    """Yield the pairs of models at the same position of two values, which are models or tuples of them."""
     if isinstance(value, ApiModel) and isinstance(other, ApiModel):
         yield value, other
     elif isinstance(value, tuple) and isinstance(other, tuple):
         pairs = zip(cast("tuple[object, ...]", value), cast("tuple[object, ...]", other), strict=False)
-        for one, another in pairs:
-            yield from _parts(one, another)
+        for item, other_item in pairs:
+            yield from _parts(item, other_item)
 
 
 def _put(model: ApiModel, name: str, value: object) -> None:
-    """Past the model's own check that nothing of it changes: nothing does."""
+    # Bypasses the check for frozen models: the new value equals the old one.
     object.__setattr__(model, name, value)
 
 
 class StatusModel(ApiModel):
-    """Base of what we write into a status: fields of a newer or older operator are ignored."""
+    """Base of every part of a status: ignores unknown fields, which another version may have written."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -162,7 +162,7 @@ class ObjectMeta(StatusModel):
 
 
 class Resource(ApiModel):
-    """One object of a kind, parsed once where it enters; inside, nobody reads its dictionary."""
+    """An object of one of our kinds, parsed once, where it enters the process."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -185,15 +185,15 @@ class Resource(ApiModel):
 
     @property
     def key(self) -> ObjectKey:
-        """Its namespace and name."""
+        """Return the namespace and name."""
         return ObjectKey(self.metadata.namespace, self.metadata.name)
 
     @classmethod
     def parse(cls, body: Mapping[str, object]) -> Self:
-        """The object behind `body`, with every default filled in.
+        """Parse an object and fill in the defaults.
 
-        A status that does not parse (somebody forged it) counts as empty: it is ours to write again.
-        Raises InvalidSpecError that names the first wrong field.
+        A status that does not parse (a client has forged it) counts as empty, because we write it again.
+        Raises InvalidSpecError, which names the first invalid field.
         """
         fields = dict(body)
         try:
@@ -206,37 +206,37 @@ class Resource(ApiModel):
 
     @classmethod
     def parse_known(cls, body: Mapping[str, object]) -> tuple[Self, tuple[str, ...]]:
-        """The object behind `body` without the fields of its spec that only a newer version knows, and the paths of these.
+        """Parse an object without unknown fields of its spec; return it with the paths of these fields.
 
-        For readers on the way of traffic, which must not drop an object since it says more than they understand. Within `auth` and
-        `match` nothing is left out: that would let in whom the newer version refuses.
-        Raises InvalidSpecError when that is so, or anything else is wrong.
+        For readers that route traffic: they must not drop an object because a newer version has added a field.
+        Unknown fields within `auth` and `match` stay, because without them requests could pass that the newer version rejects.
+        Raises InvalidSpecError for these, and for any other invalid field.
         """
         try:
             return cls.parse(body), ()
         except InvalidSpecError:
-            known, paths = _without_unknown(cls, body)
+            known_fields, paths = _without_unknown(cls, body)
             if not paths:
                 raise
-            return cls.parse(known), paths
+            return cls.parse(known_fields), paths
 
 
 NEVER_IGNORED: Final = frozenset({"auth", "match"})
-"""Fields of a spec in which one that narrows who is let in, or what is chosen, has to be: an older version does not ignore it there."""
+"""Fields of a spec that restrict which requests pass: unknown fields within them are never ignored."""
 
 
 def _without_unknown(
     kind: type[Resource], body: Mapping[str, object]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A copy of `body` without what is unknown of its spec, and where that was."""
+    """Return a copy of `body` without the unknown fields of its spec, and the paths of these fields."""
     copy: dict[str, Any] = deepcopy({**body, "status": {}})
     paths: list[str] = []
     try:
         kind.model_validate(copy)
     except ValidationError as error:
-        for each in _details(error):
-            location = each["loc"]
-            if each["type"] != "extra_forbidden" or NEVER_IGNORED & {*location}:
+        for detail in _details(error):
+            location = detail["loc"]
+            if detail["type"] != "extra_forbidden" or NEVER_IGNORED & {*location}:
                 continue
             parent: Any = copy
             try:
@@ -244,7 +244,7 @@ def _without_unknown(
                     parent = parent[step]
                 del parent[location[-1]]
             except (LookupError, TypeError):
-                continue  # a path through a choice of types names these too: then it stays, and the object unread
+                continue  # The path contains the type of a union, which is no key: keep the field, so that parsing fails.
             paths.append(field_path(location))
     return {**copy, "status": body.get("status") or {}}, tuple(paths)
 
@@ -254,7 +254,7 @@ def _details(error: ValidationError) -> list[ErrorDetails]:
 
 
 def _invalid_spec(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
-    """The first of pydantic's errors as ours: the field's path as kubectl prints it, and what is wrong."""
+    """Convert the first of pydantic's errors: the field's path as kubectl prints it, and the message."""
     first = errors[0]
     broken = first.get("ctx", {}).get("error")
     location = (
@@ -269,7 +269,7 @@ def _invalid_spec(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
 
 
 def field_path(location: Sequence[int | str]) -> str:
-    """('spec', 'routes', 0, 'timeout') as spec.routes[0].timeout."""
+    """Format ('spec', 'routes', 0, 'timeout') as spec.routes[0].timeout."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"

@@ -1,4 +1,4 @@
-"""The kind ModelAccess: one stable endpoint in front of one or many Inferences."""
+"""The kind ModelAccess: a stable endpoint in front of one or several Inferences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Host = Annotated[
 
 
 class Target(ApiModel):
-    """One Inference that takes a share of a route's requests."""
+    """An Inference that gets a share of a route's requests."""
 
     inference: Annotated[ObjectName, Field(description="Name of an Inference in the same namespace.")]
     weight: Annotated[
@@ -49,39 +49,37 @@ class Target(ApiModel):
             strict=True,
             ge=0,
             le=MAX_WEIGHT,
-            description="Its share, relative to the sum over the route's targets; 0 takes none but stays warm.",
+            description="Share, relative to the sum over the route's targets; 0 gets no requests and stays loaded.",
         ),
     ] = 100
 
 
 class Retry(ApiModel):
-    """Whether the gateway tries a failed request again, on another pod where there is one."""
+    """How the gateway retries failed requests, on another pod if there is one."""
 
-    attempts: Annotated[int, Field(strict=True, ge=0, le=5, description="Number of further tries, 0 to 5.")]
+    attempts: Annotated[int, Field(strict=True, ge=0, le=5, description="Number of retries, 0 to 5.")]
     budget_percent: Annotated[
         int,
         Field(
             strict=True,
             ge=0,
             le=100,
-            description="Retries may be at most this percentage of the requests in flight, "
-            "so that they cannot bury a failing model.",
+            description="Retries are at most this percentage of the requests in flight, "
+            "so that they cannot overload a failing model.",
         ),
     ] = 20
 
 
 class Mirror(ApiModel):
-    """One Inference that gets a copy of some requests; its answers are thrown away."""
+    """An Inference that gets copies of requests; its responses are discarded."""
 
     inference: Annotated[
         ObjectName,
-        Field(
-            description="Name of an Inference in the same namespace, that serves under the same model name."
-        ),
+        Field(description="Name of an Inference in the same namespace that serves the same model name."),
     ]
     percent: Annotated[
         int,
-        Field(strict=True, ge=1, le=100, description="How many of the route's requests it gets, in percent."),
+        Field(strict=True, ge=1, le=100, description="Percentage of the route's requests that are copied."),
     ] = 100
 
 
@@ -91,14 +89,14 @@ class Fallback(ApiModel):
     inference: Annotated[
         ObjectName,
         Field(
-            description="Name of an Inference in the same namespace, that serves under the same model name "
-            "and is no target of the route."
+            description="Name of an Inference in the same namespace that serves the same model name "
+            "and is not a target of the route."
         ),
     ]
 
 
 class Route(ApiModel):
-    """Some of the requests, and where they go."""
+    """Requests that match, and the targets that answer them."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -146,7 +144,7 @@ class Route(ApiModel):
     match: Annotated[
         Match | None,
         Field(
-            description="Which requests it takes. Absent: all that no earlier route took, so it must be the last."
+            description="Requests that take the route. Absent: all that match no earlier route, so it must be the last."
         ),
     ] = None
     targets: Annotated[
@@ -155,60 +153,58 @@ class Route(ApiModel):
             max_length=MAX_TARGETS,
             json_schema_extra={
                 "minItems": 1
-            },  # Here none is the same as absent: the rule about pipeline has it.
-            description="The Inferences that share its requests. Either this or pipeline.",
+            },  # Empty and absent are the same here: the rule about pipeline covers both.
+            description="Inferences that share the requests. Either targets or pipeline.",
         ),
         ListMap("inference"),
     ] = ()
     pipeline: Annotated[
         Pipeline | None,
-        Field(description=f"{Pipeline.__doc__} Either this or targets."),
+        Field(description=f"{Pipeline.__doc__} Either pipeline or targets."),
     ] = None
     value: Annotated[
         DecimalText | None,
         Field(
-            description="What one request on this route is worth, relative to those on the object's other routes, as a decimal "
-            "in quotes: while a target is overloaded, protection.admissionControl refuses routes of lower value first. "
+            description="Value of one request on this route, relative to the other routes of the object, as a decimal "
+            "in quotes: while a target is overloaded, protection.admissionControl rejects requests of lower value first. "
             "Absent: '1.0'."
         ),
     ] = None
     timeout: Annotated[
         Annotated[DurationText, between("1ms", "1h")],
-        Field(
-            description="Longest that one request may take, retries included, as a duration from 1ms to 1h."
-        ),
+        Field(description="Longest duration of one request, retries included, from 1ms to 1h."),
     ] = "1s"
-    retry: Annotated[Retry | None, Field(description="Absent: no retries.")] = None
+    retry: Annotated[Retry | None, Field(description=f"{Retry.__doc__} Absent: no retries.")] = None
     sticky: Annotated[
         Sticky | None,
         Field(
-            description="Keeps each user on one target of the route: when weights move between two targets, "
-            "as many users move as the weights say, and nobody else. "
-            "Targets lie side by side in the order of their names, numbers by their value. "
-            "Absent: each request goes by weight, at random."
+            description="Keeps each user on one target of the route: when weight moves between two targets, "
+            "only the corresponding share of users moves. "
+            "Targets are ordered by name, with numbers compared by value. "
+            "Absent: each request goes to a target by weight, at random."
         ),
     ] = None
     mirror: Annotated[
         tuple[Mirror, ...],
         Field(
             max_length=MAX_MIRRORS,
-            description="Inferences that get copies of requests. Nobody waits for them, and each has a limit of its own: "
-            "64 copies in flight at each gateway replica, for gRPC and REST each; more are dropped.",
+            description="Inferences that get copies of requests. Clients do not wait for them. Each mirror is limited to "
+            "64 copies in flight per gateway replica, for gRPC and for REST; more are dropped.",
         ),
         ListMap("inference"),
     ] = ()
     fallback: Annotated[
         Fallback | None,
         Field(
-            description="Takes the requests of a target all of whose pods are left out because they fail "
+            description="Gets the requests of a target whose pods are all ejected because they fail "
             "(protection.outlier), and all requests of the route when no target has a ready pod. "
-            "It does not take what a limit refuses. Absent: such requests are answered 503 (gRPC: UNAVAILABLE)."
+            "It does not get requests that a limit rejects. Absent: such requests get 503 (gRPC: UNAVAILABLE)."
         ),
     ] = None
 
     @property
     def inferences(self) -> frozenset[str]:
-        """Every Inference that the route names."""
+        """Return the names of all Inferences of the route: targets, mirrors, fallback and pipeline."""
         names = {target.inference for target in self.targets} | {mirror.inference for mirror in self.mirror}
         parts = self.pipeline.inferences if self.pipeline else frozenset[str]()
         return frozenset(names | ({self.fallback.inference} if self.fallback else set()) | parts)
@@ -217,12 +213,15 @@ class Route(ApiModel):
 def _waits_for_parts(route: Route) -> bool:
     if route.pipeline is None:
         return True
-    whole = parse_duration(route.timeout)
-    return all(part.timeout is None or parse_duration(part.timeout) < whole for part in route.pipeline.models)
+    route_timeout = parse_duration(route.timeout)
+    return all(
+        model.timeout is None or parse_duration(model.timeout) < route_timeout
+        for model in route.pipeline.models
+    )
 
 
 class ModelAccessSpec(ApiModel):
-    """What the user asks for."""
+    """Hosts, routes, authentication, protection and release."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -270,7 +269,7 @@ class ModelAccessSpec(ApiModel):
         tuple[Host, ...],
         Field(
             max_length=16,
-            description="Hosts (:authority) that it answers to, besides <name>.<namespace>.tidegate.",
+            description="Hosts (:authority) of the endpoint, in addition to <name>.<namespace>.tidegate.",
         ),
         ListSet(),
     ] = ()
@@ -279,27 +278,27 @@ class ModelAccessSpec(ApiModel):
         Field(
             min_length=1,
             max_length=MAX_ROUTES,
-            description="Tried in this order; the first whose match fits takes the request. "
-            "A request that none takes is answered 404 (gRPC: NOT_FOUND).",
+            description="Routes in order; a request takes the first one that matches. "
+            "A request that matches none gets 404 (gRPC: NOT_FOUND).",
         ),
         ListMap("name"),
     ]
     auth: Annotated[
         Auth | None,
-        Field(description=f"{Auth.__doc__} Absent: everybody who reaches the gateway may."),
+        Field(description=f"{Auth.__doc__} Absent: no authentication."),
     ] = None
     protection: Annotated[Protection | None, Field(description=f"{Protection.__doc__} Absent: none.")] = None
     release: Annotated[
         Release | None,
         Field(
-            description=f"{Release.__doc__} Any change of it, or of its route's targets, is a new release; "
-            "but what is promoted stays so when interval, checks or onFailure change."
+            description=f"{Release.__doc__} A change of the release, or of its route's targets, starts a new release; "
+            "but a promoted target stays promoted when interval, checks or onFailure change."
         ),
     ] = None
 
     @property
     def released_route(self) -> Route | None:
-        """The route of the release, if there is one and its target is among the route's."""
+        """Return the route of the release; None without a release, or if the route lacks the release's target."""
         release = self.release
         if release is None:
             return None
@@ -315,106 +314,104 @@ class ModelAccessSpec(ApiModel):
 
     @property
     def stable_targets(self) -> tuple[Target, ...]:
-        """The targets that the release is measured by and goes back to."""
+        """Return the targets that the release is compared with and rolls back to."""
         route = self.released_route
         if route is None or self.release is None:
             return ()
-        return tuple(t for t in route.targets if t.inference != self.release.target and t.weight)
+        return tuple(
+            target for target in route.targets if target.inference != self.release.target and target.weight
+        )
 
     @property
     def inferences(self) -> frozenset[str]:
-        """Every Inference that the object names: what its routing depends on."""
+        """Return the names of all Inferences that the object references; its routing depends on them."""
         return frozenset[str]().union(*(route.inferences for route in self.routes))
 
 
 class TargetStatus(StatusModel):
-    """One target as the proxies see it."""
+    """A target in effect."""
 
     inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
-    weight: Annotated[int, Field(ge=0, description="Its weight in effect.")] = 0
-    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods that it has.")] = 0
+    weight: Annotated[int, Field(ge=0, description="Weight in effect.")] = 0
+    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
 
 
 class MirrorStatus(StatusModel):
-    """One mirror as the proxies see it."""
+    """A mirror in effect."""
 
     inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
     percent: Annotated[
-        int, Field(ge=0, description="How many requests it gets, in percent; 0 without a pod.")
+        int, Field(ge=0, description="Percentage of the requests that are copied; 0 without a ready pod.")
     ] = 0
-    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods that it has.")] = 0
+    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
 
 
 class FallbackStatus(StatusModel):
-    """The fallback as the proxies see it."""
+    """The fallback in effect."""
 
     inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
     serving: Annotated[
         bool,
         Field(
-            description="Whether it answers in place of targets without a ready pod: every request of the route, "
-            "or, during a release, those that are not the released target's. "
-            "What it takes for pods that fail is in the gateways' metrics."
+            description="Whether it answers instead of targets without a ready pod: every request of the route, "
+            "or, during a release, the requests of the other targets. "
+            "Requests that it answers for ejected pods are in the gateways' metrics."
         ),
     ] = False
-    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods that it has.")] = 0
+    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
 
 
 class PartStatus(StatusModel):
-    """One model of a pipeline as the proxies see it."""
+    """A model of a pipeline in effect."""
 
-    name: Annotated[str, Field(alias="as", max_length=63, description="What its answer is called.")]
+    name: Annotated[str, Field(alias="as", max_length=63, description="Name of its output.")]
     inference: Annotated[
-        str | None, Field(max_length=63, description="Name of the Inference, where it is one.")
+        str | None, Field(max_length=63, description="Name of the Inference, if the model is one.")
     ] = None
     access: Annotated[
-        str | None, Field(max_length=63, description="Name of the ModelAccess, where it is one.")
+        str | None, Field(max_length=63, description="Name of the ModelAccess, if the model is one.")
     ] = None
-    endpoints: Annotated[
-        int | None, Field(ge=0, description="Number of ready pods that the Inference has.")
-    ] = None
+    endpoints: Annotated[int | None, Field(ge=0, description="Number of ready pods of the Inference.")] = None
 
 
 class PipelineStatus(StatusModel):
-    """A pipeline's pods, and the models that they ask."""
+    """Pods of a pipeline, and the models that they call."""
 
     replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
-    ready_replicas: Annotated[int, Field(ge=0, description="Number of pods that answer.")] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
     models: Annotated[
         tuple[PartStatus, ...],
-        Field(max_length=MAX_PARTS, description="Its models."),
+        Field(max_length=MAX_PARTS, description="Models of the pipeline."),
         ListMap("as", attribute="name"),
     ] = ()
 
 
 class RouteStatus(StatusModel):
-    """One route as the proxies run it."""
+    """A route in effect."""
 
     name: Annotated[str, Field(max_length=63, description="Name of the route.")]
     targets: Annotated[
         tuple[TargetStatus, ...],
-        Field(max_length=MAX_TARGETS, description="Its targets in effect."),
+        Field(max_length=MAX_TARGETS, description="Targets in effect."),
         ListMap("inference"),
     ] = ()
     mirror: Annotated[
         Annotated[tuple[MirrorStatus, ...], Field(max_length=MAX_MIRRORS), ListMap("inference")] | None,
-        Field(description="Its mirrors in effect."),
+        Field(description="Mirrors in effect."),
     ] = None
-    fallback: Annotated[FallbackStatus | None, Field(description="Its fallback.")] = None
-    pipeline: Annotated[PipelineStatus | None, Field(description="Its pipeline.")] = None
+    fallback: Annotated[FallbackStatus | None, Field(description="Fallback in effect.")] = None
+    pipeline: Annotated[PipelineStatus | None, Field(description="Pipeline in effect.")] = None
 
 
 class ModelAccessStatus(StatusModel):
-    """What the proxies acknowledged."""
+    """State that the proxies have acknowledged."""
 
     observed_generation: ObservedGeneration = NOT_OBSERVED
     url: Annotated[
         str | None,
-        Field(max_length=1024, description="Where REST clients (Open Inference Protocol) call it."),
+        Field(max_length=1024, description="URL for REST clients (Open Inference Protocol)."),
     ] = None
-    grpc_target: Annotated[str | None, Field(max_length=1024, description="Where gRPC clients call it.")] = (
-        None
-    )
+    grpc_target: Annotated[str | None, Field(max_length=1024, description="Target for gRPC clients.")] = None
     routes: Annotated[
         tuple[RouteStatus, ...],
         Field(max_length=MAX_ROUTES, description="The routes in effect."),
@@ -426,25 +423,25 @@ class ModelAccessStatus(StatusModel):
             max_length=64,
             description="Fields of the spec that have no effect on gRPC clients that call "
             "xds:///<name>.<namespace>.tidegate, without a gateway. "
-            "With spec.auth it is auth alone, and there is no such target, since nobody would check who calls.",
+            "With spec.auth the list is only auth, and there is no such target, because no gateway could authenticate the callers.",
         ),
         ListSet(),
     ] = ()
     release: Annotated[
-        ReleaseStatus | None, Field(description="How far spec.release is. Absent: none was asked for.")
+        ReleaseStatus | None, Field(description="State of spec.release. Absent: no release.")
     ] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled, Programmed and TargetsReady; with a release Releasing and RolledBack.",
+            description="Ready, Reconciling, Stalled, Programmed and TargetsReady; with a release also Releasing and RolledBack.",
         ),
         ListMap("type"),
     ] = ()
 
 
 class ModelAccess(Resource):
-    """A stable endpoint in front of one or many Inferences: routes by header, shares by weight."""
+    """A stable endpoint in front of one or several Inferences: routes by header, splits by weight."""
 
     KIND: ClassVar[str] = "ModelAccess"
     PLURAL: ClassVar[str] = "modelaccesses"
@@ -454,10 +451,10 @@ class ModelAccess(Resource):
 
     @property
     def programmed(self) -> bool:
-        """Whether its status says that the proxies run its present generation."""
+        """Return whether the status says that the proxies run the current generation."""
         return any(
-            each.type == ConditionType.PROGRAMMED.value
-            and each.status is ConditionStatus.TRUE
-            and each.observed_generation == self.metadata.generation
-            for each in self.status.conditions
+            condition.type == ConditionType.PROGRAMMED.value
+            and condition.status is ConditionStatus.TRUE
+            and condition.observed_generation == self.metadata.generation
+            for condition in self.status.conditions
         )

@@ -1,4 +1,4 @@
-"""`spec.nearline` of an Inference: from which stream its work comes, and where the results go."""
+"""`spec.nearline` of an Inference: the stream that it consumes, and where the results go."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ HeaderName = Annotated[str, Field(min_length=1, max_length=64), Rules(_NAME)]
 
 
 class NatsStream(ApiModel):
-    """A subject of a JetStream stream, read through one durable consumer that all replicas share."""
+    """A subject of a JetStream stream, consumed by all replicas through one durable consumer."""
 
     url: Annotated[
         NatsUrl,
-        Field(description="The server: nats://<host>:<port>, or tls:// for one that must be encrypted."),
+        Field(description="Server: nats://<host>:<port>, or tls://<host>:<port> to require encryption."),
     ]
-    stream: Annotated[StreamName, Field(description="Name of the stream, which is yours.")]
-    subject: Annotated[Subject, Field(description="The subject of the stream whose messages are taken.")]
+    stream: Annotated[StreamName, Field(description="Name of the stream; it must exist.")]
+    subject: Annotated[Subject, Field(description="Subject of the stream to consume.")]
     consumer: Annotated[
         StreamName | None,
         Field(
-            description="Name of the durable pull consumer; made if there is none of the name. One that gives messages up "
-            "by itself (max-deliver) is refused. Absent: tidegate_<namespace>_<name>."
+            description="Name of the durable pull consumer; created if it does not exist. A consumer that drops messages "
+            "by itself (max-deliver) is rejected. Absent: tidegate_<namespace>_<name>."
         ),
     ] = None
     secret_name: Annotated[
@@ -63,7 +63,7 @@ class NatsStream(ApiModel):
 
 
 class KafkaTopic(ApiModel):
-    """A topic of a Kafka cluster, whose partitions the replicas share as one consumer group."""
+    """A topic of a Kafka cluster, consumed by all replicas as one consumer group."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -85,30 +85,32 @@ class KafkaTopic(ApiModel):
         Field(
             min_length=1,
             max_length=16,
-            description="Servers of the cluster, <host>:<port> each; one that answers is enough, and names the others.",
+            description="Servers of the cluster, each <host>:<port>; one that responds is enough, and lists the others.",
         ),
         ListSet(),
     ]
     topic: Annotated[
         Topic,
         Field(
-            description="Name of the topic, which is yours. A replica beyond the number of its partitions gets no message."
+            description="Name of the topic; it must exist. Replicas beyond the number of its partitions get no messages."
         ),
     ]
     group: Annotated[
         Topic | None,
         Field(
-            description="Name of the consumer group, which nobody else may use; it begins at the topic's first message. "
+            description="Name of the consumer group, which no other consumer may use; it starts at the topic's first message. "
             "Absent: tidegate_<namespace>_<name>."
         ),
     ] = None
     tls: Annotated[
         bool,
-        Field(strict=True, description="Whether connections are encrypted, and the servers' names checked."),
+        Field(
+            strict=True, description="Whether connections are encrypted and the servers' names are verified."
+        ),
     ] = False
     sasl: Annotated[
         Sasl | None,
-        Field(description="How the user of the Secret proves who it is. Absent: without a password."),
+        Field(description="SASL mechanism for the user of the Secret. Absent: no authentication."),
     ] = None
     secret_name: Annotated[
         ObjectName | None,
@@ -120,7 +122,7 @@ class KafkaTopic(ApiModel):
 
 
 class Deadline(ApiModel):
-    """Where a message says until when its answer is wanted: in RFC 3339 with a time zone, or in seconds since 1970."""
+    """Where a message has its deadline: in RFC 3339 with a time zone, or in seconds since 1970."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -130,12 +132,12 @@ class Deadline(ApiModel):
         ),
     )
 
-    header: Annotated[HeaderName | None, Field(description="A header of the message.")] = None
-    field: Annotated[HeaderName | None, Field(description="A field of the message's JSON object.")] = None
+    header: Annotated[HeaderName | None, Field(description="Header of the message.")] = None
+    field: Annotated[HeaderName | None, Field(description="Field of the message's JSON object.")] = None
 
 
 class Consume(ApiModel):
-    """Where messages come from, and how many a pod holds."""
+    """The stream of messages, and how many a pod processes at once."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("nats", "kafka"),)
 
@@ -147,21 +149,21 @@ class Consume(ApiModel):
             strict=True,
             ge=1,
             le=256,
-            description="Number of messages that one pod holds without having answered them, 1 to 256. Among them the "
-            "earliest deadline is asked first; none is taken while the model is not ready.",
+            description="Number of messages that one pod has in flight, 1 to 256. Among them the "
+            "earliest deadline comes first; a pod takes none while its model is not ready.",
         ),
     ] = 32
     deadline: Annotated[
         Deadline | None,
         Field(
-            description="Where a message has its deadline; one that is past before the model was asked is a dead letter. "
-            "Absent: messages have none, and are asked in the stream's order."
+            description="Where a message has its deadline; a message whose deadline passes before its execution is a dead "
+            "letter. Absent: no deadlines, and messages are processed in the order of the stream."
         ),
     ] = None
 
 
 class NatsBucket(ApiModel):
-    """A key-value bucket of a NATS server: the key is the message's id, the value the result as JSON."""
+    """A key-value bucket of a NATS server: keys are message ids, values are results as JSON."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -175,7 +177,7 @@ class NatsBucket(ApiModel):
     url: Annotated[
         NatsUrl | None,
         Field(
-            description="The server, nats://<host>:<port> or tls://; only with consume.kafka. Absent: that of consume.nats."
+            description="Server, nats://<host>:<port> or tls://; only with consume.kafka. Absent: the server of consume.nats."
         ),
     ] = None
     secret_name: Annotated[
@@ -186,44 +188,46 @@ class NatsBucket(ApiModel):
         ),
     ] = None
 
-    bucket: Annotated[StreamName, Field(description="Name of the bucket; made if there is none of the name.")]
+    bucket: Annotated[StreamName, Field(description="Name of the bucket; created if it does not exist.")]
     ttl: Annotated[
         Annotated[DurationText, between("1m", "720h")],
         Field(
-            description="How long a result is kept, from 1m to 720h. As long, a message with an id that has a result is "
-            "acknowledged without asking the model. A bucket that is there must have the same."
+            description="How long a result is kept, from 1m to 720h. Until then, another message with the same id is "
+            "acknowledged without an execution. An existing bucket must have the same ttl."
         ),
     ] = "24h"
 
 
 class ResultStore(ApiModel):
-    """Where results are kept."""
+    """Store of the results."""
 
     nats: Annotated[NatsBucket, Field(description=NatsBucket.__doc__)]
 
 
 class Produce(ApiModel):
-    """What becomes of results: each is kept before its message is acknowledged."""
+    """Where results go: each is stored before its message is acknowledged."""
 
     store: Annotated[ResultStore, Field(description=ResultStore.__doc__)]
 
 
 class DeadLetters(ApiModel):
-    """What becomes of messages that cannot be answered: they are published again, with the reason in their headers."""
+    """Where messages go that cannot be answered: they are published with the reason in their headers."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("subject", "topic"),)
 
     subject: Annotated[
         Subject | None,
-        Field(description="With consume.nats: the subject, on the same server; a stream of yours takes it."),
+        Field(
+            description="With consume.nats: a subject on the same server; one of your streams must store it."
+        ),
     ] = None
     topic: Annotated[
-        Topic | None, Field(description="With consume.kafka: the topic, of the same cluster, which is yours.")
+        Topic | None, Field(description="With consume.kafka: a topic of the same cluster; it must exist.")
     ] = None
 
 
 class Nearline(ApiModel):
-    """Work from a stream instead of requests: at least once, each id answered once, nothing lost while no pod runs."""
+    """Consumes a stream instead of requests: at least once, one result per id, no loss while no pod runs."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -270,7 +274,7 @@ class Nearline(ApiModel):
             strict=True,
             ge=1,
             le=100,
-            description="How often a message that the model refuses is tried, 1 to 100, with growing pauses from 1s to "
-            "30s, before it is a dead letter.",
+            description="Attempts for a message that the model rejects, 1 to 100, with growing pauses from 1s to "
+            "30s; after them it is a dead letter.",
         ),
     ] = 5

@@ -1,4 +1,4 @@
-"""Regular expressions as Envoy reads them: RE2, in time linear in the text, and small."""
+"""Size of regular expressions in RE2, which Envoy limits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final, cast
 import re2  # type: ignore[import-untyped]  # comes without types
 
 MAX_PROGRAM_SIZE: Final = 100
-"""Envoy refuses more (`re2.max_program_size.error_level`), and a refused route would hold up everybody's routes."""
+"""Envoy rejects larger programs (`re2.max_program_size.error_level`), and with them the update of all routes."""
 
 
 @lru_cache(maxsize=4096)
 def program_size(pattern: str) -> int | None:
-    """How many instructions RE2 makes of `pattern`; None when it is no expression that RE2 knows."""
+    """Return the number of instructions that RE2 compiles `pattern` to; None if it does not compile."""
     options = re2.Options()
     options.log_errors = False
     try:

@@ -1,4 +1,4 @@
-"""A route's pipeline: features first, then several models at the same time, and one answer of all of them."""
+"""`pipeline` of a route: features first, then several models in parallel, and one response."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ TensorName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class PipelineModel(ApiModel):
-    """One of the models that a pipeline asks at the same time: an Inference, or all that stands behind a ModelAccess."""
+    """A model of a pipeline: an Inference, or a ModelAccess with its routing."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         exactly_one("inference", "access"),
         Rule(
             cel="self.optional == has(self.default)",
             message="default is what an optional model that does not answer is taken to have said: give both or neither",
-            check=lambda part: part.optional == (part.default is not None),
+            check=lambda model: model.optional == (model.default is not None),
             field="default",
         ),
         Rule(
             cel="!self.optional || has(self.timeout)",
             message="an optional model needs a timeout of its own, after which its default is taken",
-            check=lambda part: not part.optional or part.timeout is not None,
+            check=lambda model: not model.optional or model.timeout is not None,
             field="timeout",
         ),
     )
@@ -60,41 +60,41 @@ class PipelineModel(ApiModel):
     inference: Annotated[
         ObjectName | None,
         Field(
-            description="Name of an Inference in the same namespace. Protection of this ModelAccess holds for it too."
+            description="Name of an Inference in the same namespace. Protection of this ModelAccess applies to it, too."
         ),
     ] = None
     access: Annotated[
         ObjectName | None,
         Field(
-            description="Name of a ModelAccess in the same namespace, in place of an Inference: its weights, fallbacks and "
-            "limits decide who answers. Its route without match takes the calls; it must have neither a pipeline nor auth."
+            description="Name of a ModelAccess in the same namespace, instead of an Inference, with its weights, fallbacks and "
+            "limits. Its route without match gets the requests; it must have neither a pipeline nor auth."
         ),
     ] = None
     name: Annotated[
         PartName,
         Field(
             alias="as",
-            description="What its answer is called: the name of an output of the pipeline, unique in it.",
+            description="Name of the model's output in the response of the pipeline, unique in it.",
         ),
     ]
     output: Annotated[
         TensorName | None,
-        Field(description="Which of the model's outputs is answered. Absent: its only one."),
+        Field(description="Output of the model that is returned. Absent: its only one."),
     ] = None
     optional: Annotated[
         bool,
         Field(
             strict=True,
-            description="Whether a request is answered without it where it fails, is shed or is too slow: "
-            "with default in its place, and its name in the output tidegate_defaulted. "
-            "By default the whole request fails, and the error names the model.",
+            description="Whether a request is answered without the model if it fails, is overloaded or is too slow: "
+            "with default instead, and the model's name in the output tidegate_defaulted. "
+            "By default the request fails, and the error names the model.",
         ),
     ] = False
     timeout: Annotated[
         Annotated[DurationText, between("1ms", "1h")] | None,
         Field(
-            description="Longest that is waited for its answer, as a duration from 1ms to 1h, shorter than the route's. "
-            "Absent: nine tenths of the route's, so that the error can still name it."
+            description="Longest time that the pipeline waits for the model, as a duration from 1ms to 1h, shorter than the route's. "
+            "Absent: nine tenths of the route's, so that the error can still name the model."
         ),
     ] = None
     default: Annotated[
@@ -103,26 +103,26 @@ class PipelineModel(ApiModel):
             min_length=1,
             max_length=32,
             pattern=r"^-?[0-9]{1,15}(\.[0-9]{1,9})?$",
-            description="The value of every element of its answer where it has none; a decimal in quotes.",
+            description="Value of every element of the output when the model does not answer; a decimal in quotes.",
         ),
     ] = None
 
 
 class Pipeline(ApiModel):
-    """Answers a request with several models at the same time; Triton pods of its own on CPU do that, a batch at a time."""
+    """Answers requests with several models in parallel, in its own Triton pods on CPU."""
 
     model_name: Annotated[
         ModelName | None,
         Field(
-            description="Name that clients ask for. Where the object has other routes with targets, it must be the name "
-            "that those serve. Absent: the name of the ModelAccess."
+            description="Model name in requests. If the object has other routes with targets, it must be their model "
+            "name. Absent: the name of the ModelAccess."
         ),
     ] = None
     features: Annotated[
         ObjectName | None,
         Field(
-            description="Name of a FeatureCompute in the same namespace, asked before the models: clients then send its keys, "
-            "and inputs of models that are called like a feature get that feature. Absent: clients send all inputs."
+            description="Name of a FeatureCompute in the same namespace, called before the models: clients then send its keys, "
+            "and model inputs with the name of a feature get that feature. Absent: clients send all inputs."
         ),
     ] = None
     models: Annotated[
@@ -130,7 +130,7 @@ class Pipeline(ApiModel):
         Field(
             min_length=1,
             max_length=MAX_PARTS,
-            description="The models, all asked at the same time, once for all requests of a batch.",
+            description="Models, all called in parallel, once per batch of requests.",
         ),
         ListMap("as", attribute="name"),
     ]
@@ -146,15 +146,15 @@ class Pipeline(ApiModel):
     resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
 
     def served_name(self, access: str) -> str:
-        """The name that clients ask for, in the ModelAccess called `access`."""
+        """Return the model name in requests, for the ModelAccess with the name `access`."""
         return self.model_name or access
 
     @property
     def inferences(self) -> frozenset[str]:
-        """Every Inference among its models."""
-        return frozenset(part.inference for part in self.models if part.inference is not None)
+        """Return the names of the Inferences among the models."""
+        return frozenset(model.inference for model in self.models if model.inference is not None)
 
     @property
     def accesses(self) -> frozenset[str]:
-        """Every ModelAccess among its models."""
-        return frozenset(part.access for part in self.models if part.access is not None)
+        """Return the names of the ModelAccesses among the models."""
+        return frozenset(model.access for model in self.models if model.access is not None)

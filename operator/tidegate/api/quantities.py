@@ -1,4 +1,4 @@
-"""Kubernetes quantities (500m, 2Gi, 1e3): their exact value, and the one spelling that the API server stores."""
+"""Kubernetes quantities (500m, 2Gi, 1e3): exact values, and the canonical form that the API server stores."""
 
 from __future__ import annotations
 
@@ -17,66 +17,66 @@ _BINARY: Final = {
 }
 _DECIMAL_POWERS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _NANO: Final = Decimal("1e-9")
-_MOST_POWER: Final = 30
-"""Kubernetes stores quantities of any size, 1e90 cores too, and anybody may ask for them: beyond this power of ten, which is more
-than any cluster has, all are alike."""
-_MOST: Final = Decimal(10) ** _MOST_POWER
-# Wide enough that no quantity of 64 characters below that loses a digit.
+_MAX_POWER: Final = 30
+"""Values are capped at this power of ten: Kubernetes stores quantities of any size, such as 1e90 cores."""
+_MAX_VALUE: Final = Decimal(10) ** _MAX_POWER
+# Precise enough that no quantity of 64 characters below the cap loses a digit.
 _EXACT: Final = Context(prec=100)
 _MAX_LENGTH: Final = 64
 
 
 def parse_quantity(text: str) -> Decimal:
-    """The value of `text` in base units (cores, bytes), rounded up to a billionth as Kubernetes does; 1e30 for all that is more.
+    """Parse a quantity; return its value in base units (cores, bytes), at most 1e30.
 
-    Raises ValueError, with examples, for anything that Kubernetes would not read.
+    Rounds up to a billionth, as Kubernetes does.
+    Raises ValueError, with examples, for text that Kubernetes would not accept.
     """
-    matched = _match(text)
-    return _round_up(_value(matched))
+    match = _match(text)
+    return _round_up(_value(match))
 
 
 def canonical(text: str) -> str:
-    """`text` as the API server stores it: 1000m becomes 1, 2048Mi becomes 2Gi, 1.5Gi becomes 1536Mi.
+    """Return a quantity as the API server stores it: 1000m becomes 1, 2048Mi becomes 2Gi, 1.5Gi becomes 1536Mi.
 
     Builders write this form, so that a live object compares equal to a desired one.
-    The rules are those of apimachinery's resource.Quantity: the suffix family is kept, the fraction is not.
+    The rules are those of apimachinery's resource.Quantity: the suffix family stays, the fraction does not.
     Raises ValueError like parse_quantity.
     """
-    matched = _match(text)
-    value = _round_up(_value(matched))
+    match = _match(text)
+    value = _round_up(_value(match))
     if value == 0:
         return "0"
-    if matched["suffix"] in _BINARY and abs(value) >= 1024:
+    if match["suffix"] in _BINARY and abs(value) >= 1024:
         return _in_binary(value)
-    if matched["exponent"] is not None:
+    if match["exponent"] is not None:
         return _in_exponent(value)
     return _in_decimal(value)
 
 
 def _match(text: str) -> re.Match[str]:
-    matched = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LENGTH else None
-    if matched is None:
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    if match is None:
         message = f"'{text[:40]}' is not a quantity: use a number and a suffix, as in 500m, 2 or 4Gi"
         raise ValueError(message)
-    return matched
+    return match
 
 
-def _value(matched: re.Match[str]) -> Decimal:
-    number = Decimal(matched["number"])
-    suffix = matched["suffix"] or ""
+def _value(match: re.Match[str]) -> Decimal:
+    number = Decimal(match["number"])
+    suffix = match["suffix"] or ""
     if suffix in _BINARY:
         return _bounded(_EXACT.multiply(number, _BINARY[suffix]))
-    power = int(matched["exponent"]) if matched["exponent"] is not None else _DECIMAL_POWERS[suffix]
-    # Not scaled first: no context holds 1e999999999.
+    power = int(match["exponent"]) if match["exponent"] is not None else _DECIMAL_POWERS[suffix]
+    # Compare before scaling: no decimal context holds 1e999999999.
     if not number:
         return number
-    if number.adjusted() + power >= _MOST_POWER:
-        return _MOST.copy_sign(number)
+    if number.adjusted() + power >= _MAX_POWER:
+        return _MAX_VALUE.copy_sign(number)
     return _EXACT.scaleb(number, Decimal(max(power, -_MAX_LENGTH)))
 
 
 def _bounded(value: Decimal) -> Decimal:
-    return min(max(value, -_MOST), _MOST)
+    return min(max(value, -_MAX_VALUE), _MAX_VALUE)
 
 
 def _round_up(value: Decimal) -> Decimal:
@@ -87,11 +87,11 @@ def _round_up(value: Decimal) -> Decimal:
 def _in_binary(value: Decimal) -> str:
     if value != value.to_integral_value():
         return _in_decimal(value)
-    chosen, size = "", Decimal(1)
-    for suffix, candidate in _BINARY.items():
-        if _EXACT.remainder(value, candidate) == 0:
-            chosen, size = suffix, candidate
-    return f"{int(_EXACT.divide(value, size))}{chosen}"
+    best_suffix, best_factor = "", Decimal(1)
+    for suffix, factor in _BINARY.items():
+        if _EXACT.remainder(value, factor) == 0:
+            best_suffix, best_factor = suffix, factor
+    return f"{int(_EXACT.divide(value, best_factor))}{best_suffix}"
 
 
 def _in_decimal(value: Decimal) -> str:
@@ -107,7 +107,7 @@ def _in_exponent(value: Decimal) -> str:
 
 
 def _largest_power(value: Decimal) -> int:
-    """The largest power of a thousand, at most E, that divides `value` without a remainder."""
+    """Return the exponent of the largest power of a thousand, at most E, that divides `value`."""
     return max(
         power for power in _DECIMAL_POWERS.values() if _is_whole(_EXACT.scaleb(value, Decimal(-power)))
     )

@@ -1,4 +1,4 @@
-"""Every reason that a condition can carry; what each means and what to do is in tidegate.api.messages."""
+"""Reasons of conditions; tidegate.api.messages has their meaning and what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """The closed set of reasons; CamelCase, as kubectl shows them."""
+    """Reasons of conditions, in CamelCase as kubectl shows them."""
 
     # Any kind
     RECONCILED = "Reconciled"

@@ -1,4 +1,4 @@
-"""How a ModelAccess lets a new target in: step by step, judged at each, and taken back without a person."""
+"""`spec.release` of a ModelAccess: moves traffic to a target in steps, checks it, and rolls back if it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules
 
-_ALL: Final = 100
+_ALL_PERCENT: Final = 100
 MAX_STEPS: Final = 20
 MAX_CHECKS: Final = 8
 MAX_GATEWAYS: Final = 256
@@ -24,21 +24,21 @@ RELEASE_ANNOTATION: Final = "tidegate.io/release"
 
 
 class Metric(StrEnum):
-    """What the gateways measure of every request."""
+    """Metric of the gateways that a check evaluates."""
 
     ERROR_RATE = "ErrorRate"
     LATENCY_P99 = "LatencyP99"
 
 
 class OnFailure(StrEnum):
-    """What a failed check does."""
+    """Action after a failed check."""
 
     ROLLBACK = "Rollback"
     PAUSE = "Pause"
 
 
 class ReleasePhase(StrEnum):
-    """How far a release is."""
+    """Phase of a release."""
 
     PROGRESSING = "Progressing"
     PAUSED = "Paused"
@@ -47,7 +47,7 @@ class ReleasePhase(StrEnum):
 
 
 class ReleaseCommand(StrEnum):
-    """What the annotation tidegate.io/release may say."""
+    """Value of the annotation tidegate.io/release."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -57,7 +57,7 @@ class ReleaseCommand(StrEnum):
 
 
 class CheckVerdict(StrEnum):
-    """What a check says of the target."""
+    """Result of a check."""
 
     WAITING = "Waiting"
     PASSING = "Passing"
@@ -70,7 +70,7 @@ def _between_zero_and_one(check: ReleaseCheck) -> bool:
 
 
 class ReleaseCheck(ApiModel):
-    """One condition that the target must keep: exactly one of metric and prometheus."""
+    """A condition that the target must meet: exactly one of metric and prometheus."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         exactly_one("metric", "prometheus"),
@@ -107,8 +107,8 @@ class ReleaseCheck(ApiModel):
     metric: Annotated[
         Metric | None,
         Field(
-            description="ErrorRate: the share of its requests that fail, as clients see it: every gRPC status but OK, "
-            "every REST answer from 400 on, timeouts and lost connections. "
+            description="ErrorRate: the share of requests that fail for clients: every gRPC status but OK, "
+            "every REST status from 400 on, timeouts and lost connections. "
             "LatencyP99: the time within which 99 of 100 requests are answered."
         ),
     ] = None
@@ -117,23 +117,23 @@ class ReleaseCheck(ApiModel):
         Field(
             min_length=1,
             max_length=2_048,
-            description="A PromQL query with one value, asked at the end of each interval; above max it fails at once. "
-            "No value, NaN and a silent Prometheus neither pass nor fail. "
+            description="A PromQL query with one value, evaluated at the end of each interval; above max the check fails at once. "
+            "No value, NaN and an unreachable Prometheus neither pass nor fail. "
             "Needs controllers.prometheusUrl in the chart's values.",
         ),
     ] = None
     max: Annotated[
         DecimalText | None,
         Field(
-            description="Most that passes, as a decimal in quotes: '0.001' is one failure in 1,000 requests. "
-            "A failure that the stable targets have as often rolls nothing back, and lets nothing pass above max."
+            description="Largest value that passes, as a decimal in quotes: '0.001' is one failure in 1,000 requests. "
+            "If the stable targets fail as often, a value above max neither passes nor rolls back."
         ),
     ] = None
     max_ratio_to_stable: Annotated[
         DecimalText | None,
         Field(
-            description="Most that passes, relative to the route's other targets at the same time: '1.10' is a tenth slower. "
-            "Times are compared in whole milliseconds, above 100 ms in two digits."
+            description="Largest ratio that passes, relative to the route's other targets at the same time: '1.10' is a tenth slower. "
+            "Latencies are compared in whole milliseconds, above 100 ms with two digits."
         ),
     ] = None
     min_requests: Annotated[
@@ -142,15 +142,15 @@ class ReleaseCheck(ApiModel):
             strict=True,
             ge=1,
             le=1_000_000_000,
-            description="Number of the target's requests in a step without which the check does not pass, however long it takes. "
+            description="Number of the target's requests in a step that the check needs to pass, however long that takes. "
             "Absent: 3 / max for ErrorRate, 300 for LatencyP99; "
-            "so many requests without a failure show, in 95 of 100 cases, that the share is below the limit.",
+            "that many requests without a failure show, with 95 % confidence, that the share is below the limit.",
         ),
     ] = None
 
     @property
     def title(self) -> str:
-        """The check in a few words: what names it in the status and in messages."""
+        """Return the short name of the check for the status and messages."""
         return self.metric.value if self.metric is not None else f"prometheus: {self.prometheus}"
 
 
@@ -159,14 +159,14 @@ def _ascending(steps: Sequence[int]) -> bool:
 
 
 def _leaves_something_to_compare(release: Release) -> bool:
-    compares = any(check.metric is Metric.LATENCY_P99 for check in release.checks)
-    return not compares or release.steps[0] < _ALL
+    needs_stable_requests = any(check.metric is Metric.LATENCY_P99 for check in release.checks)
+    return not needs_stable_requests or release.steps[0] < _ALL_PERCENT
 
 
 class Release(ApiModel):
-    """Lets one target of a route take more and more of its requests, judges it, and takes it out again when it fails.
+    """Moves traffic to one target of a route in steps, checks it, and rolls back if a check fails.
 
-    It moves the weights in effect, shown in status.routes; the spec stays as it is.
+    It changes the weights in effect, shown in status.routes, and not the spec.
     """
 
     RULES: ClassVar[tuple[Rule, ...]] = (
@@ -183,8 +183,8 @@ class Release(ApiModel):
     target: Annotated[
         ObjectName,
         Field(
-            description="The Inference to release; one of the route's targets. "
-            "The others share the rest by their weights."
+            description="Inference to release; one of the route's targets. "
+            "The others share the rest by weight."
         ),
     ]
     steps: Annotated[
@@ -192,8 +192,8 @@ class Release(ApiModel):
         Field(
             min_length=1,
             max_length=MAX_STEPS,
-            description="Its share of the route's requests at each step, in percent, ascending. "
-            "When the last one has passed, it takes all of them.",
+            description="The target's share of the route's requests at each step, in percent, ascending. "
+            "After the last step it gets all requests.",
         ),
         Rules(
             Rule(
@@ -207,8 +207,8 @@ class Release(ApiModel):
     interval: Annotated[
         Annotated[DurationText, between("1s", "24h")],
         Field(
-            description="Shortest time that a step takes, as a duration from 1s to 24h. "
-            "It is judged about ten times in it, and taken back at once when it fails."
+            description="Shortest duration of a step, from 1s to 24h. "
+            "Checks run about ten times in it, and a failure takes effect at once."
         ),
     ] = "2m"
     checks: Annotated[
@@ -216,7 +216,7 @@ class Release(ApiModel):
         Field(
             min_length=1,
             max_length=MAX_CHECKS,
-            description="All must pass, with enough requests, before the next step; one that fails ends the release.",
+            description="Checks that must all pass, with enough requests, before the next step; a failed one ends the release.",
         ),
         Rules(
             Rule(
@@ -231,80 +231,88 @@ class Release(ApiModel):
     on_failure: Annotated[
         OnFailure,
         Field(
-            description="Rollback: the target gets no requests any more, until the spec is changed. "
-            "Pause: it keeps its share and waits for a person."
+            description="Rollback: the target gets no requests until the spec is changed. "
+            "Pause: the target keeps its share, and the release waits for a person."
         ),
     ] = OnFailure.ROLLBACK
 
 
 class CheckStatus(StatusModel):
-    """What a check said when it was last looked at, at the end of an interval."""
+    """Result of a check at the end of the last interval."""
 
-    check: Annotated[str, Field(max_length=2_100, description="The metric or the query.")]
+    check: Annotated[str, Field(max_length=2_100, description="Metric or query.")]
     verdict: Annotated[
         CheckVerdict,
         Field(
-            description="Waiting: too few requests, or nothing measured. Passing. "
-            "Undecided: above the limit, but that may still be chance. Failed."
+            description="Waiting: too few requests, or no measurement. Passing. "
+            "Undecided: above the limit, but not significantly. Failed."
         ),
     ]
-    message: Annotated[str, Field(max_length=1_024, description="The figures.")] = ""
+    message: Annotated[str, Field(max_length=1_024, description="Measured values.")] = ""
     bound_ms: Annotated[
-        int | None, Field(ge=0, description="LatencyP99: what the stable targets allow, in milliseconds.")
+        int | None,
+        Field(ge=0, description="LatencyP99: limit derived from the stable targets, in milliseconds."),
     ] = None
 
 
 class GatewayCounts(StatusModel):
-    """What one gateway had counted when the present interval began."""
+    """Counters of one gateway at the start of the current interval."""
 
     gateway: Annotated[str, Field(max_length=253, description="Name of the gateway's pod.")]
     uptime: Annotated[
         int,
-        Field(ge=0, description="How long it had run then, in seconds; less later means that it restarted."),
+        Field(
+            ge=0,
+            description="Uptime of the gateway at that time, in seconds; a lower value later means a restart.",
+        ),
     ] = 0
-    target: Annotated[str, Field(max_length=MAX_COUNTS, description="Of the released target.")] = ""
-    stable: Annotated[str, Field(max_length=MAX_COUNTS, description="Of the other targets.")] = ""
+    target: Annotated[str, Field(max_length=MAX_COUNTS, description="Counters of the released target.")] = ""
+    stable: Annotated[str, Field(max_length=MAX_COUNTS, description="Counters of the other targets.")] = ""
 
 
 class ReleaseStatus(StatusModel):
-    """The release as it is now; all that it goes on from after a restart."""
+    """State of the release, from which the controllers continue after a restart."""
 
     @field_validator("phase", mode="before")
     @classmethod
     def _unknown_is_ended(cls, value: object) -> object:
-        """A phase of another version: the target gets nothing, and nothing begins by itself."""
+        # Another version wrote this phase: the safe reading is that the target gets no requests.
         return value if value in set(ReleasePhase) else ReleasePhase.ROLLED_BACK
 
     key: Annotated[
         str,
         Field(
             max_length=64,
-            description="Which release this is about: hashes over spec.release and the route's targets.",
+            description="Identity of the release: hashes of spec.release and of the route's targets.",
         ),
     ]
     phase: Annotated[ReleasePhase, Field(description="Progressing, Paused, Promoted or RolledBack.")]
-    step: Annotated[int, Field(ge=1, description="Number of the present step, from 1.")] = 1
+    step: Annotated[int, Field(ge=1, description="Number of the current step, from 1.")] = 1
     weight: Annotated[int, Field(ge=0, le=100, description="The target's share in effect, in percent.")] = 0
-    since: Annotated[datetime, Field(description="When the present step, or the end, began.")]
-    reason: Annotated[str, Field(max_length=64, description="Why, in one word.")] = ""
-    message: Annotated[str, Field(max_length=4_096, description="Why, in a sentence.")] = ""
+    since: Annotated[datetime, Field(description="When the current step, or the final phase, started.")]
+    reason: Annotated[str, Field(max_length=64, description="Reason in one CamelCase word.")] = ""
+    message: Annotated[str, Field(max_length=4_096, description="Reason in a sentence.")] = ""
     command: Annotated[
-        str, Field(max_length=256, description="What the annotation tidegate.io/release said when last seen.")
+        str, Field(max_length=256, description="Last observed value of the annotation tidegate.io/release.")
     ] = ""
     checks: Annotated[
-        tuple[CheckStatus, ...], Field(max_length=MAX_CHECKS, description="The checks."), ListMap("check")
+        tuple[CheckStatus, ...],
+        Field(max_length=MAX_CHECKS, description="Results of the checks."),
+        ListMap("check"),
     ] = ()
     window: Annotated[
-        int, Field(ge=1, description="Number of the sample that is judged now; each step begins another.")
+        int, Field(ge=1, description="Number of the current sample of requests; each step starts a new one.")
     ] = 1
-    window_began: Annotated[datetime, Field(description="When that sample began.")]
+    window_began: Annotated[datetime, Field(description="When the current sample started.")]
     checked: Annotated[datetime, Field(description="When the checks were last written here.")]
     target: Annotated[
-        str, Field(max_length=MAX_COUNTS, description="The target's part of the sample so far, in short.")
+        str, Field(max_length=MAX_COUNTS, description="The target's part of the sample so far, encoded.")
     ] = ""
-    stable: Annotated[str, Field(max_length=MAX_COUNTS, description="The other targets' part of it.")] = ""
+    stable: Annotated[
+        str, Field(max_length=MAX_COUNTS, description="The other targets' part of the sample.")
+    ] = ""
     gateways: Annotated[
         tuple[GatewayCounts, ...],
-        Field(max_length=MAX_GATEWAYS, description="Where the gateways' counters stood."),
+        Field(max_length=MAX_GATEWAYS, description="Counters of the gateways at the start of the interval."),
         ListMap("gateway"),
     ] = ()

@@ -1,4 +1,4 @@
-"""`Inference.spec.logging`: which share of the answered requests is logged, and where to."""
+"""`spec.logging` of an Inference: the share of requests that is logged, and where to."""
 
 from __future__ import annotations
 
@@ -65,15 +65,17 @@ SampleUri = Annotated[
 
 
 class NatsSink(ApiModel):
-    """A JetStream subject. Each record is published once and acknowledged."""
+    """A JetStream subject. Each record is published once, with an acknowledgement."""
 
     url: Annotated[
         NatsUrl,
-        Field(description="The server: nats://<host>:<port>, or tls:// for one that must be encrypted."),
+        Field(description="Server: nats://<host>:<port>, or tls://<host>:<port> to require encryption."),
     ]
     subject: Annotated[
         Subject,
-        Field(description="The subject; a stream of yours takes it, with a duplicate window of 2m or more."),
+        Field(
+            description="Subject; one of your streams must store it, with a duplicate window of 2m or more."
+        ),
     ]
     secret_name: Annotated[
         ObjectName | None,
@@ -85,12 +87,12 @@ class NatsSink(ApiModel):
 
 
 class FilesSink(ApiModel):
-    """Compressed JSON lines, a new file every minute or 8 MiB of samples per pod."""
+    """Files of compressed JSON lines, a new one per pod every minute or 8 MiB of samples."""
 
     uri: Annotated[
         SampleUri,
         Field(
-            description="The folder: pvc://<claim>/<path> (a claim that every pod may write to), s3://<bucket>/<prefix> "
+            description="Folder: pvc://<claim>/<path> (a claim that every pod may write to), s3://<bucket>/<prefix> "
             "or gs://<bucket>/<prefix>."
         ),
     ]
@@ -98,13 +100,13 @@ class FilesSink(ApiModel):
         ObjectName | None,
         Field(
             description="Secret of the same namespace with the AWS_… or GOOGLE_… keys that may write there. "
-            "Absent: the Secret that the model is read with."
+            "Absent: the Secret of the model."
         ),
     ] = None
 
 
 class SampleSink(ApiModel):
-    """Where samples go."""
+    """Destination of the samples."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -119,15 +121,15 @@ class SampleSink(ApiModel):
 
 
 class Logging(ApiModel):
-    """A log of a share of the answered requests, with features and scores, for training and analysis. Never makes a
-    request wait; what cannot be logged is counted."""
+    """Logs a share of the answered requests, with features and scores, for training and analysis. Requests never wait
+    for it; samples that cannot be logged are counted."""
 
     sample: Annotated[
         Share,
         Field(
             description='Share of the requests to log, more than 0 and at most 1, as a decimal in quotes: "0.01". '
-            "Chosen by a hash of the request id, so the same ids are in it on every replica and in every version. "
-            "Takes effect at once, without a pod or a version being touched."
+            "A hash of the request id selects them, so every replica and version selects the same ids. "
+            "A change takes effect at once, without a rollout or a version swap."
         ),
     ]
     sink: Annotated[SampleSink, Field(description=SampleSink.__doc__)]

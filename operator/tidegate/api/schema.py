@@ -1,4 +1,4 @@
-"""How a pydantic field becomes a CRD field: rules said once and enforced twice, by CEL and when we parse."""
+"""Validation rules and list types of CRD fields; the API server enforces them by CEL, and our parser in Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALIDATIONS: Final = "x-kubernetes-validations"
 
 
 class BrokenRuleError(ValueError):
-    """A value breaks a rule; `field` is the part of it that the message is about, or empty."""
+    """Value that breaks a rule; `field` is the part of it that the message is about, or empty."""
 
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class BrokenRuleError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule over a value: its CEL form for the API server, its Python twin for what got past an older CRD.
+    """A rule for a value: CEL for the API server, and the same check in Python, for objects that an older CRD let pass.
 
     `field` names the part of the value that the message is about, in the API's spelling (`maxQueueDelay`).
     """
@@ -35,21 +35,21 @@ class Rule:
     field: str = ""
 
     def schema(self) -> dict[str, str]:
-        """The entry of x-kubernetes-validations."""
+        """Return the entry of x-kubernetes-validations."""
         entry = {"rule": self.cel, "message": self.message}
         if self.field:
             entry["fieldPath"] = f".{self.field}"
         return entry
 
     def enforce(self, value: Any) -> None:
-        """Raises BrokenRuleError with the rule's message when `value` breaks it."""
+        """Raise BrokenRuleError with the rule's message if `value` breaks it."""
         if not self.check(value):
             raise BrokenRuleError(self.message, field=self.field)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Annotated[…, Rules(…)]: puts rules on one field; ApiModel.RULES does the same for a whole model."""
+    """Annotated[…, Rules(…)]: rules of one field. ApiModel.RULES has those of a whole model."""
 
     rules: tuple[Rule, ...]
 
@@ -73,16 +73,16 @@ class Rules:
 
 
 def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaValue:
-    """`schema` with the CEL form of `rules` added."""
+    """Return `schema` with the CEL form of `rules` added."""
     if not rules:
         return schema
     return {**schema, VALIDATIONS: [*schema.get(VALIDATIONS, []), *(rule.schema() for rule in rules)]}
 
 
 def matches(pattern: str, message: str) -> Rule:
-    """The whole string must match `pattern` (no anchors; only what RE2 and Python read alike).
+    """Require that the whole string matches `pattern` (no anchors; only syntax that RE2 and Python share).
 
-    Instead of the schema's own `pattern`, because that one answers with the expression and not with a sentence.
+    The schema's own `pattern` would report the expression instead of a sentence.
     """
     expression = re.compile(pattern)
     return Rule(
@@ -93,7 +93,7 @@ def matches(pattern: str, message: str) -> Rule:
 
 
 def lacks(pattern: str, message: str) -> Rule:
-    """Nothing in the string may match `pattern`."""
+    """Require that no part of the string matches `pattern`."""
     expression = re.compile(pattern)
     return Rule(
         cel=f"!self.matches(r'{pattern}')",
@@ -104,11 +104,11 @@ def lacks(pattern: str, message: str) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class ListMap:
-    """Annotated[tuple[…], ListMap("name")]: items are unique by that key, and merged by it in server-side apply."""
+    """Annotated[tuple[…], ListMap("name")]: items are unique by a key, and merged by it in server-side apply."""
 
     key: str
     attribute: str = ""
-    """What the key is called in Python, where that differs."""
+    """Name of the key in Python, if it differs."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -125,13 +125,13 @@ class ListMap:
         }
 
     def _unique(self, items: Sequence[Any]) -> Sequence[Any]:
-        _refuse_duplicates([getattr(item, self.attribute or self.key) for item in items], what=self.key)
+        _refuse_duplicates([getattr(item, self.attribute or self.key) for item in items], noun=self.key)
         return items
 
 
 @dataclass(frozen=True, slots=True)
 class ListSet:
-    """Annotated[tuple[…], ListSet()]: unique scalars, merged one by one in server-side apply."""
+    """Annotated[tuple[…], ListSet()]: unique scalars, merged individually in server-side apply."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -144,13 +144,13 @@ class ListSet:
         return {**handler(schema), "x-kubernetes-list-type": "set"}
 
     def _unique(self, items: Sequence[Any]) -> Sequence[Any]:
-        _refuse_duplicates(items, what="value")
+        _refuse_duplicates(items, noun="value")
         return items
 
 
 @dataclass(frozen=True, slots=True)
 class ListAtomic:
-    """Annotated[tuple[…], ListAtomic()]: always replaced as a whole."""
+    """Annotated[tuple[…], ListAtomic()]: a list that is always replaced as a whole."""
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -158,10 +158,10 @@ class ListAtomic:
         return {**handler(schema), "x-kubernetes-list-type": "atomic"}
 
 
-def _refuse_duplicates(values: Sequence[Any], *, what: str) -> None:
-    seen: set[Any] = set()
+def _refuse_duplicates(values: Sequence[Any], *, noun: str) -> None:
+    previous: set[Any] = set()
     for value in values:
-        if value in seen:
-            message = f"the {what} '{value}' is there twice: each may appear once"
+        if value in previous:
+            message = f"the {noun} '{value}' is there twice: each may appear once"
             raise ValueError(message)
-        seen.add(value)
+        previous.add(value)

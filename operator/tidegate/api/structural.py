@@ -1,4 +1,4 @@
-"""Turns a model into the structural OpenAPI v3 schema that a CRD must carry."""
+"""Structural OpenAPI v3 schemas of our kinds, as CRDs require them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from tidegate.api.meta import API_VERSION, NOT_OBSERVED, Resource
 
-# JSON Schema that pydantic writes and a structural schema must not have, or does not need.
-_DROPPED: Final = ("title", "additionalProperties", "$defs", "uniqueItems")
+# Keys of pydantic's JSON Schema that a structural schema must not have, or does not need.
+_DROPPED_KEYS: Final = ("title", "additionalProperties", "$defs", "uniqueItems")
 
-# Written in this order, so that a reader meets what a field is before how it is checked.
-_ORDER: Final = ("description", "type", "format", "default", "enum", "required", "properties", "items")
+# The description of a field comes before its validation, for readers.
+_KEY_ORDER: Final = ("description", "type", "format", "default", "enum", "required", "properties", "items")
 
 
 def structural(resource: type[Resource]) -> dict[str, Any]:
-    """The schema of a whole object: apiVersion, kind, metadata, spec and status.
+    """Return the schema of a whole object: apiVersion, kind, metadata, spec and status.
 
-    References are written out, 'or null' becomes optional, docstrings give way to the fields' own descriptions,
+    References are resolved, 'or null' becomes optional, descriptions of fields replace docstrings,
     and each description ends with the default.
     """
     schema = resource.model_json_schema(by_alias=True, mode="validation")
@@ -42,7 +42,10 @@ def structural(resource: type[Resource]) -> dict[str, Any]:
 
 
 def _waited_for(status: dict[str, Any]) -> dict[str, Any]:
-    """`status`, where the API server itself says of a new object that nobody has looked at it: without that, kstatus calls it done."""
+    """Return the schema of a status whose observedGeneration defaults to NOT_OBSERVED.
+
+    The API server then sets it in new objects; without it, kstatus would consider them reconciled.
+    """
     properties = status["properties"]
     if "observedGeneration" not in properties:
         return status
@@ -51,19 +54,19 @@ def _waited_for(status: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes one tree of JSON Schema. `answers`: it is a status, where defaults would be claims nobody made."""
+    """Writer of one schema. With `answers` it is a status, whose defaults are dropped: they would be false claims."""
 
     def __init__(self, definitions: Mapping[str, Any], *, answers: bool = False) -> None:
         self._definitions = definitions
-        self._answers = answers
+        self._is_status = answers
 
     def write(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """The structural form of `schema`."""
+        """Return the structural form of `schema`."""
         node = self._resolve(schema)
         values = node.get("additionalProperties")
-        for name in _DROPPED:
+        for name in _DROPPED_KEYS:
             node.pop(name, None)
-        if self._answers:
+        if self._is_status:
             node.pop("default", None)
         if isinstance(values, dict):
             node["additionalProperties"] = self.write(values)
@@ -78,13 +81,13 @@ class _Writer:
         return _ordered(node)
 
     def _resolve(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """`schema` without references and without null; what stands beside them wins over what they lead to."""
+        """Return `schema` without references and without null; keys next to a reference override its target."""
         outer = dict(schema)
         if "$ref" in outer:
             target = self._definitions[str(outer.pop("$ref")).rpartition("/")[2]]
             return {**self._resolve(target), **outer}
         if "anyOf" in outer:
-            inner = next(option for option in outer.pop("anyOf") if option.get("type") != "null")
+            inner = next(variant for variant in outer.pop("anyOf") if variant.get("type") != "null")
             if outer.get("default", 0) is None:
                 del outer["default"]
             return {**self._resolve(inner), **outer}
@@ -92,7 +95,7 @@ class _Writer:
 
 
 def _describe_default(node: dict[str, Any]) -> None:
-    """Puts the default into the description, where `kubectl explain` shows it; objects are too long for that."""
+    """Append the default to the description for `kubectl explain`, except defaults that are objects."""
     default = node["default"]
     if isinstance(default, dict):
         node["default"] = {}
@@ -100,8 +103,8 @@ def _describe_default(node: dict[str, Any]) -> None:
     if default == []:
         del node["default"]
         return
-    shown = default if isinstance(default, str) else json.dumps(default)
-    node["description"] = f"{node.get('description', '')} Default: {shown}.".strip()
+    text = default if isinstance(default, str) else json.dumps(default)
+    node["description"] = f"{node.get('description', '')} Default: {text}.".strip()
 
 
 def _ordered(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,4 +112,4 @@ def _ordered(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _position(name: str) -> tuple[int, str]:
-    return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)
+    return (_KEY_ORDER.index(name) if name in _KEY_ORDER else len(_KEY_ORDER), name)

@@ -1,4 +1,4 @@
-"""What somebody would like to know of the allocator: the same pool with other demand, floors or capacity."""
+"""What-if input of `tidegate plan`: the same pool with other demand, bounds or capacity."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.schema import Rule
 
-_MOST: int = 1_000_000
+_MAX_NUMBER: int = 1_000_000
 
 
 class InferenceChange(ApiModel):
-    """One Inference as it is not."""
+    """Assumed demand, bounds or value of one Inference."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -25,47 +25,51 @@ class InferenceChange(ApiModel):
         ),
     )
 
-    inference: Annotated[str, Field(max_length=127, description="Namespace and name, with a slash between.")]
+    inference: Annotated[str, Field(max_length=127, description="Inference, as <namespace>/<name>.")]
     demand: Annotated[
         float | None,
         Field(
             ge=0,
             allow_inf_nan=False,
-            description="What is asked of it, in requests per second; offline: slices.",
+            description="Demand in requests per second; of tier offline, in slices.",
         ),
     ] = None
     factor: Annotated[
         float | None,
-        Field(ge=0, le=_MOST, description="Its demand of now, so many times."),
+        Field(ge=0, le=_MAX_NUMBER, description="Factor for its present demand."),
     ] = None
-    min_replicas: Annotated[int | None, Field(ge=0, le=_MOST, description="At least so many replicas.")] = (
+    min_replicas: Annotated[
+        int | None, Field(ge=0, le=_MAX_NUMBER, description="Smallest number of replicas.")
+    ] = None
+    max_replicas: Annotated[
+        int | None, Field(ge=0, le=_MAX_NUMBER, description="Largest number of replicas.")
+    ] = None
+    value: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="Value of one request.")] = (
         None
     )
-    max_replicas: Annotated[int | None, Field(ge=0, le=_MOST, description="At most so many.")] = None
-    value: Annotated[
-        float | None, Field(gt=0, allow_inf_nan=False, description="What a request to it is worth.")
-    ] = None
 
 
 class TierChange(ApiModel):
-    """One tier's rules as they are not."""
+    """Assumed bounds of one tier."""
 
-    tier: Annotated[Tier, Field(description="Which tier.")]
-    floor: Annotated[int | None, Field(ge=0, le=_MOST, description="Slices that it holds at least.")] = None
-    ceiling: Annotated[int | None, Field(ge=0, le=_MOST, description="Slices that it holds at most.")] = None
+    tier: Annotated[Tier, Field(description="Tier.")]
+    floor: Annotated[int | None, Field(ge=0, le=_MAX_NUMBER, description="Floor of the tier, in slices.")] = (
+        None
+    )
+    ceiling: Annotated[
+        int | None, Field(ge=0, le=_MAX_NUMBER, description="Ceiling of the tier, in slices.")
+    ] = None
 
 
 class WhatIf(ApiModel):
-    """The changes; nothing given is the allocator's own question of now."""
+    """Assumed changes; without any, the allocator's present inputs."""
 
     slices: Annotated[
-        int | None, Field(ge=0, le=_MOST, description="Slices in good health that the pool has.")
+        int | None, Field(ge=0, le=_MAX_NUMBER, description="Number of healthy slices of the pool.")
     ] = None
-    factor: Annotated[
-        float, Field(ge=0, le=_MOST, description="All demand that is known, so many times.")
-    ] = 1.0
+    factor: Annotated[float, Field(ge=0, le=_MAX_NUMBER, description="Factor for all present demand.")] = 1.0
     inferences: Annotated[tuple[InferenceChange, ...], Field(max_length=1_000)] = ()
     tiers: Annotated[tuple[TierChange, ...], Field(max_length=3)] = ()
     without_budget: Annotated[
-        bool, Field(description="Leave aside how much may move, and what holds the pool.")
+        bool, Field(description="Ignore the move budget, freeze windows and holds.")
     ] = False

@@ -1,1 +1,1 @@
-"""Pages of docs/reference/ that are written from the code which they describe, by `make generate`."""
+"""Reference pages that `make generate` writes from the code."""

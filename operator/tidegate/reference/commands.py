@@ -1,4 +1,4 @@
-"""The page of the command line: every command with its arguments and options, as `--help` has them."""
+"""docs/reference/commands.md: every command with its arguments and options, as in `--help`."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
@@ -16,36 +16,40 @@ _HEAD: Final = (
     + """# The command line
 
 `tidegate` and `kubectl tidegate` are one program ([how to use it](../how-to/use-the-command-line.md)); `--help` says the same as this page.
-`tidegate local` and `tidegate demo` are there where the local cluster is installed.
+`tidegate local` and `tidegate demo` exist if the local cluster is installed.
 
 """
 )
 
 
 def commands_page(app: typer.Typer, local: Mapping[str, typer.Typer]) -> str:
-    """docs/reference/commands.md: the processes and the tools, in the order of their help; then what `local` adds."""
-    sections = list(_sections(get_command(app), ("tidegate",), but=frozenset(local)))
-    for name, added in local.items():
-        sections += _sections(get_command(added), ("tidegate", name))
+    """Render docs/reference/commands.md: the commands in the order of their help, then those of `local`."""
+    sections = list(_sections(get_command(app), ("tidegate",), excluded=frozenset(local)))
+    for name, subcommand in local.items():
+        sections += _sections(get_command(subcommand), ("tidegate", name))
     return _HEAD + "\n".join(sections)
 
 
-def _sections(command: Any, path: Sequence[str], but: Collection[str] = ()) -> Iterator[str]:
+def _sections(command: Any, path: Sequence[str], excluded: Collection[str] = ()) -> Iterator[str]:
     children = cast(dict[str, Any], getattr(command, "commands", {}))
     if len(path) > 1:
         yield _section(command, path, group=bool(children))
     for name, child in children.items():
-        if not child.hidden and name not in but:
+        if not child.hidden and name not in excluded:
             yield from _sections(child, (*path, name))
 
 
 def _section(command: Any, path: Sequence[str], *, group: bool) -> str:
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option" and not each.hidden]
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    options = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not parameter.hidden
+    ]
     usage = " ".join([*path, *(["COMMAND"] if group else []), *map(_usage, arguments)])
     level = "#" * min(len(path), 3)
-    rows = [(code(_usage(each)), _value(each), _help(each)) for each in arguments]
-    rows += [(_names(each), _value(each), _help(each)) for each in options]
+    rows = [(code(_usage(argument)), _value(argument), _help(argument)) for argument in arguments]
+    rows += [(_names(option), _value(option), _help(option)) for option in options]
     return (
         f"{level} {' '.join(path)}\n\n{plain(' '.join((command.help or '').split()))}\n\n"
         f"`{usage} [OPTIONS]`\n\n" + table(("option", "value", "meaning"), rows)
@@ -54,8 +58,8 @@ def _section(command: Any, path: Sequence[str], *, group: bool) -> str:
 
 def _usage(argument: Any) -> str:
     name = (argument.metavar or str(argument.name)).strip("[]").upper()
-    shown = f"{name}…" if argument.nargs == -1 else name
-    return shown if argument.required else f"[{shown}]"
+    usage = f"{name}…" if argument.nargs == -1 else name
+    return usage if argument.required else f"[{usage}]"
 
 
 def _names(option: Any) -> str:
@@ -77,11 +81,11 @@ def _value(parameter: Any) -> str:
 
 def _help(parameter: Any) -> str:
     default = parameter.default
-    said = plain(parameter.help or "")
-    # What a function answers, an empty text and a switch that is off say nothing.
+    text = plain(parameter.help or "")
+    # Computed and empty defaults, and those of flags, are of no use to readers.
     if callable(default) or default in (None, "", False, (), []) or getattr(parameter, "is_flag", False):
-        return said
-    return f"{said} Default: {code(_said(default))}.".strip()
+        return text
+    return f"{text} Default: {code(_said(default))}.".strip()
 
 
 def _said(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A page for each kind: its fields with type, default, rules and meaning, as the CRD has them."""
+"""docs/reference/kinds/: a page per kind with the fields, types, defaults, rules and meanings of its CRD."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,34 +18,34 @@ _BOUNDS: Final = (
 )
 _INDEX: Final = f"""{_NOTICE}# Kinds
 
-All are of `{API_VERSION}`; `kubectl explain` says the same of a cluster's own CRDs.
-A field that is not listed is refused by the strict validation that kubectl asks for; one without a default may be left out unless it is required.
+All are of `{API_VERSION}`; `kubectl explain` shows the same for the CRDs of a cluster.
+kubectl's strict validation rejects a field that is not listed; one without a default may be left out unless it is required.
 
 """
 
 
 def kind_pages() -> Mapping[str, str]:
-    """docs/reference/kinds/: by file name, an index and a page for each kind."""
+    """Render docs/reference/kinds/: an index and a page per kind, by file name."""
     pages = {f"{definition.resource.KIND.lower()}.md": _page(definition) for definition in DEFINITIONS}
     return {"README.md": _INDEX + _kinds(), **pages}
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of a schema, by its path from the object."""
+    """A field of a schema, with its path from the object."""
 
     path: str
     schema: Mapping[str, Any]
     required: bool
 
     def row(self, *, asks: bool) -> tuple[str, ...]:
-        """Its line in the table; `asks`: with what the user may write there."""
+        """Return the row of the field; with `asks`, a field of a spec, with its default and rules."""
         meaning = plain(self._description())
         if not asks:
             return (code(self.path), _type(self.schema), meaning)
         rules = "".join(f"<br>{rule}" for rule in _rules(self.schema))
-        said = (meaning + rules).removeprefix("<br>")
-        return (code(self.path), _type(self.schema), self._default(), said)
+        text = (meaning + rules).removeprefix("<br>")
+        return (code(self.path), _type(self.schema), self._default(), text)
 
     def _default(self) -> str:
         if self.required:
@@ -57,9 +57,9 @@ class _Field:
 
     def _description(self) -> str:
         description = str(self.schema.get("description", ""))
-        said, marked, _ = description.rpartition(" Default: ")
-        # A default that is an object is not written into the description.
-        return said if marked and "default" in self.schema else description
+        text, separator, _ = description.rpartition(" Default: ")
+        # The description does not contain a default that is an object.
+        return text if separator and "default" in self.schema else description
 
 
 def _kinds() -> str:
@@ -79,10 +79,13 @@ def _page(definition: Definition) -> str:
     fields = {part: list(_fields(schema["properties"][part], part)) for part in ("spec", "status")}
     columns = table(
         ("column", "shows", "with"),
-        [(c.name, plain(c.description), code("-o wide") if c.wide else "") for c in definition.columns],
+        [
+            (column.name, plain(column.description), code("-o wide") if column.wide else "")
+            for column in definition.columns
+        ],
     )
-    whole = [f"- {rule}\n" for part in (schema, schema["properties"]["spec"]) for rule in _rules(part)]
-    rules = "\n## Rules between fields\n\n" + "".join(whole) if whole else ""
+    lines = [f"- {rule}\n" for part in (schema, schema["properties"]["spec"]) for rule in _rules(part)]
+    rules = "\n## Rules between fields\n\n" + "".join(lines) if lines else ""
     return (
         f"{_NOTICE}# {kind.KIND}\n\n{plain(schema['description'])}\n\n"
         f"`kubectl get {definition.short_name}` lists them; [all kinds](README.md).\n\n"
@@ -96,13 +99,13 @@ def _page(definition: Definition) -> str:
 
 
 def _fields(schema: Mapping[str, Any], path: str) -> Iterator[_Field]:
-    """The fields below one, depth first, as `kubectl explain --recursive` has them."""
+    """Yield the fields below a field, depth first, as `kubectl explain --recursive` does."""
     required = schema.get("required", ())
     for name, child in schema.get("properties", {}).items():
-        below = f"{path}.{name}"
-        yield _Field(below, child, required=name in required)
-        yield from _fields(child, below)
-        yield from _fields(child.get("items", {}), f"{below}[]")
+        child_path = f"{path}.{name}"
+        yield _Field(child_path, child, required=name in required)
+        yield from _fields(child, child_path)
+        yield from _fields(child.get("items", {}), f"{child_path}[]")
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -115,15 +118,15 @@ def _type(schema: Mapping[str, Any]) -> str:
             return f"map of {_type(schema['additionalProperties'])}"
         case "string" if schema.get("format") == "date-time":
             return "time"
-        case written:
-            return str(written)
+        case other_type:
+            return str(other_type)
 
 
 def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
     if "enum" in schema:
         yield "One of " + ", ".join(code(value) for value in schema["enum"]) + "."
-    for least, most, unit in _BOUNDS:
-        yield from _bounds(schema.get(least), schema.get(most), unit)
+    for minimum, maximum, unit in _BOUNDS:
+        yield from _bounds(schema.get(minimum), schema.get(maximum), unit)
     if "pattern" in schema:
         yield f"Matches {code(schema['pattern'])}."
     if keys := schema.get("x-kubernetes-list-map-keys"):
@@ -136,13 +139,13 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
         yield from _rules(schema["items"])
 
 
-def _bounds(least: int | None, most: int | None, unit: str) -> Iterator[str]:
-    match least, most:
+def _bounds(minimum: int | None, maximum: int | None, unit: str) -> Iterator[str]:
+    match minimum, maximum:
         case None, None:
             return
         case None, _:
-            yield f"At most {most}{unit}."
+            yield f"At most {maximum}{unit}."
         case _, None:
-            yield f"At least {least}{unit}."
+            yield f"At least {minimum}{unit}."
         case _:
-            yield f"{least} to {most}{unit}."
+            yield f"{minimum} to {maximum}{unit}."

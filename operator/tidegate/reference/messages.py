@@ -1,4 +1,4 @@
-"""The reference pages that are made from the catalogue of messages."""
+"""docs/reference/reasons.md and docs/reference/messages/: pages about the catalogue of messages."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,14 +12,14 @@ from tidegate.reference.markdown import code, notice, plain, table
 _SOURCE: Final = "operator/tidegate/api/messages/"
 _HEAD: Final = """# Reasons
 
-Every condition of every kind carries one of these in `reason`; `kubectl get` shows that of `Ready`.
+Every condition of every kind has one of these in `reason`; `kubectl get` shows the one of `Ready`.
 The condition's message names the object, the number and the way out.
 `Stalled=True` means that waiting does not help.
 The code never changes its meaning: `tidegate analyze` and `tidegate why` print it, and scripts can rely on it.
 
 """
 _PROBLEMS: Final = """
-## What no condition says
+## Problems without a condition
 
 `tidegate analyze` and `tidegate doctor` look for these as well.
 
@@ -27,16 +27,16 @@ _PROBLEMS: Final = """
 
 
 def reasons_page() -> str:
-    """docs/reference/reasons.md: a row for every reason and every problem, by name."""
+    """Render docs/reference/reasons.md: a row for every reason and every problem, by name."""
     return notice(_SOURCE) + _HEAD + _table("reason", OF_REASONS) + _PROBLEMS + _table("problem", OF_PROBLEMS)
 
 
 def message_pages() -> Mapping[str, str]:
-    """docs/reference/messages/: a page for each code, by file name."""
+    """Render docs/reference/messages/: a page per code, by file name."""
     return {f"{message.code}.md": _page(name, message) for name, message in by_name().items()}
 
 
-def _table(what: str, of: Mapping[Reason, Message] | Mapping[Problem, Message]) -> str:
+def _table(heading: str, messages: Mapping[Reason, Message] | Mapping[Problem, Message]) -> str:
     rows = (
         (
             code(name.value),
@@ -44,9 +44,9 @@ def _table(what: str, of: Mapping[Reason, Message] | Mapping[Problem, Message]) 
             plain(message.meaning),
             plain(message.what_to_do),
         )
-        for name, message in sorted(of.items())
+        for name, message in sorted(messages.items())
     )
-    return table((what, "code", "what it means", "what to do"), rows)
+    return table((heading, "code", "what it means", "what to do"), rows)
 
 
 def _page(name: str, message: Message) -> str:

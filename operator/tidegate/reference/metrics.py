@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: every metric of every process, from where it is defined, and what else is to be said of it."""
+"""docs/reference/metrics.md: every metric of every process, from its definition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidegate_dataplane.contract.metrics import Catalog, CounterMetric, Metric
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: what shows these metrics, and what to know of them. `process` is the heading that it stands below."""
+    """A section of the page: metrics of a process, below its heading, with text before and after the table."""
 
     process: str
     catalogs: tuple[Iterable[Metric], ...]
@@ -35,14 +35,14 @@ class Section:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """In the order in which they are defined."""
+        """Return the metrics in the order of their definition."""
         return tuple(metric for catalog in self.catalogs for metric in catalog)
 
 
 REFUSED: Final = CounterMetric(
     "envoy_tidegate_refused",
-    "Calls that were answered 401 or 403 (gRPC: UNAUTHENTICATED, PERMISSION_DENIED), that admission control refused, or "
-    "for which no target had a pod.",
+    "Requests that got 401 or 403 (gRPC: UNAUTHENTICATED, PERMISSION_DENIED), that admission control rejected, or "
+    "for which no target had a ready pod.",
     ("route", "why", "envoy_cluster_name"),
 )
 _OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, CACHES, EVENT_LOOP, SPANS)
@@ -53,43 +53,43 @@ SECTIONS: Final = (
         "Controllers",
         (OBJECTS,),
         part="Objects",
-        before="What every object says of itself; from the leader alone, so that nothing counts twice.",
+        before="State of every object. Only the leader exports these, so that nothing counts twice.",
         after="`tidegate_inference_slo_bucket_share` lets one rule serve every objective: the sum of the gateways' cumulative "
-        "buckets, each times its share, is the number of requests that were answered within it.",
+        "buckets, each multiplied by its share, is the number of requests within the objective.",
     ),
     Section(
         "Controllers",
         (POOLS,),
         part="Pools",
-        before="From the leader alone; the dashboard draws its charts from these and from the slices above.",
+        before="Only the leader exports these; the dashboard draws its charts from these and from the slices above.",
     ),
     Section("Controllers", (QUEUES,), part="Reconciles"),
     Section(
         "Controllers",
         (ALLOCATOR,),
         part="Allocator",
-        after="Gauges of the allocator are of the leader alone.",
+        after="Only the leader exports the gauges of the allocator.",
     ),
     Section(
         "Controllers",
         (SHARING,),
         part="GPU sharing",
-        before="Of nodes that share GPUs under MPS; `kind` is a [fault](../explanation/mps-health.md).",
+        before="Nodes that share GPUs under MPS; `kind` is a [fault](../explanation/mps-health.md).",
     ),
     Section(
         "xDS servers",
         (*_OF_OPERATOR, XDS, ISSUERS),
         after="`type` is `cluster`, `endpoint`, `listener`, `route` or `secret`. "
-        "Of issuers, [what they are asked for](../how-to/secure-a-model.md).",
+        "Issuers are [fetched for their keys](../how-to/secure-a-model.md).",
     ),
     Section("Web", (*_OF_OPERATOR, WEB)),
     Section(
         "Gateways",
         ((REFUSED,),),
-        before="Envoy shows it among its own, on port 9902 below `/stats/prometheus`.",
-        after="The route begins with `access/<namespace>/<name>/`. `why` is `via_upstream` where the model itself refused, "
-        "`denied_by_admission_control` where admission control did, and `direct_response` where no target had a pod; the "
-        "Envoy cluster is the one that would have answered.",
+        before="Envoy exports it with its own metrics, on port 9902 under `/stats/prometheus`.",
+        after="The route begins with `access/<namespace>/<name>/`. `why` is `via_upstream` if the model itself rejected the "
+        "request, `denied_by_admission_control` if admission control did, and `direct_response` if no target had a ready "
+        "pod; the Envoy cluster is the one that would have answered.",
     ),
     Section("Node agents", (exported.NODE,)),
     Section("Agents", (exported.AGENT,), part="Model"),
@@ -108,42 +108,42 @@ SECTIONS: Final = (
     Section(
         "Batch",
         (exported.BATCH,),
-        before="On port 8083 of a Job's pods, while the process of the shard runs.",
+        before="On port 8083 of a Job's pods, while the shard runs.",
     ),
     Section(
         "Pipelines",
         (exported.PIPELINE,),
         before="On the metrics port of a pipeline's Tritons.",
-        after="A part is named as its answer is (`as`), and the lookup of features is `features`.",
+        after="A part has the name of its output (`as`); the lookup of features is `features`.",
     ),
 )
 
 _HEAD: Final = """# Metrics
 
 Every process answers `GET /metrics` on its probe port, 8081.
-Those of the operator image say of themselves what every process can (`process_…`), memory and CPU among it.
-Names of objects are in the labels `namespace` and `name`: a Prometheus that gives its targets labels of that name has to be told `honor_labels: true`, or it renames ours.
-What to be woken by is in the [runbooks](../runbooks/README.md), and how to have Prometheus record and alert in [the how-to](../how-to/alert-on-models-and-platform.md).
+Processes of the operator image also export the standard `process_…` metrics, such as memory and CPU.
+Names of objects are in the labels `namespace` and `name`: a Prometheus that adds labels with these names to its targets needs `honor_labels: true`, or it renames ours.
+The alerts are in the [runbooks](../runbooks/README.md), and [the how-to](../how-to/alert-on-models-and-platform.md) shows how Prometheus records and alerts.
 """
 _RECORDED: Final = """
 ## Recorded by Prometheus
 
-Rules that the chart gives to Prometheus Operator with `metrics.rules.enabled`; [files/prometheus-rules.yaml](../../charts/tidegate/files/prometheus-rules.yaml) has them for any other Prometheus.
-It has to scrape the gateways, and the models' pods with the labels `namespace` and `pod`.
+With `metrics.rules.enabled` the chart creates these rules for Prometheus Operator; [files/prometheus-rules.yaml](../../charts/tidegate/files/prometheus-rules.yaml) has them for any other Prometheus.
+Prometheus must scrape the gateways, and the models' pods with the labels `namespace` and `pod`.
 
 """
 _TAIL: Final = """
-The controllers ask for the same signals themselves ([ADR 29](../adr/0029-signals-are-held-and-never-guessed-to-be-zero.md)), so they need no rules.
+The controllers query the same signals themselves ([ADR 29](../adr/0029-signals-are-held-and-never-guessed-to-be-zero.md)), so they need no rules.
 
-## What is not ours
+## Metrics of Envoy and Triton
 
-Requests, errors and latencies are Envoy's own (`envoy_cluster_…`) and Triton's (`nv_inference_…`).
-Triton's duration counters are cumulative and start again when a model is loaded again: take percentiles from Envoy's histograms.
+Requests, errors and latencies are metrics of Envoy (`envoy_cluster_…`) and of Triton (`nv_inference_…`).
+Triton's duration counters are cumulative and restart when a model is loaded again: take percentiles from Envoy's histograms.
 """
 
 
 def metrics_page() -> str:
-    """The page; a process that has several parts has a heading for each."""
+    """Render docs/reference/metrics.md, with a heading per process and per part of it."""
     text, process = notice("where each metric is defined") + _HEAD, ""
     for section in SECTIONS:
         if section.process != process:
@@ -158,7 +158,9 @@ def _section(section: Section) -> str:
     heading = f"\n### {section.part}\n" if section.part else ""
     before = f"\n{section.before}\n" if section.before else ""
     after = f"\n{section.after}\n" if section.after else ""
-    rows = ((code(each.name), each.TYPE, _labels(each.labels), each.text) for each in section.metrics)
+    rows = (
+        (code(metric.name), metric.TYPE, _labels(metric.labels), metric.text) for metric in section.metrics
+    )
     return f"{heading}{before}\n{table(('metric', 'type', 'labels', 'what'), rows)}{after}"
 
 

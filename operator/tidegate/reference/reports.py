@@ -1,4 +1,4 @@
-"""The JSON schema of what each command answers, as one document whose reports share their parts."""
+"""docs/reference/reports.schema.json: the JSON schema of each command's report, with shared definitions."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "xds dump": (SnapshotReport,),
     "xds status": (XdsStatusReport,),
 }
-"""By command; those below `release` answer the same report."""
+"""Reports by command; the subcommands of `release` have the same report."""
 
 
 class _ReportsSchema(GenerateJsonSchema):
-    """pydantic's schema without titles of fields, which only repeat their names."""
+    """pydantic's generator without titles of fields, which only repeat their names."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         """Return False for every field."""
@@ -64,22 +64,22 @@ class _ReportsSchema(GenerateJsonSchema):
 
 
 def reports_schema() -> dict[str, Any]:
-    """Return the JSON schema of an object that has, by the name of each command, what the command answers."""
+    """Return the JSON schema of an object with one property per command: the command's report."""
     models = dict.fromkeys(report for reports in REPORTS.values() for report in reports)
     references, shared = models_json_schema(
         [(model, "serialization") for model in models], schema_generator=_ReportsSchema
     )
-    answers = {
+    schemas_by_command = {
         command: [references[report, "serialization"] for report in reports]
         for command, reports in REPORTS.items()
     }
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
-        "title": "What the commands of tidegate answer with -o json",
+        "title": "Reports of the commands of tidegate with -o json",
         "type": "object",
         "properties": {
             command: schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-            for command, schemas in answers.items()
+            for command, schemas in schemas_by_command.items()
         },
         **shared,
     }

@@ -1,6 +1,7 @@
-"""The page of rights: who may do what in the API, as the generated roles say."""
+"""docs/reference/rights.md: what people and processes may do in the Kubernetes API, from the generated roles."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Final
 
 from tidegate.kube.permissions import (
@@ -25,11 +26,11 @@ _HEAD: Final = (
     notice("operator/tidegate/kube/permissions.py")
     + """# Rights
 
-What people and processes may do in the API of a cluster where the chart is installed with its own values.
-An empty cell is a no.
-A test asks a real API server for each of these cells (`kubectl auth can-i --list`), and another one reads the audit log of all tests on a whole cluster: every right of a process is used there or by a test that is named, and nothing else is asked for.
+What people and processes may do in the API of a cluster where the chart is installed with its default values.
+An empty cell means no rights.
+One test checks each cell against a real API server (`kubectl auth can-i --list`). Another one reads the audit log of all tests on a whole cluster: processes use every right there, or in a named test, and request nothing else.
 
-Ask yourself:
+Check the rights of your installation:
 
 ```console
 $ kubectl auth can-i --list --as system:serviceaccount:tidegate-system:tidegate-web --namespace ads
@@ -39,40 +40,40 @@ $ kubectl auth can-i --list --as system:serviceaccount:tidegate-system:tidegate-
 )
 _PEOPLE: Final = """## People
 
-`view` is in the cluster's own roles `view`, `edit` and `admin`, and `edit` in `edit` and `admin`, unless `rbac.aggregateClusterRoles` is false; `pools` is bound by its name alone, `<release>-pools`.
-Pools, overrides and decisions have no namespace: whoever has `view` by a RoleBinding sees none of them, by a ClusterRoleBinding all.
-Nobody writes a status or a decision, which are the controllers'.
+The cluster's own roles `view`, `edit` and `admin` include `view`, and `edit` and `admin` include `edit`, unless `rbac.aggregateClusterRoles` is false; `pools` must be bound by its name, `<release>-pools`.
+Pools, overrides and decisions are cluster-wide: a ClusterRoleBinding to `view` grants access to them, a RoleBinding does not.
+Only the controllers write a status or a decision.
 
 """
 _PROCESSES: Final = """
 ## Processes
 
-Gateways, node agents and models have no token, and so no rights.
-With `watchNamespaces` these are rights in each of these namespaces, and those to what has no namespace are gone, but for TokenReviews.
+Gateways, node agents and models have no token, and therefore no rights.
+With `watchNamespaces` the rights apply in each of these namespaces only, and the cluster-wide ones are dropped, except for TokenReviews.
 
 """
 _RELEASE: Final = """
-The controllers have these in the release's own namespace besides, those to Secrets for the [certificates](../how-to/certificates.md) that they make alone:
+In the release's own namespace the controllers also have these rights; those to Secrets are for the [certificates](../how-to/certificates.md) that they create:
 
 """
 _MORE: Final = """
-## What values add
+## Rights that values add
 
 """
 
 
 def matrix(*rules: Iterable[Rule]) -> Granted:
-    """What rules give together."""
-    found: dict[tuple[str, str], frozenset[str]] = {}
-    for rule in (rule for each in rules for rule in each):
+    """Combine the verbs of several rules, by API group and resource."""
+    verbs_by_resource: dict[tuple[str, str], frozenset[str]] = {}
+    for rule in chain.from_iterable(rules):
         for resource in rule.resources:
             key = rule.group, resource
-            found[key] = found.get(key, frozenset()) | frozenset(rule.verbs)
-    return found
+            verbs_by_resource[key] = verbs_by_resource.get(key, frozenset()) | frozenset(rule.verbs)
+    return verbs_by_resource
 
 
 def rights_page() -> str:
-    """docs/reference/rights.md."""
+    """Render docs/reference/rights.md."""
     people = {role.value: matrix(PEOPLE_RULES[role]) for role in Role}
     processes = {process.value: matrix(CLUSTER_RULES[process]) for process in Process}
     return (
@@ -95,26 +96,26 @@ def rights_page() -> str:
 
 
 def _side_by_side(granted: Mapping[str, Granted]) -> str:
-    resources = dict.fromkeys(key for each in granted.values() for key in each)
-    rows = [(_resource(*key), *(_verbs(each.get(key, ())) for each in granted.values())) for key in resources]
+    keys = dict.fromkeys(key for grants in granted.values() for key in grants)
+    rows = [(_resource(*key), *(_verbs(grants.get(key, ())) for grants in granted.values())) for key in keys]
     return table(("resource", *granted), rows)
 
 
 def _added() -> Iterable[tuple[str, ...]]:
-    of_values = (
-        ("nodeAgent.enabled", SHARING_RULES, "everywhere; admission policies bound what is written"),
+    rules_by_value = (
+        ("nodeAgent.enabled", SHARING_RULES, "everywhere; admission policies restrict the writes"),
         ("auth.namespaces", AUTH_RULES, "in these namespaces"),
-        ("gateway.tls.secrets", GATEWAY_TLS_RULES, "in the release's namespace, these Secrets alone"),
+        ("gateway.tls.secrets", GATEWAY_TLS_RULES, "in the release's namespace, only these Secrets"),
         (
             "web.auth.mode: proxy",
             PROXY_RULES,
-            "everywhere, those alone that `web.auth.users` and `web.auth.groups` name",
+            "everywhere, only for users and groups in `web.auth.users` and `web.auth.groups`",
         ),
     )
-    for value, rules, where in of_values:
+    for value, rules, scope in rules_by_value:
         for process, granted in rules.items():
             for (group, resource), verbs in matrix(granted).items():
-                yield code(value), process.value, _resource(group, resource), _verbs(verbs), where
+                yield code(value), process.value, _resource(group, resource), _verbs(verbs), scope
 
 
 def _resource(group: str, resource: str) -> str:
@@ -122,10 +123,10 @@ def _resource(group: str, resource: str) -> str:
 
 
 def _verbs(verbs: Iterable[str]) -> str:
-    return ", ".join(sorted(verbs, key=lambda verb: (_ORDER.index(verb), verb)))
+    return ", ".join(sorted(verbs, key=lambda verb: (_VERB_ORDER.index(verb), verb)))
 
 
-_ORDER: Final = (
+_VERB_ORDER: Final = (
     "get",
     "list",
     "watch",

@@ -1,4 +1,4 @@
-"""docs/runbooks/README.md: every alert, whom it is for, and its page."""
+"""docs/runbooks/README.md: every alert with its severity and its page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tidegate.telemetry.alerts import ALERTS, GROUPS, Alert
 
 _HEAD: Final = """# Runbooks
 
-One page for each alert: what it means, whom it hurts, how to find the cause, what to do.
-A `page` is for now: users feel it or will soon. A `ticket` is for the next working days.
-How to have Prometheus raise them: [alert on models and on the platform](../how-to/alert-on-models-and-platform.md).
+One page for each alert: its meaning, its impact, how to find the cause, and what to do.
+A `page` needs action now: users are affected or will be soon. A `ticket` can wait for the next working days.
+How to install the alerts in Prometheus: [alert on models and on the platform](../how-to/alert-on-models-and-platform.md).
 """
 _HEADINGS: Final = {
-    "tidegate-alerts-objectives": "What clients feel",
+    "tidegate-alerts-objectives": "Client experience",
     "tidegate-alerts-objects": "Objects",
     "tidegate-alerts-operator": "The operator",
     "tidegate-alerts-gateways": "Gateways",
@@ -24,7 +24,7 @@ _HEADINGS: Final = {
 
 
 def runbooks_page() -> str:
-    """A table for each group; an alert of several windows has one row."""
+    """Render docs/runbooks/README.md: a table per group, with one row for an alert of several windows."""
     text = notice("operator/tidegate/telemetry/alerts.py") + _HEAD
     for group, alerts in GROUPS.items():
         rows = (_row(name) for name in dict.fromkeys(alert.name for alert in alerts))
@@ -39,5 +39,5 @@ def _row(name: str) -> tuple[str, str, str]:
 
 
 def _what(alert: Alert) -> str:
-    """Its summary, with the names of labels in place of what they hold."""
+    """Return the summary of an alert, with names of labels instead of their values."""
     return re.sub(r"\{\{.*?\$labels\.(\w+).*?\}\}", r"*\1*", alert.summary)

@@ -1,4 +1,4 @@
-"""The page of the processes' settings: each environment variable with its type, default and meaning."""
+"""docs/reference/settings.md: each environment variable with its type, default and meaning."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _HEAD: Final = (
     + """# Settings
 
 Each process reads environment variables once, when it starts.
-The chart sets those that its [values](../../charts/tidegate/values.yaml) are about; the others are for tests and for running a process by hand.
+The chart sets those that its [values](../../charts/tidegate/values.yaml) control; the others are for tests and for running a process by hand.
 Lists are written as JSON.
 """
 )
@@ -25,17 +25,17 @@ Lists are written as JSON.
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Whose settings a model holds, and how its variables are called."""
+    """A process with the model of its settings."""
 
     title: str
     about: str
     model: type[BaseModel]
     variable: Callable[[str], str]
-    """From a field's name to its variable's."""
+    """Converts the name of a field to the name of its variable."""
 
 
 def settings_page(processes: Sequence[Process]) -> str:
-    """docs/reference/settings.md: a table for each process."""
+    """Render docs/reference/settings.md: a table per process."""
     return _HEAD + "".join(_section(process) for process in processes)
 
 
@@ -51,7 +51,7 @@ def _section(process: Process) -> str:
 
 def _type(annotation: Any) -> str:
     if get_origin(annotation) in (Union, UnionType):
-        return _type(next(each for each in get_args(annotation) if each is not NoneType))
+        return _type(next(option for option in get_args(annotation) if option is not NoneType))
     if get_origin(annotation) is tuple:
         return f"list of {_type(get_args(annotation)[0])}"
     if isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -67,15 +67,20 @@ def _default(field: FieldInfo) -> str:
 
 
 def _meaning(field: FieldInfo) -> str:
-    said = (field.description or "").rstrip(".")
-    if said.partition(" ")[0].isalpha():  # and not the name of a file
-        said = f"{said[0].upper()}{said[1:]}"
-    return " ".join((*([f"{plain(said)}."] if said else []), *_rules(field)))
+    text = (field.description or "").rstrip(".")
+    if text.partition(" ")[0].isalpha():  # and not the name of a file
+        text = f"{text[0].upper()}{text[1:]}"
+    return " ".join((*([f"{plain(text)}."] if text else []), *_rules(field)))
 
 
 def _rules(field: FieldInfo) -> Iterator[str]:
-    words = (("ge", "{} or more"), ("gt", "More than {}"), ("le", "{} at most"), ("pattern", "Matches `{}`"))
-    for name, sentence in words:
+    sentences = (
+        ("ge", "{} or more"),
+        ("gt", "More than {}"),
+        ("le", "{} at most"),
+        ("pattern", "Matches `{}`"),
+    )
+    for name, sentence in sentences:
         for rule in field.metadata:
             if (bound := getattr(rule, name, None)) is not None:
                 yield f"{sentence.format(bound)}."

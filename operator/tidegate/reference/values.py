@@ -1,4 +1,4 @@
-"""The page of the charts' values: what their values.yaml say above each key, and what is the case unless it is set."""
+"""docs/reference/values.md: the values of the charts, with their defaults and comments."""
 
 from __future__ import annotations
 
@@ -13,60 +13,60 @@ from tidegate.reference.markdown import code, notice, plain, table
 _INDENT: Final = 2
 _INTRODUCTION: Final = """# Values of the charts
 
-Look here for what a release can be told with `--set` or a file of values.
-What a chart does not know, or what has the wrong type, is refused with the path of the value (values.schema.json).
-[Install with Helm](../how-to/install-by-helm.md) tells which of them matter first.
+All values that `--set` or a values file can set.
+A chart rejects unknown values and wrong types with the path of the value (values.schema.json).
+[Install with Helm](../how-to/install-by-helm.md) explains which values to set first.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One key of a values.yaml that holds no further keys of the chart's own."""
+    """A key of a values.yaml without further documented keys below it."""
 
     path: str
     default: str
     said: str
-    """The comment above it, or beside the keys around it; empty where there is none."""
+    """The comment above the key; empty if there is none."""
 
 
 def values_page(charts: Mapping[str, str]) -> str:
-    """The page, from the text of each chart's values.yaml."""
+    """Render docs/reference/values.md from the text of each chart's values.yaml."""
     sections = "".join(_section(name, text) for name, text in charts.items())
     return notice("the values.yaml of each chart") + _INTRODUCTION + sections
 
 
 def values_of(text: str) -> tuple[Value, ...]:
-    """Every value of a values.yaml, in its order.
+    """Parse the values of a values.yaml, in their order.
 
-    The comment of a key is the lines above it that begin with # at its own depth, up to an empty line or another key.
-    Raises ValueError for a file that is not written in steps of two spaces.
+    The comment of a key is the lines above it that begin with #, up to an empty line or another key.
+    Raises ValueError for a file that is not indented by two spaces.
     """
     comments = dict(_comments(text))
     return tuple(_leaves(yaml.safe_load(text), (), comments))
 
 
 def _section(name: str, text: str) -> str:
-    rows = ((code(each.path), code(each.default), plain(each.said)) for each in values_of(text))
-    return f"\n## {name}\n\n" + table(("value", "unless set", "what it is"), rows)
+    rows = ((code(value.path), code(value.default), plain(value.said)) for value in values_of(text))
+    return f"\n## {name}\n\n" + table(("value", "default", "meaning"), rows)
 
 
 def _leaves(
-    values: Mapping[str, Any], above: Sequence[str], comments: Mapping[tuple[str, ...], str]
+    values: Mapping[str, Any], parent: Sequence[str], comments: Mapping[tuple[str, ...], str]
 ) -> Iterator[Value]:
     for key, value in values.items():
-        path = (*above, key)
-        said = comments.get(path, "")
-        # What is written on one line is a value as a whole; what is written below its key has keys of the chart's own.
+        path = (*parent, key)
+        comment = comments.get(path, "")
+        # A mapping on one line is one value; a mapping on several lines consists of values of the chart.
         if isinstance(value, dict) and value and _has_keys_below(path, comments):
-            yield from _described(path, said)
+            yield from _described(path, comment)
             yield from _leaves(value, path, comments)
         else:
-            yield Value(".".join(path), _shown(value), said)
+            yield Value(".".join(path), _shown(value), comment)
 
 
-def _described(path: tuple[str, ...], said: str) -> Iterator[Value]:
-    if said:
-        yield Value(".".join(path), "…", said)
+def _described(path: tuple[str, ...], comment: str) -> Iterator[Value]:
+    if comment:
+        yield Value(".".join(path), "…", comment)
 
 
 def _has_keys_below(path: tuple[str, ...], comments: Mapping[tuple[str, ...], str]) -> bool:
@@ -74,24 +74,24 @@ def _has_keys_below(path: tuple[str, ...], comments: Mapping[tuple[str, ...], st
 
 
 def _comments(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The path of every key that stands on a line of its own, and the comment above it."""
+    """Yield the path of every key that begins a line, and the comment above it."""
     path: list[str] = []
-    said: list[str] = []
+    comment: list[str] = []
     for line in text.splitlines():
-        bare = line.strip()
+        stripped = line.strip()
         depth = (len(line) - len(line.lstrip())) // _INDENT
-        if not bare or bare.startswith("- "):
-            said = []
-        elif bare.startswith("#"):
-            said.append(bare.removeprefix("#").strip())
+        if not stripped or stripped.startswith("- "):
+            comment = []
+        elif stripped.startswith("#"):
+            comment.append(stripped.removeprefix("#").strip())
         else:
-            key, colon, _ = bare.partition(":")
+            key, colon, _ = stripped.partition(":")
             if not colon or depth > len(path):
                 message = f"values.yaml: {line!r} is no key two spaces below another"
                 raise ValueError(message)
             path = [*path[:depth], key]
-            yield tuple(path), " ".join(said)
-            said = []
+            yield tuple(path), " ".join(comment)
+            comment = []
 
 
 def _shown(value: object) -> str:

@@ -1,1 +1,1 @@
-"""The catalogue of messages: a code, what it means and what to do, for each thing that Tidegate tells people."""
+"""Catalogue of messages: a code, the meaning and what to do, for each reason and each finding."""

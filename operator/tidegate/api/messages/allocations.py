@@ -1,4 +1,4 @@
-"""Of what the allocator decides."""
+"""Messages about the allocator's decisions."""
 
 from typing import Final
 
@@ -21,33 +21,33 @@ MESSAGES: Final = {
     Reason.MOVING: Message(
         "TG4103",
         Level.INFO,
-        "Replicas are on their way to what status.lastDecision says.",
+        "The moves of status.lastDecision are in progress.",
         NOTHING,
     ),
     Reason.RULES_NOT_KEPT: Message(
         "TG4104",
         Level.WARNING,
-        "Floors, ceilings or demand ask for more than the pool has, and the message names what was given up.",
+        "Floors, ceilings or demand need more than the pool has; the message names the rules that are not kept.",
         "Do what the message says: add nodes, or lower floors, demand or the number of replicas.",
     ),
     Reason.FREEZE_UNREADABLE: Message(
         "TG4105",
         Level.ERROR,
-        "A window of spec.policy.freeze is no cron schedule, never comes, or names no time zone; the pool is "
+        "A window of spec.policy.freeze has an invalid schedule or time zone, or never begins; the pool is "
         "held.",
         "Correct the field that the message names.",
     ),
     Reason.SIGNALS_FRESH: Message(
         "TG4106",
         Level.INFO,
-        "What is asked of each Inference is known.",
+        "The demand of each Inference is known.",
         NOTHING,
     ),
     Reason.SIGNALS_STALE: Message(
         "TG4107",
         Level.WARNING,
-        "What is asked of some Inferences is not known, or was known only a while ago; real-time ones keep at"
-        " least what they have.",
-        "Look at what the message names: the gateways, or Prometheus.",
+        "The demand of some Inferences is unknown or stale; real-time Inferences keep at "
+        "least their present replicas.",
+        "Check what the message names: the gateways, or Prometheus.",
     ),
 }

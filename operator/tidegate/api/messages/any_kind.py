@@ -1,4 +1,4 @@
-"""Of objects of any kind."""
+"""Messages about objects of any kind."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ MESSAGES: Final = {
     Reason.INVALID_SPEC: Message(
         "TG1002",
         Level.ERROR,
-        "The spec contradicts itself in a way that the CRD could not refuse.",
+        "The spec contradicts itself in a way that the CRD cannot reject.",
         "Change the field that the message names.",
     ),
     Reason.NAME_CONFLICT: Message(
@@ -27,21 +27,21 @@ MESSAGES: Final = {
     Reason.CHILD_REFUSED: Message(
         "TG1004",
         Level.ERROR,
-        "The API server refused one of our child objects, for example by a quota or an admission policy.",
-        "Read the API server's own words in the message; raise the quota or change the policy or the spec.",
+        "The API server rejected one of our child objects, for example by a quota or an admission policy.",
+        "Read the API server's error in the message; raise the quota or change the policy or the spec.",
     ),
     Reason.PREDECESSOR_DELETING: Message(
         "TG1005",
         Level.WARNING,
-        "A child of a deleted object of the same name is still there, and its name is needed.",
+        "A child of a deleted object with the same name still exists, and we need its name.",
         "Wait; if it stays, look at the finalizers of the object that the message names.",
     ),
     Reason.OBJECT_LEFT_OUT: Message(
         "TG1006",
         Level.ERROR,
-        "An object of a kind that Tidegate watches has content that it cannot read. It goes on with what the object was before, or "
-        "without it; all other objects are as usual.",
-        "Look for a value of the object that makes no sense, such as a request for 1e90 cores, and correct it; the message says where "
-        "the reading failed. Please report it, with the object: no content should do this.",
+        "An object that Tidegate watches has content that it cannot parse. Tidegate keeps the last version that it could parse, or "
+        "ignores the object; other objects are not affected.",
+        "Look for an absurd value in the object, such as a request for 1e90 cores, and correct it; the message shows where "
+        "parsing failed. Please report it with the object, because no content should cause this.",
     ),
 }

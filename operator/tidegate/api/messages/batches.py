@@ -1,4 +1,4 @@
-"""Of the batch of an offline Inference."""
+"""Messages about the batch of an offline Inference."""
 
 from typing import Final
 
@@ -9,50 +9,48 @@ MESSAGES: Final = {
     Reason.BATCH_COMPLETE: Message(
         "TG1601",
         Level.INFO,
-        "Every shard of the run is done, and its folder of results has _SUCCESS.",
+        "Every shard of the run is complete, and its folder of results has _SUCCESS.",
         NOTHING,
     ),
     Reason.SCORING: Message(
         "TG1602",
         Level.INFO,
-        "The run's pods score the table, or are about to.",
+        "The run's pods score the table, or are starting.",
         "Wait.",
     ),
     Reason.SHARDS_FAILED: Message(
         "TG1603",
         Level.ERROR,
-        "A shard of the run cannot be done: its pod said why, and the message repeats it. The others are "
-        "finished.",
-        "Do what the message says; then change spec.batch.run to score the table anew, or delete the Job to "
-        "go on with what is there.",
+        "A shard of the run has failed; the message has the error of its pod. The other shards are "
+        "completed.",
+        "Do what the message says; then change spec.batch.run to start a new run, or delete the Job to "
+        "continue this one.",
     ),
     Reason.DEADLINE_EXCEEDED: Message(
         "TG1604",
         Level.ERROR,
-        "The run was not complete when spec.batch.deadline was over, and its pods were ended.",
-        "Raise spec.batch.deadline and delete the Job: the run goes on with what is there. More replicas make"
-        " it shorter.",
+        "The run was not complete at spec.batch.deadline, and its pods were deleted.",
+        "Raise spec.batch.deadline and delete the Job to continue the run. More replicas make it shorter.",
     ),
     Reason.QUEUED: Message(
         "TG1605",
         Level.INFO,
-        "The Job of a batch waits until Kueue admits it; the message has Kueue's words.",
-        "Wait, or give the ClusterQueue more quota; where the message says that a queue does not exist or is "
-        "stopped, make or start it.",
+        "The Job of a batch waits until Kueue admits it; the message has Kueue's message.",
+        "Wait, or give the ClusterQueue more quota; if the message says that a queue does not exist or is "
+        "stopped, create or start it.",
     ),
     Reason.EVICTED: Message(
         "TG1606",
         Level.WARNING,
-        "Kueue has ended the pods of a batch, for example for a Job of higher priority, and its Job waits "
-        "again. It goes on after the last file of each shard.",
-        "Wait, or read Kueue's words in the message; a Workload that was deactivated waits until it is "
-        "activated.",
+        "Kueue has evicted the pods of a batch, for example for a Job of higher priority, and its Job is queued "
+        "again. It will continue after the last file of each shard.",
+        "Wait, or read Kueue's message; a deactivated Workload waits until it is activated.",
     ),
     Reason.KUEUE_MISSING: Message(
         "TG1607",
         Level.ERROR,
-        "spec.batch.queueName asks for Kueue, and the cluster does not have Kueue's kinds in a version that "
-        "is known. No Job is made.",
+        "spec.batch.queueName needs Kueue, and the cluster does not have Kueue's kinds in a supported version. "
+        "No Job is created.",
         "Install Kueue 0.15 or newer, or remove spec.batch.queueName.",
     ),
 }

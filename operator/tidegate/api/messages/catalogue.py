@@ -1,4 +1,4 @@
-"""The whole catalogue: for conditions, for commands, and for the pages of the reference."""
+"""The whole catalogue, for conditions, commands and the reference pages."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -40,12 +40,14 @@ OF_REASONS: Final[Mapping[Reason, Message]] = MappingProxyType(
     | allocations.MESSAGES
     | overrides.MESSAGES
 )
-"""By the reason of a condition."""
+"""Messages by the reason of a condition."""
 
 OF_PROBLEMS: Final[Mapping[Problem, Message]] = MappingProxyType(analysis.MESSAGES | installation.MESSAGES)
-"""By what no condition says."""
+"""Messages by problem, for `tidegate analyze` and `tidegate doctor`."""
 
 
 def by_name() -> Mapping[str, Message]:
-    """All of them by the name of their reason or problem."""
-    return {name.value: message for of in (OF_REASONS, OF_PROBLEMS) for name, message in of.items()}
+    """Return all messages by the name of their reason or problem."""
+    return {
+        name.value: message for messages in (OF_REASONS, OF_PROBLEMS) for name, message in messages.items()
+    }

@@ -1,4 +1,4 @@
-"""Of the plan and the sources of a FeatureCompute."""
+"""Messages about the plan and the sources of a FeatureCompute."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What one message of the catalogue has."""
+"""A message of the catalogue, and its level."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,22 +8,22 @@ NOTHING: Final = "Nothing."
 
 
 class Level(StrEnum):
-    """How much it matters; the names are those of `--fail-on`."""
+    """Importance of a message; `--fail-on` uses the same names."""
 
     INFO = "Info"
-    """As it is meant to be, or on its way there."""
+    """As intended, or in progress."""
     WARNING = "Warning"
-    """It may pass by itself, or somebody has to look at it before long."""
+    """May clear by itself, or needs attention soon."""
     ERROR = "Error"
-    """It stays until somebody does something."""
+    """Stays until a person acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message: its code never changes its meaning, and is not used again when it is gone."""
+    """A message; its code never changes its meaning, and is not reused after a removal."""
 
     code: str
-    """TG and four digits; the first two say of what."""
+    """TG and four digits; the first two are the topic."""
     level: Level
     meaning: str
     what_to_do: str

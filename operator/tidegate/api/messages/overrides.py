@@ -1,4 +1,4 @@
-"""Of what people decide over the allocator."""
+"""Messages about ComputeOverrides."""
 
 from typing import Final
 
@@ -9,19 +9,19 @@ MESSAGES: Final = {
     Reason.OVERRIDDEN: Message(
         "TG4201",
         Level.INFO,
-        "A ComputeOverride decides here until it ends.",
+        "A ComputeOverride is in force for this object until it ends.",
         "Delete the ComputeOverride to end it earlier.",
     ),
     Reason.OVERRIDE_IN_FORCE: Message(
         "TG4202",
         Level.INFO,
-        "The override decides about its target.",
+        "The override is in force for its target.",
         NOTHING,
     ),
     Reason.OVERRIDE_EXPIRED: Message(
         "TG4203",
         Level.INFO,
-        "The override's time is over: it decides nothing any more.",
+        "The override has expired and has no effect any more.",
         "Delete it, or set another spec.expiresAt.",
     ),
     Reason.OVERRIDE_WITHOUT_EFFECT: Message(

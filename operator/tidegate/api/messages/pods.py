@@ -1,4 +1,4 @@
-"""Of the pods of Inferences and FeatureComputes."""
+"""Messages about the pods of Inferences and FeatureComputes."""
 
 from typing import Final
 
@@ -27,51 +27,51 @@ MESSAGES: Final = {
     Reason.ROLLING_OUT: Message(
         "TG1104",
         Level.INFO,
-        "Pods are being replaced because their template changed.",
+        "A rollout replaces the pods because their template changed.",
         "Wait.",
     ),
     Reason.DRAINING: Message(
         "TG1105",
         Level.INFO,
-        "A pod on its way out finishes its requests before its successor takes its place.",
+        "A terminating pod finishes its requests before its replacement starts.",
         "Wait.",
     ),
     Reason.ROLLED_BACK: Message(
         "TG1106",
         Level.WARNING,
-        "New pods did not become ready within spec.rollout.progressDeadline, so the pods are again of the "
+        "New pods did not become ready within spec.rollout.progressDeadline, so the pods were rolled back to the "
         "last template that was ready, and serve.",
-        "Correct what the message names. Any change of the spec but spec.replicas is a new attempt; setting "
-        "the spec back ends it.",
+        "Correct what the message names. Any change of the spec except spec.replicas starts a new attempt; reverting "
+        "the spec ends it.",
     ),
     Reason.POD_FAILING: Message(
         "TG1107",
         Level.ERROR,
-        "A container keeps ending or cannot start, or the process that runs a version ended while it served; "
-        "that is loaded anew, and the pod takes no requests meanwhile (ends of models of format Python stay "
-        "unseen).",
-        "Read the message; then kubectl logs of that container, or raise spec.resources if it was killed for "
+        "A container keeps exiting or cannot start, or the process that runs a version exited while it served; "
+        "the version is loaded again, and the pod gets no requests meanwhile (exits of models of format Python are "
+        "not detected).",
+        "Read the message; then read the logs of that container, or raise spec.resources if it was killed for "
         "memory.",
     ),
     Reason.IMAGE_PULL: Message(
         "TG1108",
         Level.ERROR,
         "A node cannot get a container image.",
-        "Read the registry's words in the message; the images are named in the chart's values, under images.",
+        "Read the registry's error in the message; the images are named in the chart's values, under images.",
     ),
     Reason.NO_CAPACITY: Message(
         "TG1109",
         Level.ERROR,
-        "No node has enough CPU, memory or slices free for a pod; the message says what it asks for and where"
-        " the most is free.",
+        "No node has enough CPU, memory or slices free for a pod; the message shows what the pod requests and where "
+        "the most is free.",
         "Lower spec.resources or spec.replicas, or add nodes; in a rollout, spec.rollout.mode: InPlace needs "
-        "no room beside the pods that serve.",
+        "no capacity in addition to the pods that serve.",
     ),
     Reason.UNSCHEDULABLE: Message(
         "TG1110",
         Level.ERROR,
-        "No node may take a pod, for another reason than its size: a taint, a cordon, an affinity, a volume "
+        "No node accepts a pod, for another reason than its size: a taint, a cordon, an affinity, a volume "
         "claim.",
-        "Read the scheduler's words in the message; make the claim, uncordon a node, or correct model.uri.",
+        "Read the scheduler's message; create the claim, uncordon a node, or correct model.uri.",
     ),
 }

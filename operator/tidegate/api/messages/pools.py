@@ -1,4 +1,4 @@
-"""Of the nodes of a ComputePool, and of MPS there."""
+"""Messages about the nodes of a ComputePool, and about MPS on them."""
 
 from typing import Final
 
@@ -9,21 +9,21 @@ MESSAGES: Final = {
     Reason.POOL_READY: Message(
         "TG4001",
         Level.INFO,
-        "The pool has slices that pods can be given.",
+        "The pool has slices that can be assigned.",
         NOTHING,
     ),
     Reason.NODES_HEALTHY: Message(
         "TG4002",
         Level.INFO,
-        "Every node of the pool takes pods.",
+        "Every node of the pool accepts pods.",
         NOTHING,
     ),
     Reason.NODES_UNHEALTHY: Message(
         "TG4003",
         Level.WARNING,
-        "Nodes of the pool take no pods: they are not ready, cordoned, on their way out, or have a taint that"
-        " the pool does not tolerate. Or some of their GPUs have failed, and the device plugin offers fewer "
-        "slices. Those slices are not healthy; what runs there goes on as long as the node lets it.",
+        "Nodes of the pool accept no pods: they are not ready, cordoned, terminating, or have a taint that "
+        "the pool does not tolerate. Or some of their GPUs have failed, and the device plugin offers fewer "
+        "slices. Those slices are not healthy; pods on them keep running as long as the node allows.",
         "Repair or uncordon the node that the message names, add its taint to spec.tolerations, or look at "
         "the device plugin's logs there.",
     ),
@@ -42,28 +42,28 @@ MESSAGES: Final = {
     Reason.SLICE_TOO_LARGE: Message(
         "TG4006",
         Level.ERROR,
-        "No healthy node of the pool has room for one slice beside what runs there from outside the pool.",
+        "No healthy node of the pool has capacity for one slice in addition to the pods from outside the pool.",
         "Make spec.slice smaller, or add larger nodes; the message has the figures.",
     ),
     Reason.FLOORS_EXCEED_POOL: Message(
         "TG4007",
         Level.ERROR,
-        "The floors of all tiers together are more slices than the pool has, so no tier is given what others "
-        "are kept.",
+        "The floors of all tiers together are more slices than the pool has, so no tier gets slices that are reserved "
+        "for others.",
         "Lower the floors in spec.tiers, or add nodes.",
     ),
     Reason.SHARING_CONFIGURED: Message(
         "TG4008",
         Level.INFO,
-        "Every node shares its GPUs out as the pool says.",
+        "Every node shares its GPUs as the pool's spec says.",
         NOTHING,
     ),
     Reason.SHARING_NOT_CONFIGURED: Message(
         "TG4009",
         Level.ERROR,
-        "A node does not share its GPUs out as the pool says, so its slices are not healthy: it has another "
-        "configuration of the device plugin, or offers another number of slices than it should.",
-        "Run the commands in the message; a node is drained first, since the change restarts MPS under all "
+        "A node does not share its GPUs as the pool's spec says, so its slices are not healthy: it has another "
+        "configuration of the device plugin, or offers another number of slices.",
+        "Run the commands in the message. They drain the node first, because the change restarts MPS for all "
         "pods.",
     ),
     Reason.SHARING_HEALTHY: Message(

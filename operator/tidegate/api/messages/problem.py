@@ -1,12 +1,12 @@
-"""What can be wrong that no condition says: with an object beside others, or with the installation."""
+"""Problems that no condition shows: of objects together, or of the installation."""
 
 from enum import StrEnum
 
 
 class Problem(StrEnum):
-    """The closed set; CamelCase, as reasons are."""
+    """Problems, in CamelCase like reasons."""
 
-    # What `tidegate analyze` sees in objects
+    # Found by `tidegate analyze` in objects
     NOT_ANSWERED = "NotAnswered"
     MANIFEST_REFUSED = "ManifestRefused"
     CAPACITY_UNKNOWN = "CapacityUnknown"
@@ -14,7 +14,7 @@ class Problem(StrEnum):
     NOBODY_ASKS = "NobodyAsks"
     SINGLE_REPLICA = "SingleReplica"
     TARGET_NOT_REALTIME = "TargetNotRealtime"
-    # What `tidegate doctor` sees of the installation
+    # Found by `tidegate doctor` in the installation
     KIND_MISSING = "KindMissing"
     KIND_OUTDATED = "KindOutdated"
     PROCESS_MISSING = "ProcessMissing"

@@ -1,4 +1,4 @@
-"""Of a release."""
+"""Messages about a release."""
 
 from typing import Final
 
@@ -9,56 +9,56 @@ MESSAGES: Final = {
     Reason.STEPPING: Message(
         "TG2101",
         Level.INFO,
-        "The release's target takes its share of this step, and all checks pass so far.",
+        "The release's target gets its share of this step, and all checks pass so far.",
         "Wait.",
     ),
     Reason.WAITING_FOR_REQUESTS: Message(
         "TG2102",
         Level.INFO,
         "The interval of this step is over, and the target, or the targets that it is compared with, have "
-        "answered too few requests to be judged by.",
-        "Wait; or lower minRequests of the check, begin with a larger step, or annotate "
+        "answered too few requests for the checks.",
+        "Wait; or lower minRequests of the check, start with a larger step, or annotate "
         "tidegate.io/release=promote.",
     ),
     Reason.WAITING_FOR_MEASUREMENTS: Message(
         "TG2103",
         Level.INFO,
-        "Some gateway, or Prometheus, does not say what it measured, so the release goes no further.",
+        "A gateway or Prometheus returns no measurements, so the release does not advance.",
         "Wait; if it stays, look at the gateway or the query that the message names.",
     ),
     Reason.UNDECIDED: Message(
         "TG2104",
         Level.WARNING,
-        "The target is above a check's limit, but by so little that it may still be chance.",
-        "Wait; more requests decide it. The message has the figures.",
+        "The target is above a check's limit, but not significantly.",
+        "Wait for more requests. The message has the figures.",
     ),
     Reason.PAUSED: Message(
         "TG2105",
         Level.WARNING,
-        "The release stands at its step, and is still judged there: the annotation tidegate.io/release says "
-        "pause.",
-        "Wait for whoever paused it, or annotate tidegate.io/release=resume.",
+        "The release is paused at its step by the annotation tidegate.io/release=pause; its checks still "
+        "run.",
+        "Wait for the person who paused it, or annotate tidegate.io/release=resume.",
     ),
     Reason.PROMOTED: Message(
         "TG2106",
         Level.INFO,
-        "The target passed every step, or a person promoted it; it takes all requests of its route.",
-        "Nothing. At the next change write into the spec what is in effect: all weight to the target, no "
+        "The target passed every step, or a person promoted it; it gets all requests of its route.",
+        "Nothing. With the next change, write the weights in effect into the spec: all weight to the target, no "
         "release.",
     ),
     Reason.CHECK_FAILED: Message(
         "TG2107",
         Level.ERROR,
-        "The release's target failed a check, so that chance is out of the question; with onFailure: Rollback"
-        " it gets no requests any more.",
+        "The release's target failed a check significantly; with onFailure: Rollback "
+        "it gets no requests any more.",
         "Read the figures in the message. After a correction, any change of spec.release or the annotation "
-        "tidegate.io/release=restart begins anew.",
+        "tidegate.io/release=restart starts again.",
     ),
     Reason.ABORTED: Message(
         "TG2108",
         Level.INFO,
         "A person ended the release by the annotation tidegate.io/release=abort; its target gets no requests "
         "any more.",
-        "Nothing. Any change of spec.release, or the annotation tidegate.io/release=restart, begins anew.",
+        "Nothing. Any change of spec.release, or the annotation tidegate.io/release=restart, starts again.",
     ),
 }

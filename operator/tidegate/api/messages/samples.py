@@ -1,4 +1,4 @@
-"""Of an Inference's sample log."""
+"""Messages about an Inference's sample log."""
 
 from typing import Final
 
@@ -17,28 +17,27 @@ MESSAGES: Final = {
         Level.ERROR,
         "The sink of the sample log does not answer or cannot be written. Requests are not affected; samples "
         "wait in a bounded buffer and are then dropped and counted.",
-        "Bring the sink back, or correct spec.logging.sink; it is tried again all the time.",
+        "Bring the sink back, or correct spec.logging.sink; Tidegate keeps retrying.",
     ),
     Reason.SINK_REFUSED: Message(
         "TG1403",
         Level.ERROR,
-        "The sink of the sample log answers and refuses: credentials, a permission, a stream that does not "
+        "The sink of the sample log rejects the samples: credentials, a permission, a stream that does not "
         "exist, or an address that is not allowed. Requests are not affected.",
-        "Do what the message says, or correct spec.logging.sink and its Secret; it is tried again all the "
-        "time.",
+        "Do what the message says, or correct spec.logging.sink and its Secret; Tidegate keeps retrying.",
     ),
     Reason.SAMPLES_DROPPED: Message(
         "TG1404",
         Level.WARNING,
-        "Samples were dropped within the last minute, although the sink works: it is slower than samples "
-        "come, or a record is too large.",
-        "Lower spec.logging.sample or make the sink faster; tidegate_agent_samples_dropped_total says how "
+        "Samples were dropped within the last minute, although the sink works: it is slower than the samples "
+        "arrive, or a record is too large.",
+        "Lower spec.logging.sample or make the sink faster; tidegate_agent_samples_dropped_total shows how "
         "many and why.",
     ),
     Reason.SAMPLING_UNSUPPORTED: Message(
         "TG1405",
         Level.ERROR,
-        "The Triton image runs ONNX models by a backend of its own, which logs no samples.",
+        "The Triton image runs ONNX models with its own backend, which logs no samples.",
         "Remove spec.logging, or use a Triton image without the onnxruntime backend.",
     ),
 }

@@ -1,4 +1,4 @@
-"""Of the stream of a near-line Inference."""
+"""Messages about the stream of a near-line Inference."""
 
 from typing import Final
 
@@ -9,21 +9,21 @@ MESSAGES: Final = {
     Reason.CONSUMING: Message(
         "TG1501",
         Level.INFO,
-        "Every replica that serves takes messages from the stream.",
+        "Every replica that serves consumes the stream.",
         NOTHING,
     ),
     Reason.STREAM_UNREACHABLE: Message(
         "TG1502",
         Level.ERROR,
         "The broker of spec.nearline does not answer. Messages wait in the stream, and none is lost.",
-        "Bring the broker back, or correct spec.nearline.consume; it is tried again all the time.",
+        "Bring the broker back, or correct spec.nearline.consume; Tidegate keeps retrying.",
     ),
     Reason.STREAM_REFUSED: Message(
         "TG1503",
         Level.ERROR,
-        "The broker of spec.nearline answers and refuses: credentials, a permission, a stream, topic, "
-        "consumer or bucket that is not there or not as the spec says, or dead letters that nothing takes. "
+        "The broker of spec.nearline rejects the connection or its use: credentials, a permission, a stream, topic, "
+        "consumer or bucket that does not exist or differs from the spec, or dead letters that no stream stores. "
         "Messages wait in the stream.",
-        "Do what the message says; it is tried again all the time.",
+        "Do what the message says; Tidegate keeps retrying.",
     ),
 }

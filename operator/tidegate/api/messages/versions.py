@@ -1,4 +1,4 @@
-"""Of a model's versions: fetched, loaded, served."""
+"""Messages about versions of a model: fetch, load and serve."""
 
 from typing import Final
 
@@ -27,8 +27,8 @@ MESSAGES: Final = {
     Reason.AGENT_UNREACHABLE: Message(
         "TG1304",
         Level.WARNING,
-        "The agent in a pod did not answer, so what the pod serves is not known.",
-        "Wait for the next try; if it stays, check network policies for port 8443 and the agent's logs.",
+        "The agent in a pod did not answer, so the state of the pod is unknown.",
+        "Wait for the next attempt; if it stays, check network policies for port 8443 and the agent's logs.",
     ),
     Reason.ARTEFACT_NOT_FOUND: Message(
         "TG1305",
@@ -40,13 +40,13 @@ MESSAGES: Final = {
         "TG1306",
         Level.ERROR,
         "The artefact's SHA-256 is not the one in the spec.",
-        "Correct the sha256 if the artefact is right; else find out who replaced it.",
+        "Correct the sha256 if the artefact is right; otherwise find out who replaced it.",
     ),
     Reason.ARTEFACT_TOO_LARGE: Message(
         "TG1307",
         Level.ERROR,
         "The artefact is larger than the operator allows.",
-        "Make it smaller, or ask whoever runs Tidegate to raise the limit.",
+        "Make it smaller, or ask your Tidegate administrator to raise the limit.",
     ),
     Reason.ARTEFACT_INVALID: Message(
         "TG1308",
@@ -58,46 +58,46 @@ MESSAGES: Final = {
         "TG1309",
         Level.ERROR,
         "The operator's settings do not allow this URI: its host is not listed, or file: is off.",
-        "Use a listed place, or ask whoever runs Tidegate to allow this one.",
+        "Use a listed host, or ask your Tidegate administrator to allow this one.",
     ),
     Reason.FORMAT_NOT_ALLOWED: Message(
         "TG1310",
         Level.ERROR,
-        "Models of format Python and TorchExport run code of their own, and the operator's settings do not "
+        "Models of format Python and TorchExport run their own code, and the operator's settings do not "
         "allow it.",
-        "Export to ONNX, or ask whoever runs Tidegate to set models.allowPython.",
+        "Export to ONNX, or ask your Tidegate administrator to set models.allowPython.",
     ),
     Reason.BACKEND_MISSING: Message(
         "TG1311",
         Level.ERROR,
-        "The Triton in the pods has no backend for the model's format; it was asked.",
-        "Export the model to ONNX, or ask whoever runs Tidegate for a Triton image with that backend "
+        "The Triton in the pods reports that it has no backend for the model's format.",
+        "Export the model to ONNX, or ask your Tidegate administrator for a Triton image with that backend "
         "(images.triton).",
     ),
     Reason.LOAD_FAILED: Message(
         "TG1312",
         Level.ERROR,
-        "Triton refused the model.",
-        "Read Triton's own words in status.failure.message.",
+        "Triton failed to load the model.",
+        "Read Triton's error in status.failure.message.",
     ),
     Reason.LOAD_TIMED_OUT: Message(
         "TG1313",
         Level.ERROR,
-        "A replica did not finish loading the version in time, or its agent fell silent; the others went "
+        "A replica did not finish loading the version in time, or its agent stopped answering; the others rolled "
         "back.",
         "Read the log of container triton in the pod that the message names; if its node is lost, delete the "
-        "pod. It is tried again by itself, ever more seldom.",
+        "pod. Tidegate retries with backoff.",
     ),
     Reason.SERVER_ENDED: Message(
         "TG1314",
         Level.ERROR,
-        "Triton ended twice while it loaded the version, and not at its memory limit: a crash in the model.",
+        "Triton exited twice while it loaded the version, and not at its memory limit: a crash in the model.",
         "Read kubectl logs --previous of container triton; publish a corrected version.",
     ),
     Reason.OUT_OF_MEMORY: Message(
         "TG1315",
         Level.ERROR,
-        "A version does not fit into the memory of a replica, beside those that it keeps; or a container, or "
+        "A version does not fit into the memory of a replica, together with those that it keeps; or a container, or "
         "the process that runs a version, was killed at the limit while it served.",
         "Raise spec.resources.memory, keep fewer versions with spec.rollout.keepVersions, publish a smaller "
         "one, or send smaller requests.",
@@ -105,14 +105,14 @@ MESSAGES: Final = {
     Reason.WARMUP_FAILED: Message(
         "TG1316",
         Level.ERROR,
-        "The version was loaded, and answered a warm-up request with an error.",
-        "Read the model's own words in status.failure.message; publish a corrected version, or set "
+        "The version was loaded, and failed a warm-up request.",
+        "Read the model's error in status.failure.message; publish a corrected version, or set "
         "spec.rollout.warmup.requests to 0 if the model rightly refuses zeros.",
     ),
     Reason.FETCH_FAILED: Message(
         "TG1317",
         Level.ERROR,
-        "The artefact could not be fetched: the place did not answer, or refused us.",
-        "Check that the place is up and that the pod has the credentials for it.",
+        "The artefact could not be fetched: the server did not answer, or rejected the request.",
+        "Check that the server is up and that the pod has credentials for it.",
     ),
 }
