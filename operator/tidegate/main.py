@@ -47,7 +47,7 @@ Kubeconfig = Annotated[
 ]
 
 
-@app.command()
+@app.command("controllers")
 def controllers(kubeconfig: Kubeconfig = None) -> None:
     """Run the controllers: watch, elect a leader, reconcile."""
     from tidegate.processes.controllers import run_controllers
@@ -97,7 +97,7 @@ def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
     _run(run_xds(settings, PodIdentity(), _cluster(kubeconfig)))
 
 
-@app.command()
+@app.command("web")
 def web(kubeconfig: Kubeconfig = None) -> None:
     """Run the dashboard and the REST API."""
     from tidegate.processes.web import run_web
@@ -107,7 +107,7 @@ def web(kubeconfig: Kubeconfig = None) -> None:
     _run(run_web(settings, PodIdentity(), _cluster(kubeconfig)))
 
 
-@app.command()
+@app.command("dashboard")
 def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; default a free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser, if this is a terminal.")] = True,
@@ -166,7 +166,7 @@ register_diagnosis(app)
 register_plan(app)
 
 
-@app.command()
+@app.command("version")
 def version(output: Output = Format.TEXT) -> None:
     """Print the version of this command; `tidegate status` shows the installation's."""
     if output is Format.TEXT:
