@@ -161,6 +161,10 @@ class Cross(ApiModel):
     buckets: Annotated[Buckets, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
 
 
+def _has_one_operation(feature: Feature) -> bool:
+    return len(feature.operations) == 1
+
+
 class Feature(ApiModel):
     """One output tensor, made by exactly one operation."""
 
@@ -168,7 +172,7 @@ class Feature(ApiModel):
         Rule(
             cel="[has(self.lookup), has(self.bucketize), has(self.hash), has(self.cross)].filter(x, x).size() == 1",
             message="a feature must have exactly one of lookup, bucketize, hash and cross",
-            check=lambda feature: len(feature.operations) == 1,
+            check=_has_one_operation,
         ),
     )
 
