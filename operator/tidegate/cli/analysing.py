@@ -1,4 +1,4 @@
-"""Reads what `tidegate analyze` looks at, and has it reported."""
+"""Read the objects that `tidegate analyze` checks, and report its findings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ from tidegate.reports.analysis import AnalysisReport, analysis
 
 
 async def analyse(where: Where, files: Sequence[Path], suppressed: Collection[str]) -> AnalysisReport:
-    """What is wrong in a namespace, or everywhere, once `files` were applied. Raises TidegateError when it cannot be read."""
-    async with connected(where) as (client, usual):
-        namespace = where.namespace or usual
+    """Return the findings about a namespace, or about all, as if `files` were applied.
+
+    Raises TidegateError when the objects cannot be read.
+    """
+    async with connected(where) as (client, default_namespace):
+        namespace = where.namespace or default_namespace
         manifests = read_manifests(files, namespace)
-        # What a file is beside is what there is in its own namespace.
-        places = {namespace} | {one.key.namespace for one in manifests.objects if one.key.namespace}
-        reader = Lister(client, ("",) if where.everywhere else sorted(places))
+        # Manifests are checked together with the objects of their own namespaces.
+        namespaces = {namespace} | {
+            resource.key.namespace for resource in manifests.objects if resource.key.namespace
+        }
+        reader = Lister(client, ("",) if where.everywhere else sorted(namespaces))
         objects = Objects(
             inferences=await reader.read(kinds.INFERENCE, Inference),
             accesses=await reader.read(kinds.MODEL_ACCESS, ModelAccess),
@@ -43,73 +48,79 @@ async def analyse(where: Where, files: Sequence[Path], suppressed: Collection[st
         )
         reader.check()
     planned = _overlaid(objects, manifests)
-    found = (*_refused(manifests), *findings(planned))
+    problems = (*_refused(manifests), *findings(planned))
     if manifests.others:
         reader.skipped.append(f"{manifests.others} documents of other kinds in the files")
     looked_at = len(list(planned.all())) + len(manifests.refused)
-    return analysis(found, looked_at, suppressed=suppressed, skipped=reader.skipped)
+    return analysis(problems, looked_at, suppressed=suppressed, skipped=reader.skipped)
 
 
 async def analyse_files(files: Sequence[Path], namespace: str, suppressed: Collection[str]) -> AnalysisReport:
-    """What is wrong with files beside each other, whatever a cluster has. Raises PermanentError when they cannot be read."""
+    """Return the findings about manifests alone, without reading a cluster.
+
+    Raises PermanentError when a file cannot be read.
+    """
     manifests = read_manifests(files, namespace)
-    # Pools are other people's, mostly, and in other files.
-    pools = any(isinstance(one, ComputePool) for one in manifests.objects)
+    # Pools mostly belong to other people and are in other files.
+    pools = any(isinstance(resource, ComputePool) for resource in manifests.objects)
     unlisted = frozenset[str]() if pools else frozenset({ComputePool.KIND})
     planned = _overlaid(Objects(unlisted=unlisted), manifests)
-    placed = any(one.spec.placement is not None for one in planned.inferences)
+    placed = any(inference.spec.placement is not None for inference in planned.inferences)
     skipped = ["computepools: the files have none"] if placed and not pools else []
     if manifests.others:
         skipped.append(f"{manifests.others} documents of other kinds")
     looked_at = len(manifests.objects) + len(manifests.refused)
-    found = (*_refused(manifests), *findings(planned))
-    return analysis(found, looked_at, suppressed=suppressed, skipped=skipped)
+    problems = (*_refused(manifests), *findings(planned))
+    return analysis(problems, looked_at, suppressed=suppressed, skipped=skipped)
 
 
 async def _autoscalers(reader: Lister) -> dict[ObjectKey, str]:
-    """The names of those that scale Inferences, by the Inference."""
-    found: dict[ObjectKey, str] = {}
+    """Return the names of the autoscalers that target Inferences, by Inference."""
+    names: dict[ObjectKey, str] = {}
     for body in await reader.bodies(kinds.HORIZONTAL_POD_AUTOSCALER):
         view = autoscaler_view(body)
         if view is not None:
-            found[view.inference] = view.key.name
-    return found
+            names[view.inference] = view.key.name
+    return names
 
 
 def _overlaid(objects: Objects, manifests: Manifests) -> Objects:
-    """The objects as they would be once the manifests were applied."""
+    """Return the objects as they would be after the manifests were applied."""
     planned = manifests.objects
 
-    def laid(there: Sequence[ResourceT], kind: type[ResourceT]) -> tuple[ResourceT, ...]:
-        after = {one.key: one for one in there}
-        for one in planned:
-            if isinstance(one, kind):
-                before = after.get(one.key)
-                after[one.key] = one if before is None else _as_old_as(one, before)
-        return tuple(after.values())
+    def overlay(existing: Sequence[ResourceT], kind: type[ResourceT]) -> tuple[ResourceT, ...]:
+        merged = {resource.key: resource for resource in existing}
+        for resource in planned:
+            if isinstance(resource, kind):
+                previous = merged.get(resource.key)
+                merged[resource.key] = resource if previous is None else _as_old_as(resource, previous)
+        return tuple(merged.values())
 
     return Objects(
-        inferences=laid(objects.inferences, Inference),
-        accesses=laid(objects.accesses, ModelAccess),
-        features=laid(objects.features, FeatureCompute),
-        pools=laid(objects.pools, ComputePool),
-        overrides=laid(objects.overrides, ComputeOverride),
+        inferences=overlay(objects.inferences, Inference),
+        accesses=overlay(objects.accesses, ModelAccess),
+        features=overlay(objects.features, FeatureCompute),
+        pools=overlay(objects.pools, ComputePool),
+        overrides=overlay(objects.overrides, ComputeOverride),
         autoscalers=objects.autoscalers,
-        planned=frozenset((one.KIND, one.key) for one in planned),
+        planned=frozenset((resource.KIND, resource.key) for resource in planned),
         unlisted=objects.unlisted,
-        unread=objects.unread | {(each.kind, each.key) for each in manifests.refused},
+        unread=objects.unread | {(manifest.kind, manifest.key) for manifest in manifests.refused},
     )
 
 
 def _as_old_as(one: ResourceT, before: ResourceT) -> ResourceT:
-    """What is changed by applying it stays as old as it was."""
-    made = {"creation_timestamp": before.metadata.creation_timestamp}
-    return one.model_copy(update={"metadata": one.metadata.model_copy(update=made)})
+    """Return the manifest with the creation time of the object that it changes.
+
+    Applying a manifest does not change the age of an object.
+    """
+    creation = {"creation_timestamp": before.metadata.creation_timestamp}
+    return one.model_copy(update={"metadata": one.metadata.model_copy(update=creation)})
 
 
 def _refused(manifests: Manifests) -> tuple[Finding, ...]:
     text = OF_PROBLEMS[Problem.MANIFEST_REFUSED]
     return tuple(
-        Finding(Problem.MANIFEST_REFUSED.value, text, each.kind, each.key, each.message)
-        for each in manifests.refused
+        Finding(Problem.MANIFEST_REFUSED.value, text, manifest.kind, manifest.key, manifest.message)
+        for manifest in manifests.refused
     )

@@ -1,4 +1,4 @@
-"""Asks xDS servers: every one of a cluster through its API server, or one at an address."""
+"""Send requests to xDS servers: to every pod of an installation through the API server, or to one address."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from tidegate_dataplane.contract.answers import bounded_session, parse_json, rea
 
 _PATIENCE: Final = timedelta(seconds=30)
 _MOST_BYTES: Final = 256 << 20
-"""More than the routing of any fleet."""
+"""Larger than the routing of any fleet."""
 _SELECTOR: Final = "app.kubernetes.io/name=tidegate,app.kubernetes.io/component=xds"
 
 
 def ask(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> Answers:
-    """Asks them all. Raises TidegateError, with the way out, when none answers, or none knows what is asked for."""
+    """Query all servers, or the one at an address.
+
+    Raises TidegateError, with the way out, when no server answers, or when none knows the requested resource.
+    """
     target = f"{path}?{urlencode(query)}" if query else path
     if servers.address is not None:
         return run(_directly(servers.address, target))
@@ -40,11 +43,11 @@ async def _directly(address: str, target: str) -> Answers:
             bounded_session(timeout) as session,
             session.get(f"http://{address}{target}") as response,
         ):
-            said = parse_json(await read_body(response, _MOST_BYTES))
+            body = parse_json(await read_body(response, _MOST_BYTES))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         message = f"no xDS server answers at {address}: {error}"
         raise ApiUnavailableError(message) from error
-    return Answers({address: _known(said)})
+    return Answers({address: _known(body)})
 
 
 async def _through_api_server(servers: Servers, port: int, target: str) -> Answers:
@@ -53,7 +56,7 @@ async def _through_api_server(servers: Servers, port: int, target: str) -> Answe
 
 
 async def ask_all(client: KubeClient, namespace: str, port: int, target: str) -> Answers:
-    """What every xDS server of a namespace says. Raises as `ask` does."""
+    """Return the responses of every running xDS pod in a namespace. Raises as `ask` does."""
     pods = await client.list(POD, namespace=namespace, selector=_SELECTOR)
     names = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
     if not names:
@@ -64,19 +67,19 @@ async def ask_all(client: KubeClient, namespace: str, port: int, target: str) ->
         )
         raise PermanentError(message)
 
-    async def one(name: str) -> dict[str, Any] | TidegateError:
+    async def query_pod(name: str) -> dict[str, Any] | TidegateError:
         try:
-            found = await client.read_from_pod(ObjectKey(namespace, name), port, target)
-            return _known(found)
+            body = await client.read_from_pod(ObjectKey(namespace, name), port, target)
+            return _known(body)
         except TidegateError as error:
             return error
 
-    answers = dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
-    failed = [answer for answer in answers.values() if isinstance(answer, TidegateError)]
-    said = {name: answer for name, answer in answers.items() if not isinstance(answer, TidegateError)}
-    if not said:
+    results = dict(zip(names, await asyncio.gather(*map(query_pod, names)), strict=True))
+    failed = [result for result in results.values() if isinstance(result, TidegateError)]
+    responses = {name: result for name, result in results.items() if not isinstance(result, TidegateError)}
+    if not responses:
         raise failed[0]
-    return Answers(said, tuple(map(str, failed)))
+    return Answers(responses, tuple(map(str, failed)))
 
 
 def _known(said: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Asks whom `tidegate plan` is to ask."""
+"""Read the solver's last input for `tidegate plan` from the leader or from an address, and solve it with changes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tidegate.reports.plan import PlanReport
 
 
 async def plan_otherwise(pool: str, where: Where, body: Mapping[str, Any], address: str | None) -> PlanReport:
-    """What would be decided if it were as a WhatIf in JSON's spelling says; `address` (host:port) asks one process directly.
+    """Return the decision that the allocator would make with the changes in `body`, a WhatIf as JSON.
 
-    Raises TidegateError with the way out.
+    `address` (host:port) names one controllers process to query instead of the leader. Raises TidegateError with the
+    way out.
     """
-    asked = what_if.question(body)
+    question = what_if.question(body)
     last = await (_of_leader(pool, where) if address is None else what_if.at_address(address, pool))
-    return await what_if.plan_otherwise(pool, asked, last)
+    return await what_if.plan_otherwise(pool, question, last)
 
 
 async def _of_leader(pool: str, where: Where) -> LastQuestion:

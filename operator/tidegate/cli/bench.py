@@ -1,4 +1,4 @@
-"""`tidegate bench`: a bounded load test, for a first impression and for pipelines."""
+"""Declare `tidegate bench`: a bounded load test, for a first impression and for pipelines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_S = 300.0
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to `tidegate`."""
+    """Add the command to `tidegate`."""
     app.command("bench")(bench)
 
 
@@ -23,39 +23,42 @@ def bench(
         str,
         typer.Argument(
             metavar="INFERENCE|URL",
-            help="Its name, namespace/name, or grpc://host:port.",
+            help="Name, namespace/name, or grpc://host:port.",
             autocompletion=names_of(Named.INFERENCE),
         ),
     ],
-    lasting: Annotated[str, typer.Option("--for", help="How long, at most 5m.")] = "10s",
+    lasting: Annotated[str, typer.Option("--for", help="Duration, at most 5m.")] = "10s",
     concurrency: Annotated[
-        int, typer.Option(min=1, max=1024, help="Requests at once; with --rate at most.")
+        int, typer.Option(min=1, max=1024, help="Requests at once; with --rate, the most at once.")
     ] = 8,
     rate: Annotated[
         float | None,
-        typer.Option(min=0.1, max=50_000, help="Requests per second, whatever the answers."),
+        typer.Option(min=0.1, max=50_000, help="Requests per second, independent of the answers."),
     ] = None,
     p99: Annotated[
-        str | None, typer.Option("--p99", help="Exit status 1 where p99 is above, like 30ms.")
+        str | None, typer.Option("--p99", help="Exit status 1 if p99 is above this, like 30ms.")
     ] = None,
     errors: Annotated[
-        str | None, typer.Option("--errors", help="Exit status 1 where more are not answered, like 0.1%.")
+        str | None, typer.Option("--errors", help="Exit status 1 if a larger share fails, like 0.1%.")
     ] = None,
     access: Annotated[
         str | None,
-        typer.Option("--access", help="Ask a gateway, for this ModelAccess, instead of a replica."),
+        typer.Option(
+            "--access", help="Send the requests for this ModelAccess through a gateway, not to a replica."
+        ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="Name that clients ask for; default the Inference's.")
+        str | None, typer.Option("--model", help="Model name in requests; default the Inference's.")
     ] = None,
-    pod: Annotated[str | None, typer.Option(help="Replica to ask; default the first ready one.")] = None,
+    pod: Annotated[str | None, typer.Option(help="Replica to test; default the first ready one.")] = None,
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows of each request.")] = 1,
     length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
     largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     system: System = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Of the Inference; default that of the context.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the Inference; default that of the context."),
     ] = None,
     context: Context = None,
     acting_for: ActingFor = "",
@@ -64,7 +67,7 @@ def bench(
 ) -> None:
     """Send random requests to one replica, or through a gateway, for a while: requests per second, latency, errors.
 
-    Real callers share the server with it meanwhile. It comes from this machine: what it shows is not the most a model can do.
+    The load comes from this machine, so the result is not the most a model can do. Real callers share the server with it.
     """
     from tidegate.api.durations import parse_duration
     from tidegate.cli.benching import Bench, tested
@@ -81,7 +84,7 @@ def bench(
     if not 0 < seconds <= _LONGEST_S:
         message = f"--for {lasting}: want more than nothing and at most 5m"
         raise typer.BadParameter(message)
-    wanted = Bench(
+    request = Bench(
         target=target,
         load=Load(seconds, concurrency, rate),
         inputs=Inputs(rows, length, largest, seed),
@@ -91,14 +94,14 @@ def bench(
         pod=pod,
         system=system,
     )
-    report = answered(tested(wanted, Where(namespace, False, kubeconfig, context, acting_for)))
+    report = answered(tested(request, Where(namespace, False, kubeconfig, context, acting_for)))
     show(report, output)
     if not report.passed:
         sys.exit(1)
 
 
 def _share(text: str) -> float:
-    """0.1% or 0.001. Raises ValueError for what is neither."""
+    """Parse a share such as `0.1%` or `0.001`. Raises ValueError if the text is neither."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

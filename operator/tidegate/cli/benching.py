@@ -1,4 +1,4 @@
-"""Finds the server that `tidegate bench` is about, by one of three ways, and has it tested."""
+"""Find the server that `tidegate bench` tests, by one of three ways, and run the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GRACE: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What was asked for on the command line."""
+    """The arguments of one `tidegate bench`."""
 
     target: str
     """An Inference, or grpc://host:port."""
@@ -40,7 +40,7 @@ class Bench:
     limits: Limits
     model: str | None = None
     access: str | None = None
-    """The ModelAccess through which a gateway is asked."""
+    """The ModelAccess for requests through a gateway."""
     pod: str | None = None
     system: str | None = None
 
@@ -54,54 +54,54 @@ class _Way:
 
 
 async def tested(wanted: Bench, where: Where) -> BenchReport:
-    """One load test. Raises TidegateError or ValueError with the way out."""
+    """Run one load test and return its report. Raises TidegateError or ValueError with the way out."""
     if wanted.target.startswith(_GRPC):
         address = wanted.target.removeprefix(_GRPC).rstrip("/")
         if wanted.model is None:
-            message = f"which model of {wanted.target}? name it with --model"
+            message = f"no model for {wanted.target}: name it with --model"
             raise ValueError(message)
         return await _run(wanted, _Way(address, wanted.model, f"at {address}", wanted.access))
-    async with connected(where) as (client, usual):
-        found = await find_object(client, wanted.target, where, usual)
-        body = await client.get(found.kind, found.key)
-        if found.kind != INFERENCE or body is None:
-            message = f"{found.kind} {found.key} is no Inference: name one, and --access for the way through a gateway"
+    async with connected(where) as (client, default_namespace):
+        match = await find_object(client, wanted.target, where, default_namespace)
+        body = await client.get(match.kind, match.key)
+        if match.kind != INFERENCE or body is None:
+            message = f"{match.kind} {match.key} is no Inference: name one, and --access for the way through a gateway"
             raise PermanentError(message)
         model = wanted.model or Inference.parse(body).served_name
-        lasting = timedelta(seconds=wanted.load.seconds) + _GRACE
+        duration = timedelta(seconds=wanted.load.seconds) + _GRACE
         if wanted.access is None:
-            async with reached(client, found.key, (wanted.pod, None), lasting) as (pod, address):
+            async with reached(client, match.key, (wanted.pod, None), duration) as (pod, address):
                 return await _run(wanted, _Way(address, model, f"port forward to pod {pod}"))
         key = ObjectKey.parse(wanted.access)
-        access = str(key if key.namespace else ObjectKey(found.key.namespace, key.name))
-        async with _gateway(client, wanted.system, lasting) as (pod, address):
-            said = f"through ModelAccess {access}, port forward to gateway {pod}"
-            return await _run(wanted, _Way(address, model, said, access))
+        access = str(key if key.namespace else ObjectKey(match.key.namespace, key.name))
+        async with _gateway(client, wanted.system, duration) as (pod, address):
+            description = f"through ModelAccess {access}, port forward to gateway {pod}"
+            return await _run(wanted, _Way(address, model, description, access))
 
 
 async def _run(wanted: Bench, way: _Way) -> BenchReport:
-    # gRPC takes a while to import, for which nobody waits who asks something else.
+    # gRPC takes a while to import, and other commands do not need it.
     from tidegate.triton.bench import run_bench
     from tidegate.triton.load_generator import LoadGenerator
 
     headers = () if way.access is None else ((ACCESS_HEADER, way.access),)
     async with LoadGenerator(way.address, way.model, headers=headers) as load:
-        way_s = await load.prepare_requests(wanted.inputs)
-        # Behind a gateway it would be the counters of one replica out of several.
+        round_trip_s = await load.prepare_requests(wanted.inputs)
+        # Behind a gateway these would be the counters of one replica out of several.
         before = await load.read_counters() if way.access is None else None
-        found = await run_bench(load, wanted.load)
+        result = await run_bench(load, wanted.load)
         after = (
-            await load.read_counters(before.inferences + len(found.times_s)) if before is not None else None
+            await load.read_counters(before.inferences + len(result.times_s)) if before is not None else None
         )
-    meanwhile = after.since(before) if after is not None and before is not None else None
-    return bench(Asked(way.model, wanted.target, way.said, way_s), found, meanwhile, wanted.limits)
+    counted = after.since(before) if after is not None and before is not None else None
+    return bench(Asked(way.model, wanted.target, way.said, round_trip_s), result, counted, wanted.limits)
 
 
 @asynccontextmanager
 async def _gateway(
     client: KubeClient, system: str | None, lasting: timedelta
 ) -> AsyncGenerator[tuple[str, str]]:
-    """The name of a ready gateway, and where to call it."""
+    """Connect to a ready gateway through a port forward; yield its name and its address."""
     release, namespace = await release_of(client, system)
     selector = f"{OURS},{INSTANCE}={release},app.kubernetes.io/component=gateway"
     views = pod_views(await client.list(POD, namespace=namespace, selector=selector))

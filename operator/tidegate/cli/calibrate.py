@@ -1,4 +1,4 @@
-"""`tidegate calibrate`: how many requests per second one replica of an Inference answers within its SLO."""
+"""Declare `tidegate calibrate`: how many requests per second one replica of an Inference answers within its SLO."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Name = Annotated[
 def calibrate(
     inference: Name,
     slo: Annotated[
-        str | None, typer.Option(help="p99 to stay within, like 30ms; default spec.slo.latencyP99.")
+        str | None, typer.Option(help="Highest p99, like 30ms; default spec.slo.latencyP99.")
     ] = None,
     pod: Annotated[str | None, typer.Option(help="Replica to measure; default the first ready one.")] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="host:port of a replica's gRPC, to reach it without the API server in between."),
+        typer.Option(help="host:port of a replica's gRPC server, to bypass the API server."),
     ] = None,
     max_concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Most requests at once.")] = 64,
     step_seconds: Annotated[float, typer.Option(min=1, max=60, help="Seconds at each concurrency.")] = 5.0,
@@ -31,7 +31,7 @@ def calibrate(
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows of each request.")] = 1,
     length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
     largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     acting_for: ActingFor = "",
@@ -39,9 +39,9 @@ def calibrate(
 ) -> None:
     """Measure what one replica answers within the SLO: random requests, more and more at once, through its own port.
 
-    Each step is told as it is done; on stderr where the answer is to be read by a program. What the replica serves meanwhile counts against it, and suffers: best take one without traffic.
+    Progress goes to stdout, or to stderr when the result is JSON, YAML or a name. Live traffic on the replica lowers the result and is slowed down by the test, so pick a replica that serves none.
     """
-    # What measures takes a second to import, for which nobody waits who asks for help.
+    # The load generator takes a second to import, which --help should not.
     from tidegate.api.durations import parse_duration
     from tidegate.api.meta import ObjectKey
     from tidegate.cli.ramp import Ramp, calibration
@@ -55,12 +55,12 @@ def calibrate(
     except ValueError as error:
         typer.echo(f"tidegate: {error}", err=True)
         sys.exit(1)
-    where = Where(None, False, kubeconfig, context, acting_for)
+    options = Where(None, False, kubeconfig, context, acting_for)
 
-    def say(step: str) -> None:
+    def print_step(step: str) -> None:
         typer.echo(step, err=output not in {Format.TEXT, Format.WIDE})
 
-    found = answered(calibration(key, limit_s, (pod, address), where, ramp, inputs, say))
-    show(found, output)
-    if found.requests_per_second is None:
+    report = answered(calibration(key, limit_s, (pod, address), options, ramp, inputs, print_step))
+    show(report, output)
+    if report.requests_per_second is None:
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Collects a support bundle: objects, events, logs and what other commands say, each as far as somebody may read it."""
+"""Write a support bundle: objects, events, logs and reports of other commands, as far as the user may read them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _OURS: Final = (
 _CHILDREN: Final = (kinds.DEPLOYMENT, kinds.JOB, kinds.POD, kinds.POD_DISRUPTION_BUDGET)
 _PODS_LOGGED: Final = 40
 _OBJECTS: Final = 2_000
-"""Of a kind at most; the newest."""
+"""The most objects of one kind; the newest stay."""
 _MANIFEST_ROOM: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a bundle may be."""
+    """The limits of a support bundle."""
 
     most_bytes: int = 64 << 20
     most_of_one: int = 8 << 20
@@ -59,20 +59,20 @@ class Bounds:
 
 
 async def collect(where: Where, system: str | None, file: Path, bounds: Bounds) -> BundleReport:
-    """Writes a bundle to `file` and says what is in it. Raises TidegateError where there is no cluster to ask."""
+    """Write a support bundle to `file` and return its manifest. Raises TidegateError without a cluster to read."""
     _check(file)
-    async with connected(where) as (client, usual):
+    async with connected(where) as (client, default_namespace):
         kubernetes = await client.version()
-        collecting = _Collecting(client, bounds)
+        collector = _Collecting(client, bounds)
         try:
             release, namespace = await release_of(client, system)
         except TidegateError as error:
-            collecting.contents.lacks("the installation", str(error))
+            collector.contents.lacks("the installation", str(error))
             release, namespace = "tidegate", system or "tidegate-system"
-        await collecting.reports(where, usual, namespace)
-        await collecting.objects(where.namespace or "")
-        await collecting.processes(release, namespace)
-    contents = collecting.contents
+        await collector.reports(where, default_namespace, namespace)
+        await collector.objects(where.namespace or "")
+        await collector.processes(release, namespace)
+    contents = collector.contents
     report = BundleReport(
         file=str(file),
         at=datetime.now(UTC),
@@ -83,7 +83,7 @@ async def collect(where: Where, system: str | None, file: Path, bounds: Bounds) 
         namespace=where.namespace,
         files=tuple(contents.files),
         missing=tuple(contents.missing),
-        redacted=collecting.redaction.count,
+        redacted=collector.redaction.count,
         bytes=contents.total,
     )
     _write(file, {MANIFEST: _json(report.serialised()), **contents.parts})
@@ -91,7 +91,10 @@ async def collect(where: Where, system: str | None, file: Path, bounds: Bounds) 
 
 
 class _Collecting:
-    """What is small and says most comes first, so that it is there whatever the bounds."""
+    """The collector of one support bundle.
+
+    It collects small and informative files first, so that they fit into the bundle whatever its limits.
+    """
 
     def __init__(self, client: KubeClient, bounds: Bounds) -> None:
         self._client, self._bounds = client, bounds
@@ -99,14 +102,14 @@ class _Collecting:
         self.redaction = Redaction()
 
     async def reports(self, where: Where, usual: str, system: str) -> None:
-        """What other commands say."""
-        everywhere = Where(
+        """Add the reports of other commands."""
+        object_options = Where(
             where.namespace, where.namespace is None, where.kubeconfig, where.context, where.acting_for
         )
-        installation = Where(system, False, where.kubeconfig, where.context, where.acting_for)
+        installation_options = Where(system, False, where.kubeconfig, where.context, where.acting_for)
         await self._report("status", lambda: fleet_of(self._client, where.namespace, usual))
-        await self._report("doctor", lambda: examined(installation, ()))
-        await self._report("analyze", lambda: analyse(everywhere, (), ()))
+        await self._report("doctor", lambda: examined(installation_options, ()))
+        await self._report("analyze", lambda: analyse(object_options, (), ()))
         try:
             answers = await ask_all(self._client, system, REPORT_PORT, "/v1/proxies")
         except TidegateError as error:
@@ -117,27 +120,27 @@ class _Collecting:
         self._add("reports/xds-status.json", answers.said, "tidegate xds status, of each server")
 
     async def objects(self, namespace: str) -> None:
-        """Ours, their children, and events about both."""
-        seen = set[str]()
+        """Add our objects, their children, and the events about both."""
+        uids = set[str]()
         for kind in _OURS:
-            seen |= await self._list(kind, namespace if kind.namespaced else "", "objects")
+            uids |= await self._list(kind, namespace if kind.namespaced else "", "objects")
         children = f"{MANAGED_BY}={MANAGER}"
         for kind in _CHILDREN:
-            seen |= await self._list(kind, namespace, "objects", selector=children)
-        await self._events(namespace, "objects", seen)
+            uids |= await self._list(kind, namespace, "objects", selector=children)
+        await self._events(namespace, "objects", uids)
 
     async def processes(self, release: str, namespace: str) -> None:
-        """The operator's own processes and the gateways: Deployments, pods, events and logs."""
+        """Add the operator's own processes and the gateways: Deployments, pods, events and logs."""
         selector = f"{OURS},{INSTANCE}={release}"
-        seen = set[str]()
+        uids = set[str]()
         for kind in (kinds.DEPLOYMENT, kinds.LEASE):
             ours = selector if kind == kinds.DEPLOYMENT else ""
-            seen |= await self._list(kind, namespace, "installation", selector=ours)
+            uids |= await self._list(kind, namespace, "installation", selector=ours)
         pods = await self._read(kinds.POD, namespace, "installation", selector)
         if pods is None:
             return
         self._bodies(kinds.POD, pods, "installation")
-        await self._events(namespace, "installation", seen | {each["metadata"]["uid"] for each in pods})
+        await self._events(namespace, "installation", uids | {pod["metadata"]["uid"] for pod in pods})
         for pod in pods[:_PODS_LOGGED]:
             await self._logs(pod)
         if len(pods) > _PODS_LOGGED:
@@ -156,7 +159,7 @@ class _Collecting:
         bodies = await self._read(kind, namespace, folder, selector)
         if bodies is not None:
             self._bodies(kind, bodies, folder)
-        return {each["metadata"]["uid"] for each in bodies or ()}
+        return {body["metadata"]["uid"] for body in bodies or ()}
 
     async def _read(
         self, kind: Kind, namespace: str, folder: str, selector: str
@@ -169,16 +172,16 @@ class _Collecting:
 
     async def _events(self, namespace: str, folder: str, seen: set[str]) -> None:
         events = await self._read(kinds.EVENT, namespace, folder, "")
-        about = [each for each in events or () if (each.get("involvedObject") or {}).get("uid") in seen]
+        about = [event for event in events or () if (event.get("involvedObject") or {}).get("uid") in seen]
         if events is not None:
             self._bodies(kinds.EVENT, about, folder)
 
     def _bodies(self, kind: Kind, bodies: Sequence[Manifest], folder: str) -> None:
         path = f"{folder}/{kind.plural}.json"
-        newest = sorted(bodies, key=lambda each: str(each["metadata"].get("creationTimestamp")))[-_OBJECTS:]
+        newest = sorted(bodies, key=lambda body: str(body["metadata"].get("creationTimestamp")))[-_OBJECTS:]
         if len(newest) < len(bodies):
             self.contents.lacks(path, f"the {len(bodies) - len(newest)} oldest of {len(bodies)}")
-        self._add(path, [self.redaction.body(each) for each in newest], f"{len(newest)} {kind}")
+        self._add(path, [self.redaction.body(body) for body in newest], f"{len(newest)} {kind}")
 
     async def _logs(self, pod: Manifest) -> None:
         status = pod.get("status") or {}
@@ -188,10 +191,10 @@ class _Collecting:
                 await self._log(key_of(pod), container["name"], previous=True)
 
     async def _log(self, pod: ObjectKey, container: str, *, previous: bool) -> None:
-        before = ".previous" if previous else ""
-        path = f"logs/{pod.namespace}/{pod.name}/{container}{before}.log"
+        suffix = ".previous" if previous else ""
+        path = f"logs/{pod.namespace}/{pod.name}/{container}{suffix}.log"
         try:
-            found, cut = await self._client.log_of_pod(
+            content, cut = await self._client.log_of_pod(
                 pod,
                 container,
                 lines=self._bounds.log_lines,
@@ -201,17 +204,17 @@ class _Collecting:
         except TidegateError as error:
             self.contents.lacks(path, str(error))
             return
-        text = self.redaction.text(found.decode(errors="replace"))
+        text = self.redaction.text(content.decode(errors="replace"))
         self.contents.add_newest(path, text.encode(), f"newest {self._bounds.log_lines} lines", cut=cut)
 
     def _add(self, path: str, value: Any, about: str) -> None:
-        # What other commands say repeats messages of objects, in which anything may stand.
+        # Reports of other commands repeat messages of objects, which may contain anything.
         self.contents.add(path, _json(self.redaction.value(value)), about)
 
 
 def _check(file: Path) -> None:
     if not file.name.endswith((".tar.gz", ".tgz", ".zip")):
-        message = f"{file} has to end with .tar.gz, .tgz or .zip, which say how it is packed"
+        message = f"{file} must end with .tar.gz, .tgz or .zip"
         raise PermanentError(message)
     if file.exists():
         message = f"{file} is there already: name another file with --file, or remove it"
@@ -222,7 +225,10 @@ def _check(file: Path) -> None:
 
 
 def _write(file: Path, parts: Mapping[str, bytes]) -> None:
-    """For its owner alone: it may hold what nobody thought of."""
+    """Pack the files into an archive that only its owner can read.
+
+    Redaction may have missed something, so the archive counts as secret.
+    """
     folder = file.name.removesuffix(".zip").removesuffix(".tar.gz").removesuffix(".tgz")
     packed = io.BytesIO()
     if file.name.endswith(".zip"):
@@ -248,5 +254,5 @@ def _json(value: Any) -> bytes:
 
 
 def usual_file(now: datetime) -> Path:
-    """Its name where none is given."""
+    """Return the name of the archive for a command without --file."""
     return Path(f"tidegate-report-{now.strftime('%Y%m%dT%H%M%SZ')}.tar.gz")

@@ -1,4 +1,4 @@
-"""Asks the cluster for names that complete what was typed."""
+"""List the names of objects that complete an argument of the command line."""
 
 from __future__ import annotations
 
@@ -25,31 +25,34 @@ _KINDS: Final[Mapping[Named, Kind]] = {
 
 
 def found(kinds: Sequence[Named], incomplete: str, options: Mapping[str, Any]) -> list[str]:
-    """`options` are those that were typed before: which cluster, in whose name, which namespace. Nothing, where it fails."""
-    where = Where(
+    """List the names that begin with `incomplete`; empty when the cluster does not answer.
+
+    `options` holds the options typed so far: they choose the cluster, the user and the namespace.
+    """
+    kube_options = Where(
         options.get("namespace"),
         kubeconfig=options.get("kubeconfig"),
         context=options.get("context"),
         acting_for=options.get("acting_for") or "",
     )
-    # The shell shows what is said beside the candidates in the middle of the line that is being typed.
+    # The shell would print log lines in the middle of the line that the user types.
     logging.disable()
     try:
         with redirect_stderr(io.StringIO()):
-            return asyncio.run(_asked(kinds, incomplete, where))
+            return asyncio.run(_asked(kinds, incomplete, kube_options))
     except (TidegateError, ValueError, OSError, TimeoutError):
         return []
 
 
 async def _asked(kinds: Sequence[Named], incomplete: str, where: Where) -> list[str]:
     names: list[str] = []
-    whole = "/" in incomplete
-    async with asyncio.timeout(_PATIENCE_S), connected(where) as (client, usual):
-        for kind in (_KINDS[each] for each in kinds):
-            if whole and not kind.namespaced:
+    qualified = "/" in incomplete
+    async with asyncio.timeout(_PATIENCE_S), connected(where) as (client, default_namespace):
+        for kind in (_KINDS[completed_kind] for completed_kind in kinds):
+            if qualified and not kind.namespaced:
                 continue
-            namespace = "" if whole or not kind.namespaced else where.namespace or usual
+            namespace = "" if qualified or not kind.namespaced else where.namespace or default_namespace
             for body in await client.list(kind, namespace=namespace):
                 metadata = body["metadata"]
-                names.append(f"{metadata['namespace']}/{metadata['name']}" if whole else metadata["name"])
+                names.append(f"{metadata['namespace']}/{metadata['name']}" if qualified else metadata["name"])
     return sorted({name for name in names if name.startswith(incomplete)})

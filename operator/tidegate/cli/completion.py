@@ -1,4 +1,4 @@
-"""Names of objects for shells that complete. Light: commands are declared with it."""
+"""Complete names of objects in shells. Light on imports, because every command is declared with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 class Named(StrEnum):
-    """What a word of a command names, by the plural of its kind."""
+    """The kind of object that an argument names, by its plural."""
 
     INFERENCE = "inferences"
     ACCESS = "modelaccesses"
@@ -18,9 +18,9 @@ class Named(StrEnum):
 
 
 def names_of(*kinds: Named) -> Callable[[typer.Context, str], list[str]]:
-    """For `typer.Argument(autocompletion=...)`: names of objects of these kinds that begin like what was typed.
+    """Return a callback for `typer.Argument(autocompletion=...)` that completes names of these kinds.
 
-    The cluster is asked for two seconds at most; where it does not answer, nothing is offered and nothing is said.
+    It waits two seconds at most for the cluster; without an answer it offers nothing and prints nothing.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:

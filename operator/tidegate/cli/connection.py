@@ -1,4 +1,4 @@
-"""A client of the API server for one command, and the namespace that its context has."""
+"""Connect one command to the API server, and find the default namespace of its context."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_THE_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespa
 
 @asynccontextmanager
 async def connected(where: Where) -> AsyncGenerator[tuple[KubeClient, str]]:
-    """A client, and the namespace of those who name none.
+    """Connect to the API server; yield the client and the namespace for commands that name none.
 
     Raises PermanentError when there are no credentials.
     """
@@ -41,13 +41,13 @@ async def connected(where: Where) -> AsyncGenerator[tuple[KubeClient, str]]:
 
 
 def usual_namespace(kubeconfig: Path | None, context: str | None) -> str:
-    """That of the kubeconfig's context, or of the pod; `default` where neither says one."""
+    """Return the namespace of the kubeconfig's context, or of the pod; otherwise `default`."""
     if kubeconfig is None:
         return _OF_THE_POD.read_text().strip() if _OF_THE_POD.exists() else "default"
     try:
         content: Any = yaml.safe_load(kubeconfig.read_text())
         name = context or content.get("current-context")
-        contexts = {each["name"]: each["context"] for each in content.get("contexts") or ()}
+        contexts = {entry["name"]: entry["context"] for entry in content.get("contexts") or ()}
         return str(contexts.get(name, {}).get("namespace") or "default")
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         message = f"cannot read the context's namespace from kubeconfig {kubeconfig}: {error}"
@@ -55,7 +55,7 @@ def usual_namespace(kubeconfig: Path | None, context: str | None) -> str:
 
 
 def _log_to_stderr() -> None:
-    """Answers are on stdout, so what the layers below have to say goes elsewhere, and only from warnings on."""
+    """Send warnings and errors of lower layers to stderr, because answers go to stdout."""
     if not structlog.is_configured():
         structlog.configure(
             processors=[_told], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING)

@@ -1,4 +1,4 @@
-"""`tidegate history` and `tidegate why`: what was decided about compute, and why things are as they are."""
+"""Declare `tidegate history` and `tidegate why`: decisions about compute, and why things are as they are."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="INFERENCE|POOL",
-        help="Its name; namespace/name of an Inference; or with its kind: inference/name, pool/name.",
+        help="Name; namespace/name of an Inference; or with its kind: inference/name, pool/name.",
         autocompletion=names_of(Named.INFERENCE, Named.POOL),
     ),
 ]
@@ -32,14 +32,14 @@ OptionalTarget = Annotated[
     str | None,
     typer.Argument(
         metavar="[INFERENCE|POOL]",
-        help="Whose decisions; default all. A name; namespace/name of an Inference; inference/name or pool/name.",
+        help="Inference or pool of the decisions; default all. A name; namespace/name of an Inference; inference/name or pool/name.",
         autocompletion=names_of(Named.INFERENCE, Named.POOL),
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `tidegate`."""
+    """Add the commands to `tidegate`."""
     app.command("history")(history)
     app.command("why")(why)
 
@@ -56,8 +56,8 @@ def history(
     """Show what the allocators decided, the newest first; without a name, -n keeps to decisions that move its Inferences."""
     from tidegate.cli.reading import read_history
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    show(answered(read_history(target, where)), output)
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    show(answered(read_history(target, options)), output)
 
 
 def why(
@@ -69,8 +69,8 @@ def why(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show what an Inference or a ComputePool has, who decided so and why, and what is not as it should be."""
+    """Show what an Inference or a ComputePool has, which decision gave it that and why, and which conditions are unhealthy."""
     from tidegate.cli.reading import read_why
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    show(answered(read_why(target, where)), output)
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    show(answered(read_why(target, options)), output)

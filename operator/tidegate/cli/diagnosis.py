@@ -1,4 +1,4 @@
-"""`tidegate analyze` and `tidegate doctor`: what is wrong with objects, and with the installation."""
+"""Declare `tidegate analyze` and `tidegate doctor`: findings about objects, and about the installation."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tidegate.cli.options import (
 Files = Annotated[
     list[Path] | None,
     typer.Option(
-        "--filename", "-f", help="A file, a folder, or - for stdin: as if it were applied; may be repeated."
+        "--filename", "-f", help="File, folder, or - for stdin, checked as if applied; may be repeated."
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `tidegate`."""
+    """Add the commands to `tidegate`."""
     app.command("analyze")(analyze)
     app.command("doctor")(doctor)
 
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 def analyze(
     files: Files = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Look at the files alone, and ask no cluster.")
+        bool, typer.Option("--offline", help="Check the files alone, without a cluster.")
     ] = False,
     suppressed: Suppressed = None,
     fail_on: Threshold = FailOn.ERROR,
@@ -53,17 +53,17 @@ def analyze(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Find what is wrong with objects, by their conditions and beside each other, each with its code and what to do."""
+    """Find problems of objects, by their conditions and in combination; each has a code and says what to do."""
     from tidegate.cli.analysing import analyse, analyse_files
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
     if offline:
         if not files:
-            message = "--offline looks at files alone: name them with -f"
+            message = "--offline checks files alone: name them with -f"
             raise typer.BadParameter(message)
         report = answered(analyse_files(files, namespace or "default", suppressed or ()))
     else:
-        report = answered(analyse(where, files or (), suppressed or ()))
+        report = answered(analyse(options, files or (), suppressed or ()))
     show(report, output)
     if report.fails(fail_on.level):
         sys.exit(1)
@@ -78,11 +78,11 @@ def doctor(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Find what is wrong with the installation: kinds, processes, leader, policies and certificates."""
+    """Find problems of the installation: kinds, processes, leader, policies and certificates."""
     from tidegate.cli.examining import examined
 
-    where = Where(namespace, False, kubeconfig, context, acting_for)
-    report = answered(examined(where, suppressed or ()))
+    options = Where(namespace, False, kubeconfig, context, acting_for)
+    report = answered(examined(options, suppressed or ()))
     show(report, output)
     if report.fails(fail_on.level):
         sys.exit(1)

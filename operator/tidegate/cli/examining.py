@@ -1,4 +1,4 @@
-"""Reads what `tidegate doctor` looks at, and has it reported."""
+"""Read what `tidegate doctor` checks, and report its findings."""
 
 from __future__ import annotations
 
@@ -46,31 +46,36 @@ FoundT = TypeVar("FoundT")
 
 
 async def examined(where: Where, suppressed: Collection[str]) -> AnalysisReport:
-    """What is wrong with the installation in a namespace, or the only one. Raises TidegateError when it cannot be read."""
+    """Return the findings about the installation in a namespace, or about the only one.
+
+    Raises TidegateError when it cannot be read.
+    """
     async with connected(where) as (client, _):
-        look = _Look(client)
-        deployments = await look.at(
+        reader = _Look(client)
+        deployments = await reader.at(
             "deployments", lambda: client.list(DEPLOYMENT, namespace=where.namespace or "", selector=OURS)
         )
         release, namespace = release_among(deployments or (), where.namespace)
-        seen = Installation(
+        installation = Installation(
             release=release,
             namespace=namespace,
             kubernetes=await client.version(),
             command=__version__,
             now=datetime.now(UTC),
-            schemas=await look.at("customresourcedefinitions", lambda: _schemas(client)),
+            schemas=await reader.at("customresourcedefinitions", lambda: _schemas(client)),
             processes=None if deployments is None else _processes(deployments, release, namespace),
-            leader=await look.at("leases", lambda: _leader(client, release, namespace)),
-            policies=await look.at("validatingadmissionpolicies", lambda: _policies(client, release)),
-            certificates=await look.at("secrets", lambda: _certificates(client, release, namespace)),
-            skipped=tuple(look.skipped),
+            leader=await reader.at("leases", lambda: _leader(client, release, namespace)),
+            policies=await reader.at("validatingadmissionpolicies", lambda: _policies(client, release)),
+            certificates=await reader.at("secrets", lambda: _certificates(client, release, namespace)),
+            skipped=tuple(reader.skipped),
         )
-    return analysis(examine(seen), looked_at(seen), suppressed=suppressed, skipped=seen.skipped)
+    return analysis(
+        examine(installation), looked_at(installation), suppressed=suppressed, skipped=installation.skipped
+    )
 
 
 class _Look:
-    """What may not be read is left out, and said."""
+    """A reader that skips what the user may not read, and records what it skipped."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -85,33 +90,39 @@ class _Look:
 
 
 def _processes(deployments: Sequence[Manifest], release: str, namespace: str) -> Mapping[str, Process | None]:
-    there = {
-        each["metadata"]["name"]: each for each in deployments if each["metadata"]["namespace"] == namespace
+    deployments_by_name = {
+        deployment["metadata"]["name"]: deployment
+        for deployment in deployments
+        if deployment["metadata"]["namespace"] == namespace
     }
-    return {component: _process(there.get(f"{release}-{component}")) for component in COMPONENTS}
+    return {
+        component: _process(deployments_by_name.get(f"{release}-{component}")) for component in COMPONENTS
+    }
 
 
 def _process(body: Manifest | None) -> Process | None:
     if body is None:
         return None
-    wanted = body["spec"].get("replicas", 1)
+    desired = body["spec"].get("replicas", 1)
     ready = (body.get("status") or {}).get("readyReplicas", 0)
-    return Process(wanted, ready, body["metadata"]["labels"].get(_VERSION, ""))
+    return Process(desired, ready, body["metadata"]["labels"].get(_VERSION, ""))
 
 
 async def _schemas(client: KubeClient) -> Mapping[str, Sequence[str] | None]:
-    found: dict[str, Sequence[str] | None] = {}
+    differences: dict[str, Sequence[str] | None] = {}
     for definition in DEFINITIONS:
-        ours = custom_resource_definition(definition)
-        name = ours["metadata"]["name"]
-        theirs = await client.get(CUSTOM_RESOURCE_DEFINITION, ObjectKey("", name))
-        found[name] = None if theirs is None else unlike(_schema(ours), _schema(theirs))
-    return found
+        expected = custom_resource_definition(definition)
+        name = expected["metadata"]["name"]
+        installed = await client.get(CUSTOM_RESOURCE_DEFINITION, ObjectKey("", name))
+        differences[name] = None if installed is None else unlike(_schema(expected), _schema(installed))
+    return differences
 
 
 def _schema(crd: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of the version that is stored."""
-    stored: Mapping[str, Any] = next((each for each in crd["spec"]["versions"] if each.get("storage")), {})
+    """Return the schema of the stored version."""
+    stored: Mapping[str, Any] = next(
+        (version for version in crd["spec"]["versions"] if version.get("storage")), {}
+    )
     schema: Mapping[str, Any] = (stored.get("schema") or {}).get("openAPIV3Schema") or {}
     return schema
 
@@ -125,26 +136,26 @@ async def _leader(client: KubeClient, release: str, namespace: str) -> Leader:
 
 
 async def _policies(client: KubeClient, release: str) -> frozenset[str]:
-    there = {each["metadata"]["name"] for each in await client.list(VALIDATING_ADMISSION_POLICY)}
+    names = {body["metadata"]["name"] for body in await client.list(VALIDATING_ADMISSION_POLICY)}
     bindings = await client.list(VALIDATING_ADMISSION_POLICY_BINDING)
-    bound = {each["spec"].get("policyName") for each in bindings}
-    return frozenset(policy for policy in POLICIES if f"{release}-{policy}" in there & bound)
+    bound_names = {binding["spec"].get("policyName") for binding in bindings}
+    return frozenset(policy for policy in POLICIES if f"{release}-{policy}" in names & bound_names)
 
 
 async def _certificates(client: KubeClient, release: str, namespace: str) -> Mapping[str, datetime]:
     selector = f"{OURS},{INSTANCE}={release}"
-    ends: dict[str, datetime] = {}
+    expiries: dict[str, datetime] = {}
     for body in await client.list(SECRET, namespace=namespace, selector=selector):
         encoded = (body.get("data") or {}).get("tls.crt")
-        if encoded and (at := _end(encoded)) is not None:
-            ends[body["metadata"]["name"]] = at
-    return ends
+        if encoded and (expiry := _end(encoded)) is not None:
+            expiries[body["metadata"]["name"]] = expiry
+    return expiries
 
 
 def _end(encoded: str) -> datetime | None:
-    """When the first of the certificates ends; None where there is none that can be read."""
+    """Return the earliest expiry of the certificates; None if none can be parsed."""
     try:
         chain = x509.load_pem_x509_certificates(base64.b64decode(encoded))
     except (ValueError, binascii.Error):
         return None
-    return min(one.not_valid_after_utc for one in chain)
+    return min(certificate.not_valid_after_utc for certificate in chain)

@@ -1,4 +1,4 @@
-"""`tidegate get`: objects of one kind as a table, once or live."""
+"""Declare `tidegate get`: objects of one kind as a table, once or live."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INTERRUPTED = 130
 
 
 class By(StrEnum):
-    """What is first."""
+    """The order of the rows."""
 
     NAME = "name"
     STATE = "state"
@@ -33,7 +33,7 @@ class By(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to `tidegate`."""
+    """Add the command to `tidegate`."""
     app.command("get")(get)
 
 
@@ -45,8 +45,8 @@ def get(
             help="inferences, modelaccesses, featurecomputes, computepools, overrides or decisions, or a short name.",
         ),
     ] = "inferences",
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One object alone.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow what changes.")] = False,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of one object.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow changes.")] = False,
     selector: Annotated[str, typer.Option("--selector", "-l", help="Labels, like team=ads.")] = "",
     sort: Annotated[By, typer.Option("--sort", help="name, state (the worst first) or age.")] = By.NAME,
     namespace: OfNamespace = None,
@@ -56,16 +56,16 @@ def get(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """List objects of ours with how they are; with -w live: a table on a terminal, elsewhere a line for each change."""
+    """List objects of Tidegate's kinds with their states; -w follows changes: a live table on a terminal, otherwise a line each."""
     from tidegate.cli.getting import Wanted, follow, read_list
     from tidegate.reports.listing import Sort
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    wanted = Wanted(kind, name, selector, Sort(sort.value))
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    query = Wanted(kind, name, selector, Sort(sort.value))
     if not watch:
-        show(answered(read_list(wanted, where)), output)
+        show(answered(read_list(query, options)), output)
         return
     try:
-        answered(follow(wanted, where, output))
+        answered(follow(query, options, output))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

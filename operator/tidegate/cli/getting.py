@@ -1,4 +1,4 @@
-"""Reads what `tidegate get` lists, once or as it changes, and writes it."""
+"""Read the objects that `tidegate get` lists, once or continuously, and print them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tidegate.reports.report import named
 from tidegate.reports.rows import ROWS, AnyRow, row_of
 
 _REDRAW_S: Final = 5.0
-"""Ages grow without a change."""
+"""The interval of redraws without a change, because ages grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for on the command line."""
+    """The arguments of one `tidegate get`."""
 
     kind: str
     name: str | None = None
@@ -48,30 +48,30 @@ class Wanted:
 
 
 async def read_list(wanted: Wanted, where: Where) -> ListReport:
-    """The objects as they are. Raises TidegateError or ValueError with the way out."""
-    async with connected(where) as (client, usual):
-        chosen = _chosen(wanted, where, usual)
+    """Return the objects as they are now. Raises TidegateError or ValueError with the way out."""
+    async with connected(where) as (client, default_namespace):
+        chosen = _chosen(wanted, where, default_namespace)
         reader = Lister(client, (chosen.namespace,))
         model, _ = ROWS[chosen.kind.kind]
-        found = await reader.read(chosen.kind, model, selector=chosen.selector, fields=chosen.fields)
+        resources = await reader.read(chosen.kind, model, selector=chosen.selector, fields=chosen.fields)
         reader.check()
-        if wanted.name is not None and not found and not reader.skipped:
-            place = f" in namespace {chosen.namespace}" if chosen.namespace else ""
-            message = f"there is no {chosen.kind} {asked(wanted.name).name}{place}: tidegate get {wanted.kind} -A shows all"
+        if wanted.name is not None and not resources and not reader.skipped:
+            location = f" in namespace {chosen.namespace}" if chosen.namespace else ""
+            message = f"there is no {chosen.kind} {asked(wanted.name).name}{location}: tidegate get {wanted.kind} -A shows all"
             raise PermanentError(message)
         return ListReport(
             kind=chosen.kind.kind,
             namespace=chosen.namespace or None,
             at=datetime.now(UTC),
-            items=listed(map(row_of, found), wanted.sort),
+            items=listed(map(row_of, resources), wanted.sort),
             skipped=tuple(reader.skipped),
         )
 
 
 async def follow(wanted: Wanted, where: Where, output: Format) -> None:
-    """Writes the objects and each change until it is interrupted. Raises TidegateError or ValueError."""
-    async with connected(where) as (client, usual):
-        chosen = _chosen(wanted, where, usual)
+    """Print the objects and each change until interrupted. Raises TidegateError or ValueError."""
+    async with connected(where) as (client, default_namespace):
+        chosen = _chosen(wanted, where, default_namespace)
         if output in {Format.TEXT, Format.WIDE} and sys.stdout.isatty():
             await _draw(client, chosen, wanted.sort, wide=output is Format.WIDE)
         else:
@@ -83,26 +83,26 @@ def _chosen(wanted: Wanted, where: Where, usual: str) -> Chosen:
     if kind is None:
         message = f"'{wanted.kind}' is no kind of ours: inferences, modelaccesses, featurecomputes, computepools, overrides or decisions"
         raise ValueError(message)
-    named_ = asked(wanted.name) if wanted.name is not None else None
+    object_name = asked(wanted.name) if wanted.name is not None else None
     namespace = ""
     if kind.namespaced and not where.everywhere:
-        namespace = (named_.namespace if named_ is not None else None) or where.namespace or usual
-    fields = f"metadata.name={named_.name}" if named_ is not None else ""
+        namespace = (object_name.namespace if object_name is not None else None) or where.namespace or usual
+    fields = f"metadata.name={object_name.name}" if object_name is not None else ""
     return Chosen(kind, namespace, wanted.selector, fields)
 
 
 async def _write(client: KubeClient, chosen: Chosen, sort: Sort, output: Format) -> None:
-    """A line, or a document, for each change."""
-    known = dict[ObjectKey, AnyRow]()
+    """Print a line, or a document, for each change."""
+    rows = dict[ObjectKey, AnyRow]()
     lines = _Lines(chosen, wide=output is Format.WIDE)
     async with watched(client, chosen) as changes:
         while True:
-            taken = list(_taken(await changes.next(), known, chosen.kind.kind, sort))
+            reports = list(_taken(await changes.next(), rows, chosen.kind.kind, sort))
             if output in {Format.TEXT, Format.WIDE}:
-                lines.write(taken)
-            for change in taken if output is Format.NAME else ():
+                lines.write(reports)
+            for change in reports if output is Format.NAME else ():
                 typer.echo(named(chosen.kind.kind, change.object.name))
-            for change in taken if output in {Format.JSON, Format.YAML} else ():
+            for change in reports if output in {Format.JSON, Format.YAML} else ():
                 _document(change.model_dump(mode="json", by_alias=True), output)
 
 
@@ -116,7 +116,7 @@ def _document(change: Mapping[str, Any], output: Format) -> None:
 
 
 class _Lines:
-    """Changes as lines below each other, under one head."""
+    """A printer of changes as lines of one table with one head."""
 
     def __init__(self, chosen: Chosen, *, wide: bool) -> None:
         self._wide, self._namespaced = wide, not chosen.namespace
@@ -124,39 +124,39 @@ class _Lines:
         self._head = [head(chosen.kind.kind, wide=wide, namespaced=self._namespaced)]
 
     def write(self, changes: Sequence[ChangeReport]) -> None:
-        """The head first, once there is something to be below it."""
+        """Print the changes, and the head before the first of them."""
         now = datetime.now(UTC)
-        rows = [cells(each.object, now, wide=self._wide, namespaced=self._namespaced) for each in changes]
+        rows = [cells(change.object, now, wide=self._wide, namespaced=self._namespaced) for change in changes]
         if rows:
             table, self._head = [*self._head, *rows], []
-            ends = ["   (deleted)" if each.type is ChangeType.DELETED else "" for each in changes]
+            suffixes = ["   (deleted)" if change.type is ChangeType.DELETED else "" for change in changes]
             self._widths.fit(table)
-            for row, end in zip(table, ["", *ends][-len(table) :], strict=True):
-                typer.echo(f"{self._widths.line(row)}{end}")
+            for row, suffix in zip(table, ["", *suffixes][-len(table) :], strict=True):
+                typer.echo(f"{self._widths.line(row)}{suffix}")
 
 
 async def _draw(client: KubeClient, chosen: Chosen, sort: Sort, *, wide: bool) -> None:
-    """A table that stays where it is."""
-    # Only a terminal needs it.
+    """Draw a table and keep it up to date in place."""
+    # Only a terminal needs rich.
     from rich.live import Live
     from rich.table import Table
 
-    known = dict[ObjectKey, AnyRow]()
+    rows = dict[ObjectKey, AnyRow]()
     kind, namespaced = chosen.kind.kind, not chosen.namespace
 
-    def table() -> Table:
-        drawn = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    def build_table() -> Table:
+        grid = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for title in head(kind, wide=wide, namespaced=namespaced):
-            drawn.add_column(title, no_wrap=True)
-        for row in listed(known.values(), sort):
-            drawn.add_row(*cells(row, datetime.now(UTC), wide=wide, namespaced=namespaced))
-        return drawn
+            grid.add_column(title, no_wrap=True)
+        for row in listed(rows.values(), sort):
+            grid.add_row(*cells(row, datetime.now(UTC), wide=wide, namespaced=namespaced))
+        return grid
 
     async with watched(client, chosen) as changes:
-        with Live(table(), auto_refresh=False) as live:
+        with Live(build_table(), auto_refresh=False) as live:
             while True:
-                await _learn(changes, known, kind, sort)
-                live.update(table(), refresh=True)
+                await _learn(changes, rows, kind, sort)
+                live.update(build_table(), refresh=True)
 
 
 async def _learn(changes: Changes, known: dict[ObjectKey, AnyRow], kind: str, sort: Sort) -> None:
@@ -167,23 +167,26 @@ async def _learn(changes: Changes, known: dict[ObjectKey, AnyRow], kind: str, so
 def _taken(
     changed: Mapping[ObjectKey, Manifest | None], known: dict[ObjectKey, AnyRow], kind: str, sort: Sort
 ) -> Iterator[ChangeReport]:
-    """The changes as rows, noted in `known`; what looks as before is none. Of several, in the order asked for."""
-    told: list[tuple[ChangeType, AnyRow]] = []
+    """Update `known` with the changed objects and yield the changes that a row shows.
+
+    Several changes come in the order of `sort`. An object whose row stays the same is no change.
+    """
+    changes: list[tuple[ChangeType, AnyRow]] = []
     for key, body in changed.items():
-        before = known.get(key)
+        previous = known.get(key)
         if body is None:
-            if before is not None:
+            if previous is not None:
                 del known[key]
-                told.append((ChangeType.DELETED, before))
+                changes.append((ChangeType.DELETED, previous))
             continue
         try:
             row = row_of(ROWS[kind][0].parse(body))
         except PermanentError as error:
-            typer.echo(f"tidegate: left out: {kind} {key}, which this version cannot read: {error}", err=True)
+            typer.echo(f"tidegate: left out: {kind} {key} cannot be read by this version: {error}", err=True)
             continue
-        if row != before:
+        if row != previous:
             known[key] = row
-            told.append((ChangeType.ADDED if before is None else ChangeType.MODIFIED, row))
-    order = {id(row): place for place, row in enumerate(listed((row for _, row in told), sort))}
-    for type_, row in sorted(told, key=lambda each: order[id(each[1])]):
+            changes.append((ChangeType.ADDED if previous is None else ChangeType.MODIFIED, row))
+    order = {id(row): position for position, row in enumerate(listed((row for _, row in changes), sort))}
+    for type_, row in sorted(changes, key=lambda change: order[id(change[1])]):
         yield ChangeReport(type=type_, object=row)

@@ -1,4 +1,4 @@
-"""Runs what a command does, so that Ctrl-C ends it at once."""
+"""Run the coroutine of a command so that Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -12,39 +12,41 @@ AnswerT = TypeVar("AnswerT")
 
 
 def run(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    """What comes of it. Raises KeyboardInterrupt at Ctrl-C, once `work` has cleaned up; a second one ends the process at once.
+    """Run `work` and return its result; Ctrl-C cancels it, and a second one ends the process.
 
-    asyncio.run alone leaves SIGINT to Python, which hears of it when the loop next wakes. A signal that comes just before
-    the loop goes to sleep, or to another thread, is then heard at the next event: of a watch where nothing changes, a minute later.
-    A handler of the loop's own wakes it.
+    Raises KeyboardInterrupt at Ctrl-C, once `work` has cleaned up.
+
+    asyncio.run alone leaves SIGINT to Python, which handles it when the loop next wakes. A signal that arrives just before
+    the loop goes to sleep, or in another thread, then waits for the next event: up to a minute in a watch without changes.
+    A handler of the loop wakes it.
     """
     try:
         return asyncio.run(_heard(work))
     finally:
-        with contextlib.suppress(ValueError):  # in a thread of somebody's, who has the signals
+        with contextlib.suppress(ValueError):  # not in the main thread
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 async def _heard(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    loop, doing = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
     interrupted = asyncio.Event()
 
     def interrupt() -> None:
-        if signal.getsignal(signal.SIGINT) is not ours:
-            return  # a server that began since has taken the signal, and passes it on once it has ended
+        if signal.getsignal(signal.SIGINT) is not handler:
+            return  # a server started since has taken the signal, and raises it again once it has stopped
         interrupted.set()
-        # The kernel's own doing, which needs neither the loop nor a thread that hears of it.
+        # The kernel's default action needs neither the loop nor a thread that runs handlers.
         loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        doing.cancel()
+        task.cancel()
 
-    # Whoever runs a command in a thread of theirs has the signals to themselves.
+    # A command that runs outside the main thread leaves the signals to the main thread.
     with contextlib.suppress(RuntimeError):
         loop.add_signal_handler(signal.SIGINT, interrupt)
-    ours = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        return await doing
+        return await task
     except asyncio.CancelledError:
         if interrupted.is_set():
             raise KeyboardInterrupt from None

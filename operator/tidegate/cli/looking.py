@@ -1,4 +1,4 @@
-"""Reads what `tidegate status` is about, once or until it is as it should be."""
+"""Read what `tidegate status` shows, once or until it is ready."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ from tidegate.reports.status import StatusReport
 async def read_status(
     text: str | None, where: Where, patience: timedelta | None
 ) -> FleetReport | StatusReport:
-    """How an object is, or the fleet. Waits for it where there is patience. Raises TidegateError or ValueError."""
-    async with connected(where) as (client, usual):
+    """Return the status of an object, or of the fleet; with `patience`, wait until it settles.
+
+    Raises TidegateError or ValueError.
+    """
+    async with connected(where) as (client, default_namespace):
         if text is None:
 
-            async def look() -> FleetReport | StatusReport:
-                return await fleet_of(client, where.namespace, usual)
+            async def read() -> FleetReport | StatusReport:
+                return await fleet_of(client, where.namespace, default_namespace)
 
         else:
-            found = await find_object(client, text, where, usual)
-            if found.others:
-                _say(f"{found.kind} {found.key} is shown; say {' or '.join(found.others)} for the other")
+            match = await find_object(client, text, where, default_namespace)
+            if match.others:
+                _say(f"{match.kind} {match.key} is shown; say {' or '.join(match.others)} for the other")
 
-            async def look() -> FleetReport | StatusReport:
-                return await status_of(client, found.kind, found.key)
+            async def read() -> FleetReport | StatusReport:
+                return await status_of(client, match.kind, match.key)
 
-        return await (look() if patience is None else settled(look, patience, _say))
+        return await (read() if patience is None else settled(read, patience, _say))
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads manifests of our kinds from files, as `kubectl apply -Rf` would."""
+"""Read manifests of our kinds from files, as `kubectl apply -Rf` would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENDINGS: Final = frozenset({".yaml", ".yml", ".json"})
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A manifest of one of our kinds that the API server would not take."""
+    """A manifest of one of our kinds that the API server would reject."""
 
     kind: str
     key: ObjectKey
@@ -35,38 +35,38 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What files have of our kinds."""
+    """The manifests of our kinds in some files."""
 
     objects: Sequence[Resource]
     refused: Sequence[Refused]
     others: int
-    """Documents of other kinds, which were left aside."""
+    """The number of documents of other kinds, which are ignored."""
 
 
 def read_manifests(files: Sequence[Path], namespace: str) -> Manifests:
-    """Reads files, folders of them, and stdin for `-`; `namespace` is that of objects which name none.
+    """Read files, folders of files, and stdin for `-`.
 
-    Raises PermanentError when one cannot be read or is no YAML.
+    `namespace` is the one of objects that name none. Raises PermanentError when a file cannot be read or is no YAML.
     """
     objects: list[Resource] = []
     refused: list[Refused] = []
-    others = 0
-    for where, text in _texts(files):
-        for body in _documents(where, text):
+    other_kinds = 0
+    for source, text in _texts(files):
+        for body in _documents(source, text):
             kind = KINDS.get(str(body.get("kind"))) if body.get("apiVersion") == API_VERSION else None
             if kind is None:
-                others += 1
+                other_kinds += 1
                 continue
-            given = body.get("metadata")
-            metadata = {**given} if isinstance(given, dict) else {}
+            raw_metadata = body.get("metadata")
+            metadata = {**raw_metadata} if isinstance(raw_metadata, dict) else {}
             if kind.NAMESPACED:
                 metadata["namespace"] = metadata.get("namespace") or namespace
             key = ObjectKey(str(metadata.get("namespace", "")), str(metadata.get("name", "?")))
             try:
                 objects.append(kind.parse({**body, "metadata": metadata, "status": {}}))
             except InvalidSpecError as error:
-                refused.append(Refused(kind.KIND, key, f"{error} (in {where})"))
-    return Manifests(objects, refused, others)
+                refused.append(Refused(kind.KIND, key, f"{error} (in {source})"))
+    return Manifests(objects, refused, other_kinds)
 
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
@@ -75,9 +75,9 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
             yield "stdin", sys.stdin.read()
             continue
         try:
-            within = sorted(each for each in file.rglob("*") if each.suffix in _ENDINGS)
-            for each in within if file.is_dir() else (file,):
-                yield str(each), each.read_text()
+            paths = sorted(path for path in file.rglob("*") if path.suffix in _ENDINGS)
+            for path in paths if file.is_dir() else (file,):
+                yield str(path), path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             message = f"cannot read {file}: {error}"
             raise PermanentError(message) from error
@@ -88,8 +88,8 @@ def _documents(where: str, text: str) -> Iterator[dict[str, Any]]:
         for document in yaml.safe_load_all(text):
             if isinstance(document, dict):
                 listed = document.get("items") if document.get("kind") == "List" else None
-                within = listed if isinstance(listed, list) else [document]
-                yield from (each for each in within if isinstance(each, dict))
+                bodies = listed if isinstance(listed, list) else [document]
+                yield from (body for body in bodies if isinstance(body, dict))
     except yaml.YAMLError as error:
         message = f"{where} is no YAML: {error}"
         raise PermanentError(message) from error

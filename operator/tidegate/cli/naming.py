@@ -1,4 +1,4 @@
-"""Which object of any of our kinds a name on the command line means."""
+"""Find the object that a name on the command line means."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import Kind
 
 SERVED: Final = (kinds.INFERENCE, kinds.MODEL_ACCESS, kinds.FEATURE_COMPUTE, kinds.COMPUTE_POOL)
-"""Those whose conditions say how they are, in the order in which a name is looked for."""
+"""The kinds that have a state, in the order of precedence for names."""
 _OURS: Final = {kind.kind: kind for kind in (*SERVED, kinds.COMPUTE_OVERRIDE, kinds.ALLOCATION_DECISION)}
 _MORE: Final = {"pool": "ComputePool", "override": "ComputeOverride", "decision": "AllocationDecision"}
 
 
 def _aliases() -> Mapping[str, Kind]:
-    found: dict[str, Kind] = {}
+    aliases: dict[str, Kind] = {}
     for definition in DEFINITIONS:
         kind = _OURS[definition.resource.KIND]
         for alias in (kind.kind.lower(), kind.plural, definition.short_name):
-            found[alias] = kind
+            aliases[alias] = kind
     for alias, name in _MORE.items():
-        found[alias] = found[f"{alias}s"] = _OURS[name]
-    return found
+        aliases[alias] = aliases[f"{alias}s"] = _OURS[name]
+    return aliases
 
 
 ALIASES: Final = _aliases()
-"""Our kinds by each name that kubectl knows, and by shorter ones."""
+"""Our kinds by each name that kubectl knows, and by shorter ones of our own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A name as it was typed: of which kind and in which namespace, where that was said."""
+    """A name as typed: with the kind and the namespace if the user gave them."""
 
     name: str
     kind: Kind | None = None
@@ -46,7 +46,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The object that a name means, and others that it could mean as well."""
+    """The object that a name means, and others that it could also mean."""
 
     kind: Kind
     key: ObjectKey
@@ -54,7 +54,7 @@ class Found:
 
 
 def asked(text: str) -> Asked:
-    """Reads `name`, `namespace/name`, `kind/name` or `kind/namespace/name`. Raises ValueError when it is none of them."""
+    """Parse `name`, `namespace/name`, `kind/name` or `kind/namespace/name`. Raises ValueError for anything else."""
     first, *rest = text.split("/")
     kind = ALIASES.get(first.lower())
     if kind is not None and len(rest) in ({1, 2} if kind.namespaced else {1}) and all(rest):
@@ -64,45 +64,53 @@ def asked(text: str) -> Asked:
 
 
 async def find_object(client: KubeClient, text: str, where: Where, usual: str) -> Found:
-    """The object with a state; of several kinds with that name the first of SERVED, and the others are named.
+    """Find the object with a state that a name means.
 
-    Raises PermanentError when there is none, or there is one in several namespaces.
+    If several kinds have an object of that name, the first kind in SERVED wins, and the result names the others.
+    Raises PermanentError when there is none, or when several namespaces have one.
     """
-    wanted = asked(text)
-    if wanted.kind is not None and wanted.kind not in SERVED:
-        message = f"a {wanted.kind} has no state of its own: tidegate get {wanted.kind.plural} shows those there are"
+    name = asked(text)
+    if name.kind is not None and name.kind not in SERVED:
+        message = (
+            f"a {name.kind} has no state of its own: tidegate get {name.kind.plural} shows those there are"
+        )
         raise PermanentError(message)
-    found = await find_all(client, wanted, where, usual, SERVED)
-    kind, key = found[0]
-    same = [str(other) for of, other in found if of == kind]
-    if len(same) > 1:
-        message = f"there are {len(same)} of the kind {kind} with that name: say {' or '.join(same)}"
+    matches = await find_all(client, name, where, usual, SERVED)
+    kind, key = matches[0]
+    candidates = [str(match_key) for match_kind, match_key in matches if match_kind == kind]
+    if len(candidates) > 1:
+        message = (
+            f"there are {len(candidates)} of the kind {kind} with that name: say {' or '.join(candidates)}"
+        )
         raise PermanentError(message)
-    return Found(kind, key, tuple(f"{of.kind.lower()}/{other}" for of, other in found[1:]))
+    return Found(
+        kind, key, tuple(f"{match_kind.kind.lower()}/{match_key}" for match_kind, match_key in matches[1:])
+    )
 
 
 async def find_all(
     client: KubeClient, wanted: Asked, where: Where, usual: str, among: Sequence[Kind]
 ) -> Sequence[tuple[Kind, ObjectKey]]:
-    """What the name could mean `among` these kinds, at least one. `usual`: the namespace where nothing else is said.
+    """Find all objects `among` these kinds that a name could mean; at least one.
 
-    Where a namespace was said there are no pools, unless by their kind. Raises PermanentError when there is none.
+    `usual` is the namespace when neither the name nor an option gives one. A name with a namespace never means a pool,
+    unless it gives the kind. Raises PermanentError when there is none.
     """
     namespaced = wanted.namespace is not None or where.namespace is not None
-    looked_for = [kind for kind in among if kind.namespaced or not namespaced]
+    searched = [kind for kind in among if kind.namespaced or not namespaced]
     if wanted.kind is not None:
-        looked_for = [wanted.kind]
-    found: list[tuple[Kind, ObjectKey]] = []
-    refused: list[TidegateError] = []
-    for kind in looked_for:
+        searched = [wanted.kind]
+    matches: list[tuple[Kind, ObjectKey]] = []
+    errors: list[TidegateError] = []
+    for kind in searched:
         try:
-            found += [(kind, key) for key in await _keys(client, kind, wanted, where, usual)]
+            matches += [(kind, key) for key in await _keys(client, kind, wanted, where, usual)]
         except (PermanentError, UnknownKindError) as error:
-            # Who may not see one kind may still mean an object of another.
-            refused.append(error)
-    if not found:
-        raise refused[0] if refused else PermanentError(_none(wanted, where, usual, looked_for))
-    return found
+            # A user who may not read one kind may still mean an object of another.
+            errors.append(error)
+    if not matches:
+        raise errors[0] if errors else PermanentError(_none(wanted, where, usual, searched))
+    return matches
 
 
 async def _keys(
@@ -110,9 +118,9 @@ async def _keys(
 ) -> Sequence[ObjectKey]:
     if kind.namespaced and where.everywhere and wanted.namespace is None:
         bodies = await client.list(kind, fields=f"metadata.name={wanted.name}")
-        return [ObjectKey(each["metadata"]["namespace"], wanted.name) for each in bodies]
-    place = _place(wanted, where, usual) if kind.namespaced else ""
-    key = ObjectKey(place, wanted.name)
+        return [ObjectKey(body["metadata"]["namespace"], wanted.name) for body in bodies]
+    namespace = _place(wanted, where, usual) if kind.namespaced else ""
+    key = ObjectKey(namespace, wanted.name)
     return [] if await client.get(kind, key) is None else [key]
 
 
@@ -122,10 +130,12 @@ def _place(wanted: Asked, where: Where, usual: str) -> str:
 
 def _none(wanted: Asked, where: Where, usual: str, looked_for: Sequence[Kind]) -> str:
     everywhere = where.everywhere and wanted.namespace is None
-    *most, last = map(str, looked_for)
-    named = f"{', '.join(most)} or {last}" if most else last
-    shows = "…" if most else looked_for[0].plural
+    *others, last_kind = map(str, looked_for)
+    kinds_text = f"{', '.join(others)} or {last_kind}" if others else last_kind
+    plural = "…" if others else looked_for[0].plural
     if not any(kind.namespaced for kind in looked_for):
-        return f"there is no {named} {wanted.name}: tidegate get {shows} shows those there are"
-    place = "in any namespace" if everywhere else f"in namespace {_place(wanted, where, usual)}"
-    return f"there is no {named} {wanted.name} {place}: tidegate get {shows} -A shows those there are"
+        return f"there is no {kinds_text} {wanted.name}: tidegate get {plural} shows those there are"
+    location = "in any namespace" if everywhere else f"in namespace {_place(wanted, where, usual)}"
+    return (
+        f"there is no {kinds_text} {wanted.name} {location}: tidegate get {plural} -A shows those there are"
+    )

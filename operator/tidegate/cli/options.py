@@ -1,4 +1,4 @@
-"""The options that commands about a cluster's objects have in common, and how their answers are written."""
+"""Declare the options that commands have in common, and print their reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Format(StrEnum):
-    """How answers are written."""
+    """The output format."""
 
     TEXT = "text"
     WIDE = "wide"
@@ -33,7 +33,7 @@ class Format(StrEnum):
 
 
 class FailOn(StrEnum):
-    """From which level of findings on the exit status is 1."""
+    """The lowest level of a finding that makes the exit status 1."""
 
     ERROR = "Error"
     WARNING = "Warning"
@@ -42,7 +42,7 @@ class FailOn(StrEnum):
 
     @property
     def level(self) -> Level | None:
-        """None: from none on."""
+        """Return the level; None if no finding makes the command fail."""
         from tidegate.api.messages.message import Level
 
         return None if self is FailOn.NEVER else Level(self.value)
@@ -50,10 +50,10 @@ class FailOn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which cluster is asked, in whose name, and in which namespace an Inference's name is looked for."""
+    """The cluster, the user and the namespaces that a command works on."""
 
     namespace: str | None = None
-    """None: that of the kubeconfig's context."""
+    """None means the namespace of the kubeconfig's context."""
     everywhere: bool = False
     kubeconfig: Path | None = None
     context: str | None = None
@@ -61,7 +61,7 @@ class Where:
 
     def __post_init__(self) -> None:
         if self.everywhere and self.namespace is not None:
-            message = f"-A looks in all namespaces and -n in {self.namespace} alone: leave one of them out"
+            message = f"-A means all namespaces and -n {self.namespace} alone: leave one of them out"
             raise typer.BadParameter(message)
 
 
@@ -73,14 +73,16 @@ Everywhere = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Look for the Inference in all namespaces.")
 ]
 OfNamespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Whose objects; default that of the context.")
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace of the objects; default that of the context."),
 ]
-OfAll = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Objects of all namespaces.")]
+OfAll = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Include objects of all namespaces.")]
 OfInstallation = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
+    str | None, typer.Option("--namespace", "-n", help="Namespace of the installation, if there are several.")
 ]
 System = Annotated[
-    str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
+    str | None,
+    typer.Option("--system-namespace", help="Namespace of the installation, if there are several."),
 ]
 Kubeconfig = Annotated[
     Path | None,
@@ -89,21 +91,21 @@ Kubeconfig = Annotated[
 Context = Annotated[
     str | None, typer.Option("--context", help="Context of the kubeconfig; default its current one.")
 ]
-ActingFor = Annotated[
-    str, typer.Option("--as", help="User in whose name it is asked, for those who may impersonate.")
+ActingFor = Annotated[str, typer.Option("--as", help="User to impersonate.")]
+Threshold = Annotated[
+    FailOn, typer.Option("--fail-on", help="Exit status 1 if a finding has this level or a worse one.")
 ]
-Threshold = Annotated[FailOn, typer.Option("--fail-on", help="Exit status 1 from this level of findings on.")]
 Suppressed = Annotated[
     list[str] | None,
     typer.Option(
-        "--suppress", "-S", help="A code to leave out, as TG5006, or TG5006=ads/ctr for one object."
+        "--suppress", "-S", help="Code to leave out, like TG5006, or TG5006=ads/ctr for one object."
     ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="text, wide, json, yaml or name.")]
 
 
 def answered(question: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    """The answer; ends the process with 1 and one line on stderr when there is none."""
+    """Run a command's coroutine and return its result; on an error, print one line to stderr and exit with 1."""
     try:
         return run(question)
     except (TidegateError, ValueError) as error:
@@ -112,7 +114,7 @@ def answered(question: Coroutine[Any, Any, AnswerT]) -> AnswerT:
 
 
 def show(report: Report, output: Format) -> None:
-    """Writes a report to stdout."""
+    """Print a report to stdout."""
     if output is Format.JSON:
         typer.echo(json.dumps(report.serialised(), indent=2))
     elif output is Format.YAML:

@@ -1,4 +1,4 @@
-"""`tidegate hold`, `resume` and `override`: ComputeOverrides, made and ended."""
+"""Declare `tidegate hold`, `resume` and `override`, which make and end ComputeOverrides."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tidegate.cli.options import (
     show,
 )
 
-Lasting = Annotated[str, typer.Option("--for", help="How long, from 1m to 168h, like 30m or 2h.")]
-WhyNot = Annotated[str, typer.Option("--reason", help="Why, in words for those who find it.")]
+Lasting = Annotated[str, typer.Option("--for", help="Duration from 1m to 168h, like 30m or 2h.")]
+WhyNot = Annotated[str, typer.Option("--reason", help="Reason, for people who find the override.")]
 InferenceName = Annotated[
     str,
     typer.Argument(
         metavar="INFERENCE",
-        help="Its name, namespace/name, or inference/name.",
+        help="Name, namespace/name, or inference/name.",
         autocompletion=names_of(Named.INFERENCE),
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `tidegate`."""
+    """Add the commands to `tidegate`."""
     app.command("hold")(hold)
     app.command("resume")(resume)
     app.command("override")(override)
@@ -52,12 +52,12 @@ def hold(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Keep an Inference's number of replicas as it is, or a whole ComputePool, for a while; again to change until when."""
+    """Keep the replicas of an Inference, or a whole ComputePool, as they are for a while; run it again to change the end."""
     from tidegate.cli.steering import steer
     from tidegate.reports.steered import Wanted
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    show(answered(steer(target, where, Wanted(lasting, reason))), output)
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    show(answered(steer(target, options, Wanted(lasting, reason))), output)
 
 
 def resume(
@@ -72,8 +72,8 @@ def resume(
     """End what `tidegate hold` made; exit status 1 while something else still holds it."""
     from tidegate.cli.steering import resumed
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    report = answered(resumed(target, where))
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    report = answered(resumed(target, options))
     show(report, output)
     if report.still_held:
         sys.exit(1)
@@ -81,14 +81,14 @@ def resume(
 
 def override(
     inference: InferenceName,
-    pin: Annotated[int | None, typer.Option(min=0, help="Exactly so many replicas.")] = None,
-    floor: Annotated[int | None, typer.Option(min=1, help="At least so many replicas.")] = None,
-    end: Annotated[bool, typer.Option("--end", help="End what this command made about it.")] = False,
+    pin: Annotated[int | None, typer.Option(min=0, help="Exact number of replicas.")] = None,
+    floor: Annotated[int | None, typer.Option(min=1, help="Least number of replicas.")] = None,
+    end: Annotated[bool, typer.Option("--end", help="End the override that this command made.")] = False,
     lasting: Annotated[
-        str | None, typer.Option("--for", help="How long, from 1m to 168h, like 30m or 2h.")
+        str | None, typer.Option("--for", help="Duration from 1m to 168h, like 30m or 2h.")
     ] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", help="Why, in words for those who find it.")
+        str | None, typer.Option("--reason", help="Reason, for people who find the override.")
     ] = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
@@ -97,11 +97,11 @@ def override(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Decide over the allocator how many replicas an Inference has, within its range, for a while; again to change it."""
+    """Override the allocator's number of replicas of an Inference, within its range, for a while; run it again to change it."""
     from tidegate.cli.steering import override_ended, steer
     from tidegate.reports.steered import Wanted
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
     if [pin is not None, floor is not None, end].count(True) != 1:
         message = "give exactly one of --pin, --floor and --end"
         raise typer.BadParameter(message)
@@ -109,10 +109,10 @@ def override(
         if lasting is not None or reason is not None:
             message = "--end ends it now: leave --for and --reason out"
             raise typer.BadParameter(message)
-        show(answered(override_ended(inference, where)), output)
+        show(answered(override_ended(inference, options)), output)
         return
     if lasting is None or reason is None:
         message = "--for and --reason are needed: how long, and why"
         raise typer.BadParameter(message)
-    wanted = Wanted(lasting, reason, pin=pin, floor=floor)
-    show(answered(steer(inference, where, wanted)), output)
+    request = Wanted(lasting, reason, pin=pin, floor=floor)
+    show(answered(steer(inference, options, request)), output)

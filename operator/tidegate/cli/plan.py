@@ -1,4 +1,4 @@
-"""`tidegate plan`: what the allocator would do with other demand, floors or capacity."""
+"""Declare `tidegate plan`: what the allocator would do with other demand, floors or capacity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pairs = list[str] | None
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to `tidegate`."""
+    """Add the command to `tidegate`."""
     app.command("plan")(plan)
 
 
@@ -36,54 +36,50 @@ def plan(
     demand: Annotated[
         Pairs,
         typer.Option(
-            "--demand", help="Requests per second of an Inference, as ads/ctr=1200, or ads/ctr=x1.5."
+            "--demand", help="Requests per second of an Inference, like ads/ctr=1200, or ads/ctr=x1.5."
         ),
     ] = None,
-    factor: Annotated[
-        float, typer.Option("--factor", min=0, help="All demand that is known, so many times.")
-    ] = 1.0,
+    factor: Annotated[float, typer.Option("--factor", min=0, help="Factor for all known demand.")] = 1.0,
     slices: Annotated[
-        int | None, typer.Option("--slices", min=0, help="Slices in good health that the pool has.")
+        int | None, typer.Option("--slices", min=0, help="Number of healthy slices of the pool.")
     ] = None,
-    floor: Annotated[
-        Pairs, typer.Option("--floor", help="Slices that a tier holds at least, as offline=4.")
-    ] = None,
-    ceiling: Annotated[Pairs, typer.Option("--ceiling", help="Slices that a tier holds at most.")] = None,
+    floor: Annotated[Pairs, typer.Option("--floor", help="Least slices of a tier, like offline=4.")] = None,
+    ceiling: Annotated[Pairs, typer.Option("--ceiling", help="Most slices of a tier.")] = None,
     least: Annotated[
-        Pairs, typer.Option("--min", help="Least replicas of an Inference, as ads/ctr=2.")
+        Pairs, typer.Option("--min", help="Least replicas of an Inference, like ads/ctr=2.")
     ] = None,
     most: Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")] = None,
-    value: Annotated[Pairs, typer.Option("--value", help="What a request to an Inference is worth.")] = None,
+    value: Annotated[Pairs, typer.Option("--value", help="Value of a request to an Inference.")] = None,
     without_budget: Annotated[
-        bool, typer.Option("--without-budget", help="Leave aside how much may move, and what holds the pool.")
+        bool, typer.Option("--without-budget", help="Ignore the budget of moves and holds of the pool.")
     ] = False,
     namespace: OfInstallation = None,
     address: Annotated[
         str | None,
-        typer.Option("--address", help="Ask the controllers at this host:port, and no API server."),
+        typer.Option("--address", help="Query the controllers at this host:port, without the API server."),
     ] = None,
     context: Context = None,
     acting_for: ActingFor = "",
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Ask what would be decided if something were otherwise; nothing is changed. Without options: what would be now."""
+    """Show what the allocator would decide with these changes, or without any, what it would decide now; changes nothing."""
     from tidegate.cli.asking_otherwise import plan_otherwise
 
     inferences: dict[str, dict[str, Any]] = {}
     for name, text in _pairs("--demand", demand):
         field = "factor" if text.startswith("x") else "demand"
         inferences.setdefault(name, {"inference": name})[field] = text.removeprefix("x")
-    for option, field, given in (
+    for option, field, values in (
         ("--min", "minReplicas", least),
         ("--max", "maxReplicas", most),
         ("--value", "value", value),
     ):
-        for name, text in _pairs(option, given):
+        for name, text in _pairs(option, values):
             inferences.setdefault(name, {"inference": name})[field] = text
     tiers: dict[str, dict[str, Any]] = {}
-    for option, field, given in (("--floor", "floor", floor), ("--ceiling", "ceiling", ceiling)):
-        for name, text in _pairs(option, given):
+    for option, field, values in (("--floor", "floor", floor), ("--ceiling", "ceiling", ceiling)):
+        for name, text in _pairs(option, values):
             tiers.setdefault(name, {"tier": name})[field] = text
     body = {
         "factor": factor,
@@ -92,8 +88,8 @@ def plan(
         "tiers": list(tiers.values()),
         "withoutBudget": without_budget,
     }
-    where = Where(namespace, False, kubeconfig, context, acting_for)
-    show(answered(plan_otherwise(pool, where, body, address)), output)
+    options = Where(namespace, False, kubeconfig, context, acting_for)
+    show(answered(plan_otherwise(pool, options, body, address)), output)
 
 
 def _pairs(option: str, given: Pairs) -> Sequence[tuple[str, str]]:

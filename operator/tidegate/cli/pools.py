@@ -1,4 +1,4 @@
-"""`tidegate pools device-plugin-config`: what NVIDIA's device plugin has to be told so that a ComputePool has its slices."""
+"""Declare `tidegate pools device-plugin-config`: the configuration of NVIDIA's device plugin for a ComputePool."""
 
 from typing import Annotated
 
@@ -7,12 +7,13 @@ import typer
 from tidegate.cli.options import Format, Output, show
 
 SlicesPerGpu = Annotated[
-    int, typer.Option("--slices-per-gpu", min=2, max=48, help="As spec.slice.mps.slicesPerGPU of the pool.")
+    int,
+    typer.Option("--slices-per-gpu", min=2, max=48, help="Value of the pool's spec.slice.mps.slicesPerGPU."),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `tidegate pools`."""
+    """Add the commands to `tidegate pools`."""
     app.command("device-plugin-config")(device_plugin_config)
 
 

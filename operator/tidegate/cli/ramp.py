@@ -1,4 +1,4 @@
-"""A ramp of requests against one replica of an Inference, and what came of it."""
+"""Send a ramp of requests to one replica of an Inference, and report the result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_ERRORS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """Its bounds: the most requests at once, seconds at each number of them, and seconds in all."""
+    """The limits of a ramp: concurrency, seconds per step, and seconds in all."""
 
     most: int = 64
     step_s: float = 5.0
@@ -45,32 +45,34 @@ class Ramp:
 async def ramp_up(
     replica: Replica, ramp: Ramp, inputs: Inputs, say: Callable[[str], None]
 ) -> CalibrationReport:
-    """Measures one replica, step by step; says each as it is done. Raises as ModelLoad.prepare does."""
-    # gRPC takes a while to import, for which nobody waits who asks something else.
+    """Measure one replica step by step, and write a line about each step. Raises as ModelLoad.prepare does."""
+    # gRPC takes a while to import, and other commands do not need it.
     from tidegate.triton.load_generator import LoadGenerator
 
-    ends = time.monotonic() + ramp.total_s
+    deadline = time.monotonic() + ramp.total_s
     measured: list[Measured] = []
     async with LoadGenerator(replica.address, replica.model) as load:
-        way_s = await load.prepare_requests(inputs)
-        say(f"{replica.inference}: replica {replica.pod}, an empty question takes {way_s * 1_000:.1f} ms")
+        round_trip_s = await load.prepare_requests(inputs)
+        say(
+            f"{replica.inference}: replica {replica.pod}, an empty question takes {round_trip_s * 1_000:.1f} ms"
+        )
         say(f"{'CONCURRENCY':>12}{'REQUESTS/S':>12}{'P50 MS':>10}{'P99 MS':>10}{'ERRORS':>8}")
         while (concurrency := next_concurrency(measured, replica.slo_s, ramp.most)) is not None:
-            left_s = ends - time.monotonic()
-            if measured and left_s < ramp.step_s:
+            remaining_s = deadline - time.monotonic()
+            if measured and remaining_s < ramp.step_s:
                 break
-            one = await _measure(load, concurrency, min(ramp.step_s, max(left_s, 1.0)))
-            measured.append(one)
-            p50, p99 = one.latency_p50_s * 1_000, one.latency_p99_s * 1_000
-            say(f"{one.concurrency:>12}{one.requests_per_s:>12.1f}{p50:>10.2f}{p99:>10.2f}{one.errors:>8}")
-    return calibrated(replica, measured, way_s, ended_by(measured, replica.slo_s, ramp.most))
+            step = await _measure(load, concurrency, min(ramp.step_s, max(remaining_s, 1.0)))
+            measured.append(step)
+            p50, p99 = step.latency_p50_s * 1_000, step.latency_p99_s * 1_000
+            say(f"{step.concurrency:>12}{step.requests_per_s:>12.1f}{p50:>10.2f}{p99:>10.2f}{step.errors:>8}")
+    return calibrated(replica, measured, round_trip_s, ended_by(measured, replica.slo_s, ramp.most))
 
 
 async def _measure(load: LoadGenerator, concurrency: int, seconds: float) -> Measured:
     """Keep `concurrency` requests under way for `seconds`; end early after a few errors."""
     from tidegate.triton.bench import run_bench
 
-    # Connections, caches and batches settle first, and nothing is measured meanwhile.
+    # Connections, caches and batches settle first; these requests are not measured.
     settling = await run_bench(load, Load(_SETTLING * seconds, concurrency, most_errors=_MOST_ERRORS))
     measured = await run_bench(load, Load((1 - _SETTLING) * seconds, concurrency, most_errors=_MOST_ERRORS))
     return Measured(
@@ -91,7 +93,10 @@ async def calibration(
     inputs: Inputs,
     say: Callable[[str], None],
 ) -> CalibrationReport:
-    """Finds a replica of the Inference, and measures it. `pod`: its name and its address, where one is given."""
+    """Find a replica of the Inference and measure it.
+
+    `pod` holds the replica's name and address, if the user gave them.
+    """
     async with connected(where) as (client, _):
         body = await client.get(INFERENCE, key)
         if body is None:
@@ -109,7 +114,7 @@ async def calibration(
 async def reached(
     client: KubeClient, key: ObjectKey, where: tuple[str | None, str | None], lasting: timedelta
 ) -> AsyncGenerator[tuple[str, str]]:
-    """The replica's name and where to call it."""
+    """Connect to a replica; yield its name and its address."""
     pod, address = where
     if address is not None:
         yield pod or address, address

@@ -1,4 +1,4 @@
-"""Reads what `tidegate history` and `tidegate why` are about, and has it reported."""
+"""Read the decisions that `tidegate history` and `tidegate why` report."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from tidegate.reports.why import InferenceReport, PoolReport, Seen, why_inferenc
 
 
 async def read_history(text: str | None, where: Where) -> HistoryReport:
-    """The decisions about an Inference or a pool, or all. Raises TidegateError when it cannot be read."""
-    async with connected(where) as (client, usual):
+    """Return the decisions about an Inference or a pool, or all. Raises TidegateError if they cannot be read."""
+    async with connected(where) as (client, default_namespace):
         if text is None:
-            found = await decisions(client)
-            whose = f"Inferences of namespace {where.namespace}" if where.namespace else "anybody"
-            return history(found, whose, namespace=where.namespace)
-        wanted = named(text)
+            all_decisions = await decisions(client)
+            subject = f"Inferences of namespace {where.namespace}" if where.namespace else "anybody"
+            return history(all_decisions, subject, namespace=where.namespace)
+        name = named(text)
         try:
-            target = await find(client, text, where, usual)
+            target = await find(client, text, where, default_namespace)
         except PermanentError:
-            # One that is gone has a history as well, as long as its decisions are kept.
-            gone = history(
+            # A deleted Inference has a history as long as its decisions exist.
+            report = history(
                 await decisions(client),
-                f"Inference {_whole(wanted, where, usual)}",
-                inference=_whole(wanted, where, usual),
+                f"Inference {_whole(name, where, default_namespace)}",
+                inference=_whole(name, where, default_namespace),
             )
-            if wanted.kind == COMPUTE_POOL or not gone.decisions:
+            if name.kind == COMPUTE_POOL or not report.decisions:
                 raise
-            return gone
+            return report
         if target.kind is OverrideKind.COMPUTE_POOL:
             return history(await decisions(client, target.key.name), str(target), pool=target.key.name)
         return history(await decisions(client), str(target), inference=str(target.key))
 
 
 async def read_why(text: str, where: Where) -> InferenceReport | PoolReport:
-    """Why an Inference or a pool is as it is. Raises TidegateError when it cannot be read."""
-    async with connected(where) as (client, usual):
-        target = await find(client, text, where, usual)
+    """Explain why an Inference or a pool is as it is. Raises TidegateError if it cannot be read."""
+    async with connected(where) as (client, default_namespace):
+        target = await find(client, text, where, default_namespace)
         inference, pool = await read_target(client, target.kind, target.key)
-        found = await decisions(client, pool.metadata.name) if pool is not None else ()
-        seen = Seen(pool, found, await overrides(client), datetime.now(UTC))
+        pool_decisions = await decisions(client, pool.metadata.name) if pool is not None else ()
+        observation = Seen(pool, pool_decisions, await overrides(client), datetime.now(UTC))
     if inference is not None:
-        return why_inference(inference, seen)
+        return why_inference(inference, observation)
     if pool is None:
         message = f"{target} has just been deleted"
         raise PermanentError(message)
-    return why_pool(pool, seen)
+    return why_pool(pool, observation)
 
 
 def _whole(asked: Asked, where: Where, usual: str) -> str:

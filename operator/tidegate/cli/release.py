@@ -1,4 +1,4 @@
-"""`tidegate release`: how far a release is; pause, resume, promote, abort or restart it."""
+"""Declare `tidegate release`: show how far a release is; pause, resume, promote, abort or restart it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output,
 
 _PATIENCE: Final = timedelta(seconds=30)
 _COMMANDS: Final = {
-    "pause": "Hold a release at its step; it is still judged there.",
-    "resume": "Let a release go on, with a fresh sample.",
-    "promote": "Give a release's target everything now.",
-    "abort": "Give a release's target nothing now, after a promotion too.",
-    "restart": "Begin a release at its first step, also after an end.",
+    "pause": "Hold a release at its step; its checks go on.",
+    "resume": "Continue a release, with a fresh sample.",
+    "promote": "Give a release's target all traffic now.",
+    "abort": "Give a release's target no traffic now, even after a promotion.",
+    "restart": "Begin a release at its first step, even after its end.",
 }
 
 Access = Annotated[
     str,
     typer.Argument(
-        metavar="MODELACCESS", help="Its name, or namespace/name.", autocompletion=names_of(Named.ACCESS)
+        metavar="MODELACCESS", help="Name, or namespace/name.", autocompletion=names_of(Named.ACCESS)
     ),
 ]
 Namespace = Annotated[
@@ -34,7 +34,7 @@ Namespace = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `tidegate release`."""
+    """Add the commands to `tidegate release`."""
     app.command("status")(status)
     for name, about in _COMMANDS.items():
         app.command(name, help=f"{about} Waits until the controllers have acted on it.")(_telling(name))
@@ -48,15 +48,15 @@ def status(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show how far a release is, and what its checks say."""
+    """Show how far a release is, and the results of its checks."""
     from tidegate.cli.releasing import release_of
 
-    where = Where(namespace, False, kubeconfig, context, acting_for)
-    show(answered(release_of(access, where)), output)
+    options = Where(namespace, False, kubeconfig, context, acting_for)
+    show(answered(release_of(access, options)), output)
 
 
 def _telling(name: str) -> Callable[..., None]:
-    def tell(
+    def run_command(
         access: Access,
         namespace: Namespace = None,
         context: Context = None,
@@ -65,13 +65,13 @@ def _telling(name: str) -> Callable[..., None]:
         kubeconfig: Kubeconfig = None,
     ) -> None:
         from tidegate.api.release import ReleaseCommand
-        from tidegate.cli import releasing
+        from tidegate.cli.releasing import tell
         from tidegate.reports.release import Acted
 
-        where = Where(namespace, False, kubeconfig, context, acting_for)
-        report = answered(releasing.tell(access, where, ReleaseCommand(name), _PATIENCE))
+        options = Where(namespace, False, kubeconfig, context, acting_for)
+        report = answered(tell(access, options, ReleaseCommand(name), _PATIENCE))
         show(report, output)
         if report.acted in {Acted.ASKED, Acted.WITHOUT_EFFECT}:
             sys.exit(1)
 
-    return tell
+    return run_command

@@ -1,4 +1,4 @@
-"""Finds the release that `tidegate release` names, and has it looked at or steered."""
+"""Find the release that `tidegate release` names; read it or send it a command."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from tidegate.reports.release import ReleaseReport
 
 
 async def release_of(text: str, where: Where) -> ReleaseReport:
-    """How far it is. Raises TidegateError or ValueError with the way out."""
-    async with connected(where) as (client, usual):
-        return await releases.release_of(client, _key(text, where, usual))
+    """Return the state of the release. Raises TidegateError or ValueError with the way out."""
+    async with connected(where) as (client, default_namespace):
+        return await releases.release_of(client, _key(text, where, default_namespace))
 
 
 async def tell(text: str, where: Where, command: ReleaseCommand, patience: timedelta) -> ReleaseReport:
-    """Says it, and waits until the controllers have acted on it, at most so long. Raises TidegateError or ValueError."""
-    async with connected(where) as (client, usual):
-        return await releases.tell(client, _key(text, where, usual), command, patience)
+    """Send the command and wait up to `patience` until the controllers act on it.
+
+    Raises TidegateError or ValueError.
+    """
+    async with connected(where) as (client, default_namespace):
+        return await releases.tell(client, _key(text, where, default_namespace), command, patience)
 
 
 def _key(text: str, where: Where, usual: str) -> ObjectKey:

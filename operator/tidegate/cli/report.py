@@ -1,4 +1,4 @@
-"""`tidegate report`: a support bundle, without secrets, to pass on to who helps."""
+"""Declare `tidegate report`: a support bundle without secrets, to pass on to whoever helps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output,
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to `tidegate`."""
+    """Add the command to `tidegate`."""
     app.command("report")(report)
 
 
@@ -19,25 +19,26 @@ def report(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file", "-f", help="What to write: .tar.gz or .zip; default tidegate-report-<time>.tar.gz here."
+            "--file", "-f", help="File to write: .tar.gz or .zip; default tidegate-report-<time>.tar.gz here."
         ),
     ] = None,
     log_lines: Annotated[
         int, typer.Option("--log-lines", min=0, max=100_000, help="Newest lines of each log.")
     ] = 2_000,
     max_size: Annotated[
-        int, typer.Option("--max-size", min=1, max=1_024, help="Most MiB in all, before they are compressed.")
+        int, typer.Option("--max-size", min=1, max=1_024, help="Most MiB in all, before compression.")
     ] = 64,
     system: System = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Whose objects; default all that can be listed.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the objects; default all that can be listed."),
     ] = None,
     context: Context = None,
     acting_for: ActingFor = "",
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Write a support bundle: objects, events, the operator's logs, and what status, analyze, doctor and xds status say.
+    """Write a support bundle: objects, events, the operator's logs, and the output of status, analyze, doctor and xds status.
 
     Secrets are not in it; values of environment variables, annotations and what looks like a credential are taken out.
     """
@@ -45,6 +46,6 @@ def report(
 
     from tidegate.cli.collecting import Bounds, collect, usual_file
 
-    where = Where(namespace, False, kubeconfig, context, acting_for)
+    options = Where(namespace, False, kubeconfig, context, acting_for)
     bounds = Bounds(most_bytes=max_size << 20, log_lines=log_lines)
-    show(answered(collect(where, system, file or usual_file(datetime.now(UTC)), bounds)), output)
+    show(answered(collect(options, system, file or usual_file(datetime.now(UTC)), bounds)), output)

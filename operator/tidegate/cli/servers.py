@@ -1,4 +1,4 @@
-"""Whom `tidegate xds` asks: where the xDS servers are, and what they said. Light: commands are declared with it."""
+"""Define where the xDS servers of `tidegate xds` are, and their responses. Light on imports: commands are declared with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTENTS_PORT: Final = 18002
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where the xDS servers are. With `address` (host:port) one is asked directly, and nothing else counts."""
+    """Where the xDS servers are. With `address` (host:port), only that one is queried, and nothing else counts."""
 
     address: str | None
     namespace: str
@@ -25,16 +25,16 @@ class Servers:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the servers said, by pod or address, at least one; and why those did not that were asked in vain."""
+    """The responses of the servers by pod or address, at least one; and why the others did not respond."""
 
     said: Mapping[str, dict[str, Any]]
     missing: tuple[str, ...] = ()
 
 
 def usual_kubeconfig() -> Path | None:
-    """As kubectl finds it; None in a pod, which has its ServiceAccount."""
-    named = os.environ.get("KUBECONFIG")
-    if named:
-        return Path(named)
-    usual = Path.home() / ".kube" / "config"
-    return usual if usual.exists() else None
+    """Find the kubeconfig as kubectl does; None in a pod, which has its ServiceAccount."""
+    path = os.environ.get("KUBECONFIG")
+    if path:
+        return Path(path)
+    default_path = Path.home() / ".kube" / "config"
+    return default_path if default_path.exists() else None

@@ -1,4 +1,4 @@
-"""`tidegate status`: how the fleet is, or one object; for people, and for pipelines that wait until it is ready."""
+"""Declare `tidegate status`: the state of the fleet or of one object, for people and for pipelines that wait for it."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ OptionalObject = Annotated[
     str | None,
     typer.Argument(
         metavar="[INFERENCE|MODELACCESS|FEATURECOMPUTE|POOL]",
-        help="Its name; namespace/name; or with its kind: modelaccess/name, computepool/name. Default the fleet.",
+        help="Name; namespace/name; or with its kind: modelaccess/name, computepool/name. Default the fleet.",
         autocompletion=names_of(*Named),
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command to `tidegate`."""
+    """Add the command to `tidegate`."""
     app.command("status")(status)
 
 
 def status(
     target: OptionalObject = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it is ready; progress is told on stderr.")
+        bool, typer.Option("--wait", help="Wait until it is ready; progress goes to stderr.")
     ] = False,
     timeout: Annotated[str, typer.Option("--timeout", help="Longest wait, like 90s or 5m.")] = "5m",
     namespace: Annotated[
         str | None,
         typer.Option(
-            "--namespace", "-n", help="Of the object, default that of the context; of the fleet, default all."
+            "--namespace",
+            "-n",
+            help="Namespace of the object, default that of the context; of the fleet, default all.",
         ),
     ] = None,
     everywhere: Annotated[
@@ -54,20 +56,20 @@ def status(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show how the fleet is, or one object with its pods, routes and events; exit status 1 where it is not as it should be."""
+    """Show the state of the fleet, or of one object with its pods, routes and events; exit status 1 if it is not healthy."""
     from tidegate.api.durations import parse_duration
     from tidegate.cli.looking import read_status
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
     try:
         patience = parse_duration(timeout) if wait else None
     except ValueError as error:
         message = f"--timeout {timeout}: {error}"
         raise typer.BadParameter(message) from error
-    report = answered(read_status(target, where, patience))
+    report = answered(read_status(target, options, patience))
     show(report, output)
     if wait and not report.settled:
-        why = "it is stalled" if report.hopeless else f"it was not ready within {timeout}"
-        typer.echo(f"tidegate: {why}: {report.headline()}", err=True)
+        problem = "it is stalled" if report.hopeless else f"it was not ready within {timeout}"
+        typer.echo(f"tidegate: {problem}: {report.headline()}", err=True)
     if not (report.settled if wait else report.as_it_should_be):
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Which object a name means to the commands that steer compute, or say why it is as it is."""
+"""Find the Inference or ComputePool that a name means to the commands that steer or explain compute."""
 
 from __future__ import annotations
 
@@ -30,25 +30,29 @@ class Target:
 
 
 def named(text: str, among: Sequence[Kind] = EITHER) -> Asked:
-    """Reads a name. Raises ValueError when it is none, PermanentError when it is that of a kind not `among` these."""
-    wanted = asked(text)
-    if wanted.kind is not None and wanted.kind not in among:
+    """Parse a name.
+
+    Raises ValueError when it is no name, and PermanentError when its kind is not `among` these.
+    """
+    name = asked(text)
+    if name.kind is not None and name.kind not in among:
         message = f"'{text}' is no {' or '.join(map(str, among))}: name one"
         raise PermanentError(message)
-    return wanted
+    return name
 
 
 async def find(
     client: KubeClient, text: str, where: Where, usual: str, *, among: Sequence[Kind] = EITHER
 ) -> Target:
-    """The object. `usual`: namespace of an Inference where nothing else is said; `among`: the kinds that it may be.
+    """Find the object that a name means.
 
-    Raises PermanentError when there is none, or more than one that it could be.
+    `usual` is the namespace of an Inference when nothing else gives one; `among` are the kinds that it may have.
+    Raises PermanentError when there is none, or more than one.
     """
-    found = await find_all(client, named(text, among), where, usual, among)
-    targets = [Target(OverrideKind(str(kind)), key) for kind, key in found]
+    matches = await find_all(client, named(text, among), where, usual, among)
+    targets = [Target(OverrideKind(str(kind)), key) for kind, key in matches]
     if len(targets) > 1:
-        ways = (str(key) if kind.namespaced else f"{kind.kind.lower()}/{key}" for kind, key in found)
+        ways = (str(key) if kind.namespaced else f"{kind.kind.lower()}/{key}" for kind, key in matches)
         message = f"'{text}' could be {' or '.join(map(str, targets))}: say {', '.join(ways)}"
         raise PermanentError(message)
     return targets[0]

@@ -1,4 +1,4 @@
-"""`tidegate top pools | inferences`: slices in use, requests per second, p99, and value per slice."""
+"""Declare `tidegate top pools | inferences`: slices in use, requests per second, p99, and value per slice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Gateways = Annotated[
 
 
 class By(StrEnum):
-    """What is first."""
+    """The order of the rows."""
 
     REQUESTS = "requests"
     VALUE = "value"
@@ -32,7 +32,7 @@ class By(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `tidegate top`."""
+    """Add the commands to `tidegate top`."""
     app.command("inferences")(inferences)
     app.command("pools")(pools)
 
@@ -45,7 +45,8 @@ def inferences(
     gateways: Gateways = None,
     system: System = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Whose; default that of the context.")
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace of the Inferences; default that of the context."),
     ] = None,
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Inferences of all namespaces.")
@@ -55,13 +56,13 @@ def inferences(
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show requests, p99 and value per slice of Inferences, counted by the gateways for a few seconds; - is not known."""
+    """Show requests, p99 and value per slice of Inferences, counted by the gateways for a few seconds; - means unknown."""
     from tidegate.cli.topping import Measure, read_top_inferences
     from tidegate.reports.top import TopBy
 
-    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
     measure = Measure(window, gateways or (), system)
-    show(answered(read_top_inferences(where, measure, TopBy(sort.value))), output)
+    show(answered(read_top_inferences(options, measure, TopBy(sort.value))), output)
 
 
 def pools(
@@ -76,5 +77,5 @@ def pools(
     """Show slices in use, requests and value per slice of ComputePools, and what one more slice would earn."""
     from tidegate.cli.topping import Measure, read_top_pools
 
-    where = Where(None, False, kubeconfig, context, acting_for)
-    show(answered(read_top_pools(where, Measure(window, gateways or (), system))), output)
+    options = Where(None, False, kubeconfig, context, acting_for)
+    show(answered(read_top_pools(options, Measure(window, gateways or (), system))), output)

@@ -1,4 +1,4 @@
-"""Reads what `tidegate top` shows."""
+"""Read what `tidegate top` shows."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ from tidegate.telemetry.gateways import Gateway
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How long the gateways are looked at, and where they are: at these host:port, or by port forwards to those of a release."""
+    """How long to sample the gateways, and where: at these host:port, or by port forwards to those of a release."""
 
     window_s: float
     addresses: Sequence[str] = ()
     system: str | None = None
-    """Namespace of the installation, where there are several."""
+    """The namespace of the installation, needed if there are several."""
 
 
 async def read_top_inferences(where: Where, measure: Measure, by: TopBy) -> TopInferences:
-    """The Inferences of a namespace, or all. Raises TidegateError when they cannot be read."""
-    async with connected(where) as (client, usual):
-        namespace = None if where.everywhere else where.namespace or usual
+    """Return the busiest Inferences of a namespace, or of all. Raises TidegateError if they cannot be read."""
+    async with connected(where) as (client, default_namespace):
+        namespace = None if where.everywhere else where.namespace or default_namespace
         reader = Lister(client, (namespace or "",))
         inferences = await reader.read(kinds.INFERENCE, Inference)
         reader.check()
         accesses = await reader.read(kinds.MODEL_ACCESS, ModelAccess)
-        wanted = {each.spec.placement.pool for each in inferences if each.spec.placement is not None}
+        pool_names = {
+            inference.spec.placement.pool for inference in inferences if inference.spec.placement is not None
+        }
         pools = await Lister(client, ("",)).read(kinds.COMPUTE_POOL, ComputePool)
-        busy = await _busy(
-            client, measure, accesses, [each for each in pools if each.metadata.name in wanted]
+        inputs = await _busy(
+            client, measure, accesses, [pool for pool in pools if pool.metadata.name in pool_names]
         )
-        return top_inferences(inferences, _with(busy, reader), namespace, by)
+        return top_inferences(inferences, _with(inputs, reader), namespace, by)
 
 
 async def read_top_pools(where: Where, measure: Measure) -> TopPools:
-    """All pools. Raises TidegateError when they cannot be read."""
+    """Return all pools, the fullest first. Raises TidegateError if they cannot be read."""
     async with connected(where) as (client, _):
         reader = Lister(client, ("",))
         pools = await reader.read(kinds.COMPUTE_POOL, ComputePool)
@@ -56,9 +58,9 @@ async def read_top_pools(where: Where, measure: Measure) -> TopPools:
         inferences = await reader.read(kinds.INFERENCE, Inference)
         accesses = await reader.read(kinds.MODEL_ACCESS, ModelAccess)
         decisions = await reader.read(kinds.ALLOCATION_DECISION, AllocationDecision)
-        # A pool's row has no demand, so that nobody asks the allocator.
-        busy = await _busy(client, measure, accesses, ())
-        return top_pools(pools, inferences, decisions, _with(busy, reader))
+        # A pool's row has no demand, so the allocator's is not read.
+        inputs = await _busy(client, measure, accesses, ())
+        return top_pools(pools, inferences, decisions, _with(inputs, reader))
 
 
 async def _busy(
@@ -66,14 +68,14 @@ async def _busy(
 ) -> Busy:
     release, namespace = await release_of(client, measure.system)
     if measure.addresses:
-        look = await between(
+        scrape = await between(
             [Gateway(address, address) for address in measure.addresses], accesses, measure.window_s
         )
     else:
-        look = await gateways_between(client, release, namespace, accesses, measure.window_s)
+        scrape = await gateways_between(client, release, namespace, accesses, measure.window_s)
     demand, notes = await demand_of(client, pools, release, namespace) if pools else ({}, ())
-    return Busy(look, measure.window_s, datetime.now(UTC), demand, notes)
+    return Busy(scrape, measure.window_s, datetime.now(UTC), demand, notes)
 
 
 def _with(busy: Busy, reader: Lister) -> Busy:
-    return replace(busy, notes=(*busy.notes, *(f"left out: {each}" for each in reader.skipped)))
+    return replace(busy, notes=(*busy.notes, *(f"left out: {reason}" for reason in reader.skipped)))

@@ -1,4 +1,4 @@
-"""Waits until what is looked at is as it should be, and says on the way how far it is."""
+"""Wait until what a command reads has settled, and write its progress."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tidegate.errors import RetryableError
 
 LOOK_EVERY_S: Final = 1.0
 STALLED_FOR_S: Final = 10.0
-"""So long something has to be stalled before nobody waits for it any more: what it lacks may be applied just after it."""
+"""How long an object may be stalled before waiting ends: a missing object may be applied just after it."""
 
 
 class Watched(Protocol):
-    """What can be waited for."""
+    """A status to wait for."""
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Return whether there is nothing left to wait for."""
         ...
 
     @property
     def hopeless(self) -> bool:
-        """Whether waiting alone changes nothing."""
+        """Return whether waiting alone changes nothing."""
         ...
 
     def headline(self) -> str:
-        """Where it stands, in a line."""
+        """Summarise the state in one line."""
         ...
 
 
@@ -43,28 +43,28 @@ async def settled(
     every_s: float = LOOK_EVERY_S,
     stalled_for_s: float = STALLED_FOR_S,
 ) -> WatchedT:
-    """What it was like at the last look: settled, stalled for a while, or as it was when patience ran out.
+    """Read until the status settles, is stalled for `stalled_for_s`, or `patience` runs out; return the last one.
 
-    `say` gets a line whenever that changes. An API server that is away for a moment is asked again.
+    `say` gets a line whenever the headline changes. Retryable errors of the API server only delay the next read.
     """
-    clock = asyncio.get_running_loop()
-    ends = clock.time() + patience.total_seconds()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience.total_seconds()
     last: WatchedT | None = None
-    told, stalled_since = "", float("inf")
+    last_line, stalled_since = "", float("inf")
     while True:
-        now = clock.time()
+        now = loop.time()
         try:
             last = await look()
         except RetryableError as error:
-            if now >= ends:
+            if now >= deadline:
                 raise
             line = str(error)
         else:
             line = last.headline()
             stalled_since = min(stalled_since, now) if last.hopeless else float("inf")
-            if last.settled or now >= ends or now - stalled_since >= stalled_for_s:
+            if last.settled or now >= deadline or now - stalled_since >= stalled_for_s:
                 return last
-        if line != told:
-            told = line
+        if line != last_line:
+            last_line = line
             say(line)
-        await asyncio.sleep(min(every_s, max(ends - clock.time(), 0.0)))
+        await asyncio.sleep(min(every_s, max(deadline - loop.time(), 0.0)))

@@ -1,4 +1,4 @@
-"""Objects of one kind as they are and as they change, coalesced: whoever draws them draws them a few times a second at most."""
+"""Watch objects of one kind and coalesce their changes, so that a reader redraws a few times per second at most."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
 
 SETTLE_S: Final = 0.25
-"""What changes within so short a time is one change."""
+"""Changes within this time count as one."""
 _LOOK_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which objects are meant."""
+    """The objects to watch."""
 
     kind: Kind
     namespace: str = ""
-    """Empty: all."""
+    """Empty means all."""
     selector: str = ""
     fields: str = ""
 
 
 class Changes:
-    """What has changed since it was last asked for."""
+    """The objects that changed since the last call of `next`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class Changes:
         store.subscribe(self._note)
 
     async def next(self, *, within_s: float | None = None) -> Mapping[ObjectKey, Manifest | None]:
-        """The objects that changed, None for those that are gone; empty where nothing did within that time."""
+        """Wait for changes and return the objects by key, None for deleted ones; empty after `within_s` without any."""
         try:
             await asyncio.wait_for(self._woken.wait(), within_s)
         except TimeoutError:
@@ -59,13 +59,16 @@ class Changes:
 
 @asynccontextmanager
 async def watched(client: KubeClient, chosen: Chosen) -> AsyncGenerator[Changes]:
-    """The objects from now on; the first changes are those that are there. Raises TidegateError where they cannot be listed."""
+    """Watch the chosen objects; the first changes are those that exist already.
+
+    Raises TidegateError if they cannot be listed.
+    """
     store = ObjectStore(chosen.kind)
     changes = Changes(store)
     reflector = Reflector(
         client, store, namespace=chosen.namespace, selector=chosen.selector, fields=chosen.fields
     )
-    feeding = asyncio.create_task(reflector.run())
+    task = asyncio.create_task(reflector.run())
     try:
         while not store.synced.is_set():
             if reflector.counts.failures:
@@ -73,12 +76,12 @@ async def watched(client: KubeClient, chosen: Chosen) -> AsyncGenerator[Changes]
             await asyncio.sleep(_LOOK_S if reflector.counts.failures else 0.01)
         yield changes
     finally:
-        feeding.cancel()
-        await asyncio.wait({feeding})
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def _refusal(client: KubeClient, chosen: Chosen) -> None:
-    """Raises why they cannot be listed; an API server that is merely away is waited for."""
+    """Raise the error that prevents listing them; return if the API server is merely unavailable."""
     try:
         await client.list(
             chosen.kind, namespace=chosen.namespace, selector=chosen.selector, fields=chosen.fields

@@ -1,4 +1,4 @@
-"""`tidegate xds status | dump | diff`: what the xDS servers serve and how far each proxy is, asked of the servers themselves."""
+"""Declare `tidegate xds status | dump | diff`: what the xDS servers serve and how far each proxy is, as the servers report it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 ReportT = TypeVar("ReportT", bound="Report")
 Address = Annotated[
     str | None,
-    typer.Option(help="host:port of one xDS server, instead of asking all through the API server."),
+    typer.Option(help="host:port of one xDS server, instead of querying all through the API server."),
 ]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the xDS servers run.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the xDS servers.")]
 Revision = Annotated[str, typer.Argument(help="A revision, its beginning, current or previous.")]
 Name = Annotated[
     str | None,
@@ -35,7 +35,7 @@ Name = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `tidegate xds`."""
+    """Add the commands to `tidegate xds`."""
     app.command("status")(status)
     app.command("dump")(dump)
     app.command("diff")(diff)
@@ -68,12 +68,12 @@ def dump(
     acting_for: ActingFor = "",
     output: Output = Format.TEXT,
 ) -> None:
-    """Show the names and versions of a snapshot's resources, or what is in those of one name. Secrets are left out."""
+    """Show the names and versions of a snapshot's resources, or the contents of those with one name. Secrets are left out."""
     servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
-    found = _first(servers, _port(name), f"/v1/snapshots/{quote(revision, safe='')}", _named(name))
+    body = _first(servers, _port(name), f"/v1/snapshots/{quote(revision, safe='')}", _named(name))
     from tidegate.reports.xds import SnapshotReport
 
-    _show(_read(lambda: SnapshotReport.model_validate(found)), name, output)
+    _show(_read(lambda: SnapshotReport.model_validate(body)), name, output)
 
 
 def diff(
@@ -89,24 +89,27 @@ def diff(
 ) -> None:
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
     servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
-    found = _first(servers, _port(name), "/v1/diff", {"from": before, "to": after, **_named(name)})
+    body = _first(servers, _port(name), "/v1/diff", {"from": before, "to": after, **_named(name)})
     from tidegate.reports.xds import SnapshotDiffReport
 
-    _show(_read(lambda: SnapshotDiffReport.model_validate(found)), name, output)
+    _show(_read(lambda: SnapshotDiffReport.model_validate(body)), name, output)
 
 
 def _show(report: Report, name: str | None, output: Format) -> None:
-    """What is in a resource has no text of its own: it is written as JSON."""
+    """Print a report; the contents of a resource have no text form, so they are written as JSON."""
     show(report, Format.JSON if name is not None and output is Format.TEXT else output)
 
 
 def _read(parse: Callable[[], ReportT]) -> ReportT:
-    """The report; ends the process with 1 and one line on stderr where the answer is not one of an xDS server."""
+    """Parse the answer; print one line to stderr and exit with 1 if it does not come from an xDS server."""
     try:
         return parse()
     except ValueError as error:
-        said = " ".join(str(error).split())
-        typer.echo(f"tidegate: what answers is no xDS server, or one of another version: {said}", err=True)
+        details = " ".join(str(error).split())
+        typer.echo(
+            f"tidegate: cannot parse the answer: it is not from an xDS server of this version: {details}",
+            err=True,
+        )
         sys.exit(1)
 
 
@@ -115,7 +118,7 @@ def _named(name: str | None) -> dict[str, str]:
 
 
 def _port(name: str | None) -> int:
-    """Names are told to whoever reaches a server; content is told on its own loopback alone."""
+    """Return the port that answers: names are served to any client of a server, contents on its loopback alone."""
     return REPORT_PORT if name is None else CONTENTS_PORT
 
 
@@ -127,8 +130,8 @@ def bootstrap(
     certificates: Annotated[
         str | None,
         typer.Option(
-            help="Folder of the client with ca.crt, tls.crt and tls.key, for servers with TLS; --node is then what the "
-            "certificate is for."
+            help="Folder of the client with ca.crt, tls.crt and tls.key, for servers with TLS; --node is then the name in the "
+            "certificate."
         ),
     ] = None,
 ) -> None:
@@ -146,12 +149,12 @@ def bootstrap(
 
 
 def _first(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """The answer of any server that knows the revision: all replicas make the same ones of the same objects."""
+    """Return the answer of any server that knows the revision: all replicas make the same revisions of the same objects."""
     return next(iter(_ask(servers, port, path, query).values()))
 
 
 def _ask(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> Mapping[str, dict[str, Any]]:
-    # The API server's client takes a second to import, for which nobody waits who asks for help.
+    # The API server's client takes a second to import, which --help should not.
     from tidegate.cli.asking import ask
 
     try:
