@@ -1,1 +1,1 @@
-"""What people do to a cluster and ask of it, by the command line or the dashboard; each needs a client that has their rights."""
+"""Services that the command line and the dashboard share, one per use case; each needs a client with the user's rights."""

@@ -1,4 +1,4 @@
-"""Reads the fleet, as far as somebody may, and has it reported."""
+"""Read the fleet as far as the user may, and report it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _VERSION = "app.kubernetes.io/version"
 
 
 async def fleet_of(client: KubeClient, namespace: str | None, usual: str) -> FleetReport:
-    """What there is in a namespace, or for None everywhere; in `usual` alone for those who may not see everything.
+    """Report the objects of a namespace, or of all for None.
 
-    Raises TidegateError where nothing can be read.
+    A user who may not list all namespaces gets `usual` alone. Raises TidegateError if nothing can be read.
     """
     reader = Lister(client, (namespace or "",))
     inferences = await reader.read(kinds.INFERENCE, Inference)
     if namespace is None and Inference.KIND in reader.unlisted:
-        refused, namespace = reader.skipped, usual
+        refusals, namespace = reader.skipped, usual
         reader = Lister(client, (usual,))
         inferences = await reader.read(kinds.INFERENCE, Inference)
-        reader.skipped[:0] = [f"other namespaces than {usual}: {each}" for each in refused]
-    seen = Fleet(
+        reader.skipped[:0] = [f"other namespaces than {usual}: {reason}" for reason in refusals]
+    inventory = Fleet(
         inferences=inferences,
         accesses=await reader.read(kinds.MODEL_ACCESS, ModelAccess),
         features=await reader.read(kinds.FEATURE_COMPUTE, FeatureCompute),
@@ -45,18 +45,18 @@ async def fleet_of(client: KubeClient, namespace: str | None, usual: str) -> Fle
         skipped=reader.skipped,
     )
     reader.check()
-    return fleet(seen, datetime.now(UTC), __version__, namespace)
+    return fleet(inventory, datetime.now(UTC), __version__, namespace)
 
 
 async def _versions(client: KubeClient) -> Mapping[str, str]:
-    """Of the Deployments of the control plane; empty for those who may not see them, which most may not."""
+    """Return the versions of the control plane's Deployments; empty for users who may not list them, as most."""
     try:
-        found = await client.list(kinds.DEPLOYMENT, selector=OURS)
+        deployments = await client.list(kinds.DEPLOYMENT, selector=OURS)
     except TidegateError:
         return {}
     return {
-        f"{each['metadata']['namespace']}/{each['metadata']['name']}": each["metadata"]["labels"].get(
-            _VERSION, ""
-        )
-        for each in found
+        f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}": deployment["metadata"][
+            "labels"
+        ].get(_VERSION, "")
+        for deployment in deployments
     }

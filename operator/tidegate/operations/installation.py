@@ -1,4 +1,4 @@
-"""Which installation of Tidegate is meant."""
+"""Find the installation of Tidegate that a command means."""
 
 from __future__ import annotations
 
@@ -18,29 +18,34 @@ _USUAL: Final = ("tidegate", "tidegate-system")
 
 
 async def release_of(client: KubeClient, namespace: str | None) -> tuple[str, str]:
-    """Name and namespace of the release in a namespace, or of the only one; the usual ones where nobody may be asked.
+    """Return name and namespace of the release in a namespace, or of the only one.
 
-    Raises PermanentError when there are several.
+    Without the right to list Deployments, return the default names. Raises PermanentError when there are several.
     """
     try:
-        found = await client.list(DEPLOYMENT, namespace=namespace or "", selector=OURS)
+        deployments = await client.list(DEPLOYMENT, namespace=namespace or "", selector=OURS)
     except PermanentError:
-        found = ()
-    return release_among(found, namespace)
+        deployments = ()
+    return release_among(deployments, namespace)
 
 
 def release_among(deployments: Sequence[Manifest], namespace: str | None) -> tuple[str, str]:
-    """The same from the Deployments of all releases; the usual names where there is none."""
-    found = {
-        (each["metadata"]["labels"].get(INSTANCE, _USUAL[0]), each["metadata"]["namespace"])
-        for each in deployments
-        if each["metadata"]["labels"].get(_COMPONENT) in COMPONENTS
+    """Choose the release among the Deployments of all releases; the default names if there is none.
+
+    Raises PermanentError when there are several.
+    """
+    releases = {
+        (deployment["metadata"]["labels"].get(INSTANCE, _USUAL[0]), deployment["metadata"]["namespace"])
+        for deployment in deployments
+        if deployment["metadata"]["labels"].get(_COMPONENT) in COMPONENTS
     }
-    if len(found) > 1:
-        named = ", ".join(f"{release} in {place}" for release, place in sorted(found))
+    if len(releases) > 1:
+        names = ", ".join(
+            f"{release} in {release_namespace}" for release, release_namespace in sorted(releases)
+        )
         message = (
-            f"there are {len(found)} installations ({named}): name the namespace of one with "
+            f"there are {len(releases)} installations ({names}): name the namespace of one with "
             "--system-namespace, or with -n where the command has no other"
         )
         raise PermanentError(message)
-    return next(iter(found), (_USUAL[0], namespace or _USUAL[1]))
+    return next(iter(releases), (_USUAL[0], namespace or _USUAL[1]))

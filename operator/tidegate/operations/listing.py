@@ -1,4 +1,4 @@
-"""Lists of our kinds as far as somebody may read them: what is left out is said."""
+"""List objects of our kinds as far as the user may read them, and record what was skipped."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ResourceT = TypeVar("ResourceT", bound=Resource)
 
 
 class Lister:
-    """Lists of our kinds in some namespaces; what may not be read, or is not known, is left out and said."""
+    """A reader of lists in some namespaces; it records kinds that it may not read or does not know."""
 
     def __init__(self, client: KubeClient, namespaces: Sequence[str]) -> None:
-        """`namespaces`: the empty one stands for all."""
+        """Read from these namespaces; the empty one stands for all."""
         self._client = client
         self._namespaces = namespaces
         self._refusal: TidegateError | None = None
@@ -30,7 +30,7 @@ class Lister:
     async def read(
         self, kind: Kind, model: type[ResourceT], *, selector: str = "", fields: str = ""
     ) -> tuple[ResourceT, ...]:
-        """Those of one of our kinds."""
+        """List and parse the objects of one of our kinds."""
         bodies = await self.bodies(kind, selector=selector, fields=fields)
         self._listed = self._listed or kind.kind not in self.unlisted
         parsed: list[ResourceT] = []
@@ -41,11 +41,11 @@ class Lister:
                 metadata = body["metadata"]
                 key = ObjectKey(metadata.get("namespace", ""), metadata["name"])
                 self.unread.add((kind.kind, key))
-                self.skipped.append(f"{kind} {key}, which this version cannot read: {error}")
+                self.skipped.append(f"{kind} {key} cannot be read by this version: {error}")
         return tuple(parsed)
 
     async def bodies(self, kind: Kind, *, selector: str = "", fields: str = "") -> Sequence[Manifest]:
-        """Those of any kind, as they are."""
+        """List the objects of any kind, unparsed."""
         bodies: list[Manifest] = []
         try:
             for namespace in self._namespaces if kind.namespaced else ("",):
@@ -58,6 +58,9 @@ class Lister:
         return bodies
 
     def check(self) -> None:
-        """Raises the first refusal where none of our kinds could be listed: who may see nothing is not told that all is well."""
+        """Raise the first error if none of our kinds could be listed.
+
+        Otherwise a user without any rights would get an empty and therefore healthy answer.
+        """
         if not self._listed and self._refusal is not None:
             raise self._refusal

@@ -1,4 +1,4 @@
-"""Reads the objects that decisions are about, and the decisions."""
+"""Read the objects that decisions are about, and the decisions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_OVERRIDE, COMPUTE_P
 async def read_target(
     client: KubeClient, kind: OverrideKind, key: ObjectKey
 ) -> tuple[Inference | None, ComputePool | None]:
-    """The Inference, if it is one, and the pool that it is or is placed in, if there is one.
+    """Return the target if it is an Inference, and the pool that it is or is placed in, if that exists.
 
-    Raises PermanentError where the target is not there.
+    Raises PermanentError when the target does not exist.
     """
     if kind is OverrideKind.COMPUTE_POOL:
         return None, await _pool(client, key.name, needed=True)
@@ -33,14 +33,14 @@ async def read_target(
 
 
 async def decisions(client: KubeClient, pool: str | None = None) -> Sequence[AllocationDecision]:
-    """Those of one pool, or all, in any order."""
+    """List the decisions about one pool, or all, in any order."""
     fields = "" if pool is None else f"spec.pool={pool}"
     bodies = await client.list(ALLOCATION_DECISION, fields=fields)
     return [AllocationDecision.parse(body) for body in bodies]
 
 
 async def overrides(client: KubeClient) -> Sequence[ComputeOverride]:
-    """All, in any order."""
+    """List all overrides, in any order."""
     return [ComputeOverride.parse(body) for body in await client.list(COMPUTE_OVERRIDE)]
 
 

@@ -1,4 +1,4 @@
-"""Makes, changes and ends ComputeOverrides."""
+"""Make, change and end ComputeOverrides."""
 
 from __future__ import annotations
 
@@ -25,21 +25,27 @@ from tidegate.reports.steered import (
 
 
 async def steer(client: KubeClient, kind: OverrideKind, key: ObjectKey, wanted: Wanted) -> SteeringReport:
-    """Makes an override, or changes the one that was so made before. Raises TidegateError or ValueError with the way out."""
-    seen = await _seen(client, kind, key)
-    step = plan_steering(seen, wanted)
-    return told(seen, step, await _write(client, step))
+    """Make an override, or change the one made the same way before.
+
+    Raises TidegateError or ValueError with the way out.
+    """
+    context = await _seen(client, kind, key)
+    step = plan_steering(context, wanted)
+    return told(context, step, await _write(client, step))
 
 
 async def end(
     client: KubeClient, kind: OverrideKind, key: ObjectKey, *actions: OverrideAction
 ) -> SteeringReport:
-    """Ends what `steer` made about the target with these actions. Raises TidegateError with the way out."""
-    seen = await _seen(client, kind, key)
-    ended = plan_end(seen, *actions)
-    for each in ended:
-        await _delete(client, each)
-    return told_end(seen, ended)
+    """Delete the overrides that `steer` made about the target with these actions.
+
+    Raises TidegateError with the way out.
+    """
+    context = await _seen(client, kind, key)
+    ended = plan_end(context, *actions)
+    for override in ended:
+        await _delete(client, override)
+    return told_end(context, ended)
 
 
 async def _seen(client: KubeClient, kind: OverrideKind, key: ObjectKey) -> Steered:

@@ -1,4 +1,4 @@
-"""Looks at a release, and says by annotation what is to be done with it."""
+"""Read a release, and send it commands through an annotation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENDS_IN: Final[Mapping[ReleaseCommand, ReleasePhase]] = {
 _ON_ITS_WAY: Final = frozenset(ReleasePhase) - {ReleasePhase.ROLLED_BACK}
 _LEADS_TO: Final[Mapping[ReleaseCommand, AbstractSet[ReleasePhase]]] = {
     **{command: frozenset({phase}) for command, phase in _ENDS_IN.items()},
-    # Once it goes on, it may have come to its end before anybody looks.
+    # A restarted release may already have ended at the next read.
     ReleaseCommand.RESUME: frozenset({ReleasePhase.PROGRESSING}),
     ReleaseCommand.RESTART: _ON_ITS_WAY,
 }
@@ -35,29 +35,32 @@ _LEADS_TO: Final[Mapping[ReleaseCommand, AbstractSet[ReleasePhase]]] = {
 
 
 async def release_of(client: KubeClient, key: ObjectKey) -> ReleaseReport:
-    """How far it is. Raises TidegateError or ValueError with the way out."""
+    """Return the state of the release. Raises TidegateError or ValueError with the way out."""
     return ReleaseReport.of(await _read(client, key), Acted.NOTHING_ASKED)
 
 
 async def tell(
     client: KubeClient, key: ObjectKey, command: ReleaseCommand, patience: timedelta
 ) -> ReleaseReport:
-    """Says it, and waits until the controllers have acted on it, at most so long. Raises TidegateError or ValueError."""
+    """Annotate the ModelAccess with the command and wait up to `patience` until the controllers act on it.
+
+    Raises TidegateError or ValueError.
+    """
     access = await _read(client, key)
-    ReleaseReport.of(access, Acted.NOTHING_ASKED)  # there has to be a release
-    said = access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()
-    if said == command:
+    ReleaseReport.of(access, Acted.NOTHING_ASKED)  # raises if there is no release
+    annotation = access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()
+    if annotation == command:
         if access.status.release is not None and access.status.release.phase is _ENDS_IN.get(command):
             return ReleaseReport.of(access, Acted.ALREADY, command)
-        # Each value is acted on once: it has to be seen that it is gone before it counts again.
+        # The controllers act once on each value: they must observe its removal before the same one counts again.
         await _annotate(client, key, None)
-        await _until(client, key, lambda seen: _heard(seen) == "", patience)
+        await _until(client, key, lambda observed: _heard(observed) == "", patience)
     await _annotate(client, key, command)
-    access, seen = await _until(client, key, lambda now: _heard(now) == command, patience)
-    if not seen:
+    access, acted_on = await _until(client, key, lambda observed: _heard(observed) == command, patience)
+    if not acted_on:
         return ReleaseReport.of(access, Acted.ASKED, command)
-    done = access.status.release is not None and access.status.release.phase in _LEADS_TO[command]
-    return ReleaseReport.of(access, Acted.DONE if done else Acted.WITHOUT_EFFECT, command)
+    effective = access.status.release is not None and access.status.release.phase in _LEADS_TO[command]
+    return ReleaseReport.of(access, Acted.DONE if effective else Acted.WITHOUT_EFFECT, command)
 
 
 async def _read(client: KubeClient, key: ObjectKey) -> ModelAccess:
@@ -81,7 +84,7 @@ async def _annotate(client: KubeClient, key: ObjectKey, command: ReleaseCommand 
 async def _until(
     client: KubeClient, key: ObjectKey, holds: Callable[[ModelAccess], bool], patience: timedelta
 ) -> tuple[ModelAccess, bool]:
-    """The access once it holds, or as it is when patience has run out; and whether it does."""
+    """Read the access until `holds` is true or `patience` runs out; return it, and whether it holds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience.total_seconds()
     while True:
@@ -92,5 +95,5 @@ async def _until(
 
 
 def _heard(access: ModelAccess) -> str:
-    """What the controllers saw last."""
+    """Return the command that the controllers observed last."""
     return access.status.release.command if access.status.release is not None else ""

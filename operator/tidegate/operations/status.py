@@ -1,4 +1,4 @@
-"""Reads one object and what belongs to it, as far as somebody may, and has it reported."""
+"""Read one object and its related objects as far as the user may, and report its status."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERE
 
 
 async def status_of(client: KubeClient, kind: Kind, key: ObjectKey) -> StatusReport:
-    """How an object of one of the four kinds with a state is. Raises TidegateError where it is not there."""
+    """Report the status of an object of one of the four kinds with a state.
+
+    Raises TidegateError if it does not exist.
+    """
     body = await client.get(kind, key)
     if body is None:
-        place = f" in namespace {key.namespace}" if key.namespace else ""
-        every = "kubectl get -A" if kind.namespaced else "kubectl get"
-        message = f"there is no {kind} {key.name}{place}: {every} {kind.plural} shows those there are"
+        location = f" in namespace {key.namespace}" if key.namespace else ""
+        command = "kubectl get -A" if kind.namespaced else "kubectl get"
+        message = f"there is no {kind} {key.name}{location}: {command} {kind.plural} shows those there are"
         raise PermanentError(message)
     reader = Lister(client, (key.namespace,))
     if kind == kinds.INFERENCE:
@@ -61,19 +64,19 @@ async def _features(reader: Lister, one: FeatureCompute) -> StatusReport:
 
 
 async def _pool(client: KubeClient, one: ComputePool) -> StatusReport:
-    # Who is placed in a pool lives in any namespace; events of what has no namespace live in this one.
+    # Inferences of a pool can be in any namespace; events about cluster-wide objects are in `default`.
     reader, events = Lister(client, ("",)), Lister(client, ("default",))
     decisions = await reader.read(
         kinds.ALLOCATION_DECISION, AllocationDecision, fields=f"spec.pool={one.metadata.name}"
     )
-    within = InPool(
+    contents = InPool(
         inferences=await reader.read(kinds.INFERENCE, Inference),
         decisions=decisions,
         overrides=await reader.read(kinds.COMPUTE_OVERRIDE, ComputeOverride),
     )
-    happened = await _events(events, one)
-    beside = Beside(datetime.now(UTC), events=happened, skipped=(*reader.skipped, *events.skipped))
-    return pool_status(one, within, beside)
+    pool_events = await _events(events, one)
+    related = Beside(datetime.now(UTC), events=pool_events, skipped=(*reader.skipped, *events.skipped))
+    return pool_status(one, contents, related)
 
 
 async def _beside(reader: Lister, one: Served, label: str) -> Beside:

@@ -1,4 +1,4 @@
-"""Looks twice at the gateways' own pages of statistics, with the rights of whoever asks, and reads what the allocator goes by."""
+"""Sample the gateways' statistics twice with the user's rights, and read the allocator's demand."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from tidegate.telemetry.gateways import Gateway
 
 METRICS_PORT: Final = 9902
 _MOST: Final = 50
-"""Gateways that are asked at most; those beyond count as silent."""
+"""The most gateways to sample; further ones count as silent."""
 _FORWARD: Final = timedelta(minutes=2)
 
 
 async def gateways_between(
     client: KubeClient, release: str, namespace: str, accesses: Sequence[ModelAccess], window_s: float
 ) -> Look:
-    """What the gateways of a release counted in so many seconds, by port forwards to their pods; a failure where there are none."""
+    """Sample the gateways of a release over some seconds, by port forwards to their pods.
+
+    Return a failure if none is ready.
+    """
     selector = f"{OURS},{INSTANCE}={release},app.kubernetes.io/component=gateway"
     try:
         bodies = await client.list(POD, namespace=namespace, selector=selector)
@@ -48,13 +51,15 @@ async def gateways_between(
             )
             for key in ready[:_MOST]
         ]
-        look = await between(gateways, accesses, window_s)
+        scrape = await between(gateways, accesses, window_s)
     beyond = tuple(key.name for key in ready[_MOST:])
-    return Look(look.source, look.by_key, look.window, silent=(*look.silent, *beyond), failure=_why(look))
+    return Look(
+        scrape.source, scrape.by_key, scrape.window, silent=(*scrape.silent, *beyond), failure=_why(scrape)
+    )
 
 
 async def between(gateways: Sequence[Gateway], accesses: Sequence[ModelAccess], window_s: float) -> Look:
-    """What these gateways counted in so many seconds."""
+    """Sample these gateways over some seconds."""
     shares = shares_of(accesses)
     traffic = GatewayTraffic(lambda: gateways, lambda: shares)
     await traffic.look()
@@ -63,15 +68,22 @@ async def between(gateways: Sequence[Gateway], accesses: Sequence[ModelAccess], 
 
 
 def _why(look: Look) -> str:
-    """A port forward says nothing of why it carries nothing; the right to it is what most lack."""
-    return f"{look.failure}; it takes the verbs get and create of pods/portforward" if look.failure else ""
+    """Return the failure with the right that users most often lack.
+
+    A port forward does not say why it fails.
+    """
+    return (
+        f"{look.failure}; port forwards need the verbs get and create of pods/portforward"
+        if look.failure
+        else ""
+    )
 
 
 async def demand_of(
     client: KubeClient, pools: Sequence[ComputePool], release: str, namespace: str
 ) -> tuple[Mapping[str, float], Sequence[str]]:
-    """By Inference, what the allocator takes its requests per second to be; and why that is not known of some pools."""
-    # The solver takes a second to import, and is only needed to read what it was asked.
+    """Return the allocator's requests per second by Inference, and why those of some pools are unknown."""
+    # The solver takes a second to import, and only its input is needed here.
     from tidegate.allocation import codec
     from tidegate.operations import what_if
 
@@ -81,11 +93,15 @@ async def demand_of(
             last = await what_if.of_leader(client, pool.metadata.name, release, namespace)
             snapshot = codec.decode_snapshot(last.snapshot)
         except (TidegateError, ValueError) as error:
-            notes.append(
-                f"what the allocator takes demand to be is not known of ComputePool {pool.key}: {error}"
-            )
+            notes.append(f"the allocator's demand in ComputePool {pool.key} is unknown: {error}")
             continue
-        demand.update({each.key: each.load.rates[0] for each in snapshot.inferences if each.load is not None})
+        demand.update(
+            {
+                inference.key: inference.load.rates[0]
+                for inference in snapshot.inferences
+                if inference.load is not None
+            }
+        )
     return demand, notes
 
 

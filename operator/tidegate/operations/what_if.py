@@ -1,4 +1,4 @@
-"""Asks the leading controllers what they decided from last, and the solver what it would be otherwise."""
+"""Fetch the last input of the solver from the leading controllers, and solve it with changes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tidegate_dataplane.contract.answers import bounded_session, parse_json, rea
 _PORT: Final = 8081
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
 _MOST_BYTES: Final = 256 << 20
-"""More than the snapshot of any fleet."""
+"""Larger than the snapshot of any fleet."""
 
 
 class LastQuestion(StatusModel):
-    """What the allocator asked its solver last, as tidegate_controllers.questions answers; fields of a newer version are left aside."""
+    """The last input of the solver, as tidegate_controllers.questions answers; unknown fields are ignored."""
 
     at: datetime
     mode: PolicyMode
@@ -41,7 +41,7 @@ class LastQuestion(StatusModel):
 
 
 def question(body: Mapping[str, Any]) -> WhatIf:
-    """A WhatIf from JSON's spelling. Raises PermanentError that names the field."""
+    """Parse a WhatIf from JSON. Raises PermanentError that names the field."""
     try:
         return WhatIf.model_validate(body)
     except ValidationError as error:
@@ -52,7 +52,7 @@ def question(body: Mapping[str, Any]) -> WhatIf:
 
 
 async def plan_otherwise(pool: str, asked: WhatIf, last: LastQuestion) -> PlanReport:
-    """What would be decided of the last question if it were as `asked` says; solved in a thread.
+    """Solve the last input with the changes of `asked`, in a thread.
 
     Raises TidegateError with the way out.
     """
@@ -61,22 +61,22 @@ async def plan_otherwise(pool: str, asked: WhatIf, last: LastQuestion) -> PlanRe
 
 def _solved(pool: str, asked: WhatIf, last: LastQuestion) -> PlanReport:
     snapshot = changed(codec.decode_snapshot(last.snapshot), asked)
-    began = time.monotonic()
+    started = time.monotonic()
     assignment = Solver(time.monotonic).solve(snapshot)
-    seconds = time.monotonic() - began
-    found = answer(snapshot, assignment, pool=pool, at=last.at, mode=last.mode, seconds=seconds)
-    return PlanReport.of(found, last.at, asked)
+    seconds = time.monotonic() - started
+    result = answer(snapshot, assignment, pool=pool, at=last.at, mode=last.mode, seconds=seconds)
+    return PlanReport.of(result, last.at, asked)
 
 
 async def of_leader(client: KubeClient, pool: str, release: str, namespace: str) -> LastQuestion:
-    """What the controllers that lead a release say of a pool, by a port forward to their pod."""
+    """Fetch the solver's last input about a pool from the leader of a release, by a port forward to its pod."""
     body = await client.get(LEASE, ObjectKey(namespace, f"{release}-controllers"))
     leader = _pod(body, namespace)
     return _read(await client.read_from_pod(leader, _PORT, f"/allocation/{quote(pool, safe='')}"))
 
 
 async def at_address(address: str, pool: str) -> LastQuestion:
-    """What the controllers at host:port say of a pool."""
+    """Fetch the solver's last input about a pool from the controllers at host:port."""
     try:
         async with (
             bounded_session(_TIMEOUT) as session,
@@ -92,7 +92,7 @@ def _pod(body: Manifest | None, namespace: str) -> ObjectKey:
     leader = LeaseRecord.parse(body).holder.partition("_")[0] if body is not None else ""
     if not leader:
         message = (
-            f"nobody leads the controllers in namespace {namespace}: run tidegate doctor -n {namespace}, or name the "
+            f"no controllers lead in namespace {namespace}: run tidegate doctor -n {namespace}, or name the "
             "installation's namespace with -n"
         )
         raise PermanentError(message)
@@ -105,5 +105,5 @@ def _read(said: Mapping[str, Any]) -> LastQuestion:
     try:
         return LastQuestion.model_validate(said)
     except ValidationError as error:
-        message = "the controllers are of another version than this command, which cannot read what they say"
+        message = "cannot parse the controllers' answer: they have another version than this command"
         raise PermanentError(message) from error
