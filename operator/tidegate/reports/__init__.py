@@ -1,1 +1,1 @@
-"""What commands answer: objects in, lines and JSON out. Nothing here reads a cluster or a clock."""
+"""Reports of commands: objects in, lines and JSON out. Nothing here reads a cluster or a clock."""

@@ -1,4 +1,4 @@
-"""What `tidegate analyze` and `tidegate doctor` found, and how much of it there is."""
+"""Report the findings of `tidegate analyze` and `tidegate doctor`, and count them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FindingReport(ApiModel):
 
     @classmethod
     def of(cls, finding: Finding) -> Self:
-        """What a finding says."""
+        """Return the report of a finding."""
         return cls(
             code=finding.text.code,
             level=finding.text.level,
@@ -44,40 +44,42 @@ class AnalysisReport(Report):
     """All findings, the worst first."""
 
     looked_at: int
-    """Objects, or parts of the installation."""
+    """The number of objects, or of parts of the installation, that were checked."""
     findings: tuple[FindingReport, ...]
     suppressed: int
     skipped: tuple[str, ...]
-    """What could not be looked at, and why."""
+    """What could not be checked or read, and why."""
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has the page of each message as well."""
-        for each in self.findings:
-            yield f"{each.level:8} {each.code} {each.kind} {each.object}: {each.message}"
-            yield f"{'':8} {each.name}: {each.what_to_do}"
+        """Yield two lines per finding; `wide` adds the page of its message."""
+        for finding in self.findings:
+            yield f"{finding.level:8} {finding.code} {finding.kind} {finding.object}: {finding.message}"
+            yield f"{'':8} {finding.name}: {finding.what_to_do}"
             if wide:
-                yield f"{'':8} docs/reference/messages/{each.code}.md"
-        for said in self.skipped:
-            yield f"{'Skipped':8} {said}"
+                yield f"{'':8} docs/reference/messages/{finding.code}.md"
+        for reason in self.skipped:
+            yield f"{'Skipped':8} {reason}"
         yield self._total()
 
     def names(self) -> Iterator[str]:
-        """The objects, each once."""
-        seen = dict.fromkeys((each.kind, each.object) for each in self.findings)
-        return (f"{kind.lower()}.{GROUP}/{name.rpartition('/')[2]}" for kind, name in seen)
+        """Yield each object that has a finding once."""
+        objects = dict.fromkeys((finding.kind, finding.object) for finding in self.findings)
+        return (f"{kind.lower()}.{GROUP}/{name.rpartition('/')[2]}" for kind, name in objects)
 
     def fails(self, threshold: Level | None) -> bool:
-        """Whether one of them is of this level or worse; None: none ever is."""
+        """Return whether a finding has this level or a worse one; for None, none has."""
         if threshold is None:
             return False
-        least = _ORDER.index(threshold)
-        return any(_ORDER.index(each.level) >= least for each in self.findings)
+        threshold_index = _ORDER.index(threshold)
+        return any(_ORDER.index(finding.level) >= threshold_index for finding in self.findings)
 
     def _total(self) -> str:
-        counts = [(level, sum(each.level is level for each in self.findings)) for level in reversed(_ORDER)]
-        said = ", ".join(f"{count} {_named(level, count)}" for level, count in counts if count)
-        left = f"; {self.suppressed} suppressed" if self.suppressed else ""
-        return f"{said or 'nothing is wrong'} in {self.looked_at} looked at{left}"
+        counts = [
+            (level, sum(finding.level is level for finding in self.findings)) for level in reversed(_ORDER)
+        ]
+        counts_text = ", ".join(f"{count} {_named(level, count)}" for level, count in counts if count)
+        suppressed = f"; {self.suppressed} suppressed" if self.suppressed else ""
+        return f"{counts_text or 'nothing is wrong'} in {self.looked_at} looked at{suppressed}"
 
 
 def analysis(
@@ -87,16 +89,19 @@ def analysis(
     suppressed: Collection[str] = (),
     skipped: Sequence[str] = (),
 ) -> AnalysisReport:
-    """`suppressed` names codes, everywhere (`TG5006`) or about one object (`TG5006=ads/ctr`)."""
-    kept = [
-        each
-        for each in found
-        if each.text.code not in suppressed and f"{each.text.code}={each.key}" not in suppressed
+    """Report findings without the suppressed ones.
+
+    `suppressed` holds codes, for all objects (`TG5006`) or for one (`TG5006=ads/ctr`).
+    """
+    reported = [
+        finding
+        for finding in found
+        if finding.text.code not in suppressed and f"{finding.text.code}={finding.key}" not in suppressed
     ]
     return AnalysisReport(
         looked_at=looked_at,
-        findings=tuple(FindingReport.of(each) for each in kept),
-        suppressed=len(found) - len(kept),
+        findings=tuple(FindingReport.of(finding) for finding in reported),
+        suppressed=len(found) - len(reported),
         skipped=tuple(skipped),
     )
 

@@ -1,4 +1,4 @@
-"""What came of a load test, in figures and in a verdict."""
+"""Report a load test, as figures and as a verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is still good enough; None: anything."""
+    """The limits that a load test must keep; None means no limit."""
 
     p99_s: float | None = None
     error_share: float | None = None
@@ -22,27 +22,27 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who was asked, and by which way."""
+    """The server under test, and the way to it."""
 
     model: str
     target: str
-    """The Inference or the address, as it was named."""
+    """The Inference or the address, as typed."""
     way: str
-    """In words: by a port forward to which pod, or at which address."""
+    """The way to the server in words: a port forward to a pod, or an address."""
     way_s: float
-    """An empty question there and back, which is part of every latency."""
+    """The round trip of an empty request, which is part of every latency."""
 
 
 class ServerReport(ApiModel):
-    """What the server itself counted meanwhile, whoever asked."""
+    """The server's own counters during the test, of all its callers."""
 
     inferences: int
     executions: int
     failures: int
     rows_per_execution: float | None
-    """More than one where requests were joined, or have several rows."""
+    """More than one if the server joined requests, or if requests have several rows."""
     queue_ms: float | None
-    """Of one inference, on average."""
+    """The average of one inference."""
     compute_ms: float | None
 
 
@@ -55,33 +55,33 @@ class BenchReport(Report):
     way_ms: float
     seconds: float
     concurrency: int
-    """Requests at once; with a rate at most."""
+    """Requests at once; with a rate, the most at once."""
     rate: float | None
-    """Requests per second that were due; absent: as many as were answered."""
+    """Requests per second to send; absent if each answer triggers the next request."""
     sent: int
     answered: int
     not_sent: int
-    """Due by the rate while as many as may be open were."""
+    """Requests that were due by the rate while the concurrency was used up."""
     requests_per_second: float
     latency_p50_ms: float | None
     latency_p90_ms: float | None
     latency_p99_ms: float | None
     latency_max_ms: float | None
     errors: Mapping[str, int]
-    """By the name of the gRPC status."""
+    """The number of errors by gRPC status."""
     error_share: float
     server: ServerReport | None
-    """Absent where the server does not say, as behind a gateway."""
+    """Absent if the server's counters are not known, as behind a gateway."""
     failures: tuple[str, ...]
-    """Why it is not good enough; empty where it is."""
+    """The limits that the test exceeded."""
 
     @property
     def passed(self) -> bool:
-        """Whether it is good enough."""
+        """Return whether the test kept its limits."""
         return not self.failures
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """As text."""
+        """Yield the figures, one line per topic."""
         del wide
         how = f"{self.concurrency} at once" if self.rate is None else f"{self.rate:g} per second"
         yield f"{self.target}: model {self.model}, {self.way}, {how} for {self.seconds:g} s"
@@ -90,13 +90,13 @@ class BenchReport(Report):
             f"{self.sent} sent, {self.answered} answered: {self.requests_per_second:.1f} per second",
         )
         times = (self.latency_p50_ms, self.latency_p90_ms, self.latency_p99_ms, self.latency_max_ms)
-        told = " ".join(
+        latencies = " ".join(
             f"{name} {'-' if time is None else f'{time:.2f}'}"
             for name, time in zip(("p50", "p90", "p99", "max"), times, strict=True)
         )
-        yield _line("latency", f"{told} ms, of which an empty question takes {self.way_ms:.2f} ms")
-        said = ", ".join(f"{count} {kind}" for kind, count in self.errors.items()) or "none"
-        yield _line("errors", f"{said} ({self.error_share:.2%})")
+        yield _line("latency", f"{latencies} ms, of which an empty question takes {self.way_ms:.2f} ms")
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.errors.items()) or "none"
+        yield _line("errors", f"{counts} ({self.error_share:.2%})")
         if self.not_sent:
             yield _line(
                 "not sent",
@@ -112,12 +112,12 @@ class BenchReport(Report):
             yield _line("failed", failure)
 
     def names(self) -> Iterator[str]:
-        """A load test is about no object of its own."""
+        """Yield nothing: a load test is about no object of its own."""
         return iter(())
 
 
 def bench(asked: Asked, run: Run, server: ServerCounters | None, limits: Limits) -> BenchReport:
-    """From one run; `server` is what it counted meanwhile."""
+    """Report one run; `server` holds the server's counters of the same time."""
     return BenchReport(
         target=asked.target,
         model=asked.model,
@@ -153,14 +153,14 @@ def _failures(run: Run, limits: Limits) -> Iterator[str]:
 
 
 def _server(counted: ServerCounters) -> ServerReport:
-    each = counted.inferences
+    inferences = counted.inferences
     return ServerReport(
-        inferences=each,
+        inferences=inferences,
         executions=counted.executions,
         failures=counted.failures,
-        rows_per_execution=round(each / counted.executions, 3) if counted.executions else None,
-        queue_ms=_ms(counted.queue_s / each) if each else None,
-        compute_ms=_ms(counted.compute_s / each) if each else None,
+        rows_per_execution=round(inferences / counted.executions, 3) if counted.executions else None,
+        queue_ms=_ms(counted.queue_s / inferences) if inferences else None,
+        compute_ms=_ms(counted.compute_s / inferences) if inferences else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""What is in a support bundle, and what is not: its manifest."""
+"""Report the contents of a support bundle and what is missing: its manifest."""
 
 from __future__ import annotations
 
@@ -21,57 +21,57 @@ class BundleFile(ApiModel):
     about: str
     bytes: int
     cut_bytes: int
-    """How much was left out at the beginning of it, as far as is known; what remains is the newest."""
+    """The bytes left out at the beginning of the file, as far as known; the newest remain."""
 
 
 class Missing(ApiModel):
-    """Something that is not in it."""
+    """Something that is not in the bundle."""
 
     what: str
     why: str
 
 
 class BundleReport(Report):
-    """A bundle, which has it as manifest.json too."""
+    """A bundle, which contains this report as manifest.json too."""
 
     file: str
     at: datetime
     version: str
-    """Of the command that made it."""
+    """The version of the command that wrote the bundle."""
     kubernetes: str
-    """The API server's version; empty where it does not say."""
+    """The API server's version; empty if it does not report one."""
     release: str
     release_namespace: str
     namespace: str | None
-    """Whose objects; absent: all that could be listed."""
+    """The namespace of the objects; absent if all that could be listed are in it."""
     files: tuple[BundleFile, ...]
     missing: tuple[Missing, ...]
     redacted: int
-    """How many values were taken out."""
+    """The number of redacted values."""
     bytes: int
-    """Of all files together, before they are compressed."""
+    """The size of all files before compression."""
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """Every file, and all that is missing."""
+        """Yield a line per file, and one per missing thing."""
         del wide
         yield f"{self.file}: {len(self.files)} files, {size(self.bytes)}, made at {timestamp(self.at)}"
         rows = [["FILE", "SIZE", "ABOUT"]]
-        for each in self.files:
-            cut = f"; {size(each.cut_bytes)} left out" if each.cut_bytes else ""
-            rows.append([each.path, size(each.bytes), f"{each.about}{cut}"])
+        for file in self.files:
+            cut = f"; {size(file.cut_bytes)} left out" if file.cut_bytes else ""
+            rows.append([file.path, size(file.bytes), f"{file.about}{cut}"])
         yield from columns(rows)
         for missing in self.missing:
             yield f"left out   {missing.what}: {missing.why}"
         yield f"{self.redacted} values were redacted and Secrets are not in it; read it before you pass it on"
 
     def names(self) -> Iterator[str]:
-        """A bundle is about no object of its own."""
+        """Yield nothing: a bundle is about no object of its own."""
         return iter(())
 
 
 @dataclass(slots=True)
 class Contents:
-    """Files as they come together, within bounds; what does not fit is cut or left out, and said."""
+    """The files of a bundle within its limits; files that do not fit are cut or left out, and recorded."""
 
     most_bytes: int
     most_of_one: int
@@ -81,16 +81,16 @@ class Contents:
 
     @property
     def total(self) -> int:
-        """Bytes of all files so far."""
+        """Return the bytes of all files so far."""
         return sum(map(len, self.parts.values()))
 
     @property
     def left_bytes(self) -> int:
-        """How much a further file may have."""
+        """Return how many bytes another file may have."""
         return max(min(self.most_bytes - self.total, self.most_of_one), 0)
 
     def add(self, path: str, content: bytes, about: str) -> None:
-        """A file that is only of use whole: one that is too large is left out."""
+        """Add a file that is only useful as a whole; leave it out if it is too large."""
         if len(content) > self.left_bytes:
             self.lacks(
                 path, f"its {size(len(content))} do not fit into what is left, {size(self.left_bytes)}"
@@ -99,16 +99,19 @@ class Contents:
         self._put(path, content, about, 0)
 
     def add_newest(self, path: str, content: bytes, about: str, *, cut: int = 0) -> None:
-        """A file whose end counts most: as much of it as fits. `cut`: bytes that are missing before it already."""
-        left = self.left_bytes
-        if content and not left:
+        """Add as much of the end of a file as fits.
+
+        `cut`: bytes that are missing before its beginning already.
+        """
+        remaining = self.left_bytes
+        if content and not remaining:
             self.lacks(path, "the bundle is full")
             return
-        over = max(len(content) - left, 0)
-        self._put(path, content[over:], about, cut + over)
+        excess = max(len(content) - remaining, 0)
+        self._put(path, content[excess:], about, cut + excess)
 
     def lacks(self, what: str, why: str) -> None:
-        """Notes what is not in it."""
+        """Record something that is not in the bundle."""
         self.missing.append(Missing(what=what, why=why))
 
     def _put(self, path: str, content: bytes, about: str, cut: int) -> None:
@@ -117,7 +120,7 @@ class Contents:
 
 
 def size(of: int) -> str:
-    """1.2 MiB, 34 KiB, 512 B."""
+    """Format a number of bytes: 1.2 MiB, 34 KiB, 512 B."""
     for unit, bytes_ in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if of >= bytes_:
             return f"{of / bytes_:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What one replica of an Inference answers within its SLO, and how that gets into the Inference."""
+"""Report how much one replica of an Inference answers within its SLO, and how to record that in the Inference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What is measured: which model, where it answers, and within what time it should."""
+    """The replica under test: its model, its address, and its latency objective."""
 
     inference: ObjectKey
     model: str
@@ -25,7 +25,7 @@ class Replica:
 
 
 class StepReport(ApiModel):
-    """What the replica did with so many requests at once, for a while."""
+    """The replica's figures at one concurrency."""
 
     concurrency: int
     requests_per_second: float
@@ -42,15 +42,15 @@ class CalibrationReport(Report):
     replica: str
     slo_ms: float | None
     requests_per_second: float | None
-    """The most within the SLO; absent where it kept it with not even one request at a time."""
+    """The highest rate within the SLO; absent if even one request at a time missed it."""
     concurrency: int | None
     ended_by: str
     way_ms: float
-    """An empty question there and back, which is part of every latency."""
+    """The round trip of an empty request, which is part of every latency."""
     measured: tuple[StepReport, ...]
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """What it comes to, and how it gets into the Inference. Steps are told as they are done."""
+        """Yield the result and the command that records it; the steps were printed during the test."""
         del wide
         within = "" if self.slo_ms is None else f" within {self.slo_ms:g} ms"
         yield f"ended: {self.ended_by}"
@@ -65,14 +65,14 @@ class CalibrationReport(Report):
         yield f"kubectl patch inference {key.name} -n {key.namespace} --type=merge -p '{patch}'"
 
     def names(self) -> Iterator[str]:
-        """The Inference."""
+        """Yield the Inference."""
         yield named("Inference", ObjectKey.parse(self.inference).name)
 
 
 def calibrated(
     replica: Replica, measured: Sequence[Measured], way_s: float, ended_by: str
 ) -> CalibrationReport:
-    """From all steps of one ramp."""
+    """Report all steps of one ramp."""
     best = throughput(tuple(measured), replica.slo_s)
     return CalibrationReport(
         inference=str(replica.inference),
@@ -85,12 +85,12 @@ def calibrated(
         way_ms=round(way_s * _MS, 3),
         measured=tuple(
             StepReport(
-                concurrency=one.concurrency,
-                requests_per_second=round(one.requests_per_s, 1),
-                latency_p50_ms=round(one.latency_p50_s * _MS, 3),
-                latency_p99_ms=round(one.latency_p99_s * _MS, 3),
-                errors=one.errors,
+                concurrency=step.concurrency,
+                requests_per_second=round(step.requests_per_s, 1),
+                latency_p50_ms=round(step.latency_p50_s * _MS, 3),
+                latency_p99_ms=round(step.latency_p99_s * _MS, 3),
+                errors=step.errors,
             )
-            for one in measured
+            for step in measured
         ),
     )

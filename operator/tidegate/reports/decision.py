@@ -1,4 +1,4 @@
-"""One AllocationDecision as people read it, and many of them as a history."""
+"""Report AllocationDecisions: one of them, or many as a history."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _NAMED = 3
 
 
 class OutcomeState(StrEnum):
-    """What came of a decision."""
+    """The outcome of a decision."""
 
     CARRIED_OUT = "CarriedOut"
     ON_ITS_WAY = "OnItsWay"
     GIVEN_UP = "GivenUp"
-    """`error` says why, and `movedSlices` what was moved until then."""
+    """`error` gives the reason, and `movedSlices` what was moved until then."""
     RECOMMENDED = "Recommended"
-    """It was made to be read."""
+    """The pool's mode only recommends."""
 
 
 class OutcomeReport(ApiModel):
-    """What came of a decision, and by when."""
+    """The outcome of a decision, and its time."""
 
     state: OutcomeState
     applied_at: datetime | None
@@ -54,7 +54,7 @@ class DecisionReport(ApiModel):
     mode: PolicyMode
     trigger: Trigger | None
     moves: tuple[DecidedMove, ...]
-    """At most a thousand; `move_count` has all."""
+    """At most a thousand; `move_count` counts all."""
     move_count: int
     binding: tuple[DecidedBinding, ...]
     not_kept: tuple[NotKept, ...]
@@ -64,7 +64,7 @@ class DecisionReport(ApiModel):
 
     @classmethod
     def of(cls, decision: AllocationDecision) -> Self:
-        """What a decision says."""
+        """Return the report of a decision."""
         spec = decision.spec
         return cls(
             name=decision.metadata.name,
@@ -82,11 +82,11 @@ class DecisionReport(ApiModel):
         )
 
     def move_of(self, inference: str) -> DecidedMove | None:
-        """What it does with one Inference, by namespace/name."""
+        """Return the decision's move of one Inference, by namespace/name; None if it has none."""
         return next((move for move in self.moves if move.inference == inference), None)
 
     def came_to(self) -> str:
-        """Its outcome in a few words."""
+        """Return the outcome in a few words."""
         outcome = self.outcome
         if outcome.applied_at is not None:
             freed = (
@@ -105,24 +105,24 @@ class HistoryReport(Report):
     """Decisions, the newest first."""
 
     about: str
-    """Whose: a ComputePool's, an Inference's, a namespace's, or everybody's."""
+    """The subject: a ComputePool, an Inference, a namespace, or all."""
     inference: str | None
-    """Only decisions that move it."""
+    """If present, the list has only decisions that move this Inference."""
     decisions: tuple[DecisionReport, ...]
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """One row for each; `wide` has the decision's name and how it was found besides."""
+        """Yield one row per decision; `wide` adds its name and how the solver found it."""
         if not self.decisions:
             yield f"no decision about {self.about}"
             return
         head = ["AT", "POOL", "MODE", "TRIGGER", "MOVES", "BINDING", "OUTCOME"]
         rows = [[*head, "SOLVER", "GAP", "DECISION"] if wide else head]
-        rows += [_row(each, self.inference, wide=wide) for each in self.decisions]
+        rows += [_row(decision, self.inference, wide=wide) for decision in self.decisions]
         yield from columns(rows)
 
     def names(self) -> Iterator[str]:
-        """Those of the decisions."""
-        return (named(AllocationDecision.KIND, each.name) for each in self.decisions)
+        """Yield the decisions' names."""
+        return (named(AllocationDecision.KIND, decision.name) for decision in self.decisions)
 
 
 def those_about(
@@ -132,9 +132,9 @@ def those_about(
     inference: str | None = None,
     namespace: str | None = None,
 ) -> Sequence[AllocationDecision]:
-    """Those of a pool, those that move an Inference, or those that move one of a namespace; else all. The newest first."""
+    """Return the decisions about a pool, an Inference or a namespace, or all; the newest first."""
 
-    def wanted(decision: AllocationDecision) -> bool:
+    def matches(decision: AllocationDecision) -> bool:
         movers = [move.inference for move in decision.spec.moves]
         return (
             (pool is None or decision.spec.pool == pool)
@@ -142,7 +142,7 @@ def those_about(
             and (namespace is None or any(mover.startswith(f"{namespace}/") for mover in movers))
         )
 
-    return [each for each in newest_first(decisions) if wanted(each)]
+    return [decision for decision in newest_first(decisions) if matches(decision)]
 
 
 def history(
@@ -153,9 +153,9 @@ def history(
     inference: str | None = None,
     namespace: str | None = None,
 ) -> HistoryReport:
-    """A report of `those_about` a pool, an Inference or a namespace."""
-    found = those_about(decisions, pool=pool, inference=inference, namespace=namespace)
-    return HistoryReport(about=about, inference=inference, decisions=tuple(map(DecisionReport.of, found)))
+    """Report the decisions about a pool, an Inference or a namespace, or all."""
+    matching = those_about(decisions, pool=pool, inference=inference, namespace=namespace)
+    return HistoryReport(about=about, inference=inference, decisions=tuple(map(DecisionReport.of, matching)))
 
 
 def _row(decision: DecisionReport, inference: str | None, *, wide: bool) -> list[str]:
@@ -177,8 +177,8 @@ def _row(decision: DecisionReport, inference: str | None, *, wide: bool) -> list
 
 def _moves(moves: Sequence[DecidedMove], count: int) -> str:
     shown = moves[:_NAMED]
-    said = ", ".join(f"{move.inference} {move.before}->{move.after}" for move in shown)
-    return f"{said} and {count - len(shown)} more" if count > len(shown) else said or "-"
+    text = ", ".join(f"{move.inference} {move.before}->{move.after}" for move in shown)
+    return f"{text} and {count - len(shown)} more" if count > len(shown) else text or "-"
 
 
 def _outcome(decision: AllocationDecision) -> OutcomeReport:

@@ -1,4 +1,4 @@
-"""What is asked of each tier of a pool against what it has, from what the allocator asked its solver."""
+"""Compare the demand of each tier of a pool with its slices, from the last input of the solver."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tidegate.reports.plan import AskedReport
 
 @dataclass(frozen=True, slots=True)
 class TierDemand:
-    """One tier's, of all Inferences that the allocator decides about."""
+    """Demand and slices of one tier, of all Inferences that the allocator decides about."""
 
     tier: Tier
     inferences: int
     unknown: int
-    """Of those: how many whose demand nobody knows; they are in none of the sums but `has` and `would`."""
+    """Inferences with unknown demand; only the sums of slices that they have include them."""
     wanted: int
-    """Slices that would serve all that is asked."""
+    """Slices that would serve the whole demand."""
     has: int
     would: int
-    """Slices by the decision that the solver would make now."""
+    """Slices after the decision that the solver would make now."""
     demand: float
-    """Requests per second; offline: slices."""
+    """Requests per second; in tier offline, slices."""
     serves: float
     would_serve: float
     floor: int
@@ -32,23 +32,25 @@ class TierDemand:
 
 
 def tiers_of(asked: Sequence[AskedReport], pool: ComputePool) -> tuple[TierDemand, ...]:
-    """Every tier's, in their order."""
-    return tuple(_tier(tier, [each for each in asked if each.tier is tier], pool) for tier in Tier)
+    """Return the demand of every tier, in the tiers' order."""
+    return tuple(
+        _tier(tier, [inference for inference in asked if inference.tier is tier], pool) for tier in Tier
+    )
 
 
 def _tier(tier: Tier, asked: Sequence[AskedReport], pool: ComputePool) -> TierDemand:
     bounds = pool.spec.tiers.of(tier)
-    known = [each for each in asked if each.demand is not None]
+    with_demand = [inference for inference in asked if inference.demand is not None]
     return TierDemand(
         tier,
         inferences=len(asked),
-        unknown=len(asked) - len(known),
-        wanted=sum(each.wanted or 0 for each in asked),
-        has=sum(each.before * each.slices for each in asked),
-        would=sum(each.after * each.slices for each in asked),
-        demand=sum(each.demand or 0.0 for each in known),
-        serves=sum(min(each.serves, each.demand or 0.0) for each in known),
-        would_serve=sum(min(each.would_serve, each.demand or 0.0) for each in known),
+        unknown=len(asked) - len(with_demand),
+        wanted=sum(inference.wanted or 0 for inference in asked),
+        has=sum(inference.before * inference.slices for inference in asked),
+        would=sum(inference.after * inference.slices for inference in asked),
+        demand=sum(inference.demand or 0.0 for inference in with_demand),
+        serves=sum(min(inference.serves, inference.demand or 0.0) for inference in with_demand),
+        would_serve=sum(min(inference.would_serve, inference.demand or 0.0) for inference in with_demand),
         floor=bounds.floor,
         ceiling=bounds.ceiling,
     )

@@ -1,4 +1,4 @@
-"""What NVIDIA's device plugin is to be told about a pool."""
+"""Report the configuration of NVIDIA's device plugin for a pool."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class DevicePluginReport(Report):
 
     key: str
     config: Mapping[str, Any]
-    """As the plugin's own configuration file has it."""
+    """The content of the plugin's configuration file."""
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """As it stands below `data` of a ConfigMap."""
+        """Yield the entry as in `data` of a ConfigMap."""
         del wide
         yield f"{self.key}: |"
         for line in yaml.safe_dump(dict(self.config), sort_keys=False).splitlines():
             yield f"  {line}"
 
     def names(self) -> Iterator[str]:
-        """The key."""
+        """Yield the key."""
         yield self.key

@@ -1,4 +1,4 @@
-"""The fleet on one screen: how many objects are as they should be, which are not, and what steers compute."""
+"""Report the fleet on one screen: healthy and unhealthy objects, and what steers compute."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tidegate.reports.standing import HoldReport, OverrideAction, OverrideReport
 from tidegate.reports.state import ObjectReport, Served, State, worst_first
 
 SHOWN: Final = 20
-"""How many objects that are not as they should be are listed; the others are counted."""
+"""The most unhealthy objects that are listed; the others are counted."""
 _MOST_OF_EACH: Final = 10
 _LONGEST_MESSAGE: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What was read of a cluster; a kind that could not be is in `skipped`."""
+    """The objects of a cluster; `skipped` lists the kinds that could not be read."""
 
     inferences: Sequence[Inference] = ()
     accesses: Sequence[ModelAccess] = ()
@@ -39,12 +39,12 @@ class Fleet:
     overrides: Sequence[ComputeOverride] = ()
     decisions: Sequence[AllocationDecision] = ()
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By the name of a Deployment of the control plane."""
+    """The versions of the control plane, by Deployment."""
     skipped: Sequence[str] = ()
     """What could not be read, and why."""
 
     def served(self) -> Iterator[tuple[str, Sequence[Served]]]:
-        """The objects that have a state, kind by kind."""
+        """Yield each kind that has a state, with its objects."""
         yield Inference.KIND, self.inferences
         yield ModelAccess.KIND, self.accesses
         yield FeatureCompute.KIND, self.features
@@ -58,7 +58,7 @@ class KindCount(ApiModel):
     total: int
     as_it_should_be: int
     progressing: int
-    """Those on their way up or down; part of neither."""
+    """Objects that start or stop; counted in neither of the other two."""
     not_as_it_should_be: int
 
 
@@ -67,7 +67,7 @@ class PoolLine(ApiModel):
 
     pool: str
     mode: PolicyMode
-    """As the allocator took it at its last look, or as spec.policy says where it has not looked."""
+    """The mode of the allocator's last tick, or that of spec.policy before the first."""
     nodes: int
     slices: SliceCounts
     tiers: tuple[TierUse, ...]
@@ -75,58 +75,58 @@ class PoolLine(ApiModel):
 
 
 class FleetReport(Report):
-    """All there is in a namespace, or everywhere."""
+    """All objects of a namespace, or of all namespaces."""
 
     namespace: str | None
-    """Absent: all of them."""
+    """Absent means all."""
     kinds: tuple[KindCount, ...]
     attention: tuple[ObjectReport, ...]
-    """Those that are not as they should be, the worst first; at most a few, `attentionMore` has how many more there are."""
+    """The unhealthy objects, the worst first; the list is bounded, and `attentionMore` counts the others."""
     attention_more: int
     pools: tuple[PoolLine, ...]
     newest_decision: DecisionReport | None
     held_by: tuple[HoldReport, ...]
-    """What holds whole pools."""
+    """The holds of whole pools."""
     overrides: tuple[OverrideReport, ...]
-    """In force, but for those in heldBy."""
+    """The overrides in force, without those in heldBy."""
     version: str
-    """Of who looks."""
+    """The version of the command line."""
     control_plane: Mapping[str, str]
-    """The version of each of its Deployments; empty where they may not be read."""
+    """The version of each of its Deployments; empty if the user may not read them."""
     skipped: tuple[str, ...]
-    """What could not be looked at, and why."""
+    """What could not be checked or read, and why."""
 
     @property
     def as_it_should_be(self) -> bool:
-        """Whether every object is."""
-        return all(each.as_it_should_be == each.total for each in self.kinds)
+        """Return whether every object is healthy."""
+        return all(count.as_it_should_be == count.total for count in self.kinds)
 
     @property
     def settled(self) -> bool:
-        """Whether every object is, and none is being released."""
+        """Return whether every object is healthy, and no release is under way."""
         return self.as_it_should_be
 
     @property
     def hopeless(self) -> bool:
-        """Whether waiting alone changes nothing: something is stalled."""
-        return any(each.state is State.STALLED for each in self.attention)
+        """Return whether waiting alone changes nothing: an object is stalled."""
+        return any(report.state is State.STALLED for report in self.attention)
 
     def headline(self) -> str:
-        """Where it stands, in a line."""
-        there = [each for each in self.kinds if each.total]
-        said = ", ".join(f"{each.as_it_should_be}/{each.total} {each.kind}" for each in there)
-        worst = next((f"; {each.kind} {each.name} {each.state}" for each in self.attention), "")
-        return f"as they should be: {said or 'nothing there'}{worst}"
+        """Summarise the state in one line."""
+        present = [count for count in self.kinds if count.total]
+        counts = ", ".join(f"{count.as_it_should_be}/{count.total} {count.kind}" for count in present)
+        worst = next((f"; {report.kind} {report.name} {report.state}" for report in self.attention), "")
+        return f"as they should be: {counts or 'nothing there'}{worst}"
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has whole messages and every decision's binding rules."""
+        """Yield the report; `wide` adds whole messages and the binding rules of every decision."""
         yield self._versions()
         yield ""
         yield from columns([["KIND", "TOTAL", "OK", "PROGRESSING", "NOT OK"], *map(_counted, self.kinds)])
         if self.attention:
             yield ""
             yield from columns(
-                [["STATE", "KIND", "NAME", "WHY"], *(_listed(each, wide=wide) for each in self.attention)]
+                [["STATE", "KIND", "NAME", "WHY"], *(_listed(report, wide=wide) for report in self.attention)]
             )
             if self.attention_more:
                 yield f"and {self.attention_more} more: tidegate get … --sort state lists them all"
@@ -134,7 +134,7 @@ class FleetReport(Report):
             yield ""
             tiers = [tier.value for tier in Tier]
             head = ["POOL", "MODE", "NODES", "SLICES", "HEALTHY", "FREE", *(tier.upper() for tier in tiers)]
-            yield from columns([head, *(_pooled(each, tiers) for each in self.pools[:SHOWN])])
+            yield from columns([head, *(_pooled(pool, tiers) for pool in self.pools[:SHOWN])])
             if len(self.pools) > SHOWN:
                 yield f"and {len(self.pools) - SHOWN} more: tidegate get computepools lists them all"
         yield ""
@@ -143,21 +143,21 @@ class FleetReport(Report):
             yield f"held       {hold.said}"
         for override in self.overrides[:_MOST_OF_EACH]:
             yield f"override   {override.said} ({override.target_kind} {override.target})"
-        more = max(len(self.held_by) - _MOST_OF_EACH, 0) + max(len(self.overrides) - _MOST_OF_EACH, 0)
-        if more:
-            yield f"and {more} more: tidegate get overrides lists them all"
-        for each in self.skipped:
-            yield f"left out   {each}"
+        omitted = max(len(self.held_by) - _MOST_OF_EACH, 0) + max(len(self.overrides) - _MOST_OF_EACH, 0)
+        if omitted:
+            yield f"and {omitted} more: tidegate get overrides lists them all"
+        for reason in self.skipped:
+            yield f"left out   {reason}"
 
     def names(self) -> Iterator[str]:
-        """Those that are not as they should be."""
-        return (named(each.kind, each.name.rpartition("/")[2]) for each in self.attention)
+        """Yield the objects that need attention."""
+        return (named(report.kind, report.name.rpartition("/")[2]) for report in self.attention)
 
     def _versions(self) -> str:
         running = sorted(set(self.control_plane.values()))
-        told = ", ".join(running) if running else "not seen"
-        where = f"namespace {self.namespace}" if self.namespace is not None else "all namespaces"
-        return f"tidegate {self.version}, control plane {told}; {where}"
+        versions = ", ".join(running) if running else "not seen"
+        scope = f"namespace {self.namespace}" if self.namespace is not None else "all namespaces"
+        return f"tidegate {self.version}, control plane {versions}; {scope}"
 
     def _decided(self, *, wide: bool) -> Iterator[str]:
         newest = self.newest_decision
@@ -165,35 +165,41 @@ class FleetReport(Report):
             yield "decided    nothing yet"
             return
         yield f"decided    {newest.name} at {timestamp(newest.at)}: {newest.move_count} moves, {newest.came_to()}"
-        for each in newest.binding if wide else ():
-            yield f"binds      {each.constraint}"
+        for binding in newest.binding if wide else ():
+            yield f"binds      {binding.constraint}"
 
 
 def fleet(seen: Fleet, now: datetime, version: str, namespace: str | None) -> FleetReport:
-    """What there is. `namespace`: the one that was read; None for all."""
+    """Report the objects. `namespace` is the one that was read; None for all."""
     kinds: list[KindCount] = []
     attention: list[ObjectReport] = []
     states: dict[str, State] = {}
     for kind, objects in seen.served():
-        reports = [ObjectReport.of(each) for each in objects]
+        reports = [ObjectReport.of(resource) for resource in objects]
         kinds.append(_count(kind, reports))
-        attention += (each for each in reports if not each.state.as_it_should_be)
+        attention += (report for report in reports if not report.state.as_it_should_be)
         if kind == ComputePool.KIND:
-            states = {each.name: each.state for each in reports}
+            states = {report.name: report.state for report in reports}
     worst = worst_first(attention)
-    held = tuple(hold for pool in seen.pools for hold in holds_of_pool(pool, seen.overrides, now))
-    holding = {hold.name for hold in held}
-    alive = (OverrideReport.of(each) for each in in_force(seen.overrides, now))
-    ours = (each for each in alive if each.action is not OverrideAction.HOLD or each.name not in holding)
+    holds = tuple(hold for pool in seen.pools for hold in holds_of_pool(pool, seen.overrides, now))
+    holding = {hold.name for hold in holds}
+    active = (OverrideReport.of(override) for override in in_force(seen.overrides, now))
+    listed = (
+        override
+        for override in active
+        if override.action is not OverrideAction.HOLD or override.name not in holding
+    )
     return FleetReport(
         namespace=namespace,
         kinds=tuple(kinds),
         attention=worst[:SHOWN],
         attention_more=max(len(worst) - SHOWN, 0),
-        pools=tuple(_pool(each, states[each.metadata.name]) for each in seen.pools),
-        newest_decision=next((DecisionReport.of(each) for each in newest_first(seen.decisions)), None),
-        held_by=held,
-        overrides=tuple(each for each in ours if _is_in(each, namespace)),
+        pools=tuple(_pool(pool, states[pool.metadata.name]) for pool in seen.pools),
+        newest_decision=next(
+            (DecisionReport.of(decision) for decision in newest_first(seen.decisions)), None
+        ),
+        held_by=holds,
+        overrides=tuple(override for override in listed if _is_in(override, namespace)),
         version=version,
         control_plane=dict(seen.versions),
         skipped=tuple(seen.skipped),
@@ -201,21 +207,21 @@ def fleet(seen: Fleet, now: datetime, version: str, namespace: str | None) -> Fl
 
 
 def _is_in(override: OverrideReport, namespace: str | None) -> bool:
-    """Whether its target lies there; pools are everywhere."""
+    """Return whether the override's target is in the namespace; pools are in all."""
     place, slash, _ = override.target.partition("/")
     return namespace is None or not slash or place == namespace
 
 
 def _count(kind: str, reports: Iterable[ObjectReport]) -> KindCount:
-    states = [each.state for each in reports]
-    well = sum(each.as_it_should_be for each in states)
-    moving = sum(each in {State.PROGRESSING, State.DELETING} for each in states)
+    states = [report.state for report in reports]
+    healthy = sum(state.as_it_should_be for state in states)
+    progressing = sum(state in {State.PROGRESSING, State.DELETING} for state in states)
     return KindCount(
         kind=kind,
         total=len(states),
-        as_it_should_be=well,
-        progressing=moving,
-        not_as_it_should_be=len(states) - well - moving,
+        as_it_should_be=healthy,
+        progressing=progressing,
+        not_as_it_should_be=len(states) - healthy - progressing,
     )
 
 
@@ -237,12 +243,12 @@ def _counted(count: KindCount) -> list[str]:
 
 
 def _listed(one: ObjectReport, *, wide: bool) -> list[str]:
-    said = one.says()
-    short = said if wide or len(said) <= _LONGEST_MESSAGE else f"{said[: _LONGEST_MESSAGE - 1]}…"
+    text = one.says()
+    short = text if wide or len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
     return [one.state.value, one.kind, one.name, " ".join(short.split())]
 
 
 def _pooled(pool: PoolLine, tiers: Sequence[str]) -> list[str]:
-    used = {each.name: each.slices for each in pool.tiers}
+    used = {tier.name: tier.slices for tier in pool.tiers}
     counts = (pool.nodes, pool.slices.total, pool.slices.healthy, pool.slices.free)
     return [pool.pool, pool.mode.value, *map(str, counts), *(str(used.get(tier, 0)) for tier in tiers)]

@@ -1,4 +1,4 @@
-"""What the allocator would do if something were otherwise, in the shape of its decisions."""
+"""Report what the allocator would decide with other inputs, in the shape of its decisions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tidegate.reports.report import Report, named
 
 
 class AskedReport(ApiModel):
-    """One Inference in the question."""
+    """One Inference of the solver's input."""
 
     inference: str
     tier: Tier
     demand: float | None
-    """Requests per second, offline: slices; absent where nobody knows."""
+    """Requests per second, in tier offline slices; absent if unknown."""
     wanted: int | None
-    """Slices that would serve it."""
+    """Slices that would serve the demand."""
     serves: float
-    """Requests per second that the replicas which are there serve within the SLO."""
+    """Requests per second that the present replicas serve within the SLO."""
     would_serve: float
     before: int = Field(alias="from")
     """Replicas."""
@@ -40,49 +40,49 @@ class AskedReport(ApiModel):
 
     @classmethod
     def of(cls, asked: Asked) -> Self:
-        """What is asked of an Inference."""
-        one = asked.inference
+        """Return the report of one Inference of the solver's input."""
+        inference = asked.inference
         return cls.model_validate(
             {
-                "inference": one.key,
-                "tier": one.tier,
+                "inference": inference.key,
+                "tier": inference.tier,
                 "demand": asked.demand,
                 "wanted": asked.wanted,
                 "serves": asked.serves(asked.before),
                 "wouldServe": asked.serves(asked.after),
                 "from": asked.before,
                 "to": asked.after,
-                "slices": one.placements[0].slices,
-                "least": one.bounds.floor,
-                "most": one.bounds.ceiling,
-                "value": one.value,
+                "slices": inference.placements[0].slices,
+                "least": inference.bounds.floor,
+                "most": inference.bounds.ceiling,
+                "value": inference.value,
             }
         )
 
 
 class PlanReport(Report):
-    """One question and its answer."""
+    """One what-if question and its answer."""
 
     pool: str
     seen: datetime
-    """When the allocator saw what the question begins with."""
+    """The time of the allocator's input that the question changes."""
     question: WhatIf
     now: Predicted
-    """What those replicas serve that are there, by the demand of the question."""
+    """The prediction for the present replicas at the demand of the question."""
     decision: AllocationDecisionSpec
-    """What would be decided."""
+    """The decision that the allocator would make."""
     slices: int
-    """Slices that were to be shared out."""
+    """The allocatable slices."""
     budget: int | None
-    """Slices that may still change hands in this while; absent: no limit."""
+    """Slices that may still move within the budget's period; absent if there is no limit."""
     held: bool
-    """Whether only what safety forces may move."""
+    """Whether the pool is held, so that only moves that safety forces are allowed."""
     asked: tuple[AskedReport, ...]
-    """Everybody who is decided about."""
+    """The Inferences that the allocator decides about."""
 
     @classmethod
     def of(cls, answer: Answer, seen: datetime, question: WhatIf) -> Self:
-        """What was found."""
+        """Return the report of an answer."""
         return cls(
             pool=answer.decision.pool,
             seen=seen,
@@ -92,11 +92,11 @@ class PlanReport(Report):
             slices=answer.pool.slices,
             budget=answer.pool.movable_slices,
             held=answer.pool.hold,
-            asked=tuple(AskedReport.of(each) for each in answer.asked),
+            asked=tuple(AskedReport.of(inference) for inference in answer.asked),
         )
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has how it was found as well."""
+        """Yield the decision; `wide` adds how the solver found it."""
         decision = self.decision
         yield f"ComputePool {self.pool}, as the allocator saw it at {timestamp(self.seen)}"
         if not decision.moves:
@@ -105,9 +105,9 @@ class PlanReport(Report):
             yield _line("moves", _move(move))
         for spare in decision.spares:
             yield _line("spares", f"{spare.inference} {spare.replicas}")
-        for each in decision.binding:
-            price = f", worth {each.price:g} per second and unit" if each.price else ""
-            yield _line("binds", f"{each.constraint}{price}")
+        for binding in decision.binding:
+            price = f", worth {binding.price:g} per second and unit" if binding.price else ""
+            yield _line("binds", f"{binding.constraint}{price}")
         for rule in decision.not_kept:
             yield _line("not kept", f"{rule.rule} of {rule.subject}: {rule.message}")
         after = decision.predicted or Predicted()
@@ -123,7 +123,7 @@ class PlanReport(Report):
             yield _line("found", f"by {decision.solver} in {decision.seconds:g} s{gap}{note}")
 
     def names(self) -> Iterator[str]:
-        """The Inferences that would move."""
+        """Yield the Inferences that would move."""
         return (named(Inference.KIND, move.inference.rpartition("/")[2]) for move in self.decision.moves)
 
 

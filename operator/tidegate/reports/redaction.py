@@ -1,4 +1,4 @@
-"""Takes what may be secret out of objects and logs before they leave a cluster: better too much than too little."""
+"""Redact possible secrets in objects and logs before they leave a cluster: rather too much than too little."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PATTERNS: Final = (
     # A JSON Web Token.
     (re.compile(r"\beyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?"), GONE),
     (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {GONE}"),
-    # Keys of AWS and Google, and tokens of Hugging Face and GitHub, by their looks.
+    # Keys of AWS and Google, and tokens of Hugging Face and GitHub, by their format.
     (re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{35}\b|\bhf_\w{20,}|\bgh[pousr]_\w{20,}"), GONE),
     # password=…, "token": "…"
     (
@@ -67,45 +67,45 @@ _ARGUMENT: Final = re.compile(rf"(?i)^-{{1,2}}(?:[\w-]*-)?(?:{_NAMED})$")
 
 @dataclass(slots=True)
 class Redaction:
-    """Takes out, and counts what it took."""
+    """A redactor that counts the values it redacts."""
 
     count: int = 0
 
     def text(self, text: str) -> str:
-        """A text, such as a log, without what looks like a credential."""
+        """Redact everything in a text, such as a log, that looks like a credential."""
         for pattern, instead in _PATTERNS:
-            text, found = pattern.subn(instead, text)
-            self.count += found
+            text, count = pattern.subn(instead, text)
+            self.count += count
         return text
 
     def body(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """An object without managed fields, values of environment variables, foreign annotations and what looks like a credential.
+        """Redact an object: environment variables, foreign annotations, and what looks like a credential.
 
-        Raises PermanentError for a Secret: there is nothing to keep of one.
+        Managed fields are dropped. Raises PermanentError for a Secret, of which nothing may stay.
         """
         if body.get("kind") == "Secret":
             message = "a Secret is never part of a report"
             raise PermanentError(message)
-        found: dict[str, Any] = self.value(body)
-        return found
+        redacted: dict[str, Any] = self.value(body)
+        return redacted
 
     def value(self, value: Any) -> Any:
-        """Anything that is to be JSON, in the same way."""
+        """Redact any JSON value in the same way."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
             return {
-                name: self._field(str(name), each) for name, each in value.items() if name != "managedFields"
+                name: self._field(str(name), item) for name, item in value.items() if name != "managedFields"
             }
         if isinstance(value, Sequence):
-            return [self.value(each) for each in value]
+            return [self.value(item) for item in value]
         return value
 
     def _field(self, name: str, value: Any) -> Any:
         if name == "annotations" and isinstance(value, Mapping):
-            return {each: self._annotation(each, text) for each, text in value.items()}
+            return {annotation: self._annotation(annotation, text) for annotation, text in value.items()}
         if name == "env" and isinstance(value, Sequence) and not isinstance(value, str):
-            return [self._variable(each) for each in value]
+            return [self._variable(variable) for variable in value]
         if name in {"args", "command"} and isinstance(value, Sequence) and not isinstance(value, str):
             return self._arguments(value)
         if isinstance(value, str) and value and _FIELD.fullmatch(name):
@@ -121,13 +121,13 @@ class Redaction:
         return self.value(variable)
 
     def _arguments(self, arguments: Sequence[Any]) -> list[Any]:
-        """`--token`, `x` as well as `--token=x`."""
-        after = False
-        found: list[Any] = []
-        for each in arguments:
-            found.append(self._gone() if after else self.value(each))
-            after = isinstance(each, str) and _ARGUMENT.match(each) is not None
-        return found
+        """Redact the values of arguments: `--token`, `x` as well as `--token=x`."""
+        is_secret = False
+        redacted: list[Any] = []
+        for argument in arguments:
+            redacted.append(self._gone() if is_secret else self.value(argument))
+            is_secret = isinstance(argument, str) and _ARGUMENT.match(argument) is not None
+        return redacted
 
     def _gone(self) -> str:
         self.count += 1

@@ -1,4 +1,4 @@
-"""How far the release of a ModelAccess is, and what a command did about it."""
+"""Report how far the release of a ModelAccess is, and the result of a command about it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tidegate.reports.report import Report, named
 
 
 class Acted(StrEnum):
-    """What came of a command."""
+    """The result of a command about a release."""
 
     DONE = "Done"
     """The controllers have acted on it."""
     WITHOUT_EFFECT = "WithoutEffect"
-    """The controllers have seen it, and it changes nothing where the release is now."""
+    """The controllers have observed it, and it has no effect in the present phase."""
     ALREADY = "Already"
-    """It was so already, and nothing was written."""
+    """The release was in this phase already, and nothing was written."""
     ASKED = "Asked"
-    """It was written, and nobody has acted on it yet."""
+    """It was written, and the controllers have not acted on it yet."""
     NOTHING_ASKED = "NothingAsked"
-    """It was only looked at."""
+    """The release was only read."""
 
 
 class CheckReport(ApiModel):
@@ -45,7 +45,7 @@ class ReleaseReport(Report):
     target: str
     steps: tuple[int, ...]
     phase: ReleasePhase | None
-    """Absent while the controllers have not begun it."""
+    """Absent until the controllers begin the release."""
     step: int | None
     weight: int | None
     """The target's share in effect, in percent."""
@@ -54,12 +54,12 @@ class ReleaseReport(Report):
     message: str
     checks: tuple[CheckReport, ...]
     command: ReleaseCommand | None
-    """What was asked for here."""
+    """The command of this call."""
     acted: Acted
 
     @classmethod
     def of(cls, access: ModelAccess, acted: Acted, command: ReleaseCommand | None = None) -> Self:
-        """The release of an access that has one. Raises ValueError where it has none."""
+        """Return the report of an access's release. Raises ValueError if it has none."""
         release, status = access.spec.release, access.status.release
         if release is None:
             message = f"ModelAccess {access.key} has no spec.release: nothing is released there"
@@ -76,21 +76,21 @@ class ReleaseReport(Report):
             reason=status.reason if status is not None else "",
             message=status.message if status is not None else "",
             checks=tuple(
-                CheckReport(check=each.check, verdict=each.verdict, message=each.message)
-                for each in (status.checks if status is not None else ())
+                CheckReport(check=check.check, verdict=check.verdict, message=check.message)
+                for check in (status.checks if status is not None else ())
             ),
             command=command,
             acted=acted,
         )
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has the checks that pass as well."""
+        """Yield the state and the checks that fail; `wide` adds those that pass."""
         yield f"ModelAccess {self.access}, route {self.route}: Inference {self.target} {self._stands()}"
         if self.message:
             yield f"  {self.reason or 'says':12}{self.message}"
-        for each in self.checks:
-            if wide or each.verdict is not CheckVerdict.PASSING:
-                yield f"  {each.verdict:12}{each.check}: {each.message}"
+        for check in self.checks:
+            if wide or check.verdict is not CheckVerdict.PASSING:
+                yield f"  {check.verdict:12}{check.check}: {check.message}"
         if self.acted is Acted.ALREADY:
             yield f"  {'already':12}it was so before: nothing was written"
         elif self.acted is Acted.WITHOUT_EFFECT:
@@ -99,7 +99,7 @@ class ReleaseReport(Report):
             yield f"  {'asked':12}{self.command} is written, and the controllers have not acted on it yet"
 
     def names(self) -> Iterator[str]:
-        """The access."""
+        """Yield the access."""
         yield named(ModelAccess.KIND, self.access.rpartition("/")[2])
 
     def _stands(self) -> str:

@@ -1,4 +1,4 @@
-"""One row for each object of ours: what `tidegate get` lists, kind by kind."""
+"""Report each object of ours as a row: what `tidegate get` lists, kind by kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidegate.reports.state import ObjectReport, Served, State
 
 
 class Row(ApiModel):
-    """What every row has."""
+    """The fields that every row has."""
 
     HEAD: ClassVar[tuple[str, ...]] = ()
     WIDE: ClassVar[tuple[str, ...]] = ()
@@ -33,15 +33,15 @@ class Row(ApiModel):
 
     @abstractmethod
     def cells(self) -> tuple[str, ...]:
-        """Its cells under HEAD."""
+        """Return the cells under HEAD."""
 
     @abstractmethod
     def wide_cells(self) -> tuple[str, ...]:
-        """Its cells under WIDE."""
+        """Return the cells under WIDE."""
 
     @property
     def badness(self) -> int:
-        """Less is worse."""
+        """Return the rank of the state; a lower one is worse."""
         return 0
 
 
@@ -54,11 +54,11 @@ class StateRow(Row):
 
     @property
     def badness(self) -> int:
-        """That of its state."""
+        """Return the rank of the state."""
         return self.state.badness
 
     def why(self) -> str:
-        """In a line."""
+        """Return reason and message in one line."""
         return " ".join(f"{self.reason}: {self.message}".split())
 
 
@@ -71,7 +71,7 @@ class InferenceRow(StateRow):
     kind: Literal["Inference"] = "Inference"
     model: str
     version: str | None
-    """That answers."""
+    """The version that answers requests."""
     target_version: str
     tier: Tier
     ready: int
@@ -83,7 +83,7 @@ class InferenceRow(StateRow):
 
     @classmethod
     def of(cls, one: Inference) -> Self:
-        """The row of an Inference."""
+        """Return the row of an Inference."""
         placement = one.spec.placement
         return cls(
             **_state(one),
@@ -99,7 +99,7 @@ class InferenceRow(StateRow):
         )
 
     def cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under HEAD."""
         version = self.version or "-"
         if self.version != self.target_version:
             version = f"{version}->{self.target_version}"
@@ -107,7 +107,7 @@ class InferenceRow(StateRow):
         return self.state.value, ready, version, self.tier.value, self.pool or "-", self.reason
 
     def wide_cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under WIDE."""
         return self.model, self.target_version, str(self.spares), _text(self.slices), self.why()
 
 
@@ -121,17 +121,17 @@ class AccessRow(StateRow):
     routes: int
     release: ReleasePhase | None
     released: str | None
-    """The Inference that is let in."""
+    """The Inference that the release moves traffic to."""
     weight: int | None
-    """Its share in effect, in percent."""
+    """The Inference's share in effect, in percent."""
     programmed: bool
-    """Whether every gateway runs its present generation."""
+    """Whether every gateway runs the present generation."""
     url: str | None
     grpc_target: str | None
 
     @classmethod
     def of(cls, one: ModelAccess) -> Self:
-        """The row of a ModelAccess."""
+        """Return the row of a ModelAccess."""
         status, release = one.status, one.status.release
         return cls(
             **_state(one),
@@ -145,13 +145,13 @@ class AccessRow(StateRow):
         )
 
     def cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under HEAD."""
         release = "-" if self.release is None else f"{self.released} {self.weight}% {self.release}"
         programmed = "yes" if self.programmed else "no"
         return self.state.value, str(self.routes), release, programmed, self.reason
 
     def wide_cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under WIDE."""
         return self.url or "-", self.grpc_target or "-", self.why()
 
 
@@ -169,7 +169,7 @@ class FeatureRow(StateRow):
 
     @classmethod
     def of(cls, one: FeatureCompute) -> Self:
-        """The row of a FeatureCompute."""
+        """Return the row of a FeatureCompute."""
         return cls(
             **_state(one),
             ready=one.status.ready_replicas,
@@ -179,11 +179,11 @@ class FeatureRow(StateRow):
         )
 
     def cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under HEAD."""
         return self.state.value, f"{self.ready}/{self.replicas}", str(self.features), self.reason
 
     def wide_cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under WIDE."""
         return self.plan_hash or "-", self.why()
 
 
@@ -199,11 +199,11 @@ class PoolRow(StateRow):
     slices: SliceCounts
     tiers: tuple[TierUse, ...]
     decision: str | None
-    """The newest one."""
+    """The newest AllocationDecision."""
 
     @classmethod
     def of(cls, one: ComputePool) -> Self:
-        """The row of a ComputePool."""
+        """Return the row of a ComputePool."""
         status = one.status
         return cls(
             **_state(one),
@@ -215,13 +215,13 @@ class PoolRow(StateRow):
         )
 
     def cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under HEAD."""
         counts = (self.nodes, self.slices.total, self.slices.healthy, self.slices.free)
         return self.state.value, self.mode.value, *map(str, counts), self.reason
 
     def wide_cells(self) -> tuple[str, ...]:
-        """See Row."""
-        used = {each.name: each.slices for each in self.tiers}
+        """Return the cells under WIDE."""
+        used = {tier.name: tier.slices for tier in self.tiers}
         return (*(str(used.get(tier, 0)) for tier in Tier), self.decision or "-", self.why())
 
 
@@ -236,19 +236,24 @@ class OverrideRow(Row):
 
     @classmethod
     def of(cls, one: ComputeOverride) -> Self:
-        """The row of a ComputeOverride."""
+        """Return the row of a ComputeOverride."""
         return cls(**_key(one), override=OverrideReport.of(one))
 
     def cells(self) -> tuple[str, ...]:
-        """See Row."""
-        one = self.override
-        does = one.action.value
-        if one.action is not OverrideAction.HOLD:
-            does = f"{does} {one.replicas}"
-        return f"{one.target_kind} {one.target}", does, timestamp(one.until), one.author or "-"
+        """Return the cells under HEAD."""
+        override = self.override
+        does = override.action.value
+        if override.action is not OverrideAction.HOLD:
+            does = f"{does} {override.replicas}"
+        return (
+            f"{override.target_kind} {override.target}",
+            does,
+            timestamp(override.until),
+            override.author or "-",
+        )
 
     def wide_cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under WIDE."""
         return (" ".join(self.override.reason.split()),)
 
 
@@ -270,7 +275,7 @@ class DecisionRow(Row):
 
     @classmethod
     def of(cls, one: AllocationDecision) -> Self:
-        """The row of an AllocationDecision."""
+        """Return the row of an AllocationDecision."""
         report = DecisionReport.of(one)
         return cls(
             **_key(one),
@@ -281,16 +286,16 @@ class DecisionRow(Row):
             moves=report.move_count,
             outcome=report.outcome.state,
             came_to=report.came_to(),
-            binding=tuple(each.constraint for each in report.binding),
+            binding=tuple(rule.constraint for rule in report.binding),
         )
 
     def cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under HEAD."""
         trigger = self.trigger.value if self.trigger is not None else "-"
         return self.pool, timestamp(self.at), self.mode.value, trigger, str(self.moves), self.came_to
 
     def wide_cells(self) -> tuple[str, ...]:
-        """See Row."""
+        """Return the cells under WIDE."""
         return ("; ".join(self.binding) or "-",)
 
 
@@ -298,7 +303,7 @@ AnyRow: TypeAlias = InferenceRow | AccessRow | FeatureRow | PoolRow | OverrideRo
 
 
 def row_of(one: Resource) -> AnyRow:
-    """The row of an object of ours. Raises KeyError for a kind that has none: a mistake in our code."""
+    """Return the row of an object of ours. Raises KeyError for another kind, which is a bug."""
     match one:
         case Inference():
             return InferenceRow.of(one)

@@ -1,4 +1,4 @@
-"""Parts that several reports have: conditions that are not as they should be, overrides in force, and what holds a pool."""
+"""Report what several reports share: conditions, overrides in force, and what holds a pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.planning.overrides import about, described, in_force
 
 
 class ConditionReport(ApiModel):
-    """One condition, in its own words."""
+    """One condition, as the object reports it."""
 
     type: str
     status: ConditionStatus
@@ -26,7 +26,7 @@ class ConditionReport(ApiModel):
 
     @classmethod
     def of(cls, condition: ObservedCondition) -> Self:
-        """What a condition says."""
+        """Return the report of a condition."""
         return cls(
             type=condition.type,
             status=condition.status,
@@ -36,12 +36,12 @@ class ConditionReport(ApiModel):
         )
 
     def line(self) -> str:
-        """As text."""
+        """Format the condition as a line of text."""
         return f"{self.type} is {self.status}, {self.reason}: {self.message}"
 
 
 class OverrideAction(StrEnum):
-    """What an override does."""
+    """The effect of an override."""
 
     HOLD = "Hold"
     PIN = "Pin"
@@ -58,13 +58,13 @@ class OverrideReport(ApiModel):
     replicas: int | None
     reason: str
     author: str
-    """Empty where the API server does not say."""
+    """Empty if the API server does not record it."""
     until: datetime
     said: str
 
     @classmethod
     def of(cls, override: ComputeOverride) -> Self:
-        """What an override says."""
+        """Return the report of an override."""
         spec = override.spec
         action, number = OverrideAction.HOLD, None
         if spec.pin is not None:
@@ -85,7 +85,7 @@ class OverrideReport(ApiModel):
 
 
 class Holder(StrEnum):
-    """What can hold a pool or an Inference."""
+    """Something that can hold a pool or an Inference."""
 
     OVERRIDE = "ComputeOverride"
     MODE = "policy.mode"
@@ -97,44 +97,46 @@ class HoldReport(ApiModel):
 
     by: Holder
     name: str | None
-    """Of the ComputeOverride."""
+    """The name of the ComputeOverride."""
     until: datetime | None
-    """Absent: until somebody changes it."""
+    """Absent if the hold has no end."""
     said: str
 
 
 def conditions_of(conditions: Iterable[ObservedCondition]) -> tuple[ConditionReport, ...]:
-    """In their order."""
-    return tuple(ConditionReport.of(each) for each in conditions)
+    """Return the reports of the conditions, in their order."""
+    return tuple(ConditionReport.of(condition) for condition in conditions)
 
 
 def in_force_about(
     overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey, now: datetime
 ) -> tuple[ComputeOverride, ...]:
-    """Those with this target that have not ended, the oldest first."""
+    """Return the overrides of this target that have not ended, the oldest first."""
     return about(in_force(overrides, now), kind, key)
 
 
 def holds_of(overrides: Sequence[ComputeOverride]) -> tuple[HoldReport, ...]:
-    """Those that hold their target."""
+    """Return the overrides that hold their target."""
     return tuple(
-        HoldReport(by=Holder.OVERRIDE, name=each.metadata.name, until=each.ends, said=described(each))
-        for each in overrides
-        if each.spec.hold
+        HoldReport(
+            by=Holder.OVERRIDE, name=override.metadata.name, until=override.ends, said=described(override)
+        )
+        for override in overrides
+        if override.spec.hold
     )
 
 
 def holds_of_pool(
     pool: ComputePool, overrides: Iterable[ComputeOverride], now: datetime
 ) -> tuple[HoldReport, ...]:
-    """All that holds it, whether or not its mode lets anything move."""
-    found = list(holds_of(in_force_about(overrides, OverrideKind.COMPUTE_POOL, pool.key, now)))
+    """Return everything that holds a pool, even if its mode lets nothing move anyway."""
+    holds = list(holds_of(in_force_about(overrides, OverrideKind.COMPUTE_POOL, pool.key, now)))
     policy = pool.spec.policy
     if policy.mode is PolicyMode.HOLD:
-        said = f"spec.policy.mode of ComputePool {pool.key} is Hold: set it to Auto to let go"
-        found.append(HoldReport(by=Holder.MODE, name=None, until=None, said=said))
+        message = f"spec.policy.mode of ComputePool {pool.key} is Hold: set it to Auto to let go"
+        holds.append(HoldReport(by=Holder.MODE, name=None, until=None, said=message))
     frozen = freeze(policy.freeze, now)
     if frozen is not None:
-        said = f"ComputePool {pool.key}: {frozen.why}"
-        found.append(HoldReport(by=Holder.FREEZE, name=None, until=frozen.until, said=said))
-    return tuple(found)
+        message = f"ComputePool {pool.key}: {frozen.why}"
+        holds.append(HoldReport(by=Holder.FREEZE, name=None, until=frozen.until, said=message))
+    return tuple(holds)

@@ -1,4 +1,4 @@
-"""How an object is, in one word: what its conditions say together, the same word for every kind."""
+"""Summarise the conditions of an object as one state, with the same words for every kind."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _UNANSWERED: Final = "NotAnswered"
 
 
 class State(StrEnum):
-    """How an object is, the worst first."""
+    """The state of an object, from the worst to the best."""
 
     STALLED = "Stalled"
-    """Only its user, or another object, can change that."""
+    """It recovers only when its spec or a referenced object changes."""
     NOT_READY = "NotReady"
-    """Something keeps it from being ready, and it is tried again."""
+    """Something keeps it from being ready, and the controllers retry."""
     DEGRADED = "Degraded"
-    """It is ready, and something else about it is not as it should be."""
+    """It is ready, and another condition is unhealthy."""
     DELETING = "Deleting"
     PROGRESSING = "Progressing"
-    """It is on its way, or the controllers have not answered its newest spec."""
+    """A change is under way, or the controllers have not observed its newest spec."""
     RELEASING = "Releasing"
     """It is ready, and a release is under way."""
     READY = "Ready"
 
     @property
     def as_it_should_be(self) -> bool:
-        """Whether nobody needs to look."""
+        """Return whether the object needs no attention."""
         return self in {State.READY, State.RELEASING}
 
     @property
     def badness(self) -> int:
-        """Less is worse."""
+        """Return the rank of the state; a lower one is worse."""
         return tuple(State).index(self)
 
 
@@ -60,39 +60,39 @@ class ObjectReport(ApiModel):
 
     kind: str
     name: str
-    """With its namespace before a slash, where it has one."""
+    """Namespace and name with a slash between; the name alone if the kind has no namespace."""
     state: State
     reason: str
     message: str
     since: datetime | None
-    """Since when Ready is what it is."""
+    """The time when the status of Ready last changed."""
 
     @classmethod
     def of(cls, one: Observed) -> Self:
-        """What the conditions of an object say together."""
-        state, why = _standing(one)
+        """Return the report of an object: its state, and the reason for it."""
+        state, condition = _standing(one)
         ready = _find(one.status.conditions, ConditionType.READY)
         return cls(
             kind=one.KIND,
             name=str(one.key),
             state=state,
-            reason=why.reason if why is not None else _UNANSWERED,
-            message=why.message if why is not None else _unanswered(one),
+            reason=condition.reason if condition is not None else _UNANSWERED,
+            message=condition.message if condition is not None else _unanswered(one),
             since=ready.last_transition_time if ready is not None else None,
         )
 
     def says(self) -> str:
-        """Why, in a line; nothing where the state says it all."""
+        """Return reason and message in one line; the reason alone if there is no message."""
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
 def worst_first(objects: Iterable[ObjectReport]) -> tuple[ObjectReport, ...]:
-    """By state, and among those of one by kind and name."""
-    return tuple(sorted(objects, key=lambda each: (each.state.badness, each.kind, each.name)))
+    """Sort by state, and objects of one state by kind and name."""
+    return tuple(sorted(objects, key=lambda report: (report.state.badness, report.kind, report.name)))
 
 
 def _standing(one: Observed) -> tuple[State, ObservedCondition | None]:
-    """Its state, and the condition that says why; None where no controller has said anything."""
+    """Return the state and the condition that explains it; no condition before the controllers have answered."""
     conditions = one.status.conditions
     ready = _find(conditions, ConditionType.READY)
     if one.metadata.deletion_timestamp is not None:
@@ -105,14 +105,14 @@ def _standing(one: Observed) -> tuple[State, ObservedCondition | None]:
     if ready.status is not ConditionStatus.TRUE:
         error = _LEVELS.get(ready.reason, Level.ERROR) is Level.ERROR
         return State.NOT_READY if error else State.PROGRESSING, ready
-    worse = next((each for each in conditions if _is_worse(each)), None)
+    worse = next((condition for condition in conditions if _is_worse(condition)), None)
     if worse is not None:
         return State.DEGRADED, worse
     return State.RELEASING if _is_releasing(one) else State.READY, ready
 
 
 def _is_worse(condition: ObservedCondition) -> bool:
-    """Whether it says more against a ready object than that something takes its time."""
+    """Return whether a condition means more for a ready object than that something takes its time."""
     return (
         condition.type not in _SUMMARIES
         and not condition.as_it_should_be
@@ -130,9 +130,9 @@ def _is_releasing(one: Observed) -> bool:
 def _unanswered(one: Observed) -> str:
     observed, generation = one.status.observed_generation, one.metadata.generation
     if not one.status.conditions:
-        return "no controller has said anything about it yet"
+        return "no controller has observed it yet"
     return f"its status is about generation {observed}, and it has {generation}"
 
 
 def _find(conditions: Sequence[ObservedCondition], kind: ConditionType) -> ObservedCondition | None:
-    return next((each for each in conditions if each.type == kind), None)
+    return next((condition for condition in conditions if condition.type == kind), None)

@@ -1,4 +1,4 @@
-"""How one object is: what every kind's status has, conditions, events and pods among it."""
+"""Report the status of one object: the parts that every kind has, such as conditions, events and pods."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tidegate.reports.standing import ConditionReport, conditions_of
 from tidegate.reports.state import ObjectReport, Served, State
 
 EVENTS: Final = 10
-"""How many events are shown, the newest first."""
+"""The most events that are shown, the newest first."""
 PODS: Final = 50
-"""How many pods are listed, those that are not ready first; the others are counted."""
+"""The most pods that are listed, those that are not ready first; the others are counted."""
 
 
 class RouteRole(StrEnum):
-    """What an Inference is to a route."""
+    """The role of an Inference in a route."""
 
     TARGET = "Target"
     MIRROR = "Mirror"
@@ -32,7 +32,7 @@ class RouteRole(StrEnum):
 
 
 class EventReport(ApiModel):
-    """One thing that happened to the object."""
+    """One Event about the object."""
 
     at: datetime | None
     warning: bool
@@ -42,10 +42,10 @@ class EventReport(ApiModel):
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Self:
-        """Reads a v1 Event."""
-        at = body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp")
+        """Parse a v1 Event."""
+        time = body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp")
         return cls(
-            at=datetime.fromisoformat(at) if at else None,
+            at=datetime.fromisoformat(time) if time else None,
             warning=body.get("type") == "Warning",
             reason=body.get("reason") or "",
             message=body.get("message") or "",
@@ -58,36 +58,38 @@ class PodReport(ApiModel):
 
     name: str
     phase: str
-    """As Kubernetes has it; Terminating where it is on its way out."""
+    """The phase that Kubernetes reports; Terminating if the pod is deleted."""
     ready: bool
     restarts: int
     node: str | None
     made: datetime | None
     trouble: str
-    """Why it does not run; empty where it does, or nobody says."""
+    """Why the pod does not run; empty if it runs or the reason is unknown."""
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Self:
-        """Reads a Pod."""
+        """Parse a Pod."""
         metadata, status = body["metadata"], body.get("status") or {}
         view = pod_view(body)
-        made = metadata.get("creationTimestamp")
+        created = metadata.get("creationTimestamp")
         trouble = view.trouble.message if view.trouble is not None else view.unschedulable
-        leaving = "deletionTimestamp" in metadata
+        terminating = "deletionTimestamp" in metadata
         return cls(
             name=view.key.name,
-            phase="Terminating" if leaving else status.get("phase") or "Pending",
-            ready=view.ready and not leaving,
-            restarts=sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or ()),
+            phase="Terminating" if terminating else status.get("phase") or "Pending",
+            ready=view.ready and not terminating,
+            restarts=sum(
+                container.get("restartCount", 0) for container in status.get("containerStatuses") or ()
+            ),
             node=(body.get("spec") or {}).get("nodeName"),
-            made=datetime.fromisoformat(made) if made else None,
+            made=datetime.fromisoformat(created) if created else None,
             trouble=trouble,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What was read beside an object: JSON of its events and pods, and what could not be."""
+    """What was read with an object: its events and pods as JSON, and what could not be read."""
 
     now: datetime
     events: Sequence[Mapping[str, Any]] = ()
@@ -96,96 +98,96 @@ class Beside:
 
 
 class StatusReport(Report):
-    """One object, and what belongs to it."""
+    """One object and its related objects."""
 
     object: ObjectReport
     at: datetime
-    """When it was looked at; ages are counted to then."""
+    """The time of the report, from which ages are counted."""
     conditions: tuple[ConditionReport, ...]
     pods: tuple[PodReport, ...]
-    """Those that are not ready first; at most fifty, `podCount` has all."""
+    """The pods that are not ready first; at most fifty, `podCount` counts all."""
     pod_count: int
     events: tuple[EventReport, ...]
     """The newest first, at most ten."""
     skipped: tuple[str, ...]
-    """What could not be looked at, and why."""
+    """What could not be checked or read, and why."""
 
     @property
     def as_it_should_be(self) -> bool:
-        """Whether nobody needs to look."""
+        """Return whether the object needs no attention."""
         return self.object.state.as_it_should_be
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """Return whether there is nothing left to wait for."""
         return self.object.state is State.READY
 
     @property
     def hopeless(self) -> bool:
-        """Whether waiting alone changes nothing."""
+        """Return whether waiting alone changes nothing."""
         return self.object.state is State.STALLED
 
     def headline(self) -> str:
-        """Where it stands, in a line."""
-        one = self.object
-        return f"{one.kind} {one.name} {one.state}: {one.says()}"
+        """Summarise the state in one line."""
+        report = self.object
+        return f"{report.kind} {report.name} {report.state}: {report.says()}"
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has the conditions that are as they should be, and whole names and ages of pods besides."""
-        one = self.object
-        since = f" since {timestamp(one.since)}" if one.since is not None else ""
-        yield f"{one.kind} {one.name}: {one.state}{since}"
-        if one.state is not State.READY:
-            yield field("why", one.says())
+        """Yield the report; `wide` adds healthy conditions, and whole names and ages of pods."""
+        report = self.object
+        since = f" since {timestamp(report.since)}" if report.since is not None else ""
+        yield f"{report.kind} {report.name}: {report.state}{since}"
+        if report.state is not State.READY:
+            yield field("why", report.says())
         yield from self.summary(wide=wide)
-        for each in self.conditions:
-            if wide or not each.as_it_should_be:
-                yield field("well" if each.as_it_should_be else "look", each.line())
+        for condition in self.conditions:
+            if wide or not condition.as_it_should_be:
+                yield field("well" if condition.as_it_should_be else "look", condition.line())
         if self.pods:
             yield from _titled("PODS", self._pod_rows(wide=wide))
             if self.pod_count > len(self.pods):
                 yield f"and {self.pod_count - len(self.pods)} more pods"
         yield from self.related()
         if self.events:
-            rows = [[_ago(each.at, self.at), _said(each), each.message] for each in self.events]
+            rows = [[_ago(event.at, self.at), _said(event), event.message] for event in self.events]
             yield from _titled("EVENTS", [["AGO", "WHAT", "MESSAGE"], *rows])
         for skipped in self.skipped:
             yield field("left out", skipped)
 
     @abstractmethod
     def summary(self, *, wide: bool) -> Iterator[str]:
-        """What is particular to its kind."""
+        """Yield the lines that are particular to the kind."""
 
     def related(self) -> Iterator[str]:
-        """Other objects that have to do with it."""
+        """Yield tables of other objects that have to do with it."""
         return iter(())
 
     def names(self) -> Iterator[str]:
-        """Its own."""
+        """Yield the object's own name."""
         yield named(self.object.kind, self.object.name.rpartition("/")[2])
 
     def _pod_rows(self, *, wide: bool) -> list[list[str]]:
         head = ["NAME", "READY", "PHASE", "RESTARTS", "AGE", "NODE", "TROUBLE"]
         rows = [
             [
-                each.name,
-                "yes" if each.ready else "no",
-                each.phase,
-                str(each.restarts),
-                _ago(each.made, self.at),
-                each.node or "-",
-                each.trouble if wide else _short(each.trouble),
+                pod.name,
+                "yes" if pod.ready else "no",
+                pod.phase,
+                str(pod.restarts),
+                _ago(pod.made, self.at),
+                pod.node or "-",
+                pod.trouble if wide else _short(pod.trouble),
             ]
-            for each in self.pods
+            for pod in self.pods
         ]
         return [head, *rows]
 
 
 def parts(one: Served, beside: Beside) -> dict[str, Any]:
-    """The fields that every StatusReport has."""
-    pods = sorted(map(PodReport.of, beside.pods), key=lambda each: (each.ready, each.name))
+    """Return the fields that every StatusReport has."""
+    pods = sorted(map(PodReport.of, beside.pods), key=lambda pod: (pod.ready, pod.name))
     oldest = datetime.min.replace(tzinfo=beside.now.tzinfo)
-    events = sorted(map(EventReport.of, beside.events), key=lambda each: each.at or oldest, reverse=True)
+    events = sorted(map(EventReport.of, beside.events), key=lambda event: event.at or oldest, reverse=True)
     return {
         "object": ObjectReport.of(one),
         "at": beside.now,
@@ -198,18 +200,18 @@ def parts(one: Served, beside: Beside) -> dict[str, Any]:
 
 
 def field(what: str, said: str) -> str:
-    """A line of a summary."""
+    """Format a line of a summary."""
     return f"  {what:12}{said}"
 
 
 def table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table under a title; nothing where it has no row but its head."""
+    """Yield a table under a title; nothing if it has no row but its head."""
     if len(rows) > 1:
         yield from _titled(title, rows)
 
 
 def age(of: timedelta) -> str:
-    """As kubectl writes ages: 42s, 5m, 3h, 2d."""
+    """Format a duration as kubectl does: 42s, 5m, 3h, 2d."""
     seconds = max(int(of.total_seconds()), 0)
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= size:

@@ -1,4 +1,4 @@
-"""How one ModelAccess is: its routes with the shares in effect, its proxies, and its release."""
+"""Report the status of one ModelAccess: its routes with their weights in effect, its proxies, and its release."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class TargetLine(ApiModel):
     role: RouteRole
     inference: str
     weight: int | None = None
-    """Of a target; of a mirror in percent."""
+    """The weight of a target; of a mirror, its percentage."""
     share: float | None = None
-    """Of the route's requests that go to a target, in percent."""
+    """The share of the route's requests that goes to a target, in percent."""
     endpoints: int | None
     serving: bool | None = None
-    """Of a fallback: whether it answers in place of targets."""
+    """For a fallback, whether it answers in place of targets."""
     state: State | None = None
-    """Absent where there is no such Inference, or it cannot be read."""
+    """Absent if the Inference does not exist or cannot be read."""
 
 
 class AccessStatusReport(StatusReport):
@@ -38,43 +38,43 @@ class AccessStatusReport(StatusReport):
     url: str | None
     grpc_target: str | None
     programmed: bool
-    """Whether every gateway runs its present generation."""
+    """Whether every gateway runs the present generation."""
     routes: tuple[TargetLine, ...]
     release: ReleaseReport | None
 
     def summary(self, *, wide: bool) -> Iterator[str]:
-        """Where it is called, and how far its release is."""
+        """Yield the addresses, and how far the release is."""
         if self.hosts:
             yield field("hosts", ", ".join(self.hosts))
         yield field("REST", self.url or "-")
         yield field("gRPC", self.grpc_target or "-")
         yield field("proxies", "all run it" if self.programmed else "not all run it")
         if self.release is not None:
-            first, *others = self.release.lines(wide=wide)
+            first, *other_lines = self.release.lines(wide=wide)
             yield field("release", first.partition(", ")[2])
-            yield from (f"  {line}" for line in others)
+            yield from (f"  {line}" for line in other_lines)
 
     def related(self) -> Iterator[str]:
-        """The shares in effect."""
+        """Yield the targets of the routes with their shares in effect."""
         rows = [["ROUTE", "AS", "INFERENCE", "SHARE", "ENDPOINTS", "STATE"]]
         rows += [
             [
-                each.route,
-                f"{each.role}, serving" if each.serving else each.role,
-                each.inference,
-                "-" if each.share is None else f"{each.share:g}%",
-                "-" if each.endpoints is None else str(each.endpoints),
-                each.state.value if each.state is not None else "-",
+                target.route,
+                f"{target.role}, serving" if target.serving else target.role,
+                target.inference,
+                "-" if target.share is None else f"{target.share:g}%",
+                "-" if target.endpoints is None else str(target.endpoints),
+                target.state.value if target.state is not None else "-",
             ]
-            for each in self.routes
+            for target in self.routes
         ]
         yield from table("ROUTES", rows)
 
 
 def access_status(one: ModelAccess, inferences: Sequence[Inference], beside: Beside) -> AccessStatusReport:
-    """From the access, the Inferences of its namespace, and what was read beside them."""
+    """Report an access from the Inferences of its namespace and what was read with it."""
     status = one.status
-    states = {each.key: ObjectReport.of(each).state for each in inferences}
+    states = {inference.key: ObjectReport.of(inference).state for inference in inferences}
     return AccessStatusReport(
         **parts(one, beside),
         hosts=one.spec.hosts,
@@ -92,29 +92,29 @@ def access_status(one: ModelAccess, inferences: Sequence[Inference], beside: Bes
 
 def _lines(route: RouteStatus) -> Iterator[TargetLine]:
     name = route.name
-    whole = sum(each.weight for each in route.targets)
-    for each in route.targets:
-        share = round(100 * each.weight / whole, 2) if whole else 0.0
+    total_weight = sum(target.weight for target in route.targets)
+    for target in route.targets:
+        share = round(100 * target.weight / total_weight, 2) if total_weight else 0.0
         line = TargetLine(
-            route=name, role=RouteRole.TARGET, inference=each.inference, endpoints=each.endpoints
+            route=name, role=RouteRole.TARGET, inference=target.inference, endpoints=target.endpoints
         )
-        yield line.model_copy(update={"weight": each.weight, "share": share})
+        yield line.model_copy(update={"weight": target.weight, "share": share})
     for mirror in route.mirror or ():
         line = TargetLine(
             route=name, role=RouteRole.MIRROR, inference=mirror.inference, endpoints=mirror.endpoints
         )
         yield line.model_copy(update={"weight": mirror.percent, "share": float(mirror.percent)})
     if route.fallback is not None:
-        back = route.fallback
+        fallback = route.fallback
         yield TargetLine(
             route=name,
             role=RouteRole.FALLBACK,
-            inference=back.inference,
-            endpoints=back.endpoints,
-            serving=back.serving,
+            inference=fallback.inference,
+            endpoints=fallback.endpoints,
+            serving=fallback.serving,
         )
-    for part in route.pipeline.models if route.pipeline is not None else ():
-        if part.inference is not None:
+    for model in route.pipeline.models if route.pipeline is not None else ():
+        if model.inference is not None:
             yield TargetLine(
-                route=name, role=RouteRole.PIPELINE, inference=part.inference, endpoints=part.endpoints
+                route=name, role=RouteRole.PIPELINE, inference=model.inference, endpoints=model.endpoints
             )

@@ -1,4 +1,4 @@
-"""How one FeatureCompute is: its plan and its replicas."""
+"""Report the status of one FeatureCompute: its plan and its replicas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FeatureStatusReport(StatusReport):
     ready: int
 
     def summary(self, *, wide: bool) -> Iterator[str]:
-        """Plan, outputs and replicas."""
+        """Yield plan, outputs and replicas."""
         plan = self.plan_hash or "none"
         yield field("plan", plan if wide else plan[:12])
         yield field("outputs", ", ".join(self.outputs) or "-")
@@ -28,12 +28,12 @@ class FeatureStatusReport(StatusReport):
 
 
 def feature_status(one: FeatureCompute, beside: Beside) -> FeatureStatusReport:
-    """From the object, and what was read beside it."""
+    """Report a FeatureCompute from the object and what was read with it."""
     status = one.status
     return FeatureStatusReport(
         **parts(one, beside),
         plan_hash=status.plan_hash,
-        outputs=tuple(each.name for each in status.outputs),
+        outputs=tuple(output.name for output in status.outputs),
         replicas=one.spec.replicas,
         existing=status.replicas,
         ready=status.ready_replicas,

@@ -1,4 +1,4 @@
-"""How one Inference is: its versions, its replicas and pods, and which ModelAccesses lead to it."""
+"""Report the status of one Inference: its versions, its replicas and pods, and the ModelAccesses that lead to it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class LeadsHere(ApiModel):
     route: str
     role: RouteRole
     weight: int | None
-    """In effect, of a target; of a mirror the percent of requests that it gets a copy of."""
+    """The weight in effect of a target; of a mirror, the percentage of requests that it gets a copy of."""
     endpoints: int | None
     """Ready pods that the proxies see."""
 
 
 class VersionsReport(ApiModel):
-    """Which versions there are."""
+    """The versions of the model."""
 
     target: str
     serving: str | None
     loaded: tuple[str, ...]
     swapping_to: str | None
-    """Absent while no change goes on."""
+    """Absent if no version change is under way."""
     swapped_replicas: int | None
     failed: str | None
     """The version that does not serve."""
     failure: str
-    """Why, in a sentence."""
+    """The reason in a sentence."""
 
 
 class InferenceStatusReport(StatusReport):
@@ -50,19 +50,19 @@ class InferenceStatusReport(StatusReport):
     tier: Tier
     versions: VersionsReport
     decided: int
-    """Replicas that are to get requests."""
+    """The desired replicas that get requests."""
     spares: int
-    """Replicas that are to be loaded besides, without requests."""
+    """The desired warm spares: loaded, without requests."""
     existing: int
     ready: int
     pool: str | None
     slices: int | None
-    """Slices of the pool that each replica has."""
+    """The slices of each replica."""
     accesses: tuple[LeadsHere, ...]
     overrides: tuple[OverrideReport, ...]
 
     def summary(self, *, wide: bool) -> Iterator[str]:
-        """Model, versions, replicas and place."""
+        """Yield model, versions, replicas and placement."""
         versions = self.versions
         yield field(
             "model", f"{self.model}, {self.format}, tier {self.tier}{f', {self.uri}' if wide else ''}"
@@ -85,11 +85,11 @@ class InferenceStatusReport(StatusReport):
             yield field("override", override.said)
 
     def related(self) -> Iterator[str]:
-        """The routes that lead to it."""
+        """Yield the routes that lead to the Inference."""
         rows = [["MODELACCESS", "ROUTE", "AS", "WEIGHT", "ENDPOINTS"]]
         rows += [
-            [each.access, each.route, each.role.value, _number(each.weight), _number(each.endpoints)]
-            for each in self.accesses
+            [route.access, route.route, route.role.value, _number(route.weight), _number(route.endpoints)]
+            for route in self.accesses
         ]
         yield from table("ROUTES THAT LEAD TO IT", rows)
 
@@ -97,7 +97,7 @@ class InferenceStatusReport(StatusReport):
 def inference_status(
     one: Inference, accesses: Sequence[ModelAccess], overrides: Sequence[ComputeOverride], beside: Beside
 ) -> InferenceStatusReport:
-    """From the Inference, the ModelAccesses of its namespace, all overrides, and what was read beside them."""
+    """Report an Inference from the accesses of its namespace, all overrides, and what was read with it."""
     spec, status = one.spec, one.status
     placement = spec.placement
     return InferenceStatusReport(
@@ -113,10 +113,10 @@ def inference_status(
         ready=status.ready_replicas,
         pool=placement.pool if placement is not None else None,
         slices=placement.slices if placement is not None else None,
-        accesses=tuple(found for access in accesses for found in _leading(access, one)),
+        accesses=tuple(route for access in accesses for route in _leading(access, one)),
         overrides=tuple(
-            OverrideReport.of(each)
-            for each in in_force_about(overrides, OverrideKind.INFERENCE, one.key, beside.now)
+            OverrideReport.of(override)
+            for override in in_force_about(overrides, OverrideKind.INFERENCE, one.key, beside.now)
         ),
     )
 
@@ -150,26 +150,33 @@ def _leading(access: ModelAccess, one: Inference) -> Iterator[LeadsHere]:
 def _roles(
     route: Route, status: RouteStatus | None, name: str
 ) -> Iterator[tuple[RouteRole, int | None, int | None]]:
-    """What the Inference is to the route, its weight in effect and its ready pods; absent where the proxies say nothing."""
-    if any(each.inference == name for each in route.targets):
-        target = next((each for each in status.targets if each.inference == name), None) if status else None
+    """Yield each role of the Inference in the route, with its weight in effect and its ready pods.
+
+    Both numbers are absent where the proxies report nothing.
+    """
+    if any(target.inference == name for target in route.targets):
+        target = (
+            next((target_status for target_status in status.targets if target_status.inference == name), None)
+            if status
+            else None
+        )
         yield RouteRole.TARGET, _of(target, "weight"), _of(target, "endpoints")
-    if any(each.inference == name for each in route.mirror):
+    if any(mirror.inference == name for mirror in route.mirror):
         mirrors = (status.mirror or ()) if status else ()
-        mirror = next((each for each in mirrors if each.inference == name), None)
+        mirror = next((mirror_status for mirror_status in mirrors if mirror_status.inference == name), None)
         yield RouteRole.MIRROR, _of(mirror, "percent"), _of(mirror, "endpoints")
     if route.fallback is not None and route.fallback.inference == name:
         yield RouteRole.FALLBACK, None, _of(status.fallback if status else None, "endpoints")
     if route.pipeline is not None and name in route.pipeline.inferences:
         models = status.pipeline.models if status and status.pipeline else ()
-        part = next((each for each in models if each.inference == name), None)
-        yield RouteRole.PIPELINE, None, _of(part, "endpoints")
+        model_status = next((model for model in models if model.inference == name), None)
+        yield RouteRole.PIPELINE, None, _of(model_status, "endpoints")
 
 
 def _of(status: StatusModel | None, name: str) -> int | None:
-    """A number of a status; None where the proxies say nothing."""
-    found: int | None = getattr(status, name, None)
-    return found
+    """Return a number of a status; None where the proxies report nothing."""
+    number: int | None = getattr(status, name, None)
+    return number
 
 
 def _number(value: int | None) -> str:

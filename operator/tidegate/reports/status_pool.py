@@ -1,4 +1,4 @@
-"""How one ComputePool is: its slices, what holds it, its newest decision, and who is placed in it."""
+"""Report the status of one ComputePool: its slices, its holds, its newest decision, and the Inferences placed in it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PLACED: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class InPool:
-    """What a pool's report is made from besides the pool."""
+    """The objects that belong to a pool."""
 
     inferences: Sequence[Inference] = ()
-    """Of all namespaces, whatever their pool."""
+    """The Inferences of all namespaces, whatever their pool."""
     decisions: Sequence[AllocationDecision] = ()
-    """Of the pool."""
+    """The decisions about the pool."""
     overrides: Sequence[ComputeOverride] = ()
 
 
@@ -41,7 +41,7 @@ class PlacedLine(ApiModel):
     decided: int
     ready: int
     slices: int
-    """That its replicas are to have together."""
+    """The desired slices of all replicas together."""
 
 
 class PoolStatusReport(StatusReport):
@@ -53,24 +53,26 @@ class PoolStatusReport(StatusReport):
     tiers: tuple[TierUse, ...]
     policy_mode: PolicyMode
     mode: PolicyMode | None
-    """As the allocator took it at its last look."""
+    """The mode of the allocator's last tick."""
     held_by: tuple[HoldReport, ...]
     newest_decision: DecisionReport | None
     placed: tuple[PlacedLine, ...]
-    """The worst first, at most fifty; `placedCount` has all."""
+    """The worst first, at most fifty; `placedCount` counts all."""
     placed_count: int
 
     def summary(self, *, wide: bool) -> Iterator[str]:
-        """Slices, mode and newest decision."""
+        """Yield slices, mode and newest decision."""
         del wide
         slices = self.slices
-        used = "".join(f", {each.name} {each.slices}" for each in self.tiers)
+        used = "".join(f", {tier.name} {tier.slices}" for tier in self.tiers)
         yield field(
             "slices",
             f"{slices.total} on {self.nodes} nodes, {slices.healthy} healthy, {slices.free} free{used}",
         )
-        seen = "" if self.mode in {None, self.policy_mode} else f"; {self.mode} at the allocator's last look"
-        yield field("mode", f"{self.policy_mode}{seen}")
+        observed_mode = (
+            "" if self.mode in {None, self.policy_mode} else f"; {self.mode} at the allocator's last look"
+        )
+        yield field("mode", f"{self.policy_mode}{observed_mode}")
         for hold in self.held_by:
             yield field("held", hold.said)
         newest = self.newest_decision
@@ -79,17 +81,17 @@ class PoolStatusReport(StatusReport):
             yield field("decided", f"{newest.name} at {timestamp(newest.at)}: {moves}")
 
     def related(self) -> Iterator[str]:
-        """Who is placed in it."""
+        """Yield the Inferences that are placed in the pool."""
         rows = [["INFERENCE", "TIER", "STATE", "READY", "SLICES"]]
         rows += [
             [
-                each.inference,
-                each.tier.value,
-                each.state.value,
-                f"{each.ready}/{each.decided}",
-                str(each.slices),
+                line.inference,
+                line.tier.value,
+                line.state.value,
+                f"{line.ready}/{line.decided}",
+                str(line.slices),
             ]
-            for each in self.placed
+            for line in self.placed
         ]
         yield from table("INFERENCES PLACED IN IT", rows)
         if self.placed_count > len(self.placed):
@@ -97,11 +99,11 @@ class PoolStatusReport(StatusReport):
 
 
 def pool_status(one: ComputePool, within: InPool, beside: Beside) -> PoolStatusReport:
-    """From the pool, what is in it, and what was read beside it."""
+    """Report a pool from the objects that belong to it and what was read with it."""
     status, name = one.status, one.metadata.name
     placed = sorted(
-        (_placed(each) for each in within.inferences if _pool_of(each) == name),
-        key=lambda each: (each.state.badness, each.inference),
+        (_placed(inference) for inference in within.inferences if _pool_of(inference) == name),
+        key=lambda line: (line.state.badness, line.inference),
     )
     return PoolStatusReport(
         **parts(one, beside),
@@ -122,12 +124,12 @@ def _pool_of(one: Inference) -> str | None:
 
 
 def _placed(one: Inference) -> PlacedLine:
-    each = one.spec.placement.slices if one.spec.placement is not None else 0
+    slices_per_replica = one.spec.placement.slices if one.spec.placement is not None else 0
     return PlacedLine(
         inference=str(one.key),
         tier=one.spec.tier,
         state=ObjectReport.of(one).state,
         decided=one.decided_replicas,
         ready=one.status.ready_replicas,
-        slices=each * (one.decided_replicas + one.decided_spares),
+        slices=slices_per_replica * (one.decided_replicas + one.decided_spares),
     )

@@ -1,4 +1,4 @@
-"""What `hold`, `override` and `resume` do about a ComputeOverride, planned and told."""
+"""Plan and report what `hold`, `override` and `resume` do about a ComputeOverride."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORTEST: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for. Neither pin nor floor: hold."""
+    """The requested override. Without pin and floor it holds the target."""
 
     lasting: str
     reason: str
@@ -41,7 +41,7 @@ class Wanted:
 
     @property
     def action(self) -> OverrideAction:
-        """Which of the three."""
+        """Return the effect of the requested override."""
         if self.pin is not None:
             return OverrideAction.PIN
         return OverrideAction.HOLD if self.floor is None else OverrideAction.FLOOR
@@ -49,22 +49,22 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """An Inference or a ComputePool, what is known about it, and when that was."""
+    """An Inference or a ComputePool with its overrides, as read at one time."""
 
     inference: Inference | None
     pool: ComputePool | None
-    """The target, or where the Inference is placed; absent where there is none."""
+    """The target, or the pool of the Inference; absent if it does not exist."""
     overrides: Sequence[ComputeOverride]
     now: datetime
 
     @property
     def kind(self) -> OverrideKind:
-        """Of the target."""
+        """Return the kind of the target."""
         return OverrideKind.COMPUTE_POOL if self.inference is None else OverrideKind.INFERENCE
 
     @property
     def key(self) -> ObjectKey:
-        """Of the target."""
+        """Return the key of the target."""
         target = self.inference or self.pool
         if target is None:
             message = "neither an Inference nor a ComputePool"
@@ -73,35 +73,41 @@ class Steered:
 
     @property
     def in_force(self) -> tuple[ComputeOverride, ...]:
-        """About the target, the oldest first."""
+        """Return the target's overrides in force, the oldest first."""
         return in_force_about(self.overrides, self.kind, self.key, self.now)
 
     def own(self, action: OverrideAction) -> ComputeOverride | None:
-        """What an earlier command made about the target. Raises PermanentError when its name is another's."""
+        """Return the override that an earlier command made about the target.
+
+        Raises PermanentError when an override of that name has another target.
+        """
         name = override_name(action, self.kind, self.key)
-        found = next((each for each in self.overrides if each.metadata.name == name), None)
-        if found is not None and (found.spec.target.kind, found.spec.target.key) != (self.kind, self.key):
+        override = next((candidate for candidate in self.overrides if candidate.metadata.name == name), None)
+        if override is not None and (override.spec.target.kind, override.spec.target.key) != (
+            self.kind,
+            self.key,
+        ):
             message = (
-                f"ComputeOverride {name} is about {found.spec.target.kind} {found.spec.target.key}: "
+                f"ComputeOverride {name} is about {override.spec.target.kind} {override.spec.target.key}: "
                 f"kubectl delete computeoverride {name}, and try again"
             )
             raise PermanentError(message)
-        return found
+        return override
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do: delete one that has ended, then create `body`, or merge it into the one that there is."""
+    """What to write: delete an ended override and create `body`, or merge `body` into the existing one."""
 
     body: Mapping[str, Any]
     ended: ComputeOverride | None = None
     existing: ComputeOverride | None = None
     shortened: str = ""
-    """Why it ends earlier than was asked for, where it does."""
+    """Why the override ends earlier than requested, if it does."""
 
 
 class Done(StrEnum):
-    """What a command did."""
+    """The effect of a command."""
 
     MADE = "Made"
     CHANGED = "Changed"
@@ -110,41 +116,41 @@ class Done(StrEnum):
 
 
 class SteeringReport(Report):
-    """What a command did about overrides, and what else there is."""
+    """The overrides that a command wrote or ended, and what else affects the target."""
 
     target_kind: OverrideKind
     target: str
     done: Done
     overrides: tuple[OverrideReport, ...]
-    """Those that were made, changed or ended."""
+    """The overrides that were made, changed or ended."""
     in_the_way: tuple[str, ...]
-    """Why it does not do what it says, or not all of it."""
+    """Why the override has no effect, or not its full one."""
     held_by: tuple[HoldReport, ...]
     """What else holds the target, or the pool of an Inference."""
 
     @property
     def still_held(self) -> bool:
-        """Whether something holds it that was not ended here."""
+        """Return whether something holds the target that this command did not end."""
         return bool(self.held_by)
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has who wrote the override as well, where the API server says so."""
+        """Yield a line per override; `wide` adds its author, if the API server records it."""
         if self.done is Done.NOTHING_TO_END:
             yield f"{self.target_kind} {self.target}: this command has made no ComputeOverride, nothing to end"
-        for each in self.overrides:
-            by = f" by {each.author}" if wide and each.author else ""
+        for override in self.overrides:
+            by = f" by {override.author}" if wide and override.author else ""
             ended = "ended " if self.done is Done.ENDED else ""
-            until = f"until {timestamp(each.until)}: {each.reason}"
-            what = _DOES[each.action].format(each.replicas)
-            yield f"{self.target_kind} {self.target}: {ended}ComputeOverride {each.name}{by}, {what} {until}"
-        for said in self.in_the_way:
-            yield f"  in the way: {said}"
+            until = f"until {timestamp(override.until)}: {override.reason}"
+            effect = _DOES[override.action].format(override.replicas)
+            yield f"{self.target_kind} {self.target}: {ended}ComputeOverride {override.name}{by}, {effect} {until}"
+        for warning in self.in_the_way:
+            yield f"  warning: {warning}"
         for hold in self.held_by:
             yield f"  held as well: {hold.said}"
 
     def names(self) -> Iterator[str]:
-        """The overrides'."""
-        return (named(ComputeOverride.KIND, each.name) for each in self.overrides)
+        """Yield the overrides' names."""
+        return (named(ComputeOverride.KIND, override.name) for override in self.overrides)
 
 
 _DOES: Final[Mapping[OverrideAction, str]] = {
@@ -155,24 +161,24 @@ _DOES: Final[Mapping[OverrideAction, str]] = {
 
 
 def override_name(action: OverrideAction, kind: OverrideKind, key: ObjectKey) -> str:
-    """The name of the one override of its sort about a target: who asks again changes it, and makes no second one."""
-    # Kinds have names of their own: neither namespaces nor names have dots, and what has one gets a hash.
-    whole = key.name if kind is OverrideKind.COMPUTE_POOL else f"{key.namespace}.{key.name}"
-    return child_name(action.value.lower(), whole)
+    """Return the name of the only override with this action on a target, so that commands are idempotent."""
+    # Neither namespaces nor names contain dots, so the joined name is unique; child_name adds a hash to names with a dot.
+    full_name = key.name if kind is OverrideKind.COMPUTE_POOL else f"{key.namespace}.{key.name}"
+    return child_name(action.value.lower(), full_name)
 
 
 def plan_steering(seen: Steered, wanted: Wanted) -> Step:
-    """The override to write.
+    """Return the override to write.
 
-    Raises PermanentError or ValueError for what cannot be, with the way out.
+    Raises PermanentError or ValueError, with the way out, for an impossible request.
     """
     _check(seen, wanted)
-    lasting = _lasting(wanted.lasting)
+    lifetime = _lasting(wanted.lasting)
     name = override_name(wanted.action, seen.kind, seen.key)
     existing = seen.own(wanted.action)
-    alive = existing is not None and existing.ends > seen.now
-    until, shortened = _end(seen.now + lasting, existing if alive else None)
-    # null takes a field away where the override is there already, whatever somebody made of it.
+    active = existing is not None and existing.ends > seen.now
+    until, shortened = _end(seen.now + lifetime, existing if active else None)
+    # null removes a field from an existing override, whatever its user made of it.
     spec: dict[str, Any] = {
         "pin": None if wanted.pin is None else {"replicas": wanted.pin},
         "floor": None if wanted.floor is None else {"replicas": wanted.floor},
@@ -180,7 +186,7 @@ def plan_steering(seen: Steered, wanted: Wanted) -> Step:
         "reason": wanted.reason,
         "expiresAt": timestamp(until),
     }
-    if existing is not None and alive:
+    if existing is not None and active:
         version = {"resourceVersion": existing.metadata.resource_version}
         return Step({"metadata": version, "spec": spec}, existing=existing, shortened=shortened)
     target = {"kind": seen.kind.value, "name": seen.key.name}
@@ -192,38 +198,48 @@ def plan_steering(seen: Steered, wanted: Wanted) -> Step:
         "metadata": {"name": name},
         "spec": {"target": target, **{field: value for field, value in spec.items() if value is not None}},
     }
-    ComputeOverride.parse(body)  # says what is wrong before anything is sent
+    ComputeOverride.parse(body)  # raises for an invalid override before anything is sent
     return Step(body, ended=existing)
 
 
 def told(seen: Steered, step: Step, written: ComputeOverride) -> SteeringReport:
-    """What came of it. `seen` is from before; `written` is what the API server stored."""
+    """Report an override that was written.
+
+    `seen` is from before the write; `written` is what the API server stored.
+    """
     shortened = (step.shortened,) if step.shortened else ()
-    others = [each for each in seen.in_force if each.metadata.name != written.metadata.name]
+    other_overrides = [
+        override for override in seen.in_force if override.metadata.name != written.metadata.name
+    ]
     return SteeringReport(
         target_kind=seen.kind,
         target=str(seen.key),
         done=Done.MADE if step.existing is None else Done.CHANGED,
         overrides=(OverrideReport.of(written),),
-        in_the_way=(*shortened, *_of_mode(seen), *_of_range(seen, written), *_of_others(written, others)),
+        in_the_way=(
+            *shortened,
+            *_of_mode(seen),
+            *_of_range(seen, written),
+            *_of_others(written, other_overrides),
+        ),
         held_by=_holds(seen, but=(written.metadata.name,)),
     )
 
 
 def plan_end(seen: Steered, *actions: OverrideAction) -> tuple[ComputeOverride, ...]:
-    """What these commands made about the target, whether it has ended or not."""
-    return tuple(each for each in map(seen.own, actions) if each is not None)
+    """Return the overrides that these commands made about the target, whether they have ended or not."""
+    return tuple(override for override in map(seen.own, actions) if override is not None)
 
 
 def told_end(seen: Steered, ended: Sequence[ComputeOverride]) -> SteeringReport:
-    """What came of ending them."""
+    """Report overrides that were ended."""
     return SteeringReport(
         target_kind=seen.kind,
         target=str(seen.key),
         done=Done.ENDED if ended else Done.NOTHING_TO_END,
-        overrides=tuple(OverrideReport.of(each) for each in ended),
+        overrides=tuple(OverrideReport.of(override) for override in ended),
         in_the_way=(*_of_mode(seen), *_left(seen, ended)),
-        held_by=_holds(seen, but=tuple(each.metadata.name for each in ended)),
+        held_by=_holds(seen, but=tuple(override.metadata.name for override in ended)),
     )
 
 
@@ -240,32 +256,35 @@ def _check(seen: Steered, wanted: Wanted) -> None:
 
 
 def _lasting(text: str) -> timedelta:
-    lasting = parse_duration(text)
-    if not _SHORTEST <= lasting <= LONGEST:
+    lifetime = parse_duration(text)
+    if not _SHORTEST <= lifetime <= LONGEST:
         shortest, longest = format_duration(_SHORTEST), format_duration(LONGEST)
         message = f"--for {text}: an override lasts from {shortest} to {longest}"
         raise PermanentError(message)
-    return lasting
+    return lifetime
 
 
 def _end(asked: datetime, existing: ComputeOverride | None) -> tuple[datetime, str]:
-    """When it is to end, in whole seconds, and why not when it was asked for: a change makes no override younger."""
-    made = existing.metadata.creation_timestamp if existing is not None else None
-    # Cut and not rounded up: the API server cuts when it was made, and counts from there.
+    """Return the end of the override in whole seconds, and why it is earlier than requested, if it is.
+
+    Changing an override does not restart its longest lifetime.
+    """
+    created = existing.metadata.creation_timestamp if existing is not None else None
+    # Cut, not rounded up: the API server cuts the creation time and counts from there.
     until = asked.replace(microsecond=0)
-    if existing is None or made is None or until <= made + LONGEST:
+    if existing is None or created is None or until <= created + LONGEST:
         return until, ""
-    said = (
-        f"ComputeOverride {existing.metadata.name} was made at {timestamp(made)}, and none lasts longer than "
-        f"{format_duration(LONGEST)}: end it and make it anew for more"
+    reason = (
+        f"ComputeOverride {existing.metadata.name} was made at {timestamp(created)}, and none lasts longer than "
+        f"{format_duration(LONGEST)}: end it and make a new one for more"
     )
-    return made + LONGEST, said
+    return created + LONGEST, reason
 
 
 def _of_mode(seen: Steered) -> Iterator[str]:
     if seen.pool is None and seen.inference is not None:
         placement = seen.inference.spec.placement
-        yield f"there is no ComputePool {placement.pool if placement is not None else ''}, whose allocator would decide"
+        yield f"there is no ComputePool {placement.pool if placement is not None else ''} whose allocator could decide"
     elif seen.pool is not None and seen.pool.spec.policy.mode is PolicyMode.RECOMMEND_ONLY:
         yield f"ComputePool {seen.pool.key} is in mode RecommendOnly: decisions are written, and nothing moves"
 
@@ -275,15 +294,15 @@ def _of_range(seen: Steered, written: ComputeOverride) -> Iterator[str]:
     amount = written.spec.pin or written.spec.floor
     if scaling is None or amount is None:
         return
-    least, most, count = scaling.min_replicas, scaling.max_replicas, amount.replicas
-    if not least <= count <= most:
-        counts = min(max(count, least), most)
-        yield f"spec.scaling of Inference {seen.key} is {least} to {most}: {count} counts as {counts}"
+    minimum, maximum, count = scaling.min_replicas, scaling.max_replicas, amount.replicas
+    if not minimum <= count <= maximum:
+        effective = min(max(count, minimum), maximum)
+        yield f"spec.scaling of Inference {seen.key} is {minimum} to {maximum}: {count} counts as {effective}"
 
 
 def _of_others(written: ComputeOverride, others: Sequence[ComputeOverride]) -> Iterator[str]:
-    """Of pins and holds the newest counts, and before floors."""
-    exact = [each for each in others if each.spec.floor is None]
+    """Yield what takes precedence: the newest of pins and holds counts, and both count before floors."""
+    exact = [override for override in others if override.spec.floor is None]
     if not exact:
         return
     newest = exact[-1]
@@ -294,17 +313,17 @@ def _of_others(written: ComputeOverride, others: Sequence[ComputeOverride]) -> I
 
 
 def _left(seen: Steered, ended: Sequence[ComputeOverride]) -> Iterator[str]:
-    names = {each.metadata.name for each in ended}
-    for each in seen.in_force:
-        if each.metadata.name not in names and not each.spec.hold:
-            yield f"{described(each)}; {_way_out(each, seen)}"
+    names = {override.metadata.name for override in ended}
+    for override in seen.in_force:
+        if override.metadata.name not in names and not override.spec.hold:
+            yield f"{described(override)}; {_way_out(override, seen)}"
 
 
 def _holds(seen: Steered, *, but: Sequence[str]) -> tuple[HoldReport, ...]:
-    found = [*holds_of(seen.in_force)] if seen.inference is not None else []
+    holds = [*holds_of(seen.in_force)] if seen.inference is not None else []
     if seen.pool is not None:
-        found += holds_of_pool(seen.pool, seen.overrides, seen.now)
-    return tuple(each for each in found if each.name is None or each.name not in but)
+        holds += holds_of_pool(seen.pool, seen.overrides, seen.now)
+    return tuple(hold for hold in holds if hold.name is None or hold.name not in but)
 
 
 def _way_out(override: ComputeOverride, seen: Steered) -> str:
@@ -315,5 +334,5 @@ def _way_out(override: ComputeOverride, seen: Steered) -> str:
 
 
 def _made(override: ComputeOverride) -> tuple[str, str]:
-    made = override.metadata.creation_timestamp
-    return (made.isoformat() if made is not None else "", override.metadata.name)
+    created = override.metadata.creation_timestamp
+    return (created.isoformat() if created is not None else "", override.metadata.name)

@@ -1,4 +1,4 @@
-"""What pools and Inferences do right now: slices in use, requests, latency, and value per slice as far as it is known."""
+"""Report the current use of pools and Inferences: slices, requests, latency, and value per slice if known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_SAID: Final = Reading()
 
 
 class TopBy(StrEnum):
-    """What is first."""
+    """The order of the rows."""
 
     REQUESTS = "requests"
     VALUE = "value"
@@ -34,17 +34,17 @@ class TopBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """What was measured and read: a look at the gateways, what the allocator goes by, and why anything is missing."""
+    """A sample of the gateways, the allocator's demand, and why anything is missing."""
 
     look: Look
     window_s: float
     now: datetime
     demand: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By Inference, what the allocator takes its requests per second to be."""
+    """The allocator's requests per second, by Inference."""
     notes: Sequence[str] = ()
 
     def reading(self, key: ObjectKey) -> Reading:
-        """What the gateways counted of an Inference; nothing where they say nothing of it."""
+        """Return the gateways' figures about an Inference; empty if they have none."""
         return self.look.by_key.get(key, _NOT_SAID)
 
 
@@ -58,9 +58,9 @@ class ModelTop(ApiModel):
     ready: int
     decided: int
     slices: int | None
-    """That its ready replicas have; absent outside of pools."""
+    """The slices of its ready replicas; absent outside of pools."""
     requests_per_second: float | None
-    """That clients sent through gateways, refused ones included."""
+    """Requests that clients sent through gateways, rejected ones included."""
     served_per_second: float | None
     latency_p99_ms: float | None
     """At the gateways."""
@@ -68,13 +68,13 @@ class ModelTop(ApiModel):
     """Whether more than one request in a hundred had no answer in time, so that there is no such figure."""
     slo_ms: float | None
     demand_per_second: float | None
-    """As the allocator takes it to be."""
+    """The demand that the allocator assumes."""
     value_per_second: float | None
     value_per_slice: float | None
 
     @property
     def misses_slo(self) -> bool:
-        """Whether it is known to be slower than promised."""
+        """Return whether the Inference is known to be slower than its SLO."""
         if self.slo_ms is None:
             return False
         return self.p99_unanswered or (self.latency_p99_ms is not None and self.latency_p99_ms > self.slo_ms)
@@ -84,30 +84,30 @@ class TopInferences(Report):
     """Inferences, the busiest first."""
 
     namespace: str | None
-    """Absent: all of them."""
+    """Absent means all."""
     window_seconds: float
-    """The time that rates are taken over."""
+    """The time over which rates are measured."""
     gateways_silent: tuple[str, ...]
-    """Gateways of which nothing is in the figures, so that sums are at least what is said."""
+    """Gateways that are missing from the figures, so that sums are lower bounds."""
     items: tuple[ModelTop, ...]
     notes: tuple[str, ...]
     """Why figures are missing."""
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """A row for each; `wide` has the state, the allocator's demand and what was served besides."""
+        """Yield a row per Inference; `wide` adds state, served requests and the allocator's demand."""
         if not self.items:
             yield "no Inference" + (f" in namespace {self.namespace}" if self.namespace else "")
         else:
             head = ["INFERENCE", "TIER", "POOL", "READY", "SLICES", "REQ/S", "P99 MS", "SLO MS", "VALUE/S"]
             head.append("VALUE/SLICE")
             rows = [[*head, "STATE", "SERVED/S", "DEMAND/S"] if wide else head]
-            rows += [_model_row(each, wide=wide) for each in self.items]
+            rows += [_model_row(model, wide=wide) for model in self.items]
             yield from columns(rows)
         yield from _noted(self.notes)
 
     def names(self) -> Iterator[str]:
-        """Theirs."""
-        return (named(Inference.KIND, each.inference.rpartition("/")[2]) for each in self.items)
+        """Yield the Inferences."""
+        return (named(Inference.KIND, model.inference.rpartition("/")[2]) for model in self.items)
 
 
 class PoolTop(ApiModel):
@@ -119,18 +119,18 @@ class PoolTop(ApiModel):
     slices: int
     healthy: int
     used: int
-    """Healthy ones that pods have."""
+    """Healthy slices that pods have."""
     use: float | None
-    """Share of the healthy ones, 0 to 1; absent without any."""
+    """The used share of the healthy slices, 0 to 1; absent if none is healthy."""
     tiers: tuple[TierUse, ...]
     inferences: int
     requests_per_second: float | None
-    """Of all its Inferences of which it is known."""
+    """The sum over its Inferences with known requests."""
     value_per_second: float | None
     value_per_slice: float | None
-    """Of those in use."""
+    """The value per slice in use."""
     unknown: int
-    """Number of its Inferences with ready replicas whose value per second is not known, and is not in the sum."""
+    """The number of its Inferences with ready replicas and an unknown value, which the sums leave out."""
     price: float | None
     """What one more slice would have earned per second at the newest decision."""
 
@@ -145,35 +145,35 @@ class TopPools(Report):
     """Why figures are missing."""
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """A row for each; `wide` has the tiers besides."""
+        """Yield a row per pool; `wide` adds its tiers."""
         if not self.items:
             yield "no ComputePool"
         else:
             head = ["POOL", "MODE", "NODES", "USED", "HEALTHY", "USE", "MODELS", "REQ/S", "VALUE/S"]
             head += ["VALUE/SLICE", "PRICE"]
             rows = [[*head, *(tier.upper() for tier in Tier)] if wide else head]
-            rows += [_pool_row(each, wide=wide) for each in self.items]
+            rows += [_pool_row(pool, wide=wide) for pool in self.items]
             yield from columns(rows)
-        for each in self.items:
-            if each.unknown:
-                yield f"note   {each.pool}: of {each.unknown} of its Inferences the value is not known, and not in the sums"
+        for pool in self.items:
+            if pool.unknown:
+                yield f"note   {pool.pool}: the sums leave out {pool.unknown} Inferences with unknown values"
         yield from _noted(self.notes)
 
     def names(self) -> Iterator[str]:
-        """Theirs."""
-        return (named(ComputePool.KIND, each.pool) for each in self.items)
+        """Yield the pools."""
+        return (named(ComputePool.KIND, pool.pool) for pool in self.items)
 
 
 def top_inferences(
     inferences: Iterable[Inference], busy: Busy, namespace: str | None, by: TopBy = TopBy.REQUESTS
 ) -> TopInferences:
-    """From the Inferences, and what was measured."""
-    found = sorted((_model(each, busy) for each in inferences), key=lambda each: each.inference)
+    """Report Inferences from the objects and a sample of the gateways."""
+    models = sorted((_model(inference, busy) for inference in inferences), key=lambda model: model.inference)
     return TopInferences(
         namespace=namespace,
         window_seconds=round(busy.window_s, 3),
         gateways_silent=busy.look.silent,
-        items=tuple(sorted(found, key=_ORDER[by], reverse=by is not TopBy.NAME)),
+        items=tuple(sorted(models, key=_ORDER[by], reverse=by is not TopBy.NAME)),
         notes=_notes(busy),
     )
 
@@ -184,30 +184,30 @@ def top_pools(
     decisions: Sequence[AllocationDecision],
     busy: Busy,
 ) -> TopPools:
-    """From the pools, all Inferences and decisions, and what was measured."""
-    models = [_model(each, busy) for each in inferences if each.spec.placement is not None]
-    found = [
+    """Report pools from the objects, all Inferences and decisions, and a sample of the gateways."""
+    models = [_model(inference, busy) for inference in inferences if inference.spec.placement is not None]
+    reports = [
         _pool(
             pool,
-            [each for each in models if each.pool == pool.metadata.name],
-            [each for each in decisions if each.spec.pool == pool.metadata.name],
+            [model for model in models if model.pool == pool.metadata.name],
+            [decision for decision in decisions if decision.spec.pool == pool.metadata.name],
         )
         for pool in pools
     ]
     return TopPools(
         window_seconds=round(busy.window_s, 3),
         gateways_silent=busy.look.silent,
-        items=tuple(sorted(found, key=lambda each: (-(each.use or 0.0), each.pool))),
+        items=tuple(sorted(reports, key=lambda pool: (-(pool.use or 0.0), pool.pool))),
         notes=_notes(busy),
     )
 
 
 _ORDER: Final[Mapping[TopBy, Callable[[ModelTop], tuple[float, ...] | str]]] = {
-    TopBy.REQUESTS: lambda each: (each.requests_per_second or 0.0, each.demand_per_second or 0.0),
-    TopBy.VALUE: lambda each: (each.value_per_slice or 0.0, each.value_per_second or 0.0),
-    TopBy.SLICES: lambda each: (float(each.slices or 0),),
-    TopBy.LATENCY: lambda each: (float(each.p99_unanswered), each.latency_p99_ms or 0.0),
-    TopBy.NAME: lambda each: each.inference,
+    TopBy.REQUESTS: lambda model: (model.requests_per_second or 0.0, model.demand_per_second or 0.0),
+    TopBy.VALUE: lambda model: (model.value_per_slice or 0.0, model.value_per_second or 0.0),
+    TopBy.SLICES: lambda model: (float(model.slices or 0),),
+    TopBy.LATENCY: lambda model: (float(model.p99_unanswered), model.latency_p99_ms or 0.0),
+    TopBy.NAME: lambda model: model.inference,
 }
 
 
@@ -237,18 +237,21 @@ def _model(one: Inference, busy: Busy) -> ModelTop:
 
 
 def _value(one: Inference, reading: Reading, slices: int | None) -> float | None:
-    """Per second: of answered requests; of tier offline of slices at work, as spec.value has it."""
-    worth = float(one.spec.value.per_request)
+    """Return the value per second: of answered requests, or of assigned slices in tier offline.
+
+    spec.value counts requests, and in tier offline seconds of slices.
+    """
+    value_per_request = float(one.spec.value.per_request)
     if one.spec.tier is Tier.OFFLINE:
-        return None if slices is None else worth * slices
-    return None if reading.served_per_s is None else worth * reading.served_per_s
+        return None if slices is None else value_per_request * slices
+    return None if reading.served_per_s is None else value_per_request * reading.served_per_s
 
 
 def _pool(pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[AllocationDecision]) -> PoolTop:
     status = pool.status
     used = max(status.slices.healthy - status.slices.free, 0)
-    values = [each.value_per_second for each in models if each.value_per_second is not None]
-    rates = [each.requests_per_second for each in models if each.requests_per_second is not None]
+    values = [model.value_per_second for model in models if model.value_per_second is not None]
+    rates = [model.requests_per_second for model in models if model.requests_per_second is not None]
     newest = next(iter(newest_first(decisions)), None)
     return PoolTop(
         pool=pool.metadata.name,
@@ -263,7 +266,7 @@ def _pool(pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[All
         requests_per_second=_rounded(sum(rates)) if rates else None,
         value_per_second=_rounded(sum(values)) if values else None,
         value_per_slice=_rounded(sum(values) / used) if values and used else None,
-        unknown=sum(each.value_per_second is None and each.ready > 0 for each in models),
+        unknown=sum(model.value_per_second is None and model.ready > 0 for model in models),
         price=newest.spec.price if newest is not None else None,
     )
 
@@ -300,7 +303,7 @@ def _model_row(one: ModelTop, *, wide: bool) -> list[str]:
 
 
 def _pool_row(one: PoolTop, *, wide: bool) -> list[str]:
-    used = {each.name: each.slices for each in one.tiers}
+    used = {tier.name: tier.slices for tier in one.tiers}
     row = [
         one.pool,
         one.mode.value,
@@ -318,7 +321,7 @@ def _pool_row(one: PoolTop, *, wide: bool) -> list[str]:
 
 
 def _noted(notes: Iterable[str]) -> Iterator[str]:
-    return (f"note   {each}" for each in notes)
+    return (f"note   {note}" for note in notes)
 
 
 def _rounded(number: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Which version this is."""
+"""Report the version of the command line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tidegate.reports.report import Report
 
 
 class VersionReport(Report):
-    """Of the command line."""
+    """The version of the command line."""
 
     version: str
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """The version alone."""
+        """Yield the version alone."""
         yield self.version
 
     def names(self) -> Iterator[str]:
-        """It is about no object."""
+        """Yield nothing: a version is about no object."""
         return iter(())

@@ -1,4 +1,4 @@
-"""Why an Inference or a ComputePool has what it has: who decided so, what holds it, and what is not as it should be."""
+"""Explain why an Inference or a ComputePool has what it has: the decision, holds, and unhealthy conditions."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from tidegate.reports.standing import (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a report of an Inference or a pool is made from."""
+    """The objects that explain an Inference or a pool, as read at one time."""
 
     pool: ComputePool | None
     decisions: Sequence[AllocationDecision]
-    """Of the pool, in any order."""
+    """The decisions about the pool, in any order."""
     overrides: Sequence[ComputeOverride]
     now: datetime
 
 
 class Decider(StrEnum):
-    """Who decided how many replicas there are."""
+    """What decided the number of replicas."""
 
     SPEC = "spec.replicas"
     ALLOCATOR = "Allocator"
     MINIMUM = "spec.scaling.minReplicas"
-    """Nothing is decided yet."""
+    """The allocator has decided nothing yet."""
 
 
 class ReplicaReport(ApiModel):
@@ -52,16 +52,16 @@ class ReplicaReport(ApiModel):
 
     decided: int
     spares: int
-    """Decided, besides: loaded and without requests."""
+    """The desired warm spares: loaded, without requests."""
     existing: int
     ready: int
     least: int | None
-    """As spec.scaling says; absent without it."""
+    """The range of spec.scaling; absent without it."""
     most: int | None
 
 
 class InferenceReport(Report):
-    """Why an Inference has its replicas."""
+    """Why an Inference has its number of replicas."""
 
     kind: Literal["Inference"] = "Inference"
     inference: str
@@ -72,23 +72,23 @@ class InferenceReport(Report):
     decision: str | None
     """The AllocationDecision that decided the number."""
     decided_at: datetime | None
-    """Absent where that decision is not kept any more."""
+    """Absent if that decision has been deleted."""
     move: DecidedMove | None
-    """What that decision did with it."""
+    """That decision's move of the Inference."""
     newest: DecisionReport | None
-    """The pool's newest decision, whose `binding` says what binds."""
+    """The pool's newest decision; `binding` lists the rules that limit it."""
     held_by: tuple[HoldReport, ...]
-    """What holds its pool."""
+    """The holds of its pool."""
     overrides: tuple[OverrideReport, ...]
-    """In force about itself."""
+    """The overrides of the Inference that are in force."""
     conditions: tuple[ConditionReport, ...]
     outdated: bool
     """Whether the status is about an older spec."""
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has the conditions that are as they should be, too."""
-        where = f"ComputePool {self.pool}" if self.pool else "no ComputePool"
-        yield f"Inference {self.inference}, tier {self.tier}, {where}"
+        """Yield the report; `wide` adds healthy conditions."""
+        location = f"ComputePool {self.pool}" if self.pool else "no ComputePool"
+        yield f"Inference {self.inference}, tier {self.tier}, {location}"
         yield _line("has", self._has())
         yield _line("decided", self._decided())
         if self.move is not None:
@@ -103,14 +103,14 @@ class InferenceReport(Report):
         yield from _conditions(self.conditions, wide=wide, outdated=self.outdated)
 
     def names(self) -> Iterator[str]:
-        """Its own."""
+        """Yield the Inference."""
         yield named(Inference.KIND, self.inference.partition("/")[2])
 
     def _has(self) -> str:
         replicas = self.replicas
-        between = "" if replicas.least is None else f", of {replicas.least} to {replicas.most}"
+        range_text = "" if replicas.least is None else f", of {replicas.least} to {replicas.most}"
         spares = f", {replicas.spares} of them to be warm spares" if replicas.spares else ""
-        return f"{replicas.existing} replicas, {replicas.ready} ready{spares}{between}"
+        return f"{replicas.existing} replicas, {replicas.ready} ready{spares}{range_text}"
 
     def _decided(self) -> str:
         if self.decided_by is not Decider.ALLOCATOR:
@@ -123,7 +123,7 @@ class InferenceReport(Report):
         return f"{self.replicas.decided} replicas, by AllocationDecision {self.decision} {when}"
 
     def _next(self) -> Iterator[str]:
-        """What the newest decision says of it, where another one decided what it has."""
+        """Yield the newest decision's move of the Inference, if another decision gave it what it has."""
         newest = self.newest
         move = newest.move_of(self.inference) if newest is not None else None
         if newest is None or move is None or newest.name == self.decision:
@@ -136,7 +136,7 @@ class InferenceReport(Report):
 
 
 class PoolReport(Report):
-    """Why a ComputePool is shared out as it is."""
+    """Why the slices of a ComputePool are assigned as they are."""
 
     kind: Literal["ComputePool"] = "ComputePool"
     pool: str
@@ -144,22 +144,24 @@ class PoolReport(Report):
     slices: SliceCounts
     tiers: tuple[TierUse, ...]
     policy_mode: PolicyMode
-    """As spec.policy says."""
+    """The mode of spec.policy."""
     mode: PolicyMode | None
-    """As the allocator took it at its last look: Hold also where something else holds the pool."""
+    """The mode of the allocator's last tick; Hold also if something else holds the pool."""
     held_by: tuple[HoldReport, ...]
     newest: DecisionReport | None
     conditions: tuple[ConditionReport, ...]
     outdated: bool
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """`wide` has the conditions that are as they should be, too."""
+        """Yield the report; `wide` adds healthy conditions."""
         slices = self.slices
         yield f"ComputePool {self.pool}, {self.nodes} nodes"
-        used = "".join(f", {each.name} {each.slices}" for each in self.tiers)
+        used = "".join(f", {tier.name} {tier.slices}" for tier in self.tiers)
         yield _line("slices", f"{slices.total}, {slices.healthy} healthy, {slices.free} free{used}")
-        seen = "" if self.mode in {None, self.policy_mode} else f"; {self.mode} at the allocator's last look"
-        yield _line("mode", f"{self.policy_mode}{seen}")
+        observed_mode = (
+            "" if self.mode in {None, self.policy_mode} else f"; {self.mode} at the allocator's last look"
+        )
+        yield _line("mode", f"{self.policy_mode}{observed_mode}")
         for hold in self.held_by:
             yield _line("held", hold.said)
         if self.newest is None:
@@ -175,12 +177,12 @@ class PoolReport(Report):
         yield from _conditions(self.conditions, wide=wide, outdated=self.outdated)
 
     def names(self) -> Iterator[str]:
-        """Its own."""
+        """Yield the pool."""
         yield named(ComputePool.KIND, self.pool)
 
 
 def why_inference(inference: Inference, seen: Seen) -> InferenceReport:
-    """From the Inference, its pool, that pool's decisions, and all overrides."""
+    """Explain an Inference by its pool, that pool's decisions, and all overrides."""
     status, spec = inference.status, inference.spec
     decider = Decider.SPEC
     if spec.scaling is not None:
@@ -188,7 +190,7 @@ def why_inference(inference: Inference, seen: Seen) -> InferenceReport:
     decision = (
         status.allocation.decision if status.allocation is not None and spec.scaling is not None else None
     )
-    made = next((each for each in seen.decisions if each.metadata.name == decision), None)
+    deciding = next((candidate for candidate in seen.decisions if candidate.metadata.name == decision), None)
     overrides = in_force_about(seen.overrides, OverrideKind.INFERENCE, inference.key, seen.now)
     return InferenceReport(
         inference=str(inference.key),
@@ -204,18 +206,18 @@ def why_inference(inference: Inference, seen: Seen) -> InferenceReport:
         ),
         decided_by=decider,
         decision=decision or None,
-        decided_at=made.spec.at if made is not None else None,
-        move=DecisionReport.of(made).move_of(str(inference.key)) if made is not None else None,
+        decided_at=deciding.spec.at if deciding is not None else None,
+        move=DecisionReport.of(deciding).move_of(str(inference.key)) if deciding is not None else None,
         newest=_newest(seen),
         held_by=holds_of_pool(seen.pool, seen.overrides, seen.now) if seen.pool is not None else (),
-        overrides=tuple(OverrideReport.of(each) for each in overrides),
+        overrides=tuple(OverrideReport.of(override) for override in overrides),
         conditions=conditions_of(status.conditions),
         outdated=status.observed_generation < inference.metadata.generation,
     )
 
 
 def why_pool(pool: ComputePool, seen: Seen) -> PoolReport:
-    """From the pool, its decisions, and all overrides."""
+    """Explain a pool by its decisions and all overrides."""
     status = pool.status
     return PoolReport(
         pool=pool.metadata.name,
@@ -232,13 +234,13 @@ def why_pool(pool: ComputePool, seen: Seen) -> PoolReport:
 
 
 def _newest(seen: Seen) -> DecisionReport | None:
-    return next((DecisionReport.of(each) for each in newest_first(seen.decisions)), None)
+    return next((DecisionReport.of(decision) for decision in newest_first(seen.decisions)), None)
 
 
 def _of_decision(decision: DecisionReport) -> Iterator[str]:
-    for each in decision.binding:
-        price = f", worth {each.price:g} per second and unit" if each.price else ""
-        yield _line("binds", f"{each.constraint}{price}")
+    for binding in decision.binding:
+        price = f", worth {binding.price:g} per second and unit" if binding.price else ""
+        yield _line("binds", f"{binding.constraint}{price}")
     for rule in decision.not_kept:
         yield _line("not kept", f"{rule.rule} of {rule.subject}: {rule.message}")
 
@@ -246,13 +248,13 @@ def _of_decision(decision: DecisionReport) -> Iterator[str]:
 def _conditions(conditions: Sequence[ConditionReport], *, wide: bool, outdated: bool) -> Iterator[str]:
     if outdated:
         yield _line(
-            "outdated", "its status is about an older spec: the controllers have not answered the newest"
+            "outdated", "its status is of an older spec: the controllers have not observed the newest"
         )
-    for each in conditions:
-        if not each.as_it_should_be:
-            yield _line("look", each.line())
+    for condition in conditions:
+        if not condition.as_it_should_be:
+            yield _line("look", condition.line())
         elif wide:
-            yield _line("well", each.line())
+            yield _line("well", condition.line())
 
 
 def _line(what: str, said: str) -> str:

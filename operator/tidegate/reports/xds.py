@@ -1,4 +1,4 @@
-"""What the xDS servers say of themselves: how far each proxy is, what a snapshot has, what differs between two."""
+"""Report what the xDS servers answer: how far each proxy is, a snapshot's resources, and what differs between two."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidegate.reports.report import Report
 
 
 class _Said(ApiModel):
-    """A part of a server's answer; what a newer server says besides is left out."""
+    """A part of a server's answer; unknown fields of newer servers are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class _Told(_Said):
-    """One server's answer. Without proxies it is none: whoever answers is no xDS server."""
+    """One server's answer. An answer without proxies does not come from an xDS server."""
 
     proxies: tuple[Mapping[str, Any], ...]
     gateway_secrets: tuple[Mapping[str, Any], ...] = ()
@@ -34,9 +34,9 @@ class ProxyReport(_Said):
     revision: str | None
     """The last snapshot that it accepted in full; absent or empty before the first."""
     types: Mapping[str, str]
-    """How far it is with each type that it asked for: SYNCED, STALE, NACKED or NOT_SENT."""
+    """The state of each type that it subscribes to: SYNCED, STALE, NACKED or NOT_SENT."""
     nack: str | None
-    """Why it refuses what it was sent last."""
+    """Why it rejected the last response."""
     server: str
     """The xDS server that it is connected to: a pod, or an address."""
 
@@ -47,28 +47,37 @@ class GatewaySecretReport(_Said):
     secret: str
     role: str
     expires: str | None
-    """RFC 3339; absent where gateways have none from this server."""
+    """RFC 3339; absent if gateways have no Secret from this server."""
     problem: str | None
     server: str
 
 
 class XdsStatusReport(Report):
-    """All servers that answered."""
+    """The answers of all servers."""
 
     proxies: tuple[ProxyReport, ...]
     gateway_secrets: tuple[GatewaySecretReport, ...]
 
     @classmethod
     def of(cls, answers: Mapping[str, Mapping[str, Any]]) -> Self:
-        """From the servers' answers, by server. Raises pydantic.ValidationError where one is no answer of an xDS server."""
+        """Merge the answers by server.
 
-        told = {server: _Told.model_validate(said) for server, said in answers.items()}
-        proxies = [{**one, "server": server} for server, said in told.items() for one in said.proxies]
-        secrets = [{**one, "server": server} for server, said in told.items() for one in said.gateway_secrets]
+        Raises pydantic.ValidationError for an answer that does not come from an xDS server.
+        """
+
+        parsed = {server: _Told.model_validate(answer) for server, answer in answers.items()}
+        proxies = [
+            {**proxy, "server": server} for server, answer in parsed.items() for proxy in answer.proxies
+        ]
+        secrets = [
+            {**secret, "server": server}
+            for server, answer in parsed.items()
+            for secret in answer.gateway_secrets
+        ]
         return cls.model_validate({"proxies": proxies, "gatewaySecrets": secrets})
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """A line for each proxy and for each Secret, and one more where something is wrong."""
+        """Yield a line per proxy and per Secret, and another one for each problem."""
         if not self.proxies:
             yield "no proxy is connected"
         else:
@@ -85,14 +94,16 @@ class XdsStatusReport(Report):
                 yield f"  refused: {proxy.nack}"
         if self.gateway_secrets:
             yield f"{'SECRET':28}{'ROLE':18}{'EXPIRES':22}SERVER"
-        for one in self.gateway_secrets:
-            yield f"{one.secret:28}{one.role:18}{one.expires or '-':22}{one.server}"
-            if one.problem:
-                kept = "the last good one stays" if one.expires else "gateways have none from this server"
-                yield f"  {one.problem}; {kept}"
+        for secret in self.gateway_secrets:
+            yield f"{secret.secret:28}{secret.role:18}{secret.expires or '-':22}{secret.server}"
+            if secret.problem:
+                consequence = (
+                    "the last good one stays" if secret.expires else "gateways have none from this server"
+                )
+                yield f"  {secret.problem}; {consequence}"
 
     def names(self) -> Iterator[str]:
-        """The nodes of the proxies."""
+        """Yield the proxies' nodes."""
         return (proxy.node for proxy in self.proxies)
 
 
@@ -102,7 +113,7 @@ class ResourceReport(_Said):
     name: str
     version: str
     content: Any = None
-    """In plain types, `redacted` for secrets; absent unless it was asked for by name."""
+    """Plain types, with `redacted` for secrets; absent unless requested by name."""
 
 
 class SnapshotReport(Report):
@@ -114,10 +125,10 @@ class SnapshotReport(Report):
     resources: Mapping[str, tuple[ResourceReport, ...]]
     """By type: listener, route, cluster, endpoint, secret, scope."""
     refusals: tuple[str, ...] = ()
-    """Parts of a ModelAccess that could not be served, where it was asked for by name."""
+    """Parts of a ModelAccess that could not be served, if requested by name."""
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """The revision, and a line for each resource."""
+        """Yield the revision, and a line per resource."""
         del wide
         yield f"revision {self.revision}"
         for kind, resources in self.resources.items():
@@ -125,12 +136,14 @@ class SnapshotReport(Report):
                 yield f"{kind:10}{resource.version}  {resource.name}"
 
     def names(self) -> Iterator[str]:
-        """Those of the resources, once each."""
-        return iter(dict.fromkeys(one.name for of_kind in self.resources.values() for one in of_kind))
+        """Yield each resource's name once."""
+        return iter(
+            dict.fromkeys(resource.name for of_kind in self.resources.values() for resource in of_kind)
+        )
 
 
 class Change(StrEnum):
-    """What happened to a resource."""
+    """The change of a resource."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -147,7 +160,7 @@ class ResourceChange(_Said):
 
 
 class SnapshotDiffReport(Report):
-    """What differs between two revisions."""
+    """The difference between two revisions."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -156,13 +169,13 @@ class SnapshotDiffReport(Report):
     changes: Mapping[str, tuple[ResourceChange, ...]]
 
     def lines(self, *, wide: bool) -> Iterator[str]:
-        """Both revisions, and a line for each resource that differs."""
+        """Yield both revisions, and a line per resource that differs."""
         del wide
         yield f"{self.before} -> {self.after}"
         for kind, changes in self.changes.items():
-            for one in changes:
-                yield f"{one.change:9}{kind:10}{one.name}"
+            for change in changes:
+                yield f"{change.change:9}{kind:10}{change.name}"
 
     def names(self) -> Iterator[str]:
-        """Those of the resources that differ, once each."""
-        return iter(dict.fromkeys(one.name for of_kind in self.changes.values() for one in of_kind))
+        """Yield the name of each resource that differs once."""
+        return iter(dict.fromkeys(change.name for of_kind in self.changes.values() for change in of_kind))
