@@ -45,7 +45,7 @@ class Ramp:
 async def ramp_up(
     replica: Replica, ramp: Ramp, inputs: Inputs, say: Callable[[str], None]
 ) -> CalibrationReport:
-    """Measure one replica step by step, and write a line about each step. Raises as ModelLoad.prepare does."""
+    """Measure one replica step by step, and write a line about each step. Raises as LoadGenerator.prepare_requests does."""
     # gRPC takes a while to import, and other commands do not need it.
     from tidegate.triton.load_generator import LoadGenerator
 
