@@ -130,9 +130,9 @@ def _place(wanted: Asked, where: Where, usual: str) -> str:
 
 def _none(wanted: Asked, where: Where, usual: str, looked_for: Sequence[Kind]) -> str:
     everywhere = where.everywhere and wanted.namespace is None
-    *others, last_kind = map(str, looked_for)
-    kinds_text = f"{', '.join(others)} or {last_kind}" if others else last_kind
-    plural = "…" if others else looked_for[0].plural
+    *first_kinds, last_kind = map(str, looked_for)
+    kinds_text = f"{', '.join(first_kinds)} or {last_kind}" if first_kinds else last_kind
+    plural = "…" if first_kinds else looked_for[0].plural
     if not any(kind.namespaced for kind in looked_for):
         return f"there is no {kinds_text} {wanted.name}: tidegate get {plural} shows those there are"
     location = "in any namespace" if everywhere else f"in namespace {_place(wanted, where, usual)}"
