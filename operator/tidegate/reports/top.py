@@ -156,7 +156,7 @@ class TopPools(Report):
             yield from columns(rows)
         for pool in self.items:
             if pool.unknown:
-                yield f"note   {pool.pool}: the sums leave out {pool.unknown} Inferences with unknown values"
+                yield f"note   {pool.pool}: of {pool.unknown} of its Inferences the value is not known, and not in the sums"
         yield from _noted(self.notes)
 
     def names(self) -> Iterator[str]:
