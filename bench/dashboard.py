@@ -101,8 +101,8 @@ async def measured(inferences: int, rounds: int) -> dict[str, Any]:
         began = time.perf_counter()
         fill(much, inferences)
         await asyncio.sleep(0)
-        keeping = asyncio.create_task(much.parts.listings["inferences"].keep())
-        await eventually(lambda: not much.parts.listings["inferences"].waiting, what="every row is made")
+        keeping = asyncio.create_task(much.parts.listings["inferences"].refresh_forever())
+        await eventually(lambda: not much.parts.listings["inferences"].pending_rows, what="every row is made")
         filled_s = time.perf_counter() - began
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with (

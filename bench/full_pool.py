@@ -27,13 +27,13 @@ from builders.ownership import of_inference
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.parsed import Parsed
-from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.placements import Placements, PoolParts
+from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.stores import Stores
 
 SLICES = 4
@@ -45,15 +45,18 @@ class Fleet:
 
     def __init__(self, inferences: int) -> None:
         self.stores = Stores()
-        self.inferences = Parsed(Inference, self.stores.inferences)
-        self.occupancy, self.pools = Occupancy(self.stores.pods), Parsed(ComputePool, self.stores.pools)
-        self.views = PoolViews(self.pools, self.occupancy)
+        self.inferences = TypedCache(Inference, self.stores.inferences)
+        self.occupancy, self.pools = (
+            NodeOccupancy(self.stores.pods),
+            TypedCache(ComputePool, self.stores.pools),
+        )
+        self.views = PoolSlicesCache(self.pools, self.occupancy)
         ownership = Ownership(self.stores)
-        parts = PoolParts(self.pools, self.views, self.occupancy, ownership)
+        parts = PoolSources(self.pools, self.views, self.occupancy, ownership)
         self.placements = Placements(parts, self.inferences, self.stores)
         self.woken: list[ObjectKey] = []
         self.placements.subscribe(self.woken.append)
-        self.occupancy.begin()
+        self.occupancy.start_watching()
         self._version = 0
         self.observe(self.stores.pools, compute_pool_body())
         for number in range(inferences):
@@ -112,7 +115,7 @@ class Fleet:
         self.node(number, ready=number % 2 == 0)
         pool = self.pools.get(POOL)
         assert pool is not None
-        plan_pool(PoolObserved(pool, datetime.now(UTC), self.views.slices(pool)))
+        plan_pool(PoolObserved(pool, datetime.now(UTC), self.views.get_slices(pool)))
 
     def lose(self, number: int) -> None:
         """A node, and those that hear of it once the pool's status says so."""

@@ -163,20 +163,20 @@ class Victim:
 
     async def create(self) -> None:
         """Create what stays as it is."""
-        await self._api.create(kinds.COMPUTE_POOL.path(), pool_of(VICTIM))
+        await self._api.create(kinds.COMPUTE_POOL.url_path(), pool_of(VICTIM))
         for name in STABLE:
-            await self._api.create(kinds.INFERENCE.path(VICTIM), stable_inference(name))
+            await self._api.create(kinds.INFERENCE.url_path(VICTIM), stable_inference(name))
         for number, name in enumerate(STABLE[:3]):
             body = access(name, (STABLE[number], 90), (STABLE[number + 3], 10))
-            await self._api.create(kinds.MODEL_ACCESS.path(VICTIM), body)
+            await self._api.create(kinds.MODEL_ACCESS.url_path(VICTIM), body)
 
     async def change(self) -> None:
         """Create, change or delete one of those that change, or end a pod of one."""
         name = self._choice.choice(CHANGING)
-        inference, route = kinds.INFERENCE.path(VICTIM, name), kinds.MODEL_ACCESS.path(VICTIM, name)
+        inference, route = kinds.INFERENCE.url_path(VICTIM, name), kinds.MODEL_ACCESS.url_path(VICTIM, name)
         if name not in self._present:
-            await self._api.create(kinds.INFERENCE.path(VICTIM), stable_inference(name))
-            await self._api.create(kinds.MODEL_ACCESS.path(VICTIM), access(name, (name, 1)))
+            await self._api.create(kinds.INFERENCE.url_path(VICTIM), stable_inference(name))
+            await self._api.create(kinds.MODEL_ACCESS.url_path(VICTIM), access(name, (name, 1)))
             self._present.add(name)
             what = "create"
         elif (chance := self._choice.random()) < 0.2:
@@ -194,10 +194,10 @@ class Victim:
             what = "weights"
         else:
             pods = await self._api.items(
-                f"{kinds.POD.path(VICTIM)}?labelSelector=tidegate.io/inference%3D{name}"
+                f"{kinds.POD.url_path(VICTIM)}?labelSelector=tidegate.io/inference%3D{name}"
             )
             for pod in pods:
-                await self._api.call("DELETE", kinds.POD.path(VICTIM, pod["metadata"]["name"]))
+                await self._api.call("DELETE", kinds.POD.url_path(VICTIM, pod["metadata"]["name"]))
             what = "end pods"
         self.changes[what] += 1
 
@@ -205,12 +205,12 @@ class Victim:
         """All that its stable objects have, without times and versions."""
         found: dict[str, Any] = {}
         for kind in (kinds.INFERENCE, kinds.MODEL_ACCESS):
-            for body in await self._api.items(kind.path(VICTIM)):
+            for body in await self._api.items(kind.url_path(VICTIM)):
                 if body["metadata"]["name"] in STABLE:
                     found[f"{kind.plural}/{body['metadata']['name']}"] = without_times(
                         body.get("status") or {}
                     )
-        for body in await self._api.items(kinds.DEPLOYMENT.path(VICTIM)):
+        for body in await self._api.items(kinds.DEPLOYMENT.url_path(VICTIM)):
             if body["metadata"]["labels"].get("tidegate.io/inference") in STABLE:
                 available = (body.get("status") or {}).get("availableReplicas", 0)
                 found[f"deployments/{body['metadata']['name']}"] = [body["spec"], available]
@@ -328,7 +328,7 @@ class Oracles:
     async def _generations(self) -> None:
         now, behind = time.monotonic(), dict[tuple[str, int], float]()
         for kind in KINDS:
-            for body in await self.api.items(kind.path()):
+            for body in await self.api.items(kind.url_path()):
                 metadata, status = body["metadata"], body.get("status") or {}
                 if metadata.get("deletionTimestamp"):
                     continue
@@ -416,7 +416,7 @@ async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
         for number in range(NODES):
             name = objects.node(number)["metadata"]["name"]
             labels = {"tenant": VICTIM if number % 2 else HOSTILE}
-            await cluster.api.call("PATCH", kinds.NODE.path(name=name), {"metadata": {"labels": labels}})
+            await cluster.api.call("PATCH", kinds.NODE.url_path(name=name), {"metadata": {"labels": labels}})
         for namespace in (VICTIM, HOSTILE):
             await make_namespace(cluster.api, namespace)
         await system_pods(cluster.api)
@@ -462,7 +462,7 @@ async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
 async def system_pods(api: Api) -> None:
     """What stands for the pods of the chart."""
     await until_pods_may_be_made(api, objects.SYSTEM)
-    path = kinds.POD.path(objects.SYSTEM)
+    path = kinds.POD.url_path(objects.SYSTEM)
     await api.create(path, pod_of("xds", "tidegate-xds-0"))
     for number in range(GATEWAYS):
         await api.create(path, pod_of("gateway", f"gateway-{number}"))
@@ -497,7 +497,7 @@ async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
             ),
         ]
         await victim.create()
-        await api.create(kinds.COMPUTE_POOL.path(), pool_of(HOSTILE))
+        await api.create(kinds.COMPUTE_POOL.url_path(), pool_of(HOSTILE))
         oracles = Oracles(api, session, scene.replicas, victim, verdict, await calm(victim))
         verdict.began = time.monotonic()
         for proxy in scene.proxies:

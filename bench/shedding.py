@@ -115,7 +115,7 @@ async def _ask(client: Client, metadata: tuple[tuple[str, str], ...], seen: Seen
     try:
         answer = await client.stub().ModelInfer(_request(), metadata=metadata, timeout=10)
     except grpc.aio.AioRpcError as error:
-        seen.outcomes["refused" if error.details() == admission.ANSWER else error.code().name] += 1
+        seen.outcomes["refused" if error.details() == admission.REJECTED_BODY else error.code().name] += 1
         return
     if list(answer.raw_output_contents) != [np.float32(MODEL.factor).tobytes()]:
         seen.outcomes["wrong"] += 1

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access, a_route
 from tidegate.api.model_access import ModelAccess
-from tidegate.processes.garbage import collection_paused
+from tidegate.processes.gc_pause import pause_garbage_collection
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend
-from tidegate.routing.live import LiveRouting
+from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.routing.snapshot import Snapshot, SnapshotBuilder
 
 FULL_LIMIT_S = 0.4
@@ -63,13 +63,13 @@ class Server:
     """What one xDS server has of the routing."""
 
     def __init__(self) -> None:
-        self.routing = LiveRouting()
+        self.routing = IncrementalTranslator()
         self.builder = SnapshotBuilder(ListenerSettings())
         self.snapshots: list[Snapshot] = []
 
     def build(self) -> None:
         """The next snapshot."""
-        self.snapshots = [*self.snapshots[-1:], self.builder.apply(self.routing.take_change())]
+        self.snapshots = [*self.snapshots[-1:], self.builder.apply_change(self.routing.take_change())]
 
 
 def run(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[str, Any]:
@@ -81,12 +81,12 @@ def run(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[
     )
 
     def whole() -> None:
-        with collection_paused():
-            server.routing.replace(fleet)
+        with pause_garbage_collection():
+            server.routing.replace_fleet(fleet)
             server.build()
 
     def one() -> None:
-        with collection_paused():
+        with pause_garbage_collection():
             server.routing.put_access(changed.key, changed)
             server.build()
 

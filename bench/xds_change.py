@@ -68,7 +68,7 @@ async def programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
     host = HostKey(HostKind.ACCESS, access.key)
 
     async def runs_it() -> bool:
-        return control_plane.ledger.programmed(host, access.metadata.generation)
+        return control_plane.ledger.is_programmed(host, access.metadata.generation)
 
     await eventually(runs_it, f"the gateway runs {access.key}")
 
@@ -104,7 +104,9 @@ async def run(accesses: int, changes: int) -> dict[str, Any]:
                 access = an_access(change, 2, accesses)
                 started = time.monotonic()
                 control_plane.routing.put_access(access.key, access)
-                control_plane.cache.set(control_plane.builder.apply(control_plane.routing.take_change()))
+                control_plane.cache.set(
+                    control_plane.builder.apply_change(control_plane.routing.take_change())
+                )
                 await programmed(control_plane, access)
                 times.append(time.monotonic() - started)
             own_cpu_s = time.process_time() - own_cpu_s

@@ -135,7 +135,7 @@ async def quiet(control_plane: ControlPlane, count: int) -> None:
     """Until every proxy runs the newest."""
 
     async def all_run_it() -> bool:
-        report = control_plane.ledger.report()
+        report = control_plane.ledger.build_report()
         return sum(proxy.revision == report.revision for proxy in report.proxies) == count
 
     await eventually(all_run_it, f"{count} proxies run it", timeout_s=60)

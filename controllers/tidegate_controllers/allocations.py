@@ -6,7 +6,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.pool_allocation import PoolAllocation
 
 
-class Allocations:
+class AllocationResults:
     """Results of the allocator by pool, in memory; none after a restart until the allocator has run again."""
 
     def __init__(self, wake: Callable[[ObjectKey], None]) -> None:
@@ -18,10 +18,10 @@ class Allocations:
         """Return the last result; None if there is none."""
         return self._results.get(pool)
 
-    def put(self, pool: ObjectKey, found: PoolAllocation) -> None:
+    def put(self, pool: ObjectKey, result: PoolAllocation) -> None:
         """Take the result of a reconcile."""
-        if self._results.get(pool) != found:
-            self._results[pool] = found
+        if self._results.get(pool) != result:
+            self._results[pool] = result
             self._wake(pool)
 
     def forget(self, pool: ObjectKey) -> None:

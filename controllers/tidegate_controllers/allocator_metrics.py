@@ -91,7 +91,7 @@ class AllocatorMetrics:
         self._waiting: set[str] = set()
         self._factors: dict[str, Mapping[str, float]] = {}
 
-    def corrected(self, pool: str, factors: Mapping[str, float]) -> None:
+    def show_corrections(self, pool: str, factors: Mapping[str, float]) -> None:
         """Show the capacity corrections of a pool's Inferences, and remove those of other Inferences of the pool."""
         for removed in self._factors.get(pool, {}).keys() - factors.keys():
             self._factor.remove(pool, removed)
@@ -99,30 +99,30 @@ class AllocatorMetrics:
             self._factor.labels(pool, name).set(factor)
         self._factors[pool] = factors
 
-    def due(self, pool: str, *, interval_s: float, now_s: float) -> None:
+    def show_due(self, pool: str, *, interval_s: float, now_s: float) -> None:
         """Show that a pool is decided at least every so often, from the first call on; `now_s` is in seconds since 1970."""
         self._interval.labels(pool).set(interval_s)
         if pool not in self._waiting:
             self._waiting.add(pool)
             self._due.labels(pool).set(now_s)
 
-    def decided(self, pool: str, *, now_s: float, signals_usable: bool) -> None:
+    def show_decided(self, pool: str, *, now_s: float, signals_usable: bool) -> None:
         """Show that a pool was decided at a time in seconds since 1970."""
         self._decided.labels(pool).set(now_s)
         if signals_usable:
             self._signals.labels(pool).set(now_s)
 
-    def idle(self, pool: str) -> None:
+    def hide_pool(self, pool: str) -> None:
         """Remove the times of a pool about which there is nothing to decide, so that no alert fires."""
         self._waiting.discard(pool)
         for gauge in (self._interval, self._due, self._decided, self._signals):
             with contextlib.suppress(KeyError):
                 gauge.remove(pool)
 
-    def forget(self, pool: str) -> None:
+    def forget_pool(self, pool: str) -> None:
         """Remove all metrics of a deleted pool."""
-        self.idle(pool)
-        self.corrected(pool, {})
+        self.hide_pool(pool)
+        self.show_corrections(pool, {})
         with contextlib.suppress(KeyError):
             self.overrides.remove(pool)
 

@@ -9,37 +9,44 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import HORIZONTAL_POD_AUTOSCALER
-from tidegate.kube.port import Cluster
+from tidegate.kube.port import ClusterApi
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocation_view import AllocationObserved
-from tidegate.planning.autoscalers import AutoscalerView, autoscaler_view, bound, most_replicas
-from tidegate.resources.names import MOST_REPLICAS_LABEL
+from tidegate.planning.autoscalers import (
+    AutoscalerView,
+    compute_max_replicas,
+    make_bound_patch,
+    parse_autoscaler,
+)
+from tidegate.resources.names import MAX_REPLICAS_LABEL
 
 log: Final = structlog.stdlib.get_logger()
 
 
-class Autoscalers:
+class AutoscalerLimits:
     """Writes maxReplicas if the pool's mode is Auto; below that limit an autoscaler decides by itself."""
 
-    def __init__(self, cluster: Cluster, store: ObjectStore) -> None:
+    def __init__(self, cluster: ClusterApi, store: ObjectStore) -> None:
         """Read the autoscalers with our label from `store`."""
         self._cluster = cluster
         self._store = store
         self._unreadable: set[ObjectKey] = set()
 
-    async def bound(self, observed: AllocationObserved, fence: Fence) -> None:
+    async def limit_autoscalers(self, observed: AllocationObserved, fence: Fence) -> None:
         """Limit the autoscalers of the pool's members without spec.scaling."""
-        if observed.mode is not PolicyMode.AUTO or not any(node.healthy for node in observed.slices.nodes):
+        if observed.effective_mode is not PolicyMode.AUTO or not any(
+            node.healthy_slices for node in observed.slices.nodes
+        ):
             return
-        members = {member.key: member for member in observed.members if not member.scaled}
-        views = [view for view in self._views() if view.inference in members]
+        members = {member.key: member for member in observed.members if not member.is_scaled}
+        views = [view for view in self._list_views() if view.inference in members]
         marked = {view.inference for view in views}
         for view in views:
             member = members[view.inference]
-            if member.refused or member.apart:
+            if member.refusal or member.excluded_reason:
                 continue
-            self._complain(view)
-            patch = bound(view, most_replicas(observed, member, marked))
+            self._warn_once(view)
+            patch = make_bound_patch(view, compute_max_replicas(observed, member, marked))
             if patch is None:
                 continue
             try:
@@ -55,22 +62,22 @@ class Autoscalers:
                     autoscaler=str(view.key),
                     inference=str(view.inference),
                     pool=observed.name,
-                    before=view.most,
+                    before=view.max_replicas,
                     after=patch["spec"]["maxReplicas"],
                 )
 
-    def _complain(self, view: AutoscalerView) -> None:
+    def _warn_once(self, view: AutoscalerView) -> None:
         """Log once for each autoscaler whose label is no number."""
-        if view.own_most is not None:
+        if view.author_max is not None:
             self._unreadable.discard(view.key)
         elif view.key not in self._unreadable:
             self._unreadable.add(view.key)
             log.warning(
                 "autoscaler_not_bounded",
                 autoscaler=str(view.key),
-                error=f"the label {MOST_REPLICAS_LABEL} must be a whole number above 0: set it to the maximum that you want",
+                error=f"the label {MAX_REPLICAS_LABEL} must be a whole number above 0: set it to the maximum that you want",
             )
 
-    def _views(self) -> list[AutoscalerView]:
-        views = (autoscaler_view(body) for body in self._store)
+    def _list_views(self) -> list[AutoscalerView]:
+        views = (parse_autoscaler(body) for body in self._store)
         return sorted((view for view in views if view is not None), key=lambda view: view.key)

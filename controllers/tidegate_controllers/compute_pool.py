@@ -8,14 +8,14 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import COMPUTE_POOL
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.allocations import Allocations
-from tidegate_controllers.carry_out import Writer
-from tidegate_controllers.overrides import Overrides
-from tidegate_controllers.sharing import Sharing
+from tidegate_controllers.allocations import AllocationResults
+from tidegate_controllers.applier import Applier
+from tidegate_controllers.overrides import OverrideIndex
+from tidegate_controllers.sharing import GpuSharing
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)
 """Requeue delay until nodes and pods have been listed."""
@@ -26,17 +26,17 @@ class ComputePoolReconciler:
 
     def __init__(
         self,
-        writer: Writer,
-        views: PoolViews,
-        occupancy: Occupancy,
-        overrides: Overrides,
-        allocations: Allocations,
-        sharing: Sharing | None,
+        applier: Applier,
+        views: PoolSlicesCache,
+        occupancy: NodeOccupancy,
+        overrides: OverrideIndex,
+        allocations: AllocationResults,
+        sharing: GpuSharing | None,
         clock: Clock,
     ) -> None:
         """Create the reconciler; `sharing` is None if no node agents run."""
         self._sharing = sharing
-        self._applier = writer
+        self._applier = applier
         self._overrides = overrides
         self._allocations = allocations
         self._views = views
@@ -51,25 +51,25 @@ class ComputePoolReconciler:
         try:
             pool = ComputePool.parse(body)
         except InvalidSpecError as error:
-            await self._applier.refuse(COMPUTE_POOL, body, str(error), self._clock.now())
+            await self._applier.write_refusal(COMPUTE_POOL, body, str(error), self._clock.now())
             return None
-        self._occupancy.begin()
-        if not self._occupancy.known or (self._sharing is not None and not self._sharing.synced):
+        self._occupancy.start_watching()
+        if not self._occupancy.has_synced or (self._sharing is not None and not self._sharing.synced):
             return _SYNC_REQUEUE
         now = self._clock.now()
-        slices = self._views.slices(pool)
+        slices = self._views.get_slices(pool)
         sharing = self._sharing.plan(pool, slices, now) if self._sharing is not None else None
         observed = PoolObserved(
             pool,
             now,
             slices,
-            self._overrides.about(OverrideKind.COMPUTE_POOL, key, now),
+            self._overrides.find_active(OverrideKind.COMPUTE_POOL, key, now),
             self._allocations.get(key),
             sharing,
         )
         plan = plan_pool(observed)
         # The status counts a restart before it happens, so that it is not lost if the leader dies meanwhile.
-        await self._applier.status(COMPUTE_POOL, body, plan)
+        await self._applier.write_status(COMPUTE_POOL, body, plan)
         if self._sharing is not None and sharing is not None:
             await self._sharing.apply(pool, sharing, self._applier.cluster, self._applier.fence)
         return plan.requeue_after

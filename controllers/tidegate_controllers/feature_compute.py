@@ -9,21 +9,26 @@ from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import FEATURE_COMPUTE
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL
-from tidegate.resources.settings import Serving
+from tidegate.resources.settings import SettingsProvider
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.carry_out import Writer
-from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.serving import Observer, ahead_of
+from tidegate_controllers.applier import Applier
+from tidegate_controllers.proxies import ProxyReports
+from tidegate_controllers.serving import ServingObserver, is_cache_stale
 
 
 class FeatureComputeReconciler:
     """Observe, plan, apply: one pass over one FeatureCompute."""
 
     def __init__(
-        self, writer: Writer, observer: Observer, proxies: Proxies, settings: Serving, clock: Clock
+        self,
+        applier: Applier,
+        observer: ServingObserver,
+        proxies: ProxyReports,
+        settings: SettingsProvider,
+        clock: Clock,
     ) -> None:
-        self._applier = writer
+        self._applier = applier
         self._observer = observer
         self._proxies = proxies
         self._settings = settings
@@ -37,27 +42,29 @@ class FeatureComputeReconciler:
         try:
             features = FeatureCompute.parse(body)
         except InvalidSpecError as error:
-            await self._applier.refuse(FEATURE_COMPUTE, body, str(error), self._clock.now())
+            await self._applier.write_refusal(FEATURE_COMPUTE, body, str(error), self._clock.now())
             return None
-        observed = await self._observe(features)
-        if ahead_of(features, observed.reports):
-            await self._applier.confirm(features)
+        observed = await self._observe_features(features)
+        if is_cache_stale(features, observed.reports):
+            await self._applier.confirm_owner(features)
         plan = plan_features(observed, self._settings())
-        refusal = await self._applier.children(features, plan)
+        refusal = await self._applier.apply_children(features, plan)
         if refusal is not None:
             plan = plan_features(replace(observed, refusal=refusal), self._settings())
-        await self._applier.status(FEATURE_COMPUTE, body, plan)
+        await self._applier.write_status(FEATURE_COMPUTE, body, plan)
         return plan.requeue_after
 
-    async def _observe(self, features: FeatureCompute) -> FeaturesObserved:
-        serving = await self._observer.serving(FEATURE_COMPUTE_LABEL, features.key)
+    async def _observe_features(self, features: FeatureCompute) -> FeaturesObserved:
+        serving = await self._observer.observe_serving(FEATURE_COMPUTE_LABEL, features.key)
         return FeaturesObserved(
             features=features,
             now=self._clock.now(),
             pods=serving.pods,
             reports=serving.reports,
             config_maps=serving.config_maps,
-            proxies=self._proxies.view(HostKey(HostKind.FEATURES, features.key), features.metadata.uid),
+            proxies=self._proxies.view_object(
+                HostKey(HostKind.FEATURES, features.key), features.metadata.uid
+            ),
             refusal=serving.refusal,
-            rooms=serving.rooms,
+            freest_nodes=serving.rooms,
         )

@@ -11,18 +11,18 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.plan import Order
-from tidegate.planning.replicas import settled
+from tidegate.planning.plan import AgentOrder
+from tidegate.planning.replicas import resolve_replicas
 from tidegate.resources.names import INFERENCE_LABEL
-from tidegate.resources.settings import Serving
+from tidegate.resources.settings import SettingsProvider
 from tidegate.runtime.clock import Clock
-from tidegate.telemetry.tracing import DECISION, Attributes, note, span
+from tidegate.telemetry.tracing import DECISION, Attributes, add_attributes, start_span
 from tidegate.triton.agents import AgentClient
-from tidegate_controllers.carry_out import Writer
-from tidegate_controllers.overrides import Overrides
+from tidegate_controllers.applier import Applier
+from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.placements import Placements
-from tidegate_controllers.serving import Observer, ahead_of
-from tidegate_controllers.workloads import Workloads
+from tidegate_controllers.serving import ServingObserver, is_cache_stale
+from tidegate_controllers.workloads import KueueWorkloads
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)
 """Requeue delay until nodes and pods, or Kueue's Workloads, have been listed."""
@@ -33,16 +33,16 @@ class InferenceReconciler:
 
     def __init__(
         self,
-        writer: Writer,
+        applier: Applier,
         agents: AgentClient,
-        observer: Observer,
+        observer: ServingObserver,
         placements: Placements,
-        overrides: Overrides,
-        workloads: Workloads,
-        settings: Serving,
+        overrides: OverrideIndex,
+        workloads: KueueWorkloads,
+        settings: SettingsProvider,
         clock: Clock,
     ) -> None:
-        self._applier = writer
+        self._applier = applier
         self._agents = agents
         self._observer = observer
         self._placements = placements
@@ -57,32 +57,32 @@ class InferenceReconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None  # its children are garbage-collected
         try:
-            inference = settled(Inference.parse(body), self._placements.find_workload(key))
+            inference = resolve_replicas(Inference.parse(body), self._placements.find_workload(key))
         except InvalidSpecError as error:
-            await self._applier.refuse(INFERENCE, body, str(error), self._clock.now())
+            await self._applier.write_refusal(INFERENCE, body, str(error), self._clock.now())
             return None
-        if not (self._placements.has_synced(inference) and self._workloads.known(inference)):
+        if not (self._placements.has_synced(inference) and self._workloads.has_synced(inference)):
             return _SYNC_REQUEUE
         if inference.status.allocation is not None:
-            note({DECISION: inference.status.allocation.decision})
-        observed = await self._observe(inference)
-        if ahead_of(inference, observed.reports):
-            await self._applier.confirm(inference)
+            add_attributes({DECISION: inference.status.allocation.decision})
+        observed = await self._observe_inference(inference)
+        if is_cache_stale(inference, observed.reports):
+            await self._applier.confirm_owner(inference)
         plan = plan_inference(observed, self._settings())
-        refusal = await self._applier.children(inference, plan)
+        refusal = await self._applier.apply_children(inference, plan)
         self._placements.forget(key)
         if refusal is not None:
             plan = plan_inference(replace(observed, refusal=refusal), self._settings())
         # The status is written before the orders: it records a failure that the orders are about to undo.
-        await self._applier.status(INFERENCE, body, plan)
+        await self._applier.write_status(INFERENCE, body, plan)
         self._applier.fence.check()
         if plan.orders:
-            with span("order", _described(plan.orders)):
+            with start_span("order", _order_attributes(plan.orders)):
                 await self._agents.send_orders(plan.orders)
         return plan.requeue_after
 
-    async def _observe(self, inference: Inference) -> InferenceObserved:
-        serving = await self._observer.serving(INFERENCE_LABEL, inference.key)
+    async def _observe_inference(self, inference: Inference) -> InferenceObserved:
+        serving = await self._observer.observe_serving(INFERENCE_LABEL, inference.key)
         now = self._clock.now()
         return InferenceObserved(
             inference=inference,
@@ -93,16 +93,16 @@ class InferenceReconciler:
             config_maps=serving.config_maps,
             deployment=serving.deployment,
             refusal=serving.refusal,
-            rooms=serving.rooms,
+            freest_nodes=serving.rooms,
             placement=self._placements.place(inference),
             jobs=serving.jobs,
-            queueing=self._workloads.of(inference),
-            overrides=self._overrides.about(OverrideKind.INFERENCE, inference.key, now),
+            kueue=self._workloads.get_queueing(inference),
+            overrides=self._overrides.find_active(OverrideKind.INFERENCE, inference.key, now),
         )
 
 
-def _described(orders: Sequence[Order]) -> Attributes:
+def _order_attributes(orders: Sequence[AgentOrder]) -> Attributes:
     return {
         "tidegate.pods": tuple(order.pod.key.name for order in orders),
-        "tidegate.version": orders[0].desired.version,
+        "tidegate.version": orders[0].desired_state.version,
     }

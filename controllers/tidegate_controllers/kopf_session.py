@@ -38,7 +38,7 @@ _LIST_AGAIN: Final = b'{"type":"ERROR","object":{"code":410}}\n'
 _OF_RESOURCE: Final = frozenset({"name", "kind", "namespaced", "verbs"})
 
 
-class Forever:
+class EndlessBackoffs:
     """kopf's pauses between tries of one request: growing, without an end, since the last try would end kopf."""
 
     def __init__(self, backoff: Backoff) -> None:
@@ -48,11 +48,11 @@ class Forever:
     def __iter__(self) -> Iterator[float]:
         """Give the pauses before one request's second try, third try, and so on."""
         for failures in itertools.count(1):
-            yield self._backoff.delay(failures).total_seconds()
+            yield self._backoff.compute_delay(failures).total_seconds()
 
 
 @dataclass(slots=True)
-class CheckedAnswers:
+class ResponseChecker:
     """An aiohttp middleware: turns answers that would end kopf into ones that do not, and paces listings and watches that fail.
 
     After a broken connection kopf asks again by itself, by the pauses of its settings.
@@ -71,9 +71,9 @@ class CheckedAnswers:
         """Ask, and check what comes back. Raises ClientConnectionError or ClientPayloadError, after which kopf goes on."""
         query, path = request.url.query, request.url.path
         key = path, "watch" in query
-        self._note_end(key)
+        self._count_short_watches(key)
         if failures := self._failures.get(key, 0):
-            await asyncio.sleep(self.backoff.delay(failures).total_seconds())
+            await asyncio.sleep(self.backoff.compute_delay(failures).total_seconds())
         if self.is_closed():
             message = "the session was closed meanwhile"
             raise aiohttp.ClientConnectionError(message)
@@ -86,56 +86,56 @@ class CheckedAnswers:
             raise aiohttp.ClientConnectionError(message) from error
         if response.status == HTTPStatus.UNAUTHORIZED:
             # kopf would read what is said with it, in whatever encoding that is.
-            _replace_content(response, Empty(response.content))
+            _replace_content(response, EmptyBody(response.content))
             return response
         try:
             if "watch" in query:
                 self._check_watch(key, response)
             else:
-                await self._check_answer(key, response, is_list="limit" in query)
+                await self._check_response(key, response, is_list="limit" in query)
         except aiohttp.ClientError as error:
             response.close()
             log.warning("kopf_answer_refused", path=path, error=str(error))
             raise
         return response
 
-    def _note_end(self, key: tuple[str, bool]) -> None:
+    def _count_short_watches(self, key: tuple[str, bool]) -> None:
         """Count watches in a row that ended at once; one that lasted was good."""
         opened_at = self._opened_at.pop(key, None)
         if opened_at is None:
             return
         if time.monotonic() - opened_at < _SHORT_S:
-            self._fail(key)
+            self._count_failure(key)
         else:
             self._failures.pop(key, None)
 
-    def _fail(self, key: tuple[str, bool]) -> None:
+    def _count_failure(self, key: tuple[str, bool]) -> None:
         self._failures[key] = self._failures.get(key, 0) + 1
         self._opened_at.pop(key, None)
 
     def _check_watch(self, key: tuple[str, bool], response: aiohttp.ClientResponse) -> None:
         if response.status in {HTTPStatus.BAD_REQUEST, HTTPStatus.GONE}:
             # It will not watch from here: list again.
-            self._fail(key)
+            self._count_failure(key)
             response.status = HTTPStatus.OK
-            _replace_content(response, Lines(_once(_LIST_AGAIN), response.content, lambda: None))
+            _replace_content(response, EventLines(_yield_once(_LIST_AGAIN), response.content, lambda: None))
         elif response.status == HTTPStatus.OK:
             self._opened_at[key] = time.monotonic()
             chunks = response.content.iter_any()
-            _replace_content(response, Lines(chunks, response.content, lambda: self._fail(key)))
+            _replace_content(response, EventLines(chunks, response.content, lambda: self._count_failure(key)))
         else:
-            raise _broken(response)
+            raise _http_error(response)
 
-    async def _check_answer(
+    async def _check_response(
         self, key: tuple[str, bool], response: aiohttp.ClientResponse, *, is_list: bool
     ) -> None:
         if is_list and response.status in {HTTPStatus.BAD_REQUEST, HTTPStatus.GONE}:
             # The page that is to follow has expired: only a listing from the beginning will do.
-            self._fail(key)
+            self._count_failure(key)
             message = f"HTTP {response.status}: list from the beginning"
             raise aiohttp.ClientPayloadError(message)
         if response.status != HTTPStatus.OK:
-            raise _broken(response)
+            raise _http_error(response)
         try:
             body = await response.json()
         except (ValueError, LookupError, RecursionError, aiohttp.ClientError) as error:
@@ -148,7 +148,7 @@ class CheckedAnswers:
         self._failures.pop(key, None)
 
 
-class _StandIn:
+class _BodyProxy:
     """Stands before the reader of a body, and gives what aiohttp itself asks of it."""
 
     def __init__(self, reader: aiohttp.StreamReader) -> None:
@@ -158,7 +158,7 @@ class _StandIn:
         return getattr(self._reader, name)
 
 
-class Empty(_StandIn):
+class EmptyBody(_BodyProxy):
     """A body of which nothing is shown."""
 
     async def read(self, _size: int = -1) -> bytes:
@@ -166,7 +166,7 @@ class Empty(_StandIn):
         return b""
 
 
-class Lines(_StandIn):
+class EventLines(_BodyProxy):
     """The body of a watch in whole lines, each an event; half a line at the end is left out, as of a connection that broke."""
 
     def __init__(
@@ -224,7 +224,7 @@ def _is_event(line: bytes) -> bool:
 
 
 def _is_list(_path: str, body: Mapping[str, Any]) -> bool:
-    items = _dicts(body.get("items"))
+    items = _filter_dicts(body.get("items"))
     all_objects = isinstance(body.get("items"), list) and len(items) == len(body["items"])
     parts = [body.get("metadata"), *(item.get("metadata") for item in items)]
     return all_objects and all(isinstance(part, dict) for part in parts)
@@ -234,32 +234,32 @@ def _is_discovery(path: str, body: Mapping[str, Any]) -> bool:
     """Return whether a page of discovery has what kopf reads of it; the list of groups must include ours."""
     match path:
         case "/apis":
-            return any(group.get("name") == GROUP for group in _dicts(body.get("groups")))
+            return any(group.get("name") == GROUP for group in _filter_dicts(body.get("groups")))
         case "/api":
             return isinstance(body.get("versions"), list)
         case _:
-            resources = _dicts(body.get("resources"))
+            resources = _filter_dicts(body.get("resources"))
             return bool(resources) and all(resource.keys() >= _OF_RESOURCE for resource in resources)
 
 
-def _dicts(value: Any) -> list[dict[str, Any]]:
+def _filter_dicts(value: Any) -> list[dict[str, Any]]:
     items = value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]  JSON
     return [item for item in items if isinstance(item, dict)]  # pyright: ignore[reportUnknownVariableType]  JSON
 
 
-def _broken(response: aiohttp.ClientResponse) -> aiohttp.ClientConnectionError:
+def _http_error(response: aiohttp.ClientResponse) -> aiohttp.ClientConnectionError:
     return aiohttp.ClientConnectionError(f"HTTP {response.status}")
 
 
-def _replace_content(response: aiohttp.ClientResponse, content: _StandIn) -> None:
+def _replace_content(response: aiohttp.ClientResponse, content: _BodyProxy) -> None:
     response.content = cast("aiohttp.StreamReader", content)
 
 
-async def _once(body: bytes) -> AsyncIterator[bytes]:
+async def _yield_once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-class Login:
+class KopfLogin:
     """kopf's login handler: the credentials of the pod or of a kubeconfig, in a session whose answers are checked."""
 
     def __init__(self, backoff: Backoff | None = None) -> None:
@@ -279,8 +279,8 @@ class Login:
         self._last, self._opened_at_s = info, now
         if self._failures:
             log.warning("kopf_credentials_refused", failures=self._failures)
-            await asyncio.sleep(self._backoff.delay(self._failures).total_seconds())
-        answers = CheckedAnswers(self._backoff)
+            await asyncio.sleep(self._backoff.compute_delay(self._failures).total_seconds())
+        answers = ResponseChecker(self._backoff)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
             headers=info.as_http_headers(),

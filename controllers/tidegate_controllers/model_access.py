@@ -8,53 +8,63 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import MODEL_ACCESS
 from tidegate.kube.port import Manifest
-from tidegate.planning.fleet import inference_backend, pipeline_backend, pipeline_backends, takes_traffic
+from tidegate.planning.fleet import (
+    build_inference_backend,
+    build_pipeline_backend,
+    map_pipeline_routes,
+    takes_traffic,
+)
 from tidegate.planning.model_access import AccessObserved, plan_model_access, with_release
 from tidegate.planning.pipelines import PipelinesPlan, plan_pipelines
 from tidegate.planning.release import ReleasePlan, plan_release
-from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, label_value
-from tidegate.resources.settings import Serving
+from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
+from tidegate.resources.settings import SettingsProvider
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.refusals import Refusal
+from tidegate.routing.refusals import RoutingRefusal
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.carry_out import Writer
-from tidegate_controllers.known import Known
+from tidegate_controllers.applier import Applier
 from tidegate_controllers.pipelines import observe_pipelines
-from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.release import Measurements
-from tidegate_controllers.serving import Observer
+from tidegate_controllers.proxies import ProxyReports
+from tidegate_controllers.release import ReleaseMeasurer
+from tidegate_controllers.serving import ServingObserver
+from tidegate_controllers.typed_caches import TypedCaches
 
 
 @dataclass(frozen=True, slots=True)
-class PodSettings:
+class PipelinePodSettings:
     """What pods of pipelines are observed and rendered with.
 
     `gateway` is the gateways' `host:port` inside the cluster.
     """
 
-    observer: Observer
-    serving: Serving
+    observer: ServingObserver
+    serving: SettingsProvider
     gateway: str
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class AccessSources:
     """What is read from outside of the cluster's API."""
 
-    proxies: Proxies
-    measurements: Measurements
+    proxies: ProxyReports
+    measurements: ReleaseMeasurer
 
 
 class ModelAccessReconciler:
     """Observe, plan, apply: one pass over one ModelAccess."""
 
     def __init__(
-        self, writer: Writer, known: Known, sources: Sources, pods: PodSettings, clock: Clock
+        self,
+        applier: Applier,
+        caches: TypedCaches,
+        sources: AccessSources,
+        pods: PipelinePodSettings,
+        clock: Clock,
     ) -> None:
-        self._applier = writer
-        self._caches = known
+        self._applier = applier
+        self._caches = caches
         self._sources = sources
         self._pods = pods
         self._clock = clock
@@ -67,25 +77,25 @@ class ModelAccessReconciler:
         try:
             access = ModelAccess.parse(body)
         except InvalidSpecError as error:
-            await self._applier.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
+            await self._applier.write_refusal(MODEL_ACCESS, body, str(error), self._clock.now())
             return None
         now = self._clock.now()
-        release = await self._release(access, body, now)
+        release = await self._plan_release(access, body, now)
         access = with_release(access, release.status)
-        observed = self._observe(access, await self._plan_pipelines(access), release, now)
+        observed = self._observe_access(access, await self._plan_pipelines(access), release, now)
         plan = plan_model_access(observed)
-        refusal = await self._applier.children(access, plan)
+        refusal = await self._applier.apply_children(access, plan)
         if refusal is not None:
-            plan = plan_model_access(replace(observed, refusal=refusal.verdict()))
-        await self._applier.status(MODEL_ACCESS, body, plan)
+            plan = plan_model_access(replace(observed, refusal=refusal.to_verdict()))
+        await self._applier.write_status(MODEL_ACCESS, body, plan)
         return plan.requeue_after
 
-    async def _release(self, access: ModelAccess, body: Manifest, now: datetime) -> ReleasePlan:
+    async def _plan_release(self, access: ModelAccess, body: Manifest, now: datetime) -> ReleasePlan:
         """Plan the next step of the release. Raises StaleCacheError if it would be decided from an old status."""
         released = access.spec.release
-        target = self._backend(access, released.target) if released is not None else None
+        target = self._find_backend(access, released.target) if released is not None else None
         pods = len(target.endpoints) if target is not None else 0
-        plan = plan_release(access, await self._sources.measurements.of(access, now, pods), now)
+        plan = plan_release(access, await self._sources.measurements.measure_release(access, now, pods), now)
         if plan.status != access.status.release:
             await self._applier.confirm_status(access, body)
         return plan
@@ -95,10 +105,10 @@ class ModelAccessReconciler:
         observed = await observe_pipelines(access, self._caches, self._applier.stores, pods.observer)
         return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving())
 
-    def _observe(
+    def _observe_access(
         self, access: ModelAccess, pipelines: PipelinesPlan, release: ReleasePlan, now: datetime
     ) -> AccessObserved:
-        backends = [self._backend(access, name) for name in sorted(access.spec.inferences)]
+        backends = [self._find_backend(access, name) for name in sorted(access.spec.inference_names)]
         host = HostKey(HostKind.ACCESS, access.key)
         return AccessObserved(
             access=access,
@@ -107,39 +117,39 @@ class ModelAccessReconciler:
                 access,
                 {
                     backend.key: backend
-                    for backend in (*backends, *self._pipeline_backends(access))
+                    for backend in (*backends, *self._list_pipeline_backends(access))
                     if backend is not None
                 },
-                self._caches.accesses.owners(access),
+                self._caches.accesses.claim_hosts(access),
                 credentials=None,
             ),
-            proxies=self._sources.proxies.view(host, access.metadata.uid),
-            callers=tuple(
-                Refusal(access.key, refusal.reason, refusal.part, refusal.message)
-                for refusal in self._sources.proxies.refusals(host, access.metadata.uid)
+            proxies=self._sources.proxies.view_object(host, access.metadata.uid),
+            caller_refusals=tuple(
+                RoutingRefusal(access.key, refusal.reason, refusal.part, refusal.message)
+                for refusal in self._sources.proxies.list_refusals(host, access.metadata.uid)
             ),
             gateway=self._pods.gateway,
             pipelines=pipelines,
             release=release,
         )
 
-    def _pipeline_backends(self, access: ModelAccess) -> list[Backend]:
+    def _list_pipeline_backends(self, access: ModelAccess) -> list[Backend]:
         pods = self._applier.stores.pod_views
         return [
-            pipeline_backend(
+            build_pipeline_backend(
                 access,
                 route,
-                pods.by_label(PIPELINE_LABEL, label_value(key.name), namespace=key.namespace),
+                pods.by_label(PIPELINE_LABEL, to_label_value(key.name), namespace=key.namespace),
             )
-            for key, route in pipeline_backends(access).items()
+            for key, route in map_pipeline_routes(access).items()
         ]
 
-    def _backend(self, access: ModelAccess, name: str) -> Backend | None:
+    def _find_backend(self, access: ModelAccess, name: str) -> Backend | None:
         key = ObjectKey(access.key.namespace, name)
         inference = self._caches.inferences.get(key)
         if inference is None or not takes_traffic(inference):
             return None
         pods = self._applier.stores.pod_views.by_label(
-            INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
+            INFERENCE_LABEL, to_label_value(key.name), namespace=key.namespace
         )
-        return inference_backend(inference, pods)
+        return build_inference_backend(inference, pods)

@@ -12,7 +12,7 @@ import structlog
 from tidegate.errors import AgentUnreachableError
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.node_sharing import NodeAgentReport
-from tidegate.planning.pods import pod_view
+from tidegate.planning.pods import parse_pod
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_dataplane.contract.sharing import NodeReport
 
@@ -67,8 +67,8 @@ class NodeAgents:
     def _follow_pods(self, tasks: asyncio.TaskGroup) -> None:
         addresses: dict[str, str] = {}
         for body in self._pods:
-            view, node = pod_view(body), (body.get("spec") or {}).get("nodeName")
-            if node and view.reachable and view.address:
+            view, node = parse_pod(body), (body.get("spec") or {}).get("nodeName")
+            if node and view.is_reachable and view.address:
                 addresses[node] = view.address
         for node, follower in tuple(self._followers.items()):
             if addresses.get(node) != follower.address:
@@ -76,10 +76,10 @@ class NodeAgents:
                 del self._followers[node]
         for node, address in addresses.items():
             if node not in self._followers:
-                task = tasks.create_task(self._follow(node, address), name=f"follow-{node}")
+                task = tasks.create_task(self._follow_agent(node, address), name=f"follow-{node}")
                 self._followers[node] = _Follower(address, task)
 
-    async def _follow(self, node: str, address: str) -> None:
+    async def _follow_agent(self, node: str, address: str) -> None:
         revision = ""  # the first report of a new pod comes at once
         while True:
             try:
@@ -89,9 +89,9 @@ class NodeAgents:
                 await asyncio.sleep(_RETRY_S)
                 continue
             revision = report.revision
-            self._receive(node, report)
+            self._take_report(node, report)
 
-    def _receive(self, node: str, report: NodeReport) -> None:
+    def _take_report(self, node: str, report: NodeReport) -> None:
         before = self._received.get(node)
         self._received[node] = _Received(time.monotonic(), report)
         if before is None or before.report is None or before.report.revision != report.revision:

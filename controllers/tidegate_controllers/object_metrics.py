@@ -12,7 +12,7 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.faulty_nodes import FaultState
 from tidegate.kube.kinds import COMPUTE_OVERRIDE, COMPUTE_POOL, FEATURE_COMPUTE, INFERENCE, Kind
 from tidegate.kube.store import ObjectStore
-from tidegate.telemetry.objectives import OBJECTIVE, bucket_shares
+from tidegate.telemetry.objectives import OBJECTIVE, compute_bucket_shares
 from tidegate_dataplane.contract.metrics import Catalog, GaugeMetric
 
 _SCALED: Final[frozenset[Kind]] = frozenset({INFERENCE, FEATURE_COMPUTE})
@@ -113,46 +113,46 @@ class ObjectMetrics(Collector):
         """Yield one family for each of OBJECTS, without samples if this process does not lead."""
         bodies = [(store.kind, body) for store in self._stores for body in store] if self._leading() else []
         for condition, metric in _CONDITIONS.items():
-            yield _conditions(metric, condition, bodies)
-        yield _replicas(bodies)
-        yield from _inferences([body for kind, body in bodies if kind == INFERENCE])
-        yield from _overrides([body for kind, body in bodies if kind == COMPUTE_OVERRIDE])
-        yield from _pools([body for kind, body in bodies if kind == COMPUTE_POOL])
+            yield _collect_conditions(metric, condition, bodies)
+        yield _collect_replicas(bodies)
+        yield from _collect_inferences([body for kind, body in bodies if kind == INFERENCE])
+        yield from _collect_overrides([body for kind, body in bodies if kind == COMPUTE_OVERRIDE])
+        yield from _collect_pools([body for kind, body in bodies if kind == COMPUTE_POOL])
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return nothing: the names are known without reading the caches."""
         return ()
 
 
-def _conditions(metric: GaugeMetric, condition: ConditionType, bodies: Bodies) -> GaugeMetricFamily:
+def _collect_conditions(metric: GaugeMetric, condition: ConditionType, bodies: Bodies) -> GaugeMetricFamily:
     family = metric.family()
     for kind, body in bodies:
         conditions = (body.get("status") or {}).get("conditions") or ()
         observed = next((item for item in conditions if item.get("type") == condition.value), None)
         if observed is not None:
             value = float(observed.get("status") == ConditionStatus.TRUE.value)
-            family.add_metric((*_labels(kind, body), observed.get("reason", "")), value)
+            family.add_metric((*_object_labels(kind, body), observed.get("reason", "")), value)
     return family
 
 
-def _replicas(bodies: Bodies) -> GaugeMetricFamily:
+def _collect_replicas(bodies: Bodies) -> GaugeMetricFamily:
     family = _REPLICAS.family()
     for kind, body in bodies:
         if kind not in _SCALED:
             continue
         status = body.get("status") or {}
         counts = {
-            "wanted": _wanted(body["spec"], status),
+            "wanted": _desired_replicas(body["spec"], status),
             "existing": status.get("replicas", 0),
             "ready": status.get("readyReplicas", 0),
             **({"spare": status["spareReplicas"]} if "spareReplicas" in status else {}),
         }
         for state, count in counts.items():
-            family.add_metric((*_labels(kind, body), state), count)
+            family.add_metric((*_object_labels(kind, body), state), count)
     return family
 
 
-def _wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+def _desired_replicas(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
     """Return the desired replicas: with spec.scaling, those that the allocator assigned."""
     if "scaling" not in spec:
         return int(spec.get("replicas", 1))
@@ -160,7 +160,7 @@ def _wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
     return int(allocation.get("replicas", spec["scaling"]["minReplicas"]))
 
 
-def _inferences(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
+def _collect_inferences(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
     """Yield the families of versions and of objectives."""
     versions, latency, objective, shares = (
         metric.family() for metric in (_VERSION, _SLO_LATENCY, _SLO_OBJECTIVE, _SLO_SHARE)
@@ -177,12 +177,12 @@ def _inferences(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFami
         seconds = parse_duration(latency_p99).total_seconds()
         latency.add_metric(labels, seconds)
         objective.add_metric(labels, OBJECTIVE)
-        for bound, share in bucket_shares(seconds).items():
+        for bound, share in compute_bucket_shares(seconds).items():
             shares.add_metric((*labels, bound), share)
     yield from (versions, latency, objective, shares)
 
 
-def _overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
+def _collect_overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
     """Yield the families of existing ComputeOverrides; an override is deleted after it ends."""
     created, expires = _OVERRIDE_CREATED.family(), _OVERRIDE_EXPIRES.family()
     for body in bodies:
@@ -193,12 +193,12 @@ def _overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamil
             target.get("namespace", ""),
             target["name"],
         )
-        created.add_metric(labels, _timestamp(body["metadata"].get("creationTimestamp")))
-        expires.add_metric(labels, _timestamp(body["spec"].get("expiresAt")))
+        created.add_metric(labels, _parse_timestamp(body["metadata"].get("creationTimestamp")))
+        expires.add_metric(labels, _parse_timestamp(body["spec"].get("expiresAt")))
     yield from (created, expires)
 
 
-def _pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
+def _collect_pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
     """Yield the families of slices, of slices by tier, and of faulty nodes."""
     slices, tiers, faulty = _POOL_SLICES.family(), _POOL_TIER_SLICES.family(), _FAULTY_NODES.family()
     for body in bodies:
@@ -213,10 +213,10 @@ def _pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
     yield from (slices, tiers, faulty)
 
 
-def _timestamp(text: str | None) -> float:
+def _parse_timestamp(text: str | None) -> float:
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
-def _labels(kind: Kind, body: Mapping[str, Any]) -> tuple[str, str, str]:
+def _object_labels(kind: Kind, body: Mapping[str, Any]) -> tuple[str, str, str]:
     metadata = body["metadata"]
     return str(kind), metadata.get("namespace", ""), metadata["name"]

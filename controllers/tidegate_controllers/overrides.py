@@ -5,22 +5,22 @@ from datetime import datetime
 
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.parsed import Parsed
-from tidegate.planning.overrides import about, in_force
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.overrides import select_active, select_for_target
 
 Wake = Callable[[ObjectKey], None]
 
 
-class Overrides:
+class OverrideIndex:
     """Finds overrides by target; there are few, so that each call goes through all of them."""
 
-    def __init__(self, parsed: Parsed[ComputeOverride]) -> None:
+    def __init__(self, parsed: TypedCache[ComputeOverride]) -> None:
         self._parsed = parsed
         self._targets: dict[ObjectKey, tuple[OverrideKind, ObjectKey]] = {}
         self._wakes: list[tuple[OverrideKind, Wake]] = []
-        parsed.store.subscribe(self._changed)
+        parsed.store.subscribe(self._override_changed)
 
-    def connect(self, kind: OverrideKind, wake: Wake) -> None:
+    def subscribe_targets(self, kind: OverrideKind, wake: Wake) -> None:
         """Call `wake` with each target of that kind whose overrides change."""
         self._wakes.append((kind, wake))
 
@@ -28,19 +28,19 @@ class Overrides:
         """Return an override; None if it does not exist or does not parse."""
         return self._parsed.get(key)
 
-    def all(self) -> tuple[ComputeOverride, ...]:
+    def list_all(self) -> tuple[ComputeOverride, ...]:
         """Return all overrides that parse."""
-        return self._parsed.all()
+        return self._parsed.list_all()
 
-    def about(self, kind: OverrideKind, key: ObjectKey, now: datetime) -> tuple[ComputeOverride, ...]:
+    def find_active(self, kind: OverrideKind, key: ObjectKey, now: datetime) -> tuple[ComputeOverride, ...]:
         """Return the overrides of one object that are in force."""
-        return about(in_force(self.all(), now), kind, key)
+        return select_for_target(select_active(self.list_all(), now), kind, key)
 
-    def of(self, kind: OverrideKind, key: ObjectKey) -> tuple[ObjectKey, ...]:
+    def find_keys(self, kind: OverrideKind, key: ObjectKey) -> tuple[ObjectKey, ...]:
         """Return the keys of all overrides with this target, in force or not."""
-        return tuple(override.key for override in about(self.all(), kind, key))
+        return tuple(override.key for override in select_for_target(self.list_all(), kind, key))
 
-    def _changed(self, key: ObjectKey) -> None:
+    def _override_changed(self, key: ObjectKey) -> None:
         override = self._parsed.get(key)
         before = self._targets.pop(key, None)
         now = None

@@ -11,8 +11,14 @@ from tidegate.api.meta import GROUP, ObjectKey
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore, key_of, labels_of, uid_of
-from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, child_name, label_value, parse_slices
-from tidegate_controllers.stores import Owners, Stores
+from tidegate.resources.names import (
+    INFERENCE_LABEL,
+    POOL_LABEL,
+    make_child_name,
+    parse_slices,
+    to_label_value,
+)
+from tidegate_controllers.stores import OwnerIndex, Stores
 
 _REPLICA_SET: Final = "ReplicaSet"
 _TEMPLATE_HASH: Final = "pod-template-hash"
@@ -52,9 +58,9 @@ class Ownership:
         self._subscribers: list[Subscriber] = []
         for kind, store in self._workloads.items():
             store.subscribe(self._forget_workload(kind, store))
-            Owners(store, INFERENCE_LABEL, self._look_again)
+            OwnerIndex(store, INFERENCE_LABEL, self._recheck_refused)
         self._pods.subscribe(self._forget_pod)
-        self._inferences.subscribe(self._look_again)
+        self._inferences.subscribe(self._recheck_refused)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` with each pod that turns out to be an Inference's after `owns_pod` has denied it."""
@@ -62,10 +68,10 @@ class Ownership:
 
     def owns_pod(self, body: Manifest) -> bool:
         """Return whether a cached pod belongs to the Inference that it names, with the slices that it was assigned."""
-        key, identity = key_of(body), (uid_of(body), _slice_labels(labels_of(body)))
+        key, identity = key_of(body), (uid_of(body), _parse_slice_labels(labels_of(body)))
         if self._owned_pods.get(key) == identity:
             return True
-        if self._leads_to_inference(body, identity[1]):
+        if self._is_owned_pod(body, identity[1]):
             self._owned_pods[key] = identity
             if key in self._refused:
                 self._refused.discard(key)
@@ -80,13 +86,13 @@ class Ownership:
         key, uid = (kind, key_of(body)), uid_of(body)
         if self._owned_workloads.get(key) == uid:
             return True
-        owned = self._inference_of(kind, body) is not None
+        owned = self._find_inference(kind, body) is not None
         if owned:
             self._owned_workloads[key] = uid
         return owned
 
-    def _leads_to_inference(self, pod: Manifest, claimed: _SliceLabels | None) -> bool:
-        workload = self._workload_of(pod)
+    def _is_owned_pod(self, pod: Manifest, claimed: _SliceLabels | None) -> bool:
+        workload = self._find_workload(pod)
         if workload is None:
             return False
         kind, body = workload
@@ -94,11 +100,11 @@ class Ownership:
         name = template.get(INFERENCE_LABEL)
         if labels_of(pod).get(INFERENCE_LABEL) != name or not self.owns_workload(kind, body):
             return False
-        return claimed is None or self._gives(
-            claimed, _slice_labels(template), self._inference_of(kind, body)
+        return claimed is None or self._grants_slices(
+            claimed, _parse_slice_labels(template), self._find_inference(kind, body)
         )
 
-    def _gives(
+    def _grants_slices(
         self, claimed: _SliceLabels, template: _SliceLabels | None, inference: Manifest | None
     ) -> bool:
         """Return whether the workload's template grants the slices that a pod claims.
@@ -108,12 +114,12 @@ class Ownership:
         if template is None or claimed.pool != template.pool or claimed.slices > template.slices:
             return False
         placement: Mapping[str, Any] = ((inference or {}).get("spec") or {}).get("placement") or {}
-        names_pool = label_value(placement.get("pool", "")) == claimed.pool
+        names_pool = to_label_value(placement.get("pool", "")) == claimed.pool
         return not names_pool or claimed.slices <= placement.get("slices", 1)
 
-    def _workload_of(self, pod: Manifest) -> tuple[Kind, Manifest] | None:
+    def _find_workload(self, pod: Manifest) -> tuple[Kind, Manifest] | None:
         """Return the Deployment or the Job behind a pod, if it is cached."""
-        owner, namespace = _controller(pod), pod["metadata"].get("namespace", "")
+        owner, namespace = _find_controller(pod), pod["metadata"].get("namespace", "")
         if owner is None:
             return None
         if owner["kind"] == JOB.kind and owner["apiVersion"] == JOB.api_version:
@@ -126,9 +132,9 @@ class Ownership:
         deployment = self._workloads[DEPLOYMENT].get(ObjectKey(namespace, name))
         return (DEPLOYMENT, deployment) if deployment is not None and name != owner["name"] else None
 
-    def _inference_of(self, kind: Kind, workload: Manifest) -> Manifest | None:
+    def _find_inference(self, kind: Kind, workload: Manifest) -> Manifest | None:
         """Return the Inference that controls a workload and that the workload names."""
-        owner, namespace = _controller(workload), workload["metadata"].get("namespace", "")
+        owner, namespace = _find_controller(workload), workload["metadata"].get("namespace", "")
         if (
             owner is None
             or owner["kind"] != Inference.KIND
@@ -139,9 +145,9 @@ class Ownership:
         inference = self._inferences.get(ObjectKey(namespace, name))
         if inference is None or uid_of(inference) != owner["uid"]:
             return None
-        is_labelled = labels_of(workload).get(INFERENCE_LABEL) == label_value(name)
+        is_labelled = labels_of(workload).get(INFERENCE_LABEL) == to_label_value(name)
         # An Inference has one Deployment, but one Job per run.
-        has_our_name = kind is not DEPLOYMENT or workload["metadata"]["name"] == child_name("inf", name)
+        has_our_name = kind is not DEPLOYMENT or workload["metadata"]["name"] == make_child_name("inf", name)
         return inference if is_labelled and has_our_name else None
 
     def _forget_workload(self, kind: Kind, store: ObjectStore) -> Subscriber:
@@ -156,21 +162,21 @@ class Ownership:
             self._owned_pods.pop(key, None)
             self._refused.discard(key)
 
-    def _look_again(self, inference: ObjectKey) -> None:
+    def _recheck_refused(self, inference: ObjectKey) -> None:
         """Check refused pods again after their Inference or a workload of it was added or changed."""
         if not self._refused:
             return
-        name = label_value(inference.name)
+        name = to_label_value(inference.name)
         for body in self._pods.by_label(INFERENCE_LABEL, name, namespace=inference.namespace):
             if key_of(body) in self._refused:
                 self.owns_pod(body)
 
 
-def _controller(body: Manifest) -> Mapping[str, str] | None:
+def _find_controller(body: Manifest) -> Mapping[str, str] | None:
     owners = body["metadata"].get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
-def _slice_labels(labels: Mapping[str, str]) -> _SliceLabels | None:
+def _parse_slice_labels(labels: Mapping[str, str]) -> _SliceLabels | None:
     """Return the slices that labels name; None if they name no pool."""
     return _SliceLabels(labels[POOL_LABEL], parse_slices(labels)) if POOL_LABEL in labels else None

@@ -10,37 +10,37 @@ from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.parsed import Parsed
-from tidegate.kube.pool_views import PoolViews
-from tidegate.kube.views import Views
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.kube.view_cache import ViewCache
 from tidegate.planning.claims import (
     AssignedPod,
-    Claim,
+    PoolClaim,
     make_claim,
     make_remaining_claims,
     read_assigned_pod,
 )
-from tidegate.planning.compute_pool import readiness
+from tidegate.planning.compute_pool import judge_readiness
 from tidegate.planning.deployments import LiveWorkload
-from tidegate.planning.placement import PlacementResult, place, place_without_pool
+from tidegate.planning.placement import PlacementResult, place_claim, place_without_pool
 from tidegate.planning.pool_claims import PoolClaims
-from tidegate.planning.replicas import settled
-from tidegate.resources.names import INFERENCE_LABEL, label_value
+from tidegate.planning.replicas import resolve_replicas
+from tidegate.resources.names import INFERENCE_LABEL, to_label_value
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.stores import Owners, Stores
+from tidegate_controllers.stores import OwnerIndex, Stores
 
 Wake = Callable[[ObjectKey], None]
 LiveWorkloadT = TypeVar("LiveWorkloadT", bound=LiveWorkload)
 
 
 @dataclass(frozen=True, slots=True)
-class PoolParts:
+class PoolSources:
     """What placement reads of pools: their specs, their slices, and which nodes and pods there are."""
 
-    pools: Parsed[ComputePool]
-    views: PoolViews
-    occupancy: Occupancy
+    pools: TypedCache[ComputePool]
+    views: PoolSlicesCache
+    occupancy: NodeOccupancy
     ownership: Ownership
 
 
@@ -50,14 +50,14 @@ class Placements:
     Everything here is by the pool's label, which is all that Deployments and pods carry of its name.
     """
 
-    def __init__(self, parts: PoolParts, inferences: Parsed[Inference], stores: Stores) -> None:
+    def __init__(self, parts: PoolSources, inferences: TypedCache[Inference], stores: Stores) -> None:
         self._parts = parts
         self._inferences = inferences
         self._deployments = stores.deployment_views
         self._jobs = stores.job_views
         self._pods = stores.pods
         self._pool_claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
-        self._claims: dict[ObjectKey, Mapping[str, Claim]] = {}
+        self._claims: dict[ObjectKey, Mapping[str, PoolClaim]] = {}
         self._workloads: dict[ObjectKey, LiveWorkload] = {}
         self._assumed: dict[ObjectKey, int] = {}
         """Slices that were given by `place` and may not be in the caches yet."""
@@ -69,10 +69,10 @@ class Placements:
         self._wakes: list[Wake] = []
         self._owners = (
             *(
-                Owners(store, INFERENCE_LABEL, self._update_workload)
+                OwnerIndex(store, INFERENCE_LABEL, self._update_workload)
                 for store in (stores.deployments, stores.jobs)
             ),
-            Owners(stores.pods, INFERENCE_LABEL, self._update_claims),
+            OwnerIndex(stores.pods, INFERENCE_LABEL, self._update_claims),
         )
         inferences.store.subscribe(self._inference_changed)
 
@@ -87,7 +87,7 @@ class Placements:
                 self._pool_status_changed(key)
                 return
             self._specs[key.name] = spec
-            self._wake_all(self._claims_on(label_value(key.name)).keys())
+            self._wake_all(self._claims_on(to_label_value(key.name)).list_keys())
 
         store.subscribe(pool_changed)
 
@@ -99,8 +99,8 @@ class Placements:
             return False
         if self._find_pool(inference.spec.placement) is None:
             return True
-        self._parts.occupancy.begin()
-        return self._parts.occupancy.known
+        self._parts.occupancy.start_watching()
+        return self._parts.occupancy.has_synced
 
     def place(self, inference: Inference) -> PlacementResult | None:
         """Return what the pool of an Inference gives it; None if its spec names no pool.
@@ -113,19 +113,19 @@ class Placements:
             return None
         pool, live = self._find_pool(placement), self.find_workload(key)
         if pool is None:
-            return place_without_pool(placement.pool, settled(inference, live).spec.replicas, live)
-        label, slices = label_value(placement.pool), self._parts.views.slices(pool)
+            return place_without_pool(placement.pool, resolve_replicas(inference, live).spec.replicas, live)
+        label, slices = to_label_value(placement.pool), self._parts.views.get_slices(pool)
         claims = self._pool_claims[label]
-        claim = make_claim(settled(inference, live), placement, live, self._find_assigned_pods(key))
-        claims.put(claim)
-        result = place(claim, live, pool, slices, claims)
+        claim = make_claim(resolve_replicas(inference, live), placement, live, self._find_assigned_pods(key))
+        claims.put_claim(claim)
+        result = place_claim(claim, live, pool, slices, claims)
         self._replicas[key] = result.assigned_replicas
         if result.resources is not None and result.replicas:
             self._assumed[key] = result.replicas * placement.slices
         self._update_claims(key)
         if label not in self._claims.get(key, {}):
             # By the caches, which are newer, the Inference is gone or names another pool.
-            claims.remove(key)
+            claims.remove_claim(key)
         return result
 
     def forget(self, key: ObjectKey) -> None:
@@ -133,9 +133,9 @@ class Placements:
         if self._assumed.pop(key, None) is not None:
             self._update_claims(key)
 
-    def list_claims(self, pool: str) -> Sequence[Claim]:
+    def list_claims(self, pool: str) -> Sequence[PoolClaim]:
         """Return the claims of Inferences that ask for slices of a pool or still have some, by key."""
-        return sorted(self._claims_on(label_value(pool)), key=lambda claim: claim.key)
+        return sorted(self._claims_on(to_label_value(pool)), key=lambda claim: claim.key)
 
     def find_workload(self, key: ObjectKey) -> LiveWorkload | None:
         """Return the Deployment of an Inference, or the Job of its batch, if there is one."""
@@ -146,7 +146,7 @@ class Placements:
         return pool if pool is not None and pool.metadata.deletion_timestamp is None else None
 
     def _find_assigned_pods(self, key: ObjectKey) -> Sequence[AssignedPod]:
-        bodies = self._pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
+        bodies = self._pods.by_label(INFERENCE_LABEL, to_label_value(key.name), namespace=key.namespace)
         own = filter(self._parts.ownership.owns_pod, bodies)
         return tuple(pod for pod in map(read_assigned_pod, own) if pod is not None)
 
@@ -168,9 +168,11 @@ class Placements:
             self._workloads[key] = max(workloads, key=lambda workload: workload.replicas)
         self._update_claims(key)
 
-    def _find_owned(self, kind: Kind, views: Views[LiveWorkloadT], key: ObjectKey) -> Sequence[LiveWorkloadT]:
+    def _find_owned(
+        self, kind: Kind, views: ViewCache[LiveWorkloadT], key: ObjectKey
+    ) -> Sequence[LiveWorkloadT]:
         """Return the objects of a kind that an Inference owns."""
-        name, owns = label_value(key.name), self._parts.ownership.owns_workload
+        name, owns = to_label_value(key.name), self._parts.ownership.owns_workload
         bodies = views.store.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
         workloads = views.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
         return [workload for body, workload in zip(bodies, workloads, strict=True) if owns(kind, body)]
@@ -179,16 +181,16 @@ class Placements:
         """Claim again after a change of the Inference, its Deployment or one of its pods."""
         before, now = self._claims.pop(key, {}), self._make_claims(key)
         for pool in before.keys() - now.keys():
-            self._pool_claims[pool].remove(key)
+            self._pool_claims[pool].remove_claim(key)
         for pool, claim in now.items():
-            self._pool_claims[pool].put(claim)
+            self._pool_claims[pool].put_claim(claim)
         if now:
             self._claims[key] = now
         for pool, claim in before.items():
             if _leaves_more(claim, now.get(pool)):
                 self._wake_gaining(pool)
 
-    def _make_claims(self, key: ObjectKey) -> Mapping[str, Claim]:
+    def _make_claims(self, key: ObjectKey) -> Mapping[str, PoolClaim]:
         """Make the claims of an Inference by pool: on the one that it names, and on those where it still has slices."""
         inference, live = self._inferences.get(key), self.find_workload(key)
         pods = self._find_assigned_pods(key)
@@ -199,8 +201,10 @@ class Placements:
         placement = inference.spec.placement
         if placement is None:
             return make_remaining_claims(key, live, pods, None)
-        pool = label_value(placement.pool)
-        claim = make_claim(settled(inference, live), placement, live, pods, self._assumed.get(key, 0))
+        pool = to_label_value(placement.pool)
+        claim = make_claim(
+            resolve_replicas(inference, live), placement, live, pods, self._assumed.get(key, 0)
+        )
         return {**make_remaining_claims(key, live, pods, pool), pool: claim}
 
     def _claims_on(self, label: str) -> PoolClaims:
@@ -208,11 +212,11 @@ class Placements:
 
     def _pool_status_changed(self, key: ObjectKey) -> None:
         """Wake those that gain from slices that came, or all that wait if the pool now refuses other claims."""
-        pool, label = self._parts.pools.get(key), label_value(key.name)
+        pool, label = self._parts.pools.get(key), to_label_value(key.name)
         if pool is None:
             return
-        slices = self._parts.views.slices(pool)
-        limits = readiness(pool, slices).reason, slices.largest
+        slices = self._parts.views.get_slices(pool)
+        limits = judge_readiness(pool, slices).reason, slices.largest_node
         if self._limits.get(key) == limits:
             self._wake_gaining(label)
             return
@@ -224,9 +228,9 @@ class Placements:
         claims = self._claims_on(label)
         # One pool, unless the names of several have the same beginning and hash.
         for key in self._parts.pools.store.keys():  # noqa: SIM118 - a store, not a dict
-            pool = self._parts.pools.get(key) if label_value(key.name) == label else None
+            pool = self._parts.pools.get(key) if to_label_value(key.name) == label else None
             if pool is not None:
-                gains = claims.assign_slices(pool, self._parts.views.slices(pool)).find_gains()
+                gains = claims.assign_slices(pool, self._parts.views.get_slices(pool)).find_gains()
                 self._wake_all(
                     [
                         gaining
@@ -241,7 +245,7 @@ class Placements:
                 wake(key)
 
 
-def _leaves_more(before: Claim, now: Claim | None) -> bool:
+def _leaves_more(before: PoolClaim, now: PoolClaim | None) -> bool:
     """Return whether there may be more for others than before."""
     if now is None:
         return True

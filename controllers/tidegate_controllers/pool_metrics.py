@@ -10,12 +10,12 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.parsed import Parsed
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.what_if import Asked
-from tidegate.reports.demand import TierDemand, tiers_of
-from tidegate.reports.plan import AskedReport
-from tidegate_controllers.questions import Question, Questions
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.what_if import InferenceOutcome
+from tidegate.reports.demand import TierDemand, sum_demand
+from tidegate.reports.plan import InferenceOutcomeReport
+from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 from tidegate_dataplane.contract.metrics import Catalog
 
 POOLS: Final = Catalog("tidegate_pool_")
@@ -53,27 +53,27 @@ class PoolMetrics(Collector):
         self,
         pools: ObjectStore,
         decisions: ObjectStore,
-        questions: Questions,
+        questions: SolverInputs,
         leading: Callable[[], bool],
     ) -> None:
         """Create the collector; `questions` has the allocator's latest inputs, which include the demand."""
-        self._pools = Parsed(ComputePool, pools)
-        self._decisions = Parsed(AllocationDecision, decisions)
+        self._pools = TypedCache(ComputePool, pools)
+        self._decisions = TypedCache(AllocationDecision, decisions)
         self._questions = questions
         self._leading = leading
-        self._demand: dict[ObjectKey, tuple[Question, tuple[TierDemand, ...]]] = {}
+        self._demand: dict[ObjectKey, tuple[SolverInput, tuple[TierDemand, ...]]] = {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the prices of the newest decisions, then the demand that the allocator solved for last."""
-        pools = self._pools.all() if self._leading() else ()
-        yield self._priced(pools)
-        yield from self._asked(pools)
+        pools = self._pools.list_all() if self._leading() else ()
+        yield self._collect_prices(pools)
+        yield from self._collect_demand(pools)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Return nothing: the names are known without reading the caches."""
         return ()
 
-    def _priced(self, pools: Sequence[ComputePool]) -> GaugeMetricFamily:
+    def _collect_prices(self, pools: Sequence[ComputePool]) -> GaugeMetricFamily:
         price = _PRICE.family()
         for pool in pools:
             newest = self._decisions.get(ObjectKey("", pool.status.last_decision or ""))
@@ -81,37 +81,39 @@ class PoolMetrics(Collector):
                 price.add_metric((pool.metadata.name,), newest.spec.price)
         return price
 
-    def _asked(self, pools: Sequence[ComputePool]) -> Iterator[GaugeMetricFamily]:
+    def _collect_demand(self, pools: Sequence[ComputePool]) -> Iterator[GaugeMetricFamily]:
         wanted_slices, shared_out, unknown = _WANTED.family(), _SHARED_OUT.family(), _UNKNOWN.family()
         demand, servable = _DEMAND.family(), _SERVABLE.family()
-        for pool, question in self._in_question(pools):
+        for pool, question in self._list_solved(pools):
             name = pool.metadata.name
             shared_out.add_metric((name,), question.snapshot.pools[0].slices)
-            for tier_demand in self._demand_of(pool, question):
+            for tier_demand in self._compute_demand(pool, question):
                 labels = name, tier_demand.tier.value
-                wanted_slices.add_metric(labels, tier_demand.wanted)
+                wanted_slices.add_metric(labels, tier_demand.needed_slices)
                 unknown.add_metric(labels, tier_demand.unknown)
                 if tier_demand.tier is not Tier.OFFLINE:  # its demand is in slices
                     demand.add_metric(labels, tier_demand.demand)
                     servable.add_metric(labels, tier_demand.serves)
         yield from (wanted_slices, shared_out, demand, servable, unknown)
 
-    def _in_question(self, pools: Sequence[ComputePool]) -> Iterator[tuple[ComputePool, Question]]:
+    def _list_solved(self, pools: Sequence[ComputePool]) -> Iterator[tuple[ComputePool, SolverInput]]:
         """Yield the pools that the allocator decides about, each with its latest input."""
-        for dropped in self._demand.keys() - self._questions.known():
+        for dropped in self._demand.keys() - self._questions.solved_pools():
             del self._demand[dropped]
         for pool in pools:
             question = self._questions.get(pool.key)
             if question is not None:
                 yield pool, question
 
-    def _demand_of(self, pool: ComputePool, question: Question) -> tuple[TierDemand, ...]:
+    def _compute_demand(self, pool: ComputePool, question: SolverInput) -> tuple[TierDemand, ...]:
         """Return a pool's demand by tier, computed once per solver input: there may be a thousand Inferences."""
         computed = self._demand.get(pool.key)
         if computed is None or computed[0] is not question:
             reports = [
-                AskedReport.of(Asked(model, model.current_replicas, model.current_replicas))
+                InferenceOutcomeReport.from_outcome(
+                    InferenceOutcome(model, model.current_replicas, model.current_replicas)
+                )
                 for model in question.snapshot.inferences
             ]
-            computed = self._demand[pool.key] = question, tiers_of(reports, pool)
+            computed = self._demand[pool.key] = question, sum_demand(reports, pool)
         return computed[1]

@@ -12,7 +12,7 @@ import structlog
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.report import ProxyReport, ReportedProxy, ReportedRefusal, from_json, proxies_of
+from tidegate.xds.report import ProgrammedReport, ReportedProxy, ReportedRefusal, from_json, merge_proxies
 from tidegate_dataplane.contract.answers import bounded_session, read_body
 
 _PERIOD_S: Final = 0.25
@@ -32,13 +32,13 @@ _NO_PROXY: Final = ReportedProxy(node="")
 log = structlog.get_logger(__name__)
 
 
-class Proxies:
+class ProxyReports:
     """The proxies of all xDS servers, polled continuously."""
 
     def __init__(self, addresses: Callable[[], Sequence[str]]) -> None:
         """Poll `addresses`, which returns the current `host:port` of every xDS server's report endpoint."""
         self._addresses = addresses
-        self._reports: dict[str, ProxyReport] = {}
+        self._reports: dict[str, ProgrammedReport] = {}
         self._etags: dict[str, str] = {}
         self._silent_rounds = 0
         self._states: tuple[ReportedProxy, ...] | None = None
@@ -49,14 +49,14 @@ class Proxies:
         """Call `subscriber` with the key of every object of `kind` for which a proxy's report changes."""
         self._subscribers[kind].append(subscriber)
 
-    def view(self, host: HostKey, uid: str) -> tuple[ProxyView, ...] | None:
+    def view_object(self, host: HostKey, uid: str) -> tuple[ProxyView, ...] | None:
         """Return what every connected proxy runs of the object with this `uid`; None while no xDS server responds."""
         if self._states is None:
             return None
         name = str(host)
-        return tuple(_view(state, name, uid) for state in self._states)
+        return tuple(_make_view(state, name, uid) for state in self._states)
 
-    def refusals(self, host: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
+    def list_refusals(self, host: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
         """Return why an xDS server refuses all or some callers of the object with this `uid`."""
         refused = self._refusals.get(str(host), frozenset())
         return tuple(
@@ -70,15 +70,15 @@ class Proxies:
         """Poll until cancelled."""
         async with bounded_session(_TIMEOUT) as session:
             while True:
-                await self._refresh(session)
+                await self._poll_servers(session)
                 await asyncio.sleep(_PERIOD_S)
 
-    async def _refresh(self, session: aiohttp.ClientSession) -> None:
+    async def _poll_servers(self, session: aiohttp.ClientSession) -> None:
         addresses = self._addresses()
-        answers = await asyncio.gather(*(self._ask(session, address) for address in addresses))
-        self.take(dict(zip(addresses, answers, strict=True)))
+        answers = await asyncio.gather(*(self._poll_server(session, address) for address in addresses))
+        self.take_reports(dict(zip(addresses, answers, strict=True)))
 
-    def take(self, answers: Mapping[str, ProxyReport | None]) -> None:
+    def take_reports(self, answers: Mapping[str, ProgrammedReport | None]) -> None:
         """Take each server's report, None for one that did not respond.
 
         A silent server's last report counts for as long as its pod exists and another server responds: its proxies still
@@ -91,10 +91,10 @@ class Proxies:
         self._take_refusals()
         self._silent_rounds = 0 if any(answers.values()) else self._silent_rounds + 1
         if self._silent_rounds == 0:
-            self._states = proxies_of(tuple(self._reports.values()))
+            self._states = merge_proxies(tuple(self._reports.values()))
         elif self._silent_rounds >= _MAX_SILENT_ROUNDS:
             self._states = None
-        self._wake(_changed(before or (), self._states or ()))
+        self._notify_subscribers(_find_changed(before or (), self._states or ()))
 
     def _take_refusals(self) -> None:
         before, refused = self._refusals, defaultdict[str, set[ReportedRefusal]](set)
@@ -102,19 +102,19 @@ class Proxies:
             for refusal in report.refusals:
                 refused[refusal.host].add(refusal)
         self._refusals = {host: frozenset(refusals) for host, refusals in refused.items()}
-        self._wake(
+        self._notify_subscribers(
             name for name in before.keys() | refused.keys() if before.get(name) != self._refusals.get(name)
         )
 
-    async def _ask(
+    async def _poll_server(
         self, session: aiohttp.ClientSession, address: str, path: str = _PATH
-    ) -> ProxyReport | None:
+    ) -> ProgrammedReport | None:
         try:
             etag = self._etags.get(address) if address in self._reports else None
             headers = {"If-None-Match": etag} if etag else {}
             async with session.get(f"http://{address}{path}", headers=headers) as response:
                 if response.status == HTTPStatus.NOT_FOUND and path != _OLD_PATH:
-                    return await self._ask(session, address, _OLD_PATH)
+                    return await self._poll_server(session, address, _OLD_PATH)
                 response.raise_for_status()
                 if response.status == HTTPStatus.NOT_MODIFIED:
                     return self._reports[address]
@@ -125,21 +125,21 @@ class Proxies:
             log.debug("xds_silent", address=address, error=str(error))
             return None
 
-    def _wake(self, names: Iterable[str]) -> None:
+    def _notify_subscribers(self, names: Iterable[str]) -> None:
         for name in names:
             host = HostKey.parse(name)
             for subscriber in self._subscribers[host.kind]:
                 subscriber(host.object)
 
 
-def _view(proxy: ReportedProxy, name: str, uid: str) -> ProxyView:
+def _make_view(proxy: ReportedProxy, name: str, uid: str) -> ProxyView:
     host, nack = proxy.hosts.get(name), proxy.refused.get(name)
     if host is None or host.uid != uid:
-        return ProxyView(proxy.node, None, nack, answers=False)
-    return ProxyView(proxy.node, host.generation, nack, answers=host.answers)
+        return ProxyView(proxy.node, None, nack, has_endpoints=False)
+    return ProxyView(proxy.node, host.generation, nack, has_endpoints=host.answers)
 
 
-def _changed(before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> set[str]:
+def _find_changed(before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> set[str]:
     """Return the objects that some proxy runs or rejects differently than before.
 
     Proxies with the same hosts are compared once for all of them.
@@ -153,13 +153,13 @@ def _changed(before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) ->
             continue
         hosts_pair = id(old.hosts), id(new.hosts)
         if hosts_pair not in compared:
-            compared[hosts_pair] = _difference(old.hosts, new.hosts)
+            compared[hosts_pair] = _compare_entries(old.hosts, new.hosts)
         changed |= compared[hosts_pair]
-        changed |= _difference(old.refused, new.refused)
+        changed |= _compare_entries(old.refused, new.refused)
     return changed
 
 
-def _difference(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+def _compare_entries(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
     if before is after:
         return set()
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

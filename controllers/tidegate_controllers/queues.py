@@ -8,22 +8,22 @@ from typing import Final
 
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.occupancy import Occupancy
+from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
-from tidegate_controllers.accesses import Accesses
-from tidegate_controllers.overrides import Overrides
-from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.sharing import Sharing
-from tidegate_controllers.stores import Owners, Stores
+from tidegate_controllers.accesses import IndexedAccesses
+from tidegate_controllers.overrides import OverrideIndex
+from tidegate_controllers.proxies import ProxyReports
+from tidegate_controllers.sharing import GpuSharing
+from tidegate_controllers.stores import OwnerIndex, Stores
 
 _STARTING_DELAY: Final = timedelta(milliseconds=500)
 """A starting pod changes several times per second; its owner is reconciled once, and again when it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Queues:
+class WorkQueues:
     """One work queue per kind."""
 
     inferences: WorkQueue
@@ -34,7 +34,7 @@ class Queues:
     """Pools again, for the allocator."""
     overrides: WorkQueue
 
-    def all(self) -> tuple[WorkQueue, ...]:
+    def list_queues(self) -> tuple[WorkQueue, ...]:
         """Return every queue."""
         return (
             self.inferences,
@@ -45,13 +45,13 @@ class Queues:
             self.overrides,
         )
 
-    def wake_pods(self, stores: Stores) -> None:
+    def enqueue_pod_owners(self, stores: Stores) -> None:
         """Enqueue everything that has pods, since the inputs of all of them have changed."""
         for queue in (self.inferences, self.features, self.accesses):
-            for key in self.sources(stores)[queue]():
+            for key in self.list_sources(stores)[queue]():
                 queue.add(key)
 
-    def sources(self, stores: Stores) -> Mapping[WorkQueue, Callable[[], tuple[ObjectKey, ...]]]:
+    def list_sources(self, stores: Stores) -> Mapping[WorkQueue, Callable[[], tuple[ObjectKey, ...]]]:
         """Return a function per queue that lists its keys, for the first pass and for resyncs."""
         return {
             self.inferences: lambda: tuple(stores.inferences.keys()),
@@ -63,14 +63,16 @@ class Queues:
         }
 
 
-def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies) -> None:
+def connect_objects(
+    stores: Stores, accesses: IndexedAccesses, queues: WorkQueues, proxies: ProxyReports
+) -> None:
     """Enqueue the objects that depend on a change, from now on."""
     stores.inferences.subscribe(queues.inferences.add)
     stores.features.subscribe(queues.features.add)
     stores.accesses.subscribe(queues.accesses.add)
     proxies.subscribe(HostKind.ACCESS, queues.accesses.add)
     proxies.subscribe(HostKind.FEATURES, queues.features.add)
-    for store in stores.owned():
+    for store in stores.owned_stores():
         for label, queue in (
             (INFERENCE_LABEL, queues.inferences),
             (FEATURE_COMPUTE_LABEL, queues.features),
@@ -80,29 +82,31 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
                 partial(stores.is_starting, store.kind),
                 partial(queue.add_after, delay=_STARTING_DELAY),
             )
-            Owners(store, label, queue.add, passing=starting, wake_soon=soon)
+            OwnerIndex(store, label, queue.add, is_transient=starting, wake_soon=soon)
 
     def wake_callers(called: ObjectKey) -> None:
-        for access in accesses.calling(called):
+        for access in accesses.find_callers(called):
             queues.accesses.add(access)
 
     def wake_users(inference: ObjectKey) -> None:
-        for access in accesses.using(inference):
+        for access in accesses.find_by_inference(inference):
             queues.accesses.add(access)
             wake_callers(access)
 
     def wake_lookers_up(features: ObjectKey) -> None:
-        for access in accesses.looking_up(features):
+        for access in accesses.find_by_features(features):
             queues.accesses.add(access)
 
     stores.inferences.subscribe(wake_users)
     stores.accesses.subscribe(wake_callers)
     stores.features.subscribe(wake_lookers_up)
-    Owners(stores.pods, INFERENCE_LABEL, wake_users)
+    OwnerIndex(stores.pods, INFERENCE_LABEL, wake_users)
     accesses.subscribe_rivals(queues.accesses.add)
 
 
-def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy, sharing: Sharing | None) -> None:
+def connect_pools(
+    stores: Stores, queues: WorkQueues, occupancy: NodeOccupancy, sharing: GpuSharing | None
+) -> None:
     """Wake all pools at every change of a node, of what runs there, or of a pool: there are few pools.
 
     `sharing` is None where no node agents run.
@@ -131,7 +135,7 @@ def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy, sharing:
         sharing.subscribe(wake_all)
 
 
-def connect_overrides(stores: Stores, overrides: Overrides, queues: Queues) -> None:
+def connect_overrides(stores: Stores, overrides: OverrideIndex, queues: WorkQueues) -> None:
     """Enqueue a changed override's target and all allocators, and the overrides of a changed target, from now on."""
 
     def wake_allocators(_target: ObjectKey) -> None:
@@ -139,19 +143,21 @@ def connect_overrides(stores: Stores, overrides: Overrides, queues: Queues) -> N
             queues.allocators.add(pool)
 
     stores.overrides.subscribe(queues.overrides.add)
-    overrides.connect(OverrideKind.INFERENCE, queues.inferences.add)
-    overrides.connect(OverrideKind.COMPUTE_POOL, queues.pools.add)
+    overrides.subscribe_targets(OverrideKind.INFERENCE, queues.inferences.add)
+    overrides.subscribe_targets(OverrideKind.COMPUTE_POOL, queues.pools.add)
     for kind, store in (
         (OverrideKind.INFERENCE, stores.inferences),
         (OverrideKind.COMPUTE_POOL, stores.pools),
     ):
-        overrides.connect(kind, wake_allocators)
-        store.subscribe(_waking(overrides, kind, queues.overrides))
+        overrides.subscribe_targets(kind, wake_allocators)
+        store.subscribe(_make_override_wake(overrides, kind, queues.overrides))
 
 
-def _waking(overrides: Overrides, kind: OverrideKind, queue: WorkQueue) -> Callable[[ObjectKey], None]:
+def _make_override_wake(
+    overrides: OverrideIndex, kind: OverrideKind, queue: WorkQueue
+) -> Callable[[ObjectKey], None]:
     def wake(target: ObjectKey) -> None:
-        for override in overrides.of(kind, target):
+        for override in overrides.find_keys(kind, target):
             queue.add(override)
 
     return wake

@@ -4,22 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.api.meta import ObjectKey, Resource
+from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.jobs import JobView
 from tidegate.planning.pods import PodView
-from tidegate.planning.room import NodeRoom
-from tidegate.planning.serving_status import Refusal
-from tidegate.resources.names import label_value
+from tidegate.planning.room import NodeResources
+from tidegate.planning.serving_status import PlanRefusal
+from tidegate.resources.names import to_label_value
 from tidegate.triton.agents import AgentClient
-from tidegate_controllers.room import Room
+from tidegate_controllers.node_capacity import NodeCapacityReader
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract import AgentReport
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingObserved:
     """The children of one object, as the caches and the agents have them."""
 
     pods: Sequence[PodView]
@@ -27,25 +27,25 @@ class Serving:
     config_maps: Sequence[Mapping[str, Any]]
     deployment: DeploymentView | None
     jobs: Sequence[JobView]
-    refusal: Refusal | None
-    rooms: Sequence[NodeRoom]
+    refusal: PlanRefusal | None
+    rooms: Sequence[NodeResources]
     """Nodes with most free resources of those that an unschedulable pod lacks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observer:
+class ServingObserver:
     """Observes the children of an object through the caches, the agents, and the nodes."""
 
     stores: Stores
     agents: AgentClient
-    room: Room
+    room: NodeCapacityReader
 
-    async def serving(self, label: str, key: ObjectKey) -> Serving:
+    async def observe_serving(self, label: str, key: ObjectKey) -> ServingObserved:
         """Return the children of the object `key`, which carry `label`."""
-        name, namespace = label_value(key.name), key.namespace
+        name, namespace = to_label_value(key.name), key.namespace
         pods = self.stores.pod_views.by_label(label, name, namespace=namespace)
         deployments = self.stores.deployments.by_label(label, name, namespace=namespace)
-        return Serving(
+        return ServingObserved(
             pods=pods,
             reports=await self.agents.get_reports(pods),
             config_maps=self.stores.config_maps.by_label(label, name, namespace=namespace),
@@ -53,20 +53,20 @@ class Observer:
                 iter(self.stores.deployment_views.by_label(label, name, namespace=namespace)), None
             ),
             jobs=self.stores.job_views.by_label(label, name, namespace=namespace),
-            refusal=next((refusal for body in deployments if (refusal := _refusal(body))), None),
-            rooms=await self.room.for_pods(pods),
+            refusal=next((refusal for body in deployments if (refusal := _find_refusal(body))), None),
+            rooms=await self.room.find_rooms(pods),
         )
 
 
-def ahead_of(owner: Resource, reports: Mapping[str, AgentReport]) -> bool:
+def is_cache_stale(owner: CustomResource, reports: Mapping[str, AgentReport]) -> bool:
     """Return whether an agent reports a later generation than our cache has: the cache lags, or etcd was restored."""
     return any(report.generation > owner.metadata.generation for report in reports.values())
 
 
-def _refusal(deployment: Mapping[str, Any]) -> Refusal | None:
+def _find_refusal(deployment: Mapping[str, Any]) -> PlanRefusal | None:
     """Return why a Deployment cannot create pods (a quota, an admission policy), in the API server's words."""
     conditions = (deployment.get("status") or {}).get("conditions") or ()
     for condition in conditions:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return Refusal(Reason.CHILD_REFUSED, condition.get("message", ""))
+            return PlanRefusal(Reason.CHILD_REFUSED, condition.get("message", ""))
     return None

@@ -12,21 +12,27 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import NODE, POD
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.port import Cluster, Manifest
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.port import ClusterApi, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.node_sharing import (
     SHARING_TAINT,
     DaemonPod,
     NodeSharing,
     SlicePod,
-    daemon_pod,
-    slice_pod,
+    parse_daemon_pod,
+    parse_slice_pod,
 )
 from tidegate.planning.pool_slices import PoolSlices
-from tidegate.planning.sharing_health import Action, FaultSighting, SharingPlan, TaintNode, plan_sharing
-from tidegate.resources.names import POOL_LABEL, label_value
-from tidegate.resources.slices import labels_fit
+from tidegate.planning.sharing_health import (
+    FaultSighting,
+    SharingAction,
+    SharingPlan,
+    TaintNode,
+    plan_sharing,
+)
+from tidegate.resources.names import POOL_LABEL, to_label_value
+from tidegate.resources.slices import is_node_configured
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.sharing_metrics import SharingMetrics
@@ -43,7 +49,7 @@ class MpsDaemons:
     daemon_set: str
 
 
-class Sharing:
+class GpuSharing:
     """Checks the nodes of a pool, and acts on them. It exists only where node agents run."""
 
     def __init__(
@@ -52,7 +58,7 @@ class Sharing:
         daemons: MpsDaemons,
         stores: Stores,
         ownership: Ownership,
-        occupancy: Occupancy,
+        occupancy: NodeOccupancy,
         metrics: SharingMetrics,
     ) -> None:
         self._pools = stores.pools
@@ -74,7 +80,7 @@ class Sharing:
         self._agents.subscribe(subscriber)
 
         def pod_changed(key: ObjectKey) -> None:
-            pod = slice_pod(self._pods.get(key) or {"metadata": {}})
+            pod = parse_slice_pod(self._pods.get(key) or {"metadata": {}})
             if pod is not None and pod.refused_at is not None:
                 subscriber(pod.node)
 
@@ -94,18 +100,18 @@ class Sharing:
         mps = pool.spec.slice.mps
         if mps is None:
             return None
-        views = self._observe(pool, slices, mps.slices_per_gpu)
+        views = self._observe_nodes(pool, slices, mps.slices_per_gpu)
         plan = plan_sharing(pool, views, self._first_seen.get(pool.key, {}), now)
         self._first_seen[pool.key] = plan.first_seen
         return replace(plan, actions=(*plan.actions, *self._release_strays(pool, views)))
 
-    async def apply(self, pool: ComputePool, plan: SharingPlan, cluster: Cluster, fence: Fence) -> None:
+    async def apply(self, pool: ComputePool, plan: SharingPlan, cluster: ClusterApi, fence: Fence) -> None:
         """Carry out every action. One that fails is counted, and keeps no other from being carried out."""
-        self._metrics.count(pool.metadata.name, plan.changes)
+        self._metrics.count_changes(pool.metadata.name, plan.changes)
         for action in plan.actions:
             log.info("sharing_action", pool=pool.metadata.name, action=str(action))
             try:
-                await _apply(action, cluster, fence)
+                await _apply_action(action, cluster, fence)
             except TidegateError as error:
                 log.warning("sharing_action_failed", action=str(action), error=str(error))
                 self._metrics.failed_actions.labels(pool.metadata.name, type(action).__name__).inc()
@@ -120,25 +126,27 @@ class Sharing:
         }
         return tuple(
             TaintNode(node.name, quarantined=False)
-            for node in self._occupancy.nodes()
+            for node in self._occupancy.list_nodes()
             if node.name not in listed and any(taint.key == SHARING_TAINT for taint in node.taints)
         )
 
-    def _observe(self, pool: ComputePool, slices: PoolSlices, slices_per_gpu: int) -> tuple[NodeSharing, ...]:
+    def _observe_nodes(
+        self, pool: ComputePool, slices: PoolSlices, slices_per_gpu: int
+    ) -> tuple[NodeSharing, ...]:
         pods: dict[str, list[SlicePod]] = {}
-        for body in self._pods.by_label(POOL_LABEL, label_value(pool.metadata.name)):
-            pod = slice_pod(body)
+        for body in self._pods.by_label(POOL_LABEL, to_label_value(pool.metadata.name)):
+            pod = parse_slice_pod(body)
             if pod is not None and self._ownership.owns_pod(body):
                 pods.setdefault(pod.node, []).append(pod)
         daemons = self._find_daemons()
-        nodes = (self._occupancy.node(item.node) for item in slices.nodes)
+        nodes = (self._occupancy.get_node(item.node) for item in slices.nodes)
         return tuple(
             NodeSharing(
                 node=node,
-                configured=labels_fit(node.labels, slices_per_gpu),
+                configured=is_node_configured(node.labels, slices_per_gpu),
                 agent=self._agents.last_report(node.name),
                 pods=tuple(pods.get(node.name, ())),
-                pod_uids=frozenset(occupant.uid for occupant in self._occupancy.occupants(node.name)),
+                pod_uids=frozenset(occupant.uid for occupant in self._occupancy.list_occupants(node.name)),
                 daemon=daemons.get(node.name),
             )
             for node in nodes
@@ -150,20 +158,20 @@ class Sharing:
         daemons: dict[str, DaemonPod] = {}
         for body in self._daemons.pods:
             node = (body.get("spec") or {}).get("nodeName")
-            pod = daemon_pod(body, self._daemons.daemon_set)
+            pod = parse_daemon_pod(body, self._daemons.daemon_set)
             if node and pod is not None and (node not in daemons or daemons[node].terminating):
                 daemons[node] = pod
         return daemons
 
 
-async def _apply(action: Action, cluster: Cluster, fence: Fence) -> None:
+async def _apply_action(action: SharingAction, cluster: ClusterApi, fence: Fence) -> None:
     if isinstance(action, TaintNode):
-        await _taint(action, cluster, fence)
+        await _set_taint(action, cluster, fence)
     else:
         await cluster.delete(POD, action.pod, uid=action.uid, fence=fence)
 
 
-async def _taint(action: TaintNode, cluster: Cluster, fence: Fence) -> None:
+async def _set_taint(action: TaintNode, cluster: ClusterApi, fence: Fence) -> None:
     key = ObjectKey("", action.node)
     node = await cluster.get(NODE, key)
     if node is None:

@@ -38,13 +38,13 @@ class SharingMetrics:
         self.quarantined = _QUARANTINED.on(registry)
         self.failed_actions = _FAILED_ACTIONS.on(registry)
 
-    def count(self, pool: str, changes: Sequence[FaultChange]) -> None:
+    def count_changes(self, pool: str, changes: Sequence[FaultChange]) -> None:
         """Count what has changed."""
         for change in changes:
             labels = (pool, change.after.fault.value)
             if change.after.state is FaultState.RECOVERED:
-                self.recovery_seconds.labels(*labels).observe(change.lasted.total_seconds())
-            elif change.begins:
+                self.recovery_seconds.labels(*labels).observe(change.fault_duration.total_seconds())
+            elif change.is_new:
                 self.faults.labels(*labels).inc()
             if change.after.state is FaultState.QUARANTINED:
                 self.quarantined.labels(*labels).inc()

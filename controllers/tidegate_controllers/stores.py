@@ -5,25 +5,25 @@ from dataclasses import dataclass, field
 
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
-from tidegate.kube.facts import deployment_facts, pod_facts, without_managed_fields
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore, Transform
-from tidegate.kube.views import Views
-from tidegate.planning.deployments import DeploymentView, deployment_view
-from tidegate.planning.jobs import JobView, job_view
-from tidegate.planning.pods import PodView, pod_view
+from tidegate.kube.transforms import drop_managed_fields, trim_deployment, trim_pod
+from tidegate.kube.view_cache import ViewCache
+from tidegate.planning.deployments import DeploymentView, parse_deployment
+from tidegate.planning.jobs import JobView, parse_job
+from tidegate.planning.pods import PodView, parse_pod
 from tidegate.resources.names import (
     ACCESS_LABEL,
     FEATURE_COMPUTE_LABEL,
     INFERENCE_LABEL,
     PIPELINE_LABEL,
     POOL_LABEL,
-    label_value,
+    to_label_value,
 )
 
 
-def _owned(kind: Kind, transform: Transform = without_managed_fields) -> Callable[[], ObjectStore]:
+def _make_child_store(kind: Kind, transform: Transform = drop_managed_fields) -> Callable[[], ObjectStore]:
     labels = (INFERENCE_LABEL, FEATURE_COMPUTE_LABEL, ACCESS_LABEL, PIPELINE_LABEL, POOL_LABEL)
     return lambda: ObjectStore(kind, labels=labels, transform=transform)
 
@@ -40,22 +40,22 @@ class Stores:
     decisions: ObjectStore = field(
         default_factory=lambda: ObjectStore(kinds.ALLOCATION_DECISION, labels=(POOL_LABEL,))
     )
-    pods: ObjectStore = field(default_factory=_owned(kinds.POD, pod_facts))
-    deployments: ObjectStore = field(default_factory=_owned(kinds.DEPLOYMENT, deployment_facts))
-    jobs: ObjectStore = field(default_factory=_owned(kinds.JOB))
-    config_maps: ObjectStore = field(default_factory=_owned(kinds.CONFIG_MAP))
-    budgets: ObjectStore = field(default_factory=_owned(kinds.POD_DISRUPTION_BUDGET))
-    pod_views: Views[PodView] = field(init=False)
-    deployment_views: Views[DeploymentView] = field(init=False)
-    job_views: Views[JobView] = field(init=False)
+    pods: ObjectStore = field(default_factory=_make_child_store(kinds.POD, trim_pod))
+    deployments: ObjectStore = field(default_factory=_make_child_store(kinds.DEPLOYMENT, trim_deployment))
+    jobs: ObjectStore = field(default_factory=_make_child_store(kinds.JOB))
+    config_maps: ObjectStore = field(default_factory=_make_child_store(kinds.CONFIG_MAP))
+    budgets: ObjectStore = field(default_factory=_make_child_store(kinds.POD_DISRUPTION_BUDGET))
+    pod_views: ViewCache[PodView] = field(init=False)
+    deployment_views: ViewCache[DeploymentView] = field(init=False)
+    job_views: ViewCache[JobView] = field(init=False)
 
     def __post_init__(self) -> None:
         """Create the views first: their subscriptions must precede all others."""
-        object.__setattr__(self, "pod_views", Views(self.pods, pod_view))
-        object.__setattr__(self, "deployment_views", Views(self.deployments, deployment_view))
-        object.__setattr__(self, "job_views", Views(self.jobs, job_view))
+        object.__setattr__(self, "pod_views", ViewCache(self.pods, parse_pod))
+        object.__setattr__(self, "deployment_views", ViewCache(self.deployments, parse_deployment))
+        object.__setattr__(self, "job_views", ViewCache(self.jobs, parse_job))
 
-    def custom(self) -> tuple[ObjectStore, ...]:
+    def custom_stores(self) -> tuple[ObjectStore, ...]:
         """Return the caches of our kinds, which kopf watches."""
         return (
             self.inferences,
@@ -66,7 +66,7 @@ class Stores:
             self.decisions,
         )
 
-    def owned(self) -> tuple[ObjectStore, ...]:
+    def owned_stores(self) -> tuple[ObjectStore, ...]:
         """Return the caches of children, which our own watches fill by label."""
         return (
             self.pods,
@@ -77,11 +77,11 @@ class Stores:
         )
 
     def __iter__(self) -> Iterator[ObjectStore]:
-        return iter((*self.custom(), *self.owned()))
+        return iter((*self.custom_stores(), *self.owned_stores()))
 
-    def has_pods_to_be(self, label: str, key: ObjectKey) -> bool:
+    def has_workload(self, label: str, key: ObjectKey) -> bool:
         """Return whether a Deployment or a Job exists for the object `key`, whose children carry `label`."""
-        name = label_value(key.name)
+        name = to_label_value(key.name)
         return any(
             store.by_label(label, name, namespace=key.namespace) for store in (self.deployments, self.jobs)
         )
@@ -94,12 +94,12 @@ class Stores:
         deployment = self.deployment_views.get(key) if kind == kinds.DEPLOYMENT else None
         return deployment is not None and not deployment.complete
 
-    def of(self, kind: Kind) -> ObjectStore:
+    def get_store(self, kind: Kind) -> ObjectStore:
         """Return the cache of one kind. Raises KeyError for a kind that is not cached."""
         return {store.kind: store for store in self}[kind]
 
 
-class Owners:
+class OwnerIndex:
     """Maps children to their owners, and remembers the owner of a deleted child until it has been notified."""
 
     def __init__(
@@ -108,28 +108,28 @@ class Owners:
         label: str,
         wake: Callable[[ObjectKey], None],
         *,
-        passing: Callable[[ObjectKey], bool] = lambda _: False,
+        is_transient: Callable[[ObjectKey], bool] = lambda _: False,
         wake_soon: Callable[[ObjectKey], None] = lambda _: None,
     ) -> None:
         """Call `wake` with the owner's key for every change of an object in `store` that carries `label`.
 
-        Call `wake_soon` instead if `passing` returns True for the child: it is starting, and will change again.
+        Call `wake_soon` instead if `is_transient` returns True for the child: it is starting, and will change again.
         """
         self._store = store
         self._label = label
         self._wake = wake
-        self._passing = passing
+        self._passing = is_transient
         self._wake_soon = wake_soon
         self._owner_of: dict[ObjectKey, ObjectKey] = {}
-        store.subscribe(self._changed)
+        store.subscribe(self._child_changed)
 
-    def _changed(self, key: ObjectKey) -> None:
+    def _child_changed(self, key: ObjectKey) -> None:
         body = self._store.get(key)
-        owner = self._owner_of.pop(key, None) if body is None else self._remember(key, body)
+        owner = self._owner_of.pop(key, None) if body is None else self._remember_owner(key, body)
         if owner is not None:
             (self._wake_soon if self._passing(key) else self._wake)(owner)
 
-    def _remember(self, key: ObjectKey, body: Manifest) -> ObjectKey | None:
+    def _remember_owner(self, key: ObjectKey, body: Manifest) -> ObjectKey | None:
         name = (body["metadata"].get("labels") or {}).get(self._label)
         if name is None:
             return self._owner_of.pop(key, None)  # the label was removed

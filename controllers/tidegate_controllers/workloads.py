@@ -10,14 +10,14 @@ from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.kube.watch import reflectors
-from tidegate.planning.queueing import Queueing, WorkloadView, workload_view
+from tidegate.kube.watch import make_reflectors
+from tidegate.planning.queueing import KueueState, WorkloadView, parse_workload
 from tidegate.resources.names import INFERENCE_LABEL
 
 _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "ownerReferences")
 
 
-class Workloads:
+class KueueWorkloads:
     """Kueue's Workloads as planners see them, with notifications for the Inferences of their Jobs.
 
     The watch starts with the first Inference that names a queue: clusters without one, or without Kueue, do not pay
@@ -27,26 +27,28 @@ class Workloads:
     def __init__(self, client: KubeClient, jobs: ObjectStore, namespaces: Collection[str] = ()) -> None:
         """Read our Jobs from `jobs`; without `namespaces`, watch all."""
         self._jobs = jobs
-        self.store = ObjectStore(kinds.WORKLOAD, transform=_facts)
-        self._reflectors = reflectors(client, self.store, namespaces)
+        self.store = ObjectStore(kinds.WORKLOAD, transform=_trim_workload)
+        self._reflectors = make_reflectors(client, self.store, namespaces)
         self._job_of: dict[ObjectKey, ObjectKey] = {}
         self._wakes: list[Callable[[ObjectKey], None]] = []
         self._started = asyncio.Event()
-        self.store.subscribe(self._changed)
+        self.store.subscribe(self._workload_changed)
 
-    def known(self, inference: Inference) -> bool:
+    def has_synced(self, inference: Inference) -> bool:
         """Return whether all Workloads that decide about an Inference are listed; the first call starts the listing."""
         if not _names_queue(inference):
             return True
         self._started.set()
         return all(reflector.settled.is_set() for reflector in self._reflectors)
 
-    def of(self, inference: Inference) -> Queueing | None:
+    def get_queueing(self, inference: Inference) -> KueueState | None:
         """Return Kueue's state of an Inference's Jobs; None if its spec names no queue."""
         if not _names_queue(inference):
             return None
-        installed = self.store.synced.is_set() and not any(reflector.absent for reflector in self._reflectors)
-        return Queueing(installed, dict(self._of(inference)) if installed else {})
+        installed = self.store.synced.is_set() and not any(
+            reflector.kind_missing for reflector in self._reflectors
+        )
+        return KueueState(installed, dict(self._find_views(inference)) if installed else {})
 
     def subscribe(self, wake: Callable[[ObjectKey], None]) -> None:
         """Call `wake` with the key of each Inference whose Job's Workload changes."""
@@ -59,15 +61,15 @@ class Workloads:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run(), name="watch-workloads")
 
-    def _of(self, inference: Inference) -> Mapping[str, WorkloadView]:
+    def _find_views(self, inference: Inference) -> Mapping[str, WorkloadView]:
         jobs = self._jobs.by_owner(inference.metadata.uid)
         uids = (job["metadata"]["uid"] for job in jobs)
         workloads = {uid: self.store.by_owner(uid) for uid in uids}
-        return {uid: workload_view(bodies[-1]) for uid, bodies in workloads.items() if bodies}
+        return {uid: parse_workload(bodies[-1]) for uid, bodies in workloads.items() if bodies}
 
-    def _changed(self, key: ObjectKey) -> None:
+    def _workload_changed(self, key: ObjectKey) -> None:
         body = self.store.get(key)
-        job = self._job_of.pop(key, None) if body is None else _job(body)
+        job = self._job_of.pop(key, None) if body is None else _find_job(body)
         if job is None:
             return
         if body is not None:
@@ -82,7 +84,7 @@ def _names_queue(inference: Inference) -> bool:
     return inference.spec.batch is not None and inference.spec.batch.queue_name is not None
 
 
-def _job(workload: Manifest) -> ObjectKey | None:
+def _find_job(workload: Manifest) -> ObjectKey | None:
     """Return the Job that a Workload is about; None if it is about another kind."""
     metadata = workload["metadata"]
     owners = metadata.get("ownerReferences") or ()
@@ -91,7 +93,7 @@ def _job(workload: Manifest) -> ObjectKey | None:
     return ObjectKey(metadata["namespace"], name) if name is not None else None
 
 
-def _facts(body: Manifest) -> Manifest:
+def _trim_workload(body: Manifest) -> Manifest:
     """Return what is read of a Workload; most of the rest is its pod templates."""
     metadata: Mapping[str, Any] = {name: body["metadata"].get(name) for name in _METADATA}
     status: Mapping[str, Any] = body.get("status") or {}

@@ -23,24 +23,23 @@ from tidegate.kube.permissions import (
     RELEASE_RULES,
     REVIEW_RULES,
     SHARING_RULES,
-    Process,
-    Rule,
+    ApiClientProcess,
+    PolicyRule,
 )
 from tidegate.main import app
-from tidegate.reference.commands import commands_page
-from tidegate.reference.kinds import kind_pages
-from tidegate.reference.messages import message_pages, reasons_page
-from tidegate.reference.metrics import metrics_page
-from tidegate.reference.reports import reports_schema
-from tidegate.reference.rights import rights_page
-from tidegate.reference.runbooks import runbooks_page
-from tidegate.reference.settings import Process as Documented
-from tidegate.reference.settings import settings_page
-from tidegate.reference.values import values_page
+from tidegate.reference.commands import render_commands_page
+from tidegate.reference.kinds import render_kind_pages
+from tidegate.reference.messages import render_message_pages, render_reasons_page
+from tidegate.reference.metrics import render_metrics_page
+from tidegate.reference.reports import build_reports_schema
+from tidegate.reference.rights import render_rights_page
+from tidegate.reference.runbooks import render_runbooks_page
+from tidegate.reference.settings import ProcessSettings, render_settings_page
+from tidegate.reference.values import render_values_page
 from tidegate.routing import bootstrap
-from tidegate.settings import PodIdentity, Settings
-from tidegate.telemetry.alerts import alert_file
-from tidegate.telemetry.recorded import rule_file
+from tidegate.settings import ControlPlaneSettings, PodIdentity
+from tidegate.telemetry.alerts import render_alert_rules
+from tidegate.telemetry.recording_rules import render_recording_rules
 from tidegate_dataplane.agent import settings as agent
 from tidegate_dataplane.node_agent import settings as node_agent
 from tidegate_localcluster.cli import app as local
@@ -63,7 +62,7 @@ COLLECTOR: Final = bootstrap.CollectorSettings(
 )
 """Receiver of spans with every option; the chart sets the address, and removes options that are off."""
 
-_RULES: Final[Mapping[str, Mapping[Process, tuple[Rule, ...]]]] = {
+_RULES: Final[Mapping[str, Mapping[ApiClientProcess, tuple[PolicyRule, ...]]]] = {
     "cluster": CLUSTER_RULES,
     "namespace": NAMESPACE_RULES,
     "review": REVIEW_RULES,
@@ -77,79 +76,81 @@ _RULES: Final[Mapping[str, Mapping[Process, tuple[Rule, ...]]]] = {
 """Rules of each process, by the suffix of the file names."""
 
 
-def generate(root: Path) -> None:
+def generate_files(root: Path) -> None:
     """Write every generated file below the repository `root`."""
     crds = root / "crds"
-    crd.write(crds)
+    crd.write_crds(crds)
     chart, crd_chart = (root / "charts" / name for name in ("tidegate", "tidegate-crds"))
     # The chart tidegate-crds links to this copy (ADR 58).
-    _mirror(crds, chart / "files" / "crds")
-    _roles(chart / "files" / "rbac")
-    _envoy(chart / "files")
-    _for_templates(chart)
-    _observability(chart / "files")
+    _mirror_folder(crds, chart / "files" / "crds")
+    _write_roles(chart / "files" / "rbac")
+    _write_envoy_files(chart / "files")
+    _write_template_inputs(chart)
+    _write_observability(chart / "files")
     lua = root / "gitops" / "argocd"
-    (lua / "argocd-cm.yaml").write_text(_HEADER + argocd.customizations(lua))
-    (root / "docs" / "runbooks" / "README.md").write_text(runbooks_page())
+    (lua / "argocd-cm.yaml").write_text(_HEADER + argocd.render_argocd_config(lua))
+    (root / "docs" / "runbooks" / "README.md").write_text(render_runbooks_page())
     values = {folder.name: (folder / "values.yaml").read_text() for folder in (chart, crd_chart)}
-    _reference(root / "docs" / "reference", values)
+    _write_reference(root / "docs" / "reference", values)
 
 
-def _for_templates(chart: Path) -> None:
+def _write_template_inputs(chart: Path) -> None:
     """Write inputs of templates that Helm does not provide: the chart's own values, and the schemes of URIs."""
     (chart / "files" / "values.yaml").write_text(_HEADER + (chart / "values.yaml").read_text())
-    schemes = yaml.safe_dump(list(fields.SCHEMES), sort_keys=False)
+    schemes = yaml.safe_dump(list(fields.URI_SCHEMES), sort_keys=False)
     (chart / "files" / "uri-schemes.yaml").write_text(_HEADER + schemes)
 
 
-def _observability(files: Path) -> None:
+def _write_observability(files: Path) -> None:
     """Write the rules and alerts of Prometheus, and the dashboards of Grafana."""
-    recorded = yaml.safe_dump(rule_file(), sort_keys=False, width=110)
+    recorded = yaml.safe_dump(render_recording_rules(), sort_keys=False, width=110)
     (files / "prometheus-rules.yaml").write_text(_HEADER + recorded)
-    alerts = yaml.safe_dump(alert_file(), sort_keys=False, width=110, allow_unicode=True)
+    alerts = yaml.safe_dump(render_alert_rules(), sort_keys=False, width=110, allow_unicode=True)
     (files / "prometheus-alerts.yaml").write_text(_HEADER + alerts)
-    dashboards = grafana.documents().items()
-    _pages(files / "dashboards", {f"{uid}.json": _json(document) + "\n" for uid, document in dashboards})
+    dashboards = grafana.render_dashboards().items()
+    _write_pages(
+        files / "dashboards", {f"{uid}.json": _format_json(document) + "\n" for uid, document in dashboards}
+    )
 
 
-def _reference(folder: Path, values: Mapping[str, str]) -> None:
+def _write_reference(folder: Path, values: Mapping[str, str]) -> None:
     """Write the reference pages; `values` has the charts' values by name."""
-    (folder / "reasons.md").write_text(reasons_page())
-    (folder / "values.md").write_text(values_page(values))
-    (folder / "rights.md").write_text(rights_page())
-    (folder / "metrics.md").write_text(metrics_page())
-    (folder / "commands.md").write_text(commands_page(app, {"local": local, "demo": demo}))
-    (folder / "reports.schema.json").write_text(_json(reports_schema()) + "\n")
-    (folder / "settings.md").write_text(settings_page(documented_settings()))
-    _pages(folder / "messages", message_pages())
-    _pages(folder / "kinds", kind_pages())
+    (folder / "reasons.md").write_text(render_reasons_page())
+    (folder / "values.md").write_text(render_values_page(values))
+    (folder / "rights.md").write_text(render_rights_page())
+    (folder / "metrics.md").write_text(render_metrics_page())
+    (folder / "commands.md").write_text(render_commands_page(app, {"local": local, "demo": demo}))
+    (folder / "reports.schema.json").write_text(_format_json(build_reports_schema()) + "\n")
+    (folder / "settings.md").write_text(render_settings_page(list_process_settings()))
+    _write_pages(folder / "messages", render_message_pages())
+    _write_pages(folder / "kinds", render_kind_pages())
 
 
-def documented_settings() -> Sequence[Documented]:
+def list_process_settings() -> Sequence[ProcessSettings]:
     """Return the processes whose settings are documented.
 
     Some settings of the agents come from the downward API, without the prefix.
     """
     return (
-        Documented(
+        ProcessSettings(
             "Control plane",
             "`tidegate controllers`, `tidegate xds` and `tidegate web`; each reads the settings that it needs.",
-            Settings,
+            ControlPlaneSettings,
             lambda name: f"TIDEGATE_{name}".upper(),
         ),
-        Documented(
+        ProcessSettings(
             "Pod identity", "The same three processes.", PodIdentity, lambda name: f"POD_{name}".upper()
         ),
-        Documented(
+        ProcessSettings(
             "Agent",
             "Next to each model, in the pods that the controllers create.",
-            agent.Settings,
+            agent.AgentSettings,
             lambda name: name.upper() if name.startswith("pod_") else f"{agent.PREFIX}{name.upper()}",
         ),
-        Documented(
+        ProcessSettings(
             "Node agent",
             "On each node that shares GPUs.",
-            node_agent.Settings,
+            node_agent.NodeAgentSettings,
             lambda name: (
                 name.upper() if name in ("node_name", "pod_ip") else f"{node_agent.PREFIX}{name.upper()}"
             ),
@@ -157,14 +158,14 @@ def documented_settings() -> Sequence[Documented]:
     )
 
 
-def _pages(folder: Path, pages: Mapping[str, str]) -> None:
+def _write_pages(folder: Path, pages: Mapping[str, str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name, page in pages.items():
         (folder / name).write_text(page)
 
 
-def _json(value: Any, indent: str = "") -> str:
+def _format_json(value: Any, indent: str = "") -> str:
     """Format JSON with one line for each part that fits into it, so that diffs are small."""
     line = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(line) < _JSON_COLUMNS:
@@ -172,46 +173,46 @@ def _json(value: Any, indent: str = "") -> str:
     inner = f"{indent} "
     match value:
         case dict():
-            parts = [f"{json.dumps(key)}: {_json(part, inner)}" for key, part in value.items()]
+            parts = [f"{json.dumps(key)}: {_format_json(part, inner)}" for key, part in value.items()]
         case list():
-            parts = [_json(part, inner) for part in value]
+            parts = [_format_json(part, inner) for part in value]
         case _:
             return line
     lines = ",\n".join(inner + part for part in parts)
     return f"{line[0]}\n{lines}\n{indent}{line[-1]}"
 
 
-def _roles(folder: Path) -> None:
+def _write_roles(folder: Path) -> None:
     """Write every role of the chart: those of people, and those of each process."""
     for role, rules in PEOPLE_RULES.items():
-        _write(folder / f"people-{role}.yaml", rules)
+        _write_rules(folder / f"people-{role}.yaml", rules)
     for name, rules_by_process in _RULES.items():
         for process, rules in rules_by_process.items():
-            _write(folder / f"{process}-{name}.yaml", rules)
+            _write_rules(folder / f"{process}-{name}.yaml", rules)
 
 
-def _envoy(files: Path) -> None:
+def _write_envoy_files(files: Path) -> None:
     """Write Envoy's bootstrap, with and without TLS, and the files that it refers to."""
-    plaintext = bootstrap.render(
+    plaintext = bootstrap.render_bootstrap(
         bootstrap.BootstrapSettings(xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES)
     )
     (files / "envoy-bootstrap.yaml").write_text(plaintext)
     secured = bootstrap.BootstrapSettings(
         xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES, tls=GATEWAY_TLS
     )
-    (files / "envoy-bootstrap-tls.yaml").write_text(bootstrap.render(secured))
-    collector = yaml.safe_dump(bootstrap.collector(COLLECTOR), sort_keys=False, width=110)
+    (files / "envoy-bootstrap-tls.yaml").write_text(bootstrap.render_bootstrap(secured))
+    collector = yaml.safe_dump(bootstrap.collector_bootstrap(COLLECTOR), sort_keys=False, width=110)
     (files / "envoy-collector.yaml").write_text(_HEADER + collector)
-    for name, content in bootstrap.secrets(GATEWAY_TLS.keys).items():
+    for name, content in bootstrap.build_sds_files(GATEWAY_TLS.keys).items():
         (files / f"{name}.yaml").write_text(_HEADER + yaml.safe_dump(content, sort_keys=False))
 
 
-def _write(path: Path, rules: Iterable[Rule]) -> None:
+def _write_rules(path: Path, rules: Iterable[PolicyRule]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_HEADER + yaml.safe_dump([rule.manifest() for rule in rules], sort_keys=False))
+    path.write_text(_HEADER + yaml.safe_dump([rule.to_manifest() for rule in rules], sort_keys=False))
 
 
-def _mirror(source: Path, target: Path) -> None:
+def _mirror_folder(source: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(
         source, target, ignore=lambda _, names: [name for name in names if not name.endswith(".yaml")]
@@ -222,7 +223,7 @@ def main() -> None:
     """Run `python -m tidegate.generate`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
-    generate(parser.parse_args().root)
+    generate_files(parser.parse_args().root)
 
 
 if __name__ == "__main__":

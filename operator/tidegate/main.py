@@ -15,24 +15,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidegate import __version__
-from tidegate.cli.bench import register as register_bench
+from tidegate.cli.bench import register_commands as register_bench
 from tidegate.cli.calibrate import calibrate
-from tidegate.cli.decisions import register as register_decisions
-from tidegate.cli.diagnosis import register as register_diagnosis
-from tidegate.cli.get import register as register_get
-from tidegate.cli.options import ActingFor, Context, Format, Output, System, answered, show
-from tidegate.cli.overrides import register as register_overrides
-from tidegate.cli.plan import register as register_plan
-from tidegate.cli.pools import register as register_pools
-from tidegate.cli.release import register as register_release
-from tidegate.cli.report import register as register_report
-from tidegate.cli.status import register as register_status
-from tidegate.cli.top import register as register_top
-from tidegate.cli.xds import register
+from tidegate.cli.decisions import register_commands as register_decisions
+from tidegate.cli.diagnosis import register_commands as register_diagnosis
+from tidegate.cli.get import register_commands as register_get
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Output,
+    OutputFormat,
+    SystemNamespace,
+    print_report,
+    run_or_exit,
+)
+from tidegate.cli.overrides import register_commands as register_overrides
+from tidegate.cli.plan import register_commands as register_plan
+from tidegate.cli.pools import register_commands as register_pools
+from tidegate.cli.release import register_commands as register_release
+from tidegate.cli.report import register_commands as register_report
+from tidegate.cli.status import register_commands as register_status
+from tidegate.cli.top import register_commands as register_top
+from tidegate.cli.xds import register_commands
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.settings import Settings
+    from tidegate.settings import ControlPlaneSettings
 
 app = typer.Typer(
     name="tidegate",
@@ -48,19 +56,19 @@ Kubeconfig = Annotated[
 
 
 @app.command("controllers")
-def controllers(kubeconfig: Kubeconfig = None) -> None:
+def start_controllers(kubeconfig: Kubeconfig = None) -> None:
     """Run the controllers: watch, elect a leader, reconcile."""
     from tidegate.processes.controllers import run_controllers
     from tidegate.settings import PodIdentity
 
-    settings = _start()
-    _run(run_controllers(settings, PodIdentity(), _cluster(kubeconfig)))
+    settings = _load_settings()
+    _run_process(run_controllers(settings, PodIdentity(), _select_kubeconfig(kubeconfig)))
 
 
 xds = typer.Typer(
     name="xds", help="Run the xDS server; the subcommands inspect running ones.", invoke_without_command=True
 )
-register(xds)
+register_commands(xds)
 app.add_typer(xds)
 
 pools = typer.Typer(name="pools", help="Configure nodes for ComputePools.", no_args_is_help=True)
@@ -81,7 +89,7 @@ app.add_typer(top)
 
 
 @pools.callback()
-def _pools() -> None:
+def _group_pools() -> None:
     """Make `pools` a group, although it has only one command."""
 
 
@@ -93,22 +101,22 @@ def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
     from tidegate.processes.xds import run_xds
     from tidegate.settings import PodIdentity
 
-    settings = _start()
-    _run(run_xds(settings, PodIdentity(), _cluster(kubeconfig)))
+    settings = _load_settings()
+    _run_process(run_xds(settings, PodIdentity(), _select_kubeconfig(kubeconfig)))
 
 
 @app.command("web")
-def web(kubeconfig: Kubeconfig = None) -> None:
+def serve_web(kubeconfig: Kubeconfig = None) -> None:
     """Run the dashboard and the REST API."""
     from tidegate.processes.web import run_web
     from tidegate.settings import PodIdentity
 
-    settings = _start()
-    _run(run_web(settings, PodIdentity(), _cluster(kubeconfig)))
+    settings = _load_settings()
+    _run_process(run_web(settings, PodIdentity(), _select_kubeconfig(kubeconfig)))
 
 
 @app.command("dashboard")
-def dashboard(
+def open_dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; default a free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open a browser, if this is a terminal.")] = True,
     prometheus: Annotated[
@@ -128,17 +136,17 @@ def dashboard(
             help="Namespace to show; default all, or the context's namespace if you may not list all.",
         ),
     ] = None,
-    system: System = None,
+    system: SystemNamespace = None,
     context: Context = None,
     acting_for: ActingFor = "",
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Run the dashboard on this machine, with the rights of your kubeconfig; the cluster needs no installation for it."""
-    from tidegate.cli.servers import usual_kubeconfig
+    from tidegate.cli.xds_servers import find_kubeconfig
     from tidegate.processes.dashboard import DashboardOptions, run_dashboard
 
-    kubeconfig_path = kubeconfig or usual_kubeconfig()
-    answered(
+    kubeconfig_path = kubeconfig or find_kubeconfig()
+    run_or_exit(
         run_dashboard(
             DashboardOptions(
                 kubeconfig_path,
@@ -167,26 +175,26 @@ register_plan(app)
 
 
 @app.command("version")
-def version(output: Output = Format.TEXT) -> None:
+def print_version(output: Output = OutputFormat.TEXT) -> None:
     """Print the version of this command; `tidegate status` shows the installation's."""
-    if output is Format.TEXT:
+    if output is OutputFormat.TEXT:
         typer.echo(__version__)
         return
     from tidegate.reports.version import VersionReport
 
-    show(VersionReport(version=__version__), output)
+    print_report(VersionReport(version=__version__), output)
 
 
-def _start() -> "Settings":
+def _load_settings() -> "ControlPlaneSettings":
     from tidegate.runtime.logging import LogFormat, configure_logging
-    from tidegate.settings import Settings
+    from tidegate.settings import ControlPlaneSettings
 
-    settings = Settings()
+    settings = ControlPlaneSettings()
     configure_logging(level=settings.log_level, log_format=LogFormat(settings.log_format))
     return settings
 
 
-def _cluster(kubeconfig: Path | None) -> Path | None:
+def _select_kubeconfig(kubeconfig: Path | None) -> Path | None:
     if kubeconfig is not None:
         # kopf reads only this variable: without it kopf would watch another cluster, or none.
         os.environ["KUBECONFIG"] = str(kubeconfig)
@@ -194,7 +202,7 @@ def _cluster(kubeconfig: Path | None) -> Path | None:
     return Path(path) if path else None
 
 
-def _run(process: Coroutine[Any, Any, None]) -> None:
+def _run_process(process: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(process)
     except TidegateError as error:
@@ -209,17 +217,17 @@ def _mount_local_cluster() -> None:
     """
     if find_spec("tidegate_localcluster") is None:
         return
-    for name, module, about in _LOCAL:
-        if _complete_variable(Path(sys.argv[0]).name) in os.environ:
+    for name, module, about in _LOCAL_COMMANDS:
+        if _completion_variable(Path(sys.argv[0]).name) in os.environ:
             # Completion needs their commands.
             app.add_typer(import_module(module).app, name=name)
         else:
             app.command(name, help=about, add_help_option=False, context_settings=_PASS_THROUGH)(
-                _handed_on(module)
+                _delegate_to(module)
             )
 
 
-_LOCAL: Final = (
+_LOCAL_COMMANDS: Final = (
     ("local", "tidegate_localcluster.cli", "A real Kubernetes cluster on this machine, without Docker."),
     (
         "demo",
@@ -230,7 +238,7 @@ _LOCAL: Final = (
 _PASS_THROUGH: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
-def _handed_on(module: str) -> Callable[[typer.Context], None]:
+def _delegate_to(module: str) -> Callable[[typer.Context], None]:
     """Return a command that passes all its arguments to the app of a module."""
 
     def delegate(context: typer.Context) -> None:
@@ -244,9 +252,9 @@ def main() -> None:
     _mount_local_cluster()
     program = Path(sys.argv[0]).name
     # Messages show the command as users of kubectl have typed it.
-    app(prog_name=program.replace("kubectl-", "kubectl ", 1), complete_var=_complete_variable(program))
+    app(prog_name=program.replace("kubectl-", "kubectl ", 1), complete_var=_completion_variable(program))
 
 
-def _complete_variable(program: str) -> str:
+def _completion_variable(program: str) -> str:
     """Return the environment variable that a shell sets for completion."""
     return f"_{program}_COMPLETE".replace("-", "_").upper()

@@ -6,13 +6,13 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from tidegate.planning.certificates import Part
+from tidegate.planning.certificates import CertificatePart
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.envoy.tracing import TracingSettings
 
 
-class Settings(BaseSettings):
+class ControlPlaneSettings(BaseSettings):
     """Settings of the three processes; each reads those that it needs."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore")
@@ -97,7 +97,7 @@ class Settings(BaseSettings):
         Path, Field(description="Folder of ca.crt, tls.crt and tls.key of the controllers.")
     ] = Path("/etc/tidegate/tls")
     own_certificates: Annotated[
-        tuple[Part, ...],
+        tuple[CertificatePart, ...],
         Field(
             description="Components whose certificates the controllers create and renew in Secrets of the release, as JSON: "
             "controllers, xds, gateway. The controllers write their own into TIDEGATE_TLS_DIRECTORY."
@@ -218,7 +218,7 @@ class Settings(BaseSettings):
             return None
         return TracingSettings(self.otlp_endpoint, self.otlp_sampling_percent)
 
-    def serving(self, client_ca: str) -> ServingSettings:
+    def serving_settings(self, client_ca: str) -> ServingSettings:
         """Return the settings for model pods; `client_ca` is the PEM of the authority that agents trust."""
         return ServingSettings(
             dataplane_image=self.dataplane_image,

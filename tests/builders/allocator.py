@@ -10,9 +10,9 @@ from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
-from tidegate.planning.allocation_view import AllocationObserved, Member
-from tidegate.planning.claims import Claim
-from tidegate.planning.pool_slices import NodeSlices, PoolSlices, together
+from tidegate.planning.allocation_view import AllocationObserved, PoolMember
+from tidegate.planning.claims import PoolClaim
+from tidegate.planning.pool_slices import NodeSlices, PoolSlices, sum_nodes
 from tidegate.planning.signals import Signal, Signals
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -34,7 +34,7 @@ def a_member(
     refused: str = "",
     lost: int = 0,
     **spec: Any,
-) -> Member:
+) -> PoolMember:
     """A model that has been given `held` replicas; `pods` of them are there, if that is not the same. `most` None: a fixed number, `least`.
 
     `spares`: warm ones that it has beside them, as it was told.
@@ -48,7 +48,7 @@ def a_member(
     )
     given = held + spares
     there = given if pods is None else pods
-    claim = Claim(
+    claim = PoolClaim(
         inference.key,
         tier,
         slices,
@@ -58,15 +58,15 @@ def a_member(
         pods={"node-0": there * slices} if there > given else {},
         spares=spares,
     )
-    return Member(inference, claim, min(given, there) if ready is None else ready, apart, refused, lost)
+    return PoolMember(inference, claim, min(given, there) if ready is None else ready, apart, refused, lost)
 
 
 def nodes(*slices: int) -> PoolSlices:
     """Healthy nodes with so many slices each."""
-    return together(NodeSlices(f"node-{number}", count, {}, "") for number, count in enumerate(slices))
+    return sum_nodes(NodeSlices(f"node-{number}", count, {}, "") for number, count in enumerate(slices))
 
 
-def observed(*members: Member, slices: Sequence[int] = (8,), **more: Any) -> AllocationObserved:
+def observed(*members: PoolMember, slices: Sequence[int] = (8,), **more: Any) -> AllocationObserved:
     """The pool cpu-a of one node with eight slices, with these members. `policy` and `tiers` are the pool's."""
     spec = {name: more.pop(name) for name in ("policy", "tiers") if name in more}
     pool = a_compute_pool(**spec)
@@ -76,7 +76,7 @@ def observed(*members: Member, slices: Sequence[int] = (8,), **more: Any) -> All
 def signals(problem: str = "", **rates: float) -> Signals:
     """What is asked of models; of those that are not named nothing is known."""
     by_key = {
-        an_inference(name).key: Signal(rate, NOW, fresh=not problem, held=problem)
+        an_inference(name).key: Signal(rate, NOW, fresh=not problem, held_reason=problem)
         for name, rate in rates.items()
     }
     return Signals(by_key, problem)

@@ -15,7 +15,7 @@ from builders.model_access import a_model_access
 from builders.release import released
 from builders.tokens import Issuer
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.credentials import ClientAuthority, Fetched, NotFetched, Unfit
+from tidegate.routing.credentials import ClientAuthority, InvalidContent, KeyFetchFailed, KeyFetchResult
 from tidegate.routing.fleet import Backend, Endpoint, FleetState
 from tidegate.routing.pipelines import pipeline_key
 
@@ -110,10 +110,10 @@ SECRETS = {
 
 
 KEY_HOSTS = frozenset({"login.example.com", "sso.example.com:8443"})
-FETCHED: dict[str, Fetched] = {
+FETCHED: dict[str, KeyFetchResult] = {
     "https://login.example.com/keys": Issuer.key_set(Issuer("i", "EdDSA")).decode(),
-    "https://login.example.com/broken": Unfit("it is no JSON"),
-    "https://sso.example.com:8443/keys": NotFetched("it answers HTTP 500"),
+    "https://login.example.com/broken": InvalidContent("it is no JSON"),
+    "https://sso.example.com:8443/keys": KeyFetchFailed("it answers HTTP 500"),
 }
 IDENTITIES = ["spiffe://example.com/ads/ranker", "ranker.ads.example.com", "localhost", "x+y://~"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.nearline.message import Tensor
-from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError, Signature
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.nearline.message import InferenceTensor
+from tidegate_dataplane.agent.nearline.model import ModelSignature, NoAnswerError, TritonModel
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.results import Results, ShardReport
 from tidegate_dataplane.batch.shard import Shard
@@ -36,10 +36,12 @@ class FakeModel:
     async def is_ready(self) -> bool:
         return True
 
-    async def signature(self) -> Signature:
-        return Signature(tuple(self.specs), tuple(self.outputs), self.rows)
+    async def get_signature(self) -> ModelSignature:
+        return ModelSignature(tuple(self.specs), tuple(self.outputs), self.rows)
 
-    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+    async def infer(
+        self, request_id: str, inputs: Sequence[InferenceTensor]
+    ) -> tuple[str, tuple[InferenceTensor, ...]]:
         del request_id
         first = [float(row.reshape(-1)[0]) for row in inputs[0].array]
         self.requests.append(first)
@@ -47,7 +49,7 @@ class FakeModel:
         if error is not None:
             raise error
         total = sum(one.array.reshape(len(first), -1).sum(axis=1) for one in inputs).astype(np.float32)
-        return "1", (Tensor("sum", "FP32", total.reshape(-1, 1)),)
+        return "1", (InferenceTensor("sum", "FP32", total.reshape(-1, 1)),)
 
 
 @dataclass
@@ -76,15 +78,15 @@ class World:
             }
         )
         (self.folder / "claims" / "results").mkdir(parents=True, exist_ok=True)
-        credentials = Credentials(environment=self.environment)
-        settings = Settings(
+        credentials = SecretCredentials(environment=self.environment)
+        settings = AgentSettings(
             allow_loopback=True, file_root=self.folder / "models", batch_pvc_root=self.folder / "claims"
         )
         with asyncio.Runner() as runner:
             sink = open_sink(order.sink, settings, credentials)
             source = open_source(order.source, settings, credentials)
             results = Results(sink, order.run, runner.run)
-            model = cast("Model", self.model)
+            model = cast("TritonModel", self.model)
             return Shard(order, index, source, results, model, BatchMetrics(), runner.run).run()
 
     @property

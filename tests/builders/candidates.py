@@ -30,7 +30,7 @@ class Candidate:
     @property
     def writes(self) -> bool:
         """Whether it leads, and may write."""
-        return self.fence is not None and self.fence.valid()
+        return self.fence is not None and self.fence.is_valid()
 
     async def _lead(self, fence: Fence) -> None:
         self.fence = fence

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Final
 
-from tidegate.reference.metrics import SECTIONS
+from tidegate.reference.metrics import METRIC_SECTIONS
 from tidegate_dataplane.contract.metrics import CounterMetric, HistogramMetric, Metric
 
 POD: Final = "inf-ctr-6d5f8-x2k4p"
@@ -76,7 +76,10 @@ def page_of_a_pod(seconds: float) -> str:
 def _all(seconds: float, shown: Callable[[str], bool], besides: Mapping[str, str]) -> Iterator[str]:
     """Of those processes, each metric once."""
     defined = {
-        metric.name: metric for section in SECTIONS if shown(section.process) for metric in section.metrics
+        metric.name: metric
+        for section in METRIC_SECTIONS
+        if shown(section.process)
+        for metric in section.metrics
     }
     for metric in defined.values():
         yield from _series(metric, seconds, besides)

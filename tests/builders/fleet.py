@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.credentials import ClientAuthority, Credentials, SecretData
+from tidegate.routing.credentials import CallerCredentials, ClientAuthority, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
 
 
@@ -32,17 +32,19 @@ def credentials(
     namespace: str = "ads",
     *,
     client_authority: ClientAuthority = ClientAuthority.ABSENT,
-) -> Credentials:
+) -> CallerCredentials:
     """These Secrets, by name, in a namespace whose Secrets are read."""
     data = {ObjectKey(namespace, name): SecretData(entries) for name, entries in secrets.items()}
-    return Credentials(frozenset({namespace}), data, client_authority=client_authority)
+    return CallerCredentials(frozenset({namespace}), data, client_authority=client_authority)
 
 
-def a_fleet(*parts: ModelAccess | Backend | Credentials) -> FleetState:
+def a_fleet(*parts: ModelAccess | Backend | CallerCredentials) -> FleetState:
     """A fleet of these objects."""
     backends = [part for part in parts if isinstance(part, Backend)]
     return FleetState(
         accesses=tuple(part for part in parts if isinstance(part, ModelAccess)),
         backends={backend.key: backend for backend in backends},
-        credentials=next((part for part in parts if isinstance(part, Credentials)), Credentials()),
+        credentials=next(
+            (part for part in parts if isinstance(part, CallerCredentials)), CallerCredentials()
+        ),
     )

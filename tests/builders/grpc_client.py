@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from builders.proxy import CLUSTER, ENDPOINT, LISTENER, DiscoveryClient, names_in
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, content_hash, version_of
 from tidegate.xds.messages import DiscoveryResponse, SotwRequest
 from tidegate.xds.protocols import SotwStream
 
@@ -22,14 +22,14 @@ def a_client_snapshot(
     clusters: Mapping[str, int], *, routes_to: Iterable[str] | None = (), empty: Iterable[str] = ()
 ) -> Snapshot:
     """Clusters of Inferences by name and version, those of `empty` without endpoints; `routes_to` is where CTR leads, None: there is none."""
-    resources: dict[TypeUrl, dict[str, Resource]] = {type_url: {} for type_url in TypeUrl}
+    resources: dict[TypeUrl, dict[str, XdsResource]] = {type_url: {} for type_url in TypeUrl}
     for name, version in clusters.items():
         key, vacant = cluster(name), name in empty
-        resources[CLUSTER][key] = Resource(key, f"c{version}", b"")
-        resources[ENDPOINT][key] = Resource(key, f"e{version}{'-' if vacant else '+'}", b"", vacant=vacant)
+        resources[CLUSTER][key] = XdsResource(key, f"c{version}", b"")
+        resources[ENDPOINT][key] = XdsResource(key, f"e{version}{'-' if vacant else '+'}", b"", vacant=vacant)
     if routes_to is not None:
         body = ",".join((CTR, *sorted(map(cluster, routes_to)))).encode()
-        resources[LISTENER][CTR] = Resource(CTR, content_hash([body]), body)
+        resources[LISTENER][CTR] = XdsResource(CTR, content_hash([body]), body)
     versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
     return Snapshot(content_hash(versions.values()), resources, versions, hosts={})
 
@@ -44,7 +44,7 @@ class GrpcClient(DiscoveryClient[SotwRequest]):
     """
 
     wanted: dict[TypeUrl, frozenset[str]] = field(default_factory=dict)
-    resources: dict[TypeUrl, dict[str, Resource]] = field(default_factory=dict)
+    resources: dict[TypeUrl, dict[str, XdsResource]] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     refuses_names: set[str] = field(default_factory=set)
     nonces: dict[TypeUrl, str] = field(default_factory=dict)

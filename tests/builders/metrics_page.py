@@ -6,7 +6,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidegate.reference.metrics import SECTIONS
+from tidegate.reference.metrics import METRIC_SECTIONS
 
 
 def metric(page: str, name: str, /, **labels: str) -> float:
@@ -21,7 +21,9 @@ def metric(page: str, name: str, /, **labels: str) -> float:
 
 def listed(process: str) -> set[str]:
     """Families of metrics that the reference has of a process."""
-    return {each.name for section in SECTIONS if section.process == process for each in section.metrics}
+    return {
+        each.name for section in METRIC_SECTIONS if section.process == process for each in section.metrics
+    }
 
 
 def shown(page: str) -> set[str]:

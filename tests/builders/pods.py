@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.pods import PodView, Trouble
+from tidegate.planning.pods import PodProblem, PodView
 from tidegate.resources.names import INFERENCE_LABEL, SOURCE_LABEL
 from tidegate_dataplane.contract import AgentReport, FailureReason, Phase, TensorSpec, VersionFailure
 
@@ -17,7 +17,7 @@ def a_pod(
     template: str = "",
     ready: bool = True,
     terminating: bool = False,
-    trouble: Trouble | None = None,
+    trouble: PodProblem | None = None,
     unschedulable: str = "",
 ) -> PodView:
     """A pod at 10.0.0.1, unless it is not scheduled."""
@@ -29,7 +29,7 @@ def a_pod(
         ready=ready,
         terminating=terminating,
         template=template,
-        trouble=trouble,
+        problem=trouble,
         unschedulable=unschedulable,
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate_dataplane.agent.config_text import Config
+from tidegate_dataplane.agent.config_text import ModelConfig
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
-from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.state import ServerState
 from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.contract import FailureReason
@@ -30,7 +30,7 @@ class PretendedServer:
     loads_in_s: float = 0.0
     changed: Callable[[int], None] = lambda _: None
     """Hears which version answers from now on."""
-    configs: dict[str, Config] = field(default_factory=dict[str, Config])
+    configs: dict[str, ModelConfig] = field(default_factory=dict[str, ModelConfig])
     loads: list[tuple[str, tuple[int, ...], str]] = field(
         default_factory=list[tuple[str, tuple[int, ...], str]]
     )
@@ -50,7 +50,9 @@ class PretendedServer:
             backends={name: config["backend"] for name, config in self.configs.items()},
         )
 
-    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
+    async def load(
+        self, model: str, version: int, config: ModelConfig, *, timeout_s: float
+    ) -> VersionRefusal | None:
         del timeout_s
         versions = _versions_of(config)
         self.loads.append((model, versions, config["backend"]))
@@ -59,12 +61,12 @@ class PretendedServer:
             self.configs.clear()
             raise ServerGoneError("connection reset")
         if config["backend"] == "onnxruntime" and not self.native:
-            return Refusal(FailureReason.BACKEND_MISSING, "no backend 'onnxruntime'")
+            return VersionRefusal(FailureReason.BACKEND_MISSING, "no backend 'onnxruntime'")
         if version in self.bad:
-            return Refusal(FailureReason.LOAD_FAILED, "no such operator")
+            return VersionRefusal(FailureReason.LOAD_FAILED, "no such operator")
         missing = [each for each in versions if not (self.repository / model / str(each)).is_dir()]
         if missing:
-            return Refusal(FailureReason.LOAD_FAILED, f"versions {missing} have no folder")
+            return VersionRefusal(FailureReason.LOAD_FAILED, f"versions {missing} have no folder")
         before = max(_versions_of(self.configs[model]), default=0) if model in self.configs else 0
         self.configs[model] = config
         if max(versions) != before:
@@ -78,5 +80,5 @@ class PretendedServer:
         pass
 
 
-def _versions_of(config: Config) -> tuple[int, ...]:
+def _versions_of(config: ModelConfig) -> tuple[int, ...]:
     return tuple(config["version_policy"]["specific"]["versions"])

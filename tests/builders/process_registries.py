@@ -14,18 +14,18 @@ from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_l
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.web.metrics import WebMetrics
-from tidegate.xds.issuers import IssuerMetrics
+from tidegate.xds.issuer_keys import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.questions import Questions
 from tidegate_controllers.sharing_metrics import SharingMetrics
-from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_controllers.solver_inputs import SolverInputs
+from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.contract.sharing import DaemonState, NodeReport
 from tidegate_dataplane.node_agent.metrics import NodeMetrics
-from tidegate_dataplane.node_agent.watcher import Watcher
+from tidegate_dataplane.node_agent.watcher import MpsWatcher
 from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
 
 
@@ -56,7 +56,7 @@ def controllers() -> CollectorRegistry:
     SharingMetrics(registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
     pools, decisions = ObjectStore(COMPUTE_POOL), ObjectStore(ALLOCATION_DECISION)
-    registry.register(PoolMetrics(pools, decisions, Questions(), lambda: True))
+    registry.register(PoolMetrics(pools, decisions, SolverInputs(), lambda: True))
     return registry
 
 
@@ -83,7 +83,7 @@ def web() -> CollectorRegistry:
 
 def node_agent() -> CollectorRegistry:
     registry = CollectorRegistry()
-    NodeMetrics(cast(Watcher, Reported()), registry)
+    NodeMetrics(cast(MpsWatcher, Reported()), registry)
     return registry
 
 
@@ -92,7 +92,7 @@ REGISTRIES: Mapping[str, CollectorRegistry] = {
     "xDS servers": xds(),
     "Web": web(),
     "Node agents": node_agent(),
-    "Agents": Metrics().registry,
+    "Agents": AgentMetrics().registry,
     "Batch": BatchMetrics().registry,
 }
 """By the heading that each process has on the page of metrics."""

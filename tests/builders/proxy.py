@@ -11,18 +11,18 @@ from typing import Generic, TypeVar
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, content_hash, version_of
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
-from tidegate.xds.stream import DiscoveryStream, Request
+from tidegate.xds.stream import DiscoveryRequest, DiscoveryStream
 
 CLUSTER, ENDPOINT, LISTENER, SCOPE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE
 GATEWAY = "gateway"
 
-RequestT = TypeVar("RequestT", bound=Request)
+RequestT = TypeVar("RequestT", bound=DiscoveryRequest)
 
 # What two snapshots have alike is one object, as it is where a builder makes them.
-_SHARED: dict[tuple[TypeUrl, str], Mapping[str, Resource]] = {}
+_SHARED: dict[tuple[TypeUrl, str], Mapping[str, XdsResource]] = {}
 CTR_HOST = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 CTR = str(CTR_HOST)
 
@@ -45,20 +45,20 @@ def a_snapshot(
     `routes_to` is where the access ads/ctr leads, `others` where others do; all are of the same generation.
     """
     cluster_set = {
-        name: Resource(name, f"c{version}", f"{name} c{version}".encode())
+        name: XdsResource(name, f"c{version}", f"{name} c{version}".encode())
         for name, version in clusters.items()
     }
-    endpoint_set: dict[str, Resource] = {}
+    endpoint_set: dict[str, XdsResource] = {}
     for name, version in clusters.items():
         count = (endpoints or {}).get(name, 1)
-        endpoint_set[name] = Resource(name, f"c{version}-e{count}", b"", vacant=count == 0)
+        endpoint_set[name] = XdsResource(name, f"c{version}-e{count}", b"", vacant=count == 0)
     scopes = {CTR: _scope(CTR, routes_to)}
     for name, leads_to in (others or {}).items():
         scopes[str(host(name))] = _scope(str(host(name)), leads_to)
     resources = {
         CLUSTER: cluster_set,
         ENDPOINT: endpoint_set,
-        LISTENER: {GATEWAY: Resource(GATEWAY, "l1", b"")},
+        LISTENER: {GATEWAY: XdsResource(GATEWAY, "l1", b"")},
         SCOPE: scopes,
         TypeUrl.SECRET: {},
     }
@@ -77,10 +77,10 @@ def a_snapshot(
     )
 
 
-def _scope(name: str, leads_to: Iterable[str]) -> Resource:
+def _scope(name: str, leads_to: Iterable[str]) -> XdsResource:
     clusters = frozenset(leads_to)
     body = ",".join((name, *sorted(clusters))).encode()
-    return Resource(name, content_hash([body]), body, references=clusters)
+    return XdsResource(name, content_hash([body]), body, references=clusters)
 
 
 @dataclass
@@ -136,7 +136,7 @@ class Proxy(DiscoveryClient[DeltaRequest]):
     node: str = "gateway-1"
     clusters: dict[str, str] = field(default_factory=dict)
     warming: dict[str, str] = field(default_factory=dict)
-    endpoints: dict[str, Resource] = field(default_factory=dict)
+    endpoints: dict[str, XdsResource] = field(default_factory=dict)
     scopes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     noted: dict[str, str] = field(default_factory=dict)
     to_workers: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class Proxy(DiscoveryClient[DeltaRequest]):
         self._apply(type_url, response)
         return response
 
-    def is_bad(self, type_url: TypeUrl, resource: Resource) -> bool:
+    def is_bad(self, type_url: TypeUrl, resource: XdsResource) -> bool:
         """Whether it refuses this."""
         return (
             type_url in self.refuses

@@ -15,11 +15,11 @@ from typing import Any
 from builders.overlay import overlaid
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.deployments import DeploymentView, deployment_view
+from tidegate.planning.deployments import DeploymentView, parse_deployment
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.plan import Plan
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
-from tidegate.planning.room import NodeRoom
+from tidegate.planning.room import NodeResources
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.pod import DESIRED_FILE
 from tidegate.resources.settings import ServingSettings
@@ -108,7 +108,7 @@ class SimulatedPod:
             terminating=self.leaving is not None,
             template=self.template,
             unschedulable=why_nowhere if self.agent is None else "",
-            asks={SLICE: Decimal(1)},
+            requests={SLICE: Decimal(1)},
         )
 
     def __str__(self) -> str:
@@ -186,9 +186,9 @@ class RolloutWorld:
         self._apply(plan)
         for order in plan.orders:
             pod = next(pod for pod in self.pods if pod.name == order.pod.uid)
-            self._line("order", f"{pod.name}: version {order.desired.version}")
+            self._line("order", f"{pod.name}: version {order.desired_state.version}")
             if pod.agent is not None:
-                pod.agent.take(order.desired)
+                pod.agent.take(order.desired_state)
         for event in plan.events:
             self._line("event", f"{event.type} {event.reason}: {event.message}")
         self.body["status"] = plan.status
@@ -216,7 +216,7 @@ class RolloutWorld:
             },
             config_maps=list(self.config_maps.values()),
             deployment=self._deployment_view(),
-            rooms=[NodeRoom("node-0", {SLICE: Decimal(self.capacity)}, free)],
+            freest_nodes=[NodeResources("node-0", {SLICE: Decimal(self.capacity)}, free)],
         )
 
     def _deployment_view(self) -> DeploymentView | None:
@@ -240,9 +240,9 @@ class RolloutWorld:
             "replicas": len(alive),
             "readyReplicas": ready,
         }
-        return deployment_view({**self.deployment, "status": status})
+        return parse_deployment({**self.deployment, "status": status})
 
-    def _apply(self, plan: Plan) -> None:
+    def _apply(self, plan: ReconcilePlan) -> None:
         changed: list[str] = []
         for manifest in plan.apply:
             body: Any = manifest

@@ -11,8 +11,14 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.faulty_nodes import FaultState, FaultyNode, SharingFault
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.node_sharing import SHARING_TAINT, DaemonPod, NodeAgentReport, NodeSharing, SlicePod
-from tidegate.planning.nodes import Taint, node_view
-from tidegate.planning.sharing_health import Action, FaultSighting, RestartDaemon, SharingPlan, plan_sharing
+from tidegate.planning.nodes import Taint, parse_node
+from tidegate.planning.sharing_health import (
+    FaultSighting,
+    RestartDaemon,
+    SharingAction,
+    SharingPlan,
+    plan_sharing,
+)
 from tidegate_dataplane.contract.sharing import (
     DaemonState,
     MpsClient,
@@ -65,7 +71,7 @@ class Gpu:
             ready_since=self.daemon_ready_since,
         )
         return NodeSharing(
-            node=replace(node_view(body), taints=taints),
+            node=replace(parse_node(body), taints=taints),
             configured=True,
             agent=NodeAgentReport(self._report(now), age),
             pods=tuple(self.pods),
@@ -104,7 +110,7 @@ class SharingWorld:
         self.gpus = {f"gpu-{number}": Gpu(f"gpu-{number}") for number in range(nodes)}
         self.pool: ComputePool = a_compute_pool("gpu-a", slice={"cpu": None, "mps": MPS})
         self.first_seen: Mapping[str, FaultSighting] = {}
-        self.actions: list[tuple[float, Action]] = []
+        self.actions: list[tuple[float, SharingAction]] = []
         self.plans: list[SharingPlan] = []
 
     @property
@@ -156,7 +162,7 @@ class SharingWorld:
         entry = self.entry(node)
         return entry.state if entry is not None else None
 
-    def _apply(self, action: Action) -> None:
+    def _apply(self, action: SharingAction) -> None:
         if not isinstance(action, RestartDaemon):
             self.gpus[action.node].tainted = action.quarantined
             return

@@ -15,8 +15,8 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
-from tidegate.api.meta import Resource
-from tidegate.telemetry.prometheus_api import Series
+from tidegate.api.meta import CustomResource
+from tidegate.telemetry.prometheus_api import RangeSeries
 
 SHOWN_AT = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 POOL = "cpu-a"
@@ -37,7 +37,7 @@ def ready(reason: str, message: str, *, status: bool = True) -> dict[str, Any]:
     }
 
 
-def a_shown_fleet() -> Sequence[Resource]:
+def a_shown_fleet() -> Sequence[CustomResource]:
     """Inferences in three tiers of one pool, one of them failed and one not looked at yet; an access, an override, decisions."""
     return (*_inferences(), a_model_access("din"), _pool(), _override(), *_decisions())
 
@@ -83,7 +83,7 @@ def shown_nodes() -> Sequence[dict[str, Any]]:
     ]
 
 
-def shown_series(begin: datetime, end: datetime, step: timedelta) -> Sequence[Series]:
+def shown_series(begin: datetime, end: datetime, step: timedelta) -> Sequence[RangeSeries]:
     """What a Prometheus has of the last hour and a half: demand exceeds the slices, until offline work gives way."""
     times = [begin + number * step for number in range((end - begin) // step + 1)]
     times = [at for at in times if at >= SHOWN_AT - timedelta(minutes=90)]
@@ -100,7 +100,7 @@ def shown_series(begin: datetime, end: datetime, step: timedelta) -> Sequence[Se
     def wave(at: datetime) -> int:
         return ago(at) // 5 % 3
 
-    def series(gauge: str, value: Callable[[datetime], float], **labels: str) -> Series:
+    def series(gauge: str, value: Callable[[datetime], float], **labels: str) -> RangeSeries:
         metric = {"__name__": f"tidegate_pool_{gauge}", **labels}
         return {"metric": metric, "values": [(at.timestamp(), str(value(at))) for at in times]}
 

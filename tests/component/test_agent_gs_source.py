@@ -14,12 +14,12 @@ from aiohttp import web
 
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import fetch
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.artefacts.source import Resume, Source
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource, ResumePoint
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
@@ -91,17 +91,19 @@ async def put(endpoint: str, name: str, content: bytes) -> None:
 
 
 def source(endpoint: str, uri: ArtefactUri) -> ObjectSource:
-    secret = Credentials("models", {"GOOGLE_BASE_URL": endpoint})
+    secret = SecretCredentials("models", {"GOOGLE_BASE_URL": endpoint})
     return ObjectSource(uri, secret, allow_loopback=True, stall_timeout_s=5.0)
 
 
-async def fetched(endpoint: str, folder: Path, uri: str, **order: object) -> Facts:
-    def open_source(parsed: ArtefactUri, _: DesiredState) -> Source:
+async def fetched(endpoint: str, folder: Path, uri: str, **order: object) -> ArtefactFacts:
+    def open_source(parsed: ArtefactUri, _: DesiredState) -> ArtefactSource:
         return source(endpoint, parsed)
 
     (folder / "staging").mkdir(parents=True)
     wanted = a_desired_state(uri=uri, **order)
-    return await fetch(wanted, folder / "staging", open_source, Progress(), parts=folder / "parts")
+    return await fetch_artefact(
+        wanted, folder / "staging", open_source, DownloadProgress(), partial_dir=folder / "parts"
+    )
 
 
 async def test_what_is_in_the_bucket_is_fetched_and_what_is_not_is_not_found(
@@ -128,10 +130,10 @@ async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(endpoint: s
         validator = whole.validator
     assert validator is not None
 
-    async with store.open("1/model.onnx", Resume(95, validator)) as rest:
+    async with store.open("1/model.onnx", ResumePoint(95, validator)) as rest:
         assert (rest.start, rest.size) == (95, 100)
         assert b"".join([chunk async for chunk in rest.chunks]) == b"56789"
 
     await put(endpoint, "big/1/model.onnx", b"another" * 20)
-    async with store.open("1/model.onnx", Resume(95, validator)) as other:
+    async with store.open("1/model.onnx", ResumePoint(95, validator)) as other:
         assert other.start == 0

@@ -16,12 +16,12 @@ from builders.desired import a_desired_state
 from builders.https_server import https_server
 from builders.onnx_models import a_model, a_tensor, with_external_data
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import fetch
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.hf import HfSource
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
@@ -101,21 +101,21 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-async def fetched(hub: Hub, folder: Path, *, token: str = "", **order: object) -> Facts:
+async def fetched(hub: Hub, folder: Path, *, token: str = "", **order: object) -> ArtefactFacts:
     host = f"127.0.0.1:{hub.port}"
 
-    def open_source(uri: ArtefactUri, wanted: DesiredState) -> Source:
+    def open_source(uri: ArtefactUri, wanted: DesiredState) -> ArtefactSource:
         return HfSource(
             uri,
             version=wanted.version,
             revision=wanted.revision,
             rules=HttpRules(wanted.allowed_hosts, allow_loopback=True, ca_file=hub.authority),
-            credentials=Credentials("models", {"HF_ENDPOINT": f"https://{host}", "HF_TOKEN": token}),
+            credentials=SecretCredentials("models", {"HF_ENDPOINT": f"https://{host}", "HF_TOKEN": token}),
         )
 
     state = {"uri": "hf://Ads/Ctr", "version": 3, "allowed_hosts": (host,), **order}
-    return await fetch(
-        a_desired_state(**state), folder, open_source, Progress(), parts=folder.parent / "parts"
+    return await fetch_artefact(
+        a_desired_state(**state), folder, open_source, DownloadProgress(), partial_dir=folder.parent / "parts"
     )
 
 

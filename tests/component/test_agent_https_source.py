@@ -20,18 +20,18 @@ from builders.https_server import https_server
 from builders.onnx_models import a_model, a_tensor, with_external_data
 from tidegate_dataplane.agent.artefacts import receive
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import fetch
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.https import HttpsSource
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
-NOBODY = Credentials()
+NOBODY = SecretCredentials()
 
 
 @dataclass(slots=True)
@@ -83,18 +83,22 @@ async def fetched(
     *,
     allow_loopback: bool = True,
     hosts: tuple[str, ...] | None = None,
-    credentials: Credentials = NOBODY,
-    progress: Progress | None = None,
+    credentials: SecretCredentials = NOBODY,
+    progress: DownloadProgress | None = None,
     patience_s: float = 10.0,
     **order: object,
-) -> Facts:
-    def open_source(uri: ArtefactUri, wanted: DesiredState) -> Source:
+) -> ArtefactFacts:
+    def open_source(uri: ArtefactUri, wanted: DesiredState) -> ArtefactSource:
         rules = HttpRules(wanted.allowed_hosts, allow_loopback, store.authority, patience_s)
         return HttpsSource(uri, rules, credentials)
 
     state = {"uri": f"https://{store.host}/ctr", "allowed_hosts": hosts or (store.host,), **order}
-    return await fetch(
-        a_desired_state(**state), folder, open_source, progress or Progress(), parts=folder.parent / "parts"
+    return await fetch_artefact(
+        a_desired_state(**state),
+        folder,
+        open_source,
+        progress or DownloadProgress(),
+        partial_dir=folder.parent / "parts",
     )
 
 
@@ -311,7 +315,7 @@ class Flaky:
 
 async def test_a_broken_download_goes_on_from_where_it_broke(store: Store, folder: Path) -> None:
     store.answer = flaky = Flaky(BIG, [1_000_000, 2_000_000])
-    progress = Progress()
+    progress = DownloadProgress()
 
     facts = await fetched(store, folder, progress=progress)
 
@@ -331,7 +335,7 @@ async def test_a_file_that_has_changed_meanwhile_is_read_from_its_beginning(
         flaky.content, flaky.etag = BIG, '"v2"'
 
     flaky.after_cut = publish
-    progress = Progress()
+    progress = DownloadProgress()
 
     facts = await fetched(store, folder, progress=progress)
 
@@ -361,7 +365,7 @@ async def test_what_an_earlier_attempt_brought_is_not_fetched_again(store: Store
 
     flaky.ranges.clear()
     flaky.cuts.clear()
-    progress = Progress()
+    progress = DownloadProgress()
     facts = await fetched(store, folder, progress=progress)
 
     assert facts.digest == hashlib.sha256(BIG).hexdigest()
@@ -401,7 +405,7 @@ async def test_credentials_go_to_the_host_of_the_uri_and_to_no_other(store: Stor
 
     store.answer = asks
     hosts = (store.host, f"localhost:{store.port}")
-    secret = Credentials(values={"username": "ads", "password": CANARY})
+    secret = SecretCredentials(values={"username": "ads", "password": CANARY})
 
     with pytest.raises(ArtefactError):  # the certificate is for 127.0.0.1 alone: the redirect ends there
         await fetched(store, folder, hosts=hosts, credentials=secret)
@@ -412,16 +416,16 @@ async def test_credentials_go_to_the_host_of_the_uri_and_to_no_other(store: Stor
 @pytest.mark.parametrize(
     ("secret", "words"),
     [
-        (Credentials("models-ads"), "Secret models-ads of the namespace does not exist or is empty"),
+        (SecretCredentials("models-ads"), "Secret models-ads of the namespace does not exist or is empty"),
         (
-            Credentials("models-ads", {"token": CANARY}),
+            SecretCredentials("models-ads", {"token": CANARY}),
             "does not accept the credentials in Secret models-ads",
         ),
     ],
     ids=["none", "wrong"],
 )
 async def test_who_is_denied_is_told_of_the_secret_and_never_its_content(
-    store: Store, folder: Path, secret: Credentials, words: str
+    store: Store, folder: Path, secret: SecretCredentials, words: str
 ) -> None:
     async def denies(_: web.Request) -> web.StreamResponse:
         return web.Response(status=403, text=CANARY)

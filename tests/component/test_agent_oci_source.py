@@ -19,13 +19,13 @@ from builders.tls_relay import TlsRelay, tls_relay
 from builders.waiting import wait_until
 from fixtures.go_programs import go_program, running
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import fetch
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCache
 from tidegate_dataplane.agent.artefacts.oci import OciSource
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
@@ -51,21 +51,21 @@ class Shop:
     relay: TlsRelay
     authority: Path
     folder: Path
-    progress: Progress = field(default_factory=Progress)
+    progress: DownloadProgress = field(default_factory=DownloadProgress)
     cache: NodeCache | None = None
 
-    def through(self, source: Source) -> Source:
+    def through(self, source: ArtefactSource) -> ArtefactSource:
         return CachedSource(source, self.cache, "a registry", by_digest=True) if self.cache else source
 
-    async def fetched(self, **order: object) -> Facts:
-        def open_source(uri: ArtefactUri, wanted: DesiredState) -> Source:
+    async def fetched(self, **order: object) -> ArtefactFacts:
+        def open_source(uri: ArtefactUri, wanted: DesiredState) -> ArtefactSource:
             return OciSource(
                 uri,
                 version=wanted.version,
                 revision=wanted.revision,
                 rules=HttpRules(wanted.allowed_hosts, allow_loopback=True, ca_file=self.authority),
-                credentials=Credentials(),
-                through=self.through,
+                credentials=SecretCredentials(),
+                wrap_source=self.through,
             )
 
         state = {
@@ -74,12 +74,12 @@ class Shop:
             "version": 3,
             **order,
         }
-        return await fetch(
+        return await fetch_artefact(
             a_desired_state(**state),
             self.folder,
             open_source,
             self.progress,
-            parts=self.folder.parent / "parts",
+            partial_dir=self.folder.parent / "parts",
         )
 
     async def refused(self, **order: object) -> tuple[FailureReason, str]:

@@ -18,10 +18,10 @@ from builders.https_server import https_server
 from builders.onnx_models import with_external_data
 from tidegate_dataplane.agent.artefacts import oci
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.fetch import fetch
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState
@@ -82,16 +82,20 @@ async def registry(tmp_path: Path) -> AsyncIterator[Strict]:
 async def pulled(registry: Strict, folder: Path) -> None:
     host = f"127.0.0.1:{registry.port}"
 
-    def open_source(uri: ArtefactUri, wanted: DesiredState) -> Source:
+    def open_source(uri: ArtefactUri, wanted: DesiredState) -> ArtefactSource:
         rules = HttpRules(wanted.allowed_hosts, allow_loopback=True, ca_file=registry.authority)
         return oci.OciSource(
-            uri, version=wanted.version, revision=wanted.revision, rules=rules, credentials=Credentials()
+            uri,
+            version=wanted.version,
+            revision=wanted.revision,
+            rules=rules,
+            credentials=SecretCredentials(),
         )
 
     staging = folder / "staging"
     staging.mkdir()
     state = a_desired_state(uri=f"oci://{host}/ads/ctr", allowed_hosts=(host,))
-    await fetch(state, staging, open_source, Progress(), parts=folder / "parts")
+    await fetch_artefact(state, staging, open_source, DownloadProgress(), partial_dir=folder / "parts")
 
 
 async def test_a_token_is_asked_for_before_it_may_have_run_out(

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from aiohttp.test_utils import TestClient, TestServer
 
-from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.probes import probes_app
 
 
@@ -35,7 +35,7 @@ def pod() -> Pod:
 
 @pytest_asyncio.fixture
 async def client(pod: Pod) -> AsyncIterator[TestClient]:
-    app = probes_app(pod, pod, pod, pod, Metrics())  # type: ignore[arg-type]
+    app = probes_app(pod, pod, pod, pod, AgentMetrics())  # type: ignore[arg-type]
     async with TestClient(TestServer(app, host="127.0.0.1")) as client:
         yield client
 

@@ -15,25 +15,25 @@ import pytest
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, with_external_data
 from fixtures.object_store import CREDENTIALS, put_object
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import fetch
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.object_store import (
     GCS_IDENTITIES,
     GCS_KEYS,
     S3_IDENTITIES,
     S3_KEYS,
     ObjectSource,
-    _configuration,
+    _make_config,
 )
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.artefacts.source import Resume, Source
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource, ResumePoint
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.agent.samples.buffer import Held, Portion
-from tidegate_dataplane.agent.samples.files import FilesSink
-from tidegate_dataplane.agent.samples.lines import Origin
-from tidegate_dataplane.agent.samples.sink import Fate, SinkError
+from tidegate_dataplane.agent.samples.buffer import BufferedRecord, Portion
+from tidegate_dataplane.agent.samples.file_sink import FileSampleSink
+from tidegate_dataplane.agent.samples.lines import SampleOrigin
+from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 from tidegate_dataplane.sampling.frames import Record
 
@@ -47,16 +47,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 def object_source(uri: ArtefactUri) -> ObjectSource:
-    return ObjectSource(uri, Credentials(environment=os.environ), allow_loopback=True, stall_timeout_s=5.0)
+    return ObjectSource(
+        uri, SecretCredentials(environment=os.environ), allow_loopback=True, stall_timeout_s=5.0
+    )
 
 
-def open_source(uri: ArtefactUri, _: DesiredState) -> Source:
+def open_source(uri: ArtefactUri, _: DesiredState) -> ArtefactSource:
     return object_source(uri)
 
 
-async def fetched(folder: Path, uri: str, **order: object) -> Facts:
-    return await fetch(
-        a_desired_state(uri=uri, **order), folder, open_source, Progress(), parts=folder.parent / "parts"
+async def fetched(folder: Path, uri: str, **order: object) -> ArtefactFacts:
+    return await fetch_artefact(
+        a_desired_state(uri=uri, **order),
+        folder,
+        open_source,
+        DownloadProgress(),
+        partial_dir=folder.parent / "parts",
     )
 
 
@@ -103,14 +109,16 @@ async def test_a_file_of_samples_is_put_into_the_bucket_and_a_bucket_that_is_not
     bucket: str,
 ) -> None:
     uri, absent = parse_uri("s3://models/log"), parse_uri("s3://absent/log")
-    origin = Origin("ads/ctr", "ctr-0")
-    held = Held(Record("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)
+    origin = SampleOrigin("ads/ctr", "ctr-0")
+    held = BufferedRecord(Record("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)
 
-    def sink(where: ArtefactUri) -> FilesSink:
+    def sink(where: ArtefactUri) -> FileSampleSink:
         now = datetime(2026, 1, 2, 3, tzinfo=UTC)
-        return FilesSink(where, origin, lambda: object_source(where), Portion(1, 1, 1.0), now=lambda: now)
+        return FileSampleSink(
+            where, origin, lambda: object_source(where), Portion(1, 1, 1.0), now=lambda: now
+        )
 
-    assert await sink(uri).write([held]) == (Fate.WRITTEN,)
+    assert await sink(uri).write([held]) == (WriteOutcome.WRITTEN,)
     name = "2026-01-02/03/ads.ctr-0.20260102T030000000000.000001.jsonl.gz"
     async with object_source(uri).open(name) as stored:
         content = b"".join([chunk async for chunk in stored.chunks])
@@ -122,17 +130,17 @@ async def test_a_file_of_samples_is_put_into_the_bucket_and_a_bucket_that_is_not
 async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(bucket: str) -> None:
     put_object(f"{bucket}/part/1/model.onnx", b"0123456789" * 10)
     store = ObjectSource(
-        parse_uri("s3://models/part"), Credentials(environment=os.environ), allow_loopback=True
+        parse_uri("s3://models/part"), SecretCredentials(environment=os.environ), allow_loopback=True
     )
     async with store.open("1/model.onnx") as whole:
         validator = whole.validator
     assert validator is not None
 
-    async with store.open("1/model.onnx", Resume(95, validator)) as rest:
+    async with store.open("1/model.onnx", ResumePoint(95, validator)) as rest:
         assert (rest.start, rest.size) == (95, 100)
         assert b"".join([chunk async for chunk in rest.chunks]) == b"56789"
 
-    async with store.open("1/model.onnx", Resume(95, '"of-another-content"')) as other:
+    async with store.open("1/model.onnx", ResumePoint(95, '"of-another-content"')) as other:
         assert other.start == 0
 
 
@@ -147,21 +155,21 @@ ENDPOINTS = {
 
 async def test_an_endpoint_that_answers_with_the_nodes_rights_is_not_asked(folder: Path) -> None:
     for endpoint, why in ENDPOINTS.items():
-        secret = Credentials("models", {"AWS_ENDPOINT_URL": endpoint, **CREDENTIALS})
+        secret = SecretCredentials("models", {"AWS_ENDPOINT_URL": endpoint, **CREDENTIALS})
         with pytest.raises(ArtefactError, match=why) as raised:
-            await fetch(
+            await fetch_artefact(
                 a_desired_state(uri="s3://models/ctr"),
                 folder,
                 lambda uri, _, secret=secret: ObjectSource(uri, secret),
-                Progress(),
-                parts=folder.parent / "parts",
+                DownloadProgress(),
+                partial_dir=folder.parent / "parts",
             )
         assert raised.value.refusal.reason is FailureReason.URI_NOT_ALLOWED
 
 
 def test_without_credentials_nobody_signs_and_the_node_is_not_asked_for_its_own() -> None:
-    bare = _configuration(S3_KEYS, S3_IDENTITIES, Credentials())
-    own = _configuration(S3_KEYS, S3_IDENTITIES, Credentials(values=CREDENTIALS))
+    bare = _make_config(S3_KEYS, S3_IDENTITIES, SecretCredentials())
+    own = _make_config(S3_KEYS, S3_IDENTITIES, SecretCredentials(values=CREDENTIALS))
 
     assert bare["skip_signature"] is True
     assert "skip_signature" not in own
@@ -174,8 +182,8 @@ def test_a_secret_cannot_send_the_store_for_the_nodes_credentials() -> None:
         "AWS_WEB_IDENTITY_TOKEN_FILE": "/etc/hostname",
     }
 
-    of_the_secret = _configuration(S3_KEYS, S3_IDENTITIES, Credentials(values=places))
-    of_the_platform = _configuration(S3_KEYS, S3_IDENTITIES, Credentials(environment=places))
+    of_the_secret = _make_config(S3_KEYS, S3_IDENTITIES, SecretCredentials(values=places))
+    of_the_platform = _make_config(S3_KEYS, S3_IDENTITIES, SecretCredentials(environment=places))
 
     assert of_the_secret == {"skip_signature": True}
     assert of_the_platform["container_credentials_full_uri"] == places["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
@@ -185,18 +193,20 @@ def test_a_secret_cannot_send_the_store_for_the_nodes_credentials() -> None:
 def test_a_service_accounts_key_cannot_name_another_endpoint() -> None:
     key = json.dumps({"client_email": "a@b", "gcs_base_url": "http://127.0.0.1", "disable_oauth": True})
 
-    config = _configuration(GCS_KEYS, GCS_IDENTITIES, Credentials(values={"GOOGLE_SERVICE_ACCOUNT_KEY": key}))
+    config = _make_config(
+        GCS_KEYS, GCS_IDENTITIES, SecretCredentials(values={"GOOGLE_SERVICE_ACCOUNT_KEY": key})
+    )
 
     assert json.loads(config["service_account_key"]) == {"client_email": "a@b"}
     with pytest.raises(ArtefactError, match="is not the JSON of a service account"):
-        _configuration(GCS_KEYS, GCS_IDENTITIES, Credentials(values={"GOOGLE_SERVICE_ACCOUNT_KEY": "x"}))
+        _make_config(GCS_KEYS, GCS_IDENTITIES, SecretCredentials(values={"GOOGLE_SERVICE_ACCOUNT_KEY": "x"}))
 
 
 @pytest.mark.parametrize("registry", ["docker.io", "registry-1.docker.io"])
 def test_the_hub_is_found_under_the_name_that_kubectl_writes(registry: str) -> None:
     auth = base64.b64encode(b"me:secret").decode()
     config = json.dumps({"auths": {"https://index.docker.io/v1/": {"auth": auth}}})
-    credentials = Credentials(values={".dockerconfigjson": config})
+    credentials = SecretCredentials(values={".dockerconfigjson": config})
 
     assert credentials.registry_authorization(registry) == f"Basic {auth}"
     assert credentials.registry_authorization("registry.example.com") is None

@@ -18,7 +18,7 @@ from builders.waiting import wait_until
 from fixtures.prometheus import RunningPrometheus
 from fixtures.promtool import asked, played, playing
 from tidegate.telemetry.alerts import ALERTS, Alert
-from tidegate.telemetry.recorded import rule_file
+from tidegate.telemetry.recording_rules import render_recording_rules
 
 FILES = Path(__file__).parents[2] / "charts" / "tidegate" / "files"
 RULES = [FILES / "prometheus-rules.yaml", FILES / "prometheus-alerts.yaml"]
@@ -96,14 +96,14 @@ def test_the_words_of_an_alert_name_labels_that_it_has() -> None:
 
 def rules_behind(alert: Alert, folder: Path) -> Path:
     """A file with this alert and the recorded rules that it reads: promtool evaluates every rule it has, at every minute."""
-    groups: Any = rule_file()["groups"]
+    groups: Any = render_recording_rules()["groups"]
     expressions = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
     needed = _named_in(alert.expression, expressions)
     kept = [
         {**group, "rules": [rule for rule in group["rules"] if rule["record"] in needed]} for group in groups
     ]
     path = folder / "rules.yaml"
-    path.write_text(yaml.safe_dump({"groups": [*kept, {"name": "alert", "rules": [alert.rule()]}]}))
+    path.write_text(yaml.safe_dump({"groups": [*kept, {"name": "alert", "rules": [alert.to_rule()]}]}))
     return path
 
 

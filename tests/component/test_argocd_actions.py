@@ -13,7 +13,7 @@ from fixtures.gitops import act, actions, entries
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand, ReleasePhase
 from tidegate.planning.model_access import with_release
-from tidegate.planning.release import Measured, plan_release
+from tidegate.planning.release import ReleaseMeasurements, plan_release
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=30)
@@ -24,7 +24,7 @@ Body = dict[str, Any]
 def looked_at(body: Body, now: datetime = LATER) -> Body:
     """As it is once the controllers have seen it: the planner's own status."""
     access = ModelAccess.parse(body)
-    status = plan_release(access, Measured(), now).status
+    status = plan_release(access, ReleaseMeasurements(), now).status
     assert status is not None
     return {**body, "status": with_release(access, status).status.dump()}
 

@@ -18,7 +18,7 @@ from obstore.store import S3Store
 
 from builders.batch_world import FakeModel, World, pairs
 from fixtures.object_store import CREDENTIALS
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -118,7 +118,7 @@ def test_pods_that_begin_at_once_agree_on_one_plan(lake: Lake, tmp_path: Path) -
 
 async def test_an_object_is_made_once_and_a_missing_one_is_named(lake: Lake) -> None:
     uri = parse_uri(f"s3://models/{lake.prefix}")
-    source = ObjectSource(uri, Credentials(environment=dict(os.environ)), allow_loopback=True)
+    source = ObjectSource(uri, SecretCredentials(environment=dict(os.environ)), allow_loopback=True)
     assert await source.create("one", b"first")
     assert not await source.create("one", b"second")
     assert await source.read_range("one", 1, 3) == b"irs"

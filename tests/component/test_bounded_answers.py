@@ -180,8 +180,8 @@ ANSWER = b'{"status": "success", "data": {"resultType": "vector", "result": %s}}
 )
 async def test_a_prometheus_that_answers_with_anything_is_a_look_that_failed(body: bytes) -> None:
     async with served(saying(body), "/api/v1/query") as url:
-        look = await PrometheusTraffic(url, list, dict, dict).look()
-        assert await Prometheus(url).value("up") is None
+        look = await PrometheusTraffic(url, list, dict, dict).scrape_signals()
+        assert await Prometheus(url).query_value("up") is None
     assert look.failure == "it answered with something that is no answer of a Prometheus"
 
 

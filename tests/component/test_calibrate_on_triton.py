@@ -25,16 +25,16 @@ from builders.waiting import at_rest
 from fixtures.agent import ModelPod
 from fixtures.grafana import every_query
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.ramp import Ramp, ramp_up
+from tidegate.cli.run.calibrate import RampLimits, measure_replica
 from tidegate.errors import ApiUnavailableError, PermanentError
-from tidegate.planning.calibration import Inputs
-from tidegate.reports.calibration import CalibrationReport, Replica
+from tidegate.planning.calibration import RandomInputs
+from tidegate.reports.calibration import CalibrationReport, ReplicaTarget
 from tidegate_dataplane.contract import Phase
 from tidegate_localcluster.ports import HeldPort
 
 pytestmark = [pytest.mark.triton]
 
-SHORT = Ramp(most=4, step_s=1.0, total_s=20.0)
+SHORT = RampLimits(max_concurrency=4, step_s=1.0, total_s=20.0)
 KEY = ObjectKey("ads", "ctr")
 
 
@@ -50,8 +50,8 @@ def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
     return shared_pod
 
 
-def replica_of(pod: ModelPod, slo_s: float | None) -> Replica:
-    return Replica(KEY, pod.model, "ctr-1", pod.triton.grpc, slo_s)
+def replica_of(pod: ModelPod, slo_s: float | None) -> ReplicaTarget:
+    return ReplicaTarget(KEY, pod.model, "ctr-1", pod.triton.grpc, slo_s)
 
 
 def counted(pod: ModelPod) -> int:
@@ -62,7 +62,7 @@ def counted(pod: ModelPod) -> int:
 
 
 async def measured(pod: ModelPod, slo_s: float | None) -> CalibrationReport:
-    return await ramp_up(replica_of(pod, slo_s), SHORT, Inputs(), lambda _: None)
+    return await measure_replica(replica_of(pod, slo_s), SHORT, RandomInputs(), lambda _: None)
 
 
 async def test_what_is_measured_is_what_the_server_answered(pod: ModelPod) -> None:
@@ -75,31 +75,34 @@ async def test_what_is_measured_is_what_the_server_answered(pod: ModelPod) -> No
     assert asked <= counted(pod) - before <= asked * 2 + 20
     best = found.requests_per_second
     assert best == max(one.requests_per_second for one in found.measured)
-    assert list(found.lines(wide=False))[-1] == (
+    assert list(found.render_lines(wide=False))[-1] == (
         f'kubectl patch inference ctr -n ads --type=merge -p \'{{"spec": {{"capacity": {{"requestsPerSecond": "{best}"}}}}}}\''
     )
-    assert found.serialised()["requestsPerSecond"] == best
+    assert found.to_json()["requestsPerSecond"] == best
 
 
 async def test_an_slo_that_nobody_can_keep_gives_no_figure_and_ends_at_once(pod: ModelPod) -> None:
     found = await measured(pod, slo_s=1e-5)
     assert [one.concurrency for one in found.measured] == [1]
-    assert found.serialised()["requestsPerSecond"] is None
-    assert "no request was answered within 0.01 ms, even one at a time" in list(found.lines(wide=False))[-1]
+    assert found.to_json()["requestsPerSecond"] is None
+    assert (
+        "no request was answered within 0.01 ms, even one at a time"
+        in list(found.render_lines(wide=False))[-1]
+    )
 
 
 async def test_a_model_that_is_not_there_and_a_server_that_is_not_there_are_told_apart(pod: ModelPod) -> None:
     with pytest.raises(PermanentError, match="unknown model"):
-        await ramp_up(
-            Replica(ObjectKey("ads", "x"), "absent", "x-1", pod.triton.grpc, None),
+        await measure_replica(
+            ReplicaTarget(ObjectKey("ads", "x"), "absent", "x-1", pod.triton.grpc, None),
             SHORT,
-            Inputs(),
+            RandomInputs(),
             lambda _: None,
         )
     with HeldPort("127.0.0.1") as nobody:
-        away = Replica(ObjectKey("ads", "x"), pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
+        away = ReplicaTarget(ObjectKey("ads", "x"), pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
         with pytest.raises(ApiUnavailableError, match="UNAVAILABLE"):
-            await ramp_up(away, SHORT, Inputs(), lambda _: None)
+            await measure_replica(away, SHORT, RandomInputs(), lambda _: None)
 
 
 def shown(port: int) -> Mapping[str, set[str]]:
@@ -190,7 +193,7 @@ async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -
         status, _, complained = await command(kubeconfig, "ads/ctr")
         assert (status, "none of the 2 replicas of Inference ads/ctr is ready" in complained) == (1, True)
         status, _, complained = await command(kubeconfig, "ads/cvr")
-        assert (status, "there is no Inference ads/cvr" in complained) == (1, True)
+        assert (status, 'Inference "ads/cvr" not found' in complained) == (1, True)
         status, _, complained = await command(kubeconfig, "ads/ctr", "--slo=soon")
         assert (status, "soon" in complained) == (1, True)
 

@@ -37,7 +37,9 @@ def promtool(prometheus_binary: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("expression", "value"), [(expressions.BUSY, 0.2), (expressions.QUEUE, 0.005)], ids=["busy", "queue"]
+    ("expression", "value"),
+    [(expressions.BUSY_SHARE, 0.2), (expressions.QUEUE_SECONDS, 0.005)],
+    ids=["busy", "queue"],
 )
 def test_an_idle_version_spoils_nothing_and_an_idle_pod_has_a_zero(
     promtool: Path, tmp_path: Path, expression: str, value: float

@@ -22,17 +22,17 @@ from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.signals import Look
+from tidegate.planning.signals import MetricsScrape
 from tidegate.telemetry import expressions
-from tidegate.telemetry.gateways import Gateway
+from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_api import PrometheusApi
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
-from tidegate.telemetry.recorded import SIGNALS
+from tidegate.telemetry.recording_rules import SIGNALS
 from tidegate.web.charts import ChartReader, pool_query
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.questions import Questions
+from tidegate_controllers.solver_inputs import SolverInputs
 from tidegate_localcluster.fleet_demo.day import BEGINS_H, Day
 from tidegate_localcluster.fleet_demo.kubelet import Pods
 from tidegate_localcluster.fleet_demo.prometheus import GATEWAY_POD, SLO_S, StandIn, read_rules
@@ -70,11 +70,11 @@ class Served:
             ObjectKey("fleet", f"{CTR.name}-{number}"): ObjectKey("fleet", CTR.name) for number in range(9)
         }
         return PrometheusTraffic(
-            self.url, lambda: [Gateway(GATEWAY_POD, "127.0.0.1:1")], dict, lambda: owners
+            self.url, lambda: [ScrapeTarget(GATEWAY_POD, "127.0.0.1:1")], dict, lambda: owners
         )
 
-    async def look(self) -> Look:
-        return await self.source().look()
+    async def look(self) -> MetricsScrape:
+        return await self.source().scrape_signals()
 
     async def get(self, path: str, **query: str) -> Any:
         async with (
@@ -105,7 +105,7 @@ async def test_the_controllers_own_source_has_demand_latency_and_load_of_every_m
     served: Served,
 ) -> None:
     seen = await served.look()
-    assert (seen.failure, seen.silent) == ("", ())
+    assert (seen.failure, seen.silent_gateways) == ("", ())
     asked = {ObjectKey("fleet", model.name) for model in MODELS if model.tier in SLO_S}
     assert set(seen.by_key) == asked
     reading = seen.by_key[ObjectKey("fleet", CTR.name)]
@@ -137,7 +137,7 @@ async def test_a_model_without_a_pod_has_demand_and_no_latency(served: Served) -
 
 
 async def test_the_dashboards_own_questions_have_answers(served: Served) -> None:
-    traffic = await Prometheus(served.url).traffic()
+    traffic = await Prometheus(served.url).read_traffic()
     found = traffic[f"inference/fleet/{CTR.name}/grpc"]
     assert found.requests_per_s == pytest.approx(CTR.asked_per_s(BEGINS_H), rel=1e-4)
     assert 0 < (found.latency_p99_ms or 0) < 1000 * SLO_S["realtime"]
@@ -146,7 +146,7 @@ async def test_the_dashboards_own_questions_have_answers(served: Served) -> None
 async def test_the_dashboards_charts_have_what_the_controllers_said(served: Served) -> None:
     pools, registry = ObjectStore(kinds.COMPUTE_POOL), CollectorRegistry()
     status = {"observedGeneration": 1, "slices": {"healthy": 8, "free": 3}}
-    decisions, questions = ObjectStore(kinds.ALLOCATION_DECISION), Questions()
+    decisions, questions = ObjectStore(kinds.ALLOCATION_DECISION), SolverInputs()
     registry.register(ObjectMetrics([pools], lambda: True))
     registry.register(PoolMetrics(pools, decisions, questions, lambda: True))
     pools.observe("ADDED", {**compute_pool_body("fleet"), "status": status})
@@ -199,7 +199,7 @@ async def test_what_it_does_not_know_has_an_empty_answer_of_the_right_shape(serv
     window = {"start": "1", "end": "9", "step": "1"}
     unknown = await served.get("/api/v1/query_range", query="up", **window)
     assert unknown == {"status": "success", "data": {"resultType": "matrix", "result": []}}
-    assert await Prometheus(served.url).value("up") is None
+    assert await Prometheus(served.url).query_value("up") is None
 
 
 async def test_a_range_begins_with_the_first_scrape_and_follows_the_day(served: Served) -> None:

@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 
 from builders.loopback import on_loopback
-from tidegate.processes.garbage import collection_paused
+from tidegate.processes.gc_pause import pause_garbage_collection
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
-from tidegate.telemetry.gateways import Gateway
+from tidegate.telemetry.gateways import ScrapeTarget
 
 COUNTERS = ("upstream_rq_total", "upstream_rq_2xx", "upstream_rq_timeout", "upstream_rq_retry")
 LINES = "  {}=" + ", ".join(f"{edge},1:3" for edge in range(1, 21))
@@ -81,7 +81,7 @@ def measured() -> Iterator[Steps]:
 
     handle = loop.call_later(0, turn)
     try:
-        with collection_paused():
+        with pause_garbage_collection():
             yield steps
     finally:
         handle.cancel()
@@ -89,26 +89,28 @@ def measured() -> Iterator[Steps]:
 
 async def test_a_large_page_is_read_in_small_steps() -> None:
     async with served(FakeGateway(a_page(2_000))) as address:
-        traffic = GatewayTraffic(lambda: [Gateway("gateway-1", address)], dict)
+        traffic = GatewayTraffic(lambda: [ScrapeTarget("gateway-1", address)], dict)
         with measured() as steps:
-            assert (await traffic.look()).silent == ("gateway-1",)  # seen once is nothing to compare with
-            look = await traffic.look()
-    assert (look.silent, len(look.by_key)) == ((), 2_000)
+            assert (await traffic.scrape_signals()).silent_gateways == (
+                "gateway-1",
+            )  # seen once is nothing to compare with
+            look = await traffic.scrape_signals()
+    assert (look.silent_gateways, len(look.by_key)) == ((), 2_000)
     assert steps.longest_s < steps.total_s / 5
 
 
 async def test_of_many_gateways_none_is_silent_for_the_time_that_others_take() -> None:
     fake = FakeGateway(a_page(1))
     async with served(fake) as address:
-        traffic = GatewayTraffic(lambda: [Gateway(f"gateway-{n}", address) for n in range(40)], dict)
-        await traffic.look()
-        assert (await traffic.look()).silent == ()
+        traffic = GatewayTraffic(lambda: [ScrapeTarget(f"gateway-{n}", address) for n in range(40)], dict)
+        await traffic.scrape_signals()
+        assert (await traffic.scrape_signals()).silent_gateways == ()
     assert fake.most <= 8
 
 
 @pytest.mark.parametrize("page", ["<html>", "a: b\n", a_page(1).replace("server.uptime", "uptime"), "", "{}"])
 async def test_a_gateway_with_another_page_is_silent(page: str) -> None:
     async with served(FakeGateway(page)) as address:
-        traffic = GatewayTraffic(lambda: [Gateway("gateway-1", address)], dict)
-        await traffic.look()
-        assert (await traffic.look()).silent == ("gateway-1",)
+        traffic = GatewayTraffic(lambda: [ScrapeTarget("gateway-1", address)], dict)
+        await traffic.scrape_signals()
+        assert (await traffic.scrape_signals()).silent_gateways == ("gateway-1",)

@@ -178,6 +178,6 @@ async def test_a_gateway_from_before_takes_the_listener_all_the_same(
     upstream = await gateway.upstream("ctr")
     client = await gateway.start(a_model_access(), backend_of("ctr", upstream))
     assert await client.infer(metadata=CTR) == "ctr"
-    (proxy,) = gateway.control_plane.ledger.report().proxies
+    (proxy,) = gateway.control_plane.ledger.build_report().proxies
     assert proxy.nack is None
     assert not receiver.requests

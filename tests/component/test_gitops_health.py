@@ -24,7 +24,7 @@ from builders.rollout_world import RolloutWorld
 from fixtures.gitops import health, healths, kstatus
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.crd import DEFINITIONS
+from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import NOT_OBSERVED
@@ -34,12 +34,12 @@ from tidegate.planning.compute_override import OverrideObserved, plan_override
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.jobs import job_view
+from tidegate.planning.jobs import parse_job
 from tidegate.planning.model_access import AccessObserved, plan_model_access, with_release
-from tidegate.planning.nodes import node_view
-from tidegate.planning.pool_slices import pool_slices
+from tidegate.planning.nodes import parse_node
+from tidegate.planning.pool_slices import sum_pool_slices
 from tidegate.planning.proxies import ProxyView
-from tidegate.planning.release import Measured, ReleasePlan, plan_release
+from tidegate.planning.release import ReleaseMeasurements, ReleasePlan, plan_release
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing import hosts
 from tidegate.routing.access_rules import plan_access
@@ -97,7 +97,7 @@ def a_batch(job: str = "", **spec: Any) -> Body:
     if job:
         manifest: Any = jobs[0]
         metadata = {**manifest["metadata"], "uid": "u-1"}
-        views = [job_view({**manifest, "metadata": metadata, "status": states[job]})]
+        views = [parse_job({**manifest, "metadata": metadata, "status": states[job]})]
     observed = InferenceObserved(inference, NOW, epoch=3, jobs=tuple(views))
     return {**body, "status": plan_inference(observed, SETTINGS).status}
 
@@ -113,7 +113,7 @@ def an_access(
     access = ModelAccess.parse(body)
     released: ReleaseStatus | None = None
     if phase:
-        begun = plan_release(access, Measured(), NOW).status
+        begun = plan_release(access, ReleaseMeasurements(), NOW).status
         assert begun is not None
         released = begun.model_copy(update={"phase": phase, "reason": reason})
         access = with_release(access, released)
@@ -121,7 +121,7 @@ def an_access(
     for name in ("ctr", "v3"):
         key = BackendKey(BackendKind.INFERENCE, "ads", name)
         backends[key] = Backend(key, "ctr", (Endpoint("10.0.0.1"),))
-    routing = plan_access(access, backends, hosts.claim((access,)), None)
+    routing = plan_access(access, backends, hosts.find_host_owners((access,)), None)
     observed = AccessObserved(
         access,
         NOW,
@@ -147,7 +147,7 @@ def some_features(**spec: Any) -> Body:
 def a_pool(*nodes: Body, **spec: Any) -> Body:
     body = compute_pool_body(**spec)
     pool = ComputePool.parse(body)
-    slices = pool_slices(pool, [node_view(node) for node in nodes], {}, ())
+    slices = sum_pool_slices(pool, [parse_node(node) for node in nodes], {}, ())
     return {**body, "status": plan_pool(PoolObserved(pool, NOW, slices)).status}
 
 
@@ -223,7 +223,7 @@ def built() -> dict[str, Body]:
     return {name: build() for name, (build, _, _) in STATES.items()}
 
 
-@pytest.mark.parametrize("kind", [each.resource.KIND for each in DEFINITIONS])
+@pytest.mark.parametrize("kind", [each.resource.KIND for each in KIND_DEFINITIONS])
 def test_tools_wait_for_what_is_under_way_and_fail_where_somebody_has_to_act(kind: str) -> None:
     bodies = {name: body for name, body in built().items() if body["kind"] == kind}
     waits, said = kstatus(*bodies.values()), healths(*bodies.values())

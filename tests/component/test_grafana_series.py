@@ -17,8 +17,8 @@ from builders.release import a_release, released
 from fixtures.envoy import Gateway, Load, backend_of
 from fixtures.grafana import documents, every_query, series, without_series
 from fixtures.prometheus import RunningPrometheus
-from tidegate.grafana.selecting import NAMESPACE
-from tidegate.telemetry.recorded import rule_file
+from tidegate.grafana.promql import NAMESPACE
+from tidegate.telemetry.recording_rules import render_recording_rules
 
 SOON = {"__rate_interval": "10s"}
 
@@ -66,7 +66,7 @@ async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheu
         Load(client, (("x-tidegate-access", "ads/plain"),), pause_s=0.02).running(1),
     ):
         prometheus.targets = {"gateway-1": gateway.envoy.admin, every_metric.POD: pod, "ours": ours}
-        prometheus.rules = hurried(rule_file())
+        prometheus.rules = hurried(render_recording_rules())
         await asyncio.to_thread(prometheus.start)
         asked = every_query()
         assert len(asked) > 100

@@ -20,8 +20,8 @@ from tidegate.api.meta import API_VERSION, GROUP, VERSION
 from tidegate.kube import kinds
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.store import ObjectStore
-from tidegate_controllers.kopf_session import Login
-from tidegate_controllers.watch import watch
+from tidegate_controllers.kopf_session import KopfLogin
+from tidegate_controllers.watch import watch_objects
 
 OUR_GROUP = {
     "name": GROUP,
@@ -99,7 +99,7 @@ async def watched(
     store = ObjectStore(kinds.INFERENCE)
     async with on_loopback(application) as address:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of(folder, address)))
-        watching = asyncio.create_task(watch([store], "test"))
+        watching = asyncio.create_task(watch_objects([store], "test"))
         try:
             yield store, watching
         finally:
@@ -215,7 +215,7 @@ async def test_refused_credentials_are_tried_again_and_later_each_time(
     info = kopf.ConnectionInfo(server="https://127.0.0.1:1")
     monkeypatch.setattr(kopf, "login_with_service_account", lambda **_: info)
     monkeypatch.setattr(asyncio, "sleep", note)
-    login = Login(Backoff(jitter=0.0))
+    login = KopfLogin(Backoff(jitter=0.0))
     for _ in range(4):
         session = await login.open_session()
         assert session is not None

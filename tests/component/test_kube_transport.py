@@ -29,10 +29,12 @@ from tidegate.kube.watch import Reflector, WatchSettings
 
 A = ObjectKey("ads", "a")
 PATIENT = WatchSettings(
-    lasting=timedelta(seconds=60),
-    backoff=Backoff(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=10), random=random.Random(1)),
+    duration=timedelta(seconds=60),
+    backoff=Backoff(
+        initial=timedelta(milliseconds=1), cap=timedelta(milliseconds=10), random=random.Random(1)
+    ),
 )
-QUICK = replace(PATIENT, lasting=timedelta(seconds=1), grace=timedelta(seconds=0.2))
+QUICK = replace(PATIENT, duration=timedelta(seconds=1), grace=timedelta(seconds=0.2))
 """A watch ends after that time, whatever was on its way: for those that are silent."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -119,7 +121,7 @@ async def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
         with pytest.raises(ApiUnavailableError, match="did not answer"):
             await client.get(POD, A)
         with pytest.raises(ApiUnavailableError, match="did not answer"):
-            async with client.watch(POD, resource_version="1", lasting=timedelta(seconds=1)):
+            async with client.open_watch(POD, resource_version="1", duration=timedelta(seconds=1)):
                 pass
 
 
@@ -334,7 +336,7 @@ async def test_an_answer_that_is_no_listing_ends_no_watch(answer: bytes, tmp_pat
 async def test_watches_that_end_as_soon_as_they_are_opened_are_not_asked_for_in_a_hot_loop(
     tmp_path: Path,
 ) -> None:
-    slow = replace(PATIENT, backoff=Backoff(first=timedelta(milliseconds=100), jitter=0.0))
+    slow = replace(PATIENT, backoff=Backoff(initial=timedelta(milliseconds=100), jitter=0.0))
     async with reflecting(Script(*[[] for _ in range(1000)]), tmp_path, slow) as (_, reflector, server):
         await eventually(lambda: reflector.counts.failures == 3, what="three watches that told nothing")
         assert server.lists == 1
@@ -342,7 +344,7 @@ async def test_watches_that_end_as_soon_as_they_are_opened_are_not_asked_for_in_
 
 
 async def test_a_short_watch_that_tells_something_is_opened_again_at_once(tmp_path: Path) -> None:
-    never = replace(PATIENT, backoff=Backoff(first=timedelta(hours=1), cap=timedelta(hours=1)))
+    never = replace(PATIENT, backoff=Backoff(initial=timedelta(hours=1), cap=timedelta(hours=1)))
     script = Script(*[[event("MODIFIED", a_pod(version))] for version in (2, 3, 4)])
     async with reflecting(script, tmp_path, never) as (store, _, _):
         await eventually(lambda: version_of(store) == 4, what="the event of the third watch")
@@ -379,7 +381,7 @@ async def test_a_namespace_that_stays_refused_keeps_nobody_waiting_who_asks_for_
     now = {"s": 0.0}
     async with talking_to(status(403), tmp_path) as (client, _):
         store = ObjectStore(POD)
-        store.expect(["ads", "shop"])
+        store.expect_listings(["ads", "shop"])
         store.replace([], namespace="shop")
         reflector = Reflector(client, store, namespace="ads", settings=QUICK, monotonic=lambda: now["s"])
         task = asyncio.create_task(reflector.run())

@@ -14,14 +14,14 @@ from nats.js.api import DiscardPolicy
 
 from fixtures.nats import SUBJECT, RunningNats, a_nats
 from tidegate_dataplane.agent.artefacts.credentials import read_credentials
-from tidegate_dataplane.agent.samples.buffer import Held
-from tidegate_dataplane.agent.samples.lines import Origin
-from tidegate_dataplane.agent.samples.nats import NatsSink
-from tidegate_dataplane.agent.samples.sink import Fate, SinkError
+from tidegate_dataplane.agent.samples.buffer import BufferedRecord
+from tidegate_dataplane.agent.samples.lines import SampleOrigin
+from tidegate_dataplane.agent.samples.nats_sink import NatsSampleSink
+from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
 from tidegate_dataplane.contract import SampleOrder, SampleProblem
 from tidegate_dataplane.sampling.frames import Record, Tensor
 
-ORIGIN = Origin("ads/ctr", "ctr-0")
+ORIGIN = SampleOrigin("ads/ctr", "ctr-0")
 PASSWORD = "correct-horse-battery"
 SERVER = f"""
 max_payload: 64KB
@@ -43,31 +43,31 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNats]:
         yield nats
 
 
-def a_record(identity: str, size: int = 4) -> Held:
+def a_record(identity: str, size: int = 4) -> BufferedRecord:
     tensor = Tensor("x", "UINT8", (size,), bytes(size))
-    return Held(Record(identity, True, "ctr", "3", 1.0, (tensor,), ()), size, 0.0, lambda: None)
+    return BufferedRecord(Record(identity, True, "ctr", "3", 1.0, (tensor,), ()), size, 0.0, lambda: None)
 
 
 def write(
     server: RunningNats,
     secret: Path,
-    records: Sequence[Held],
+    records: Sequence[BufferedRecord],
     *,
     pod: str = "ctr-0",
     inference: str = "ads/ctr",
     subject: str = SUBJECT,
-) -> Sequence[Fate]:
-    return asyncio.run(written(server.url, secret, records, Origin(inference, pod), subject))
+) -> Sequence[WriteOutcome]:
+    return asyncio.run(written(server.url, secret, records, SampleOrigin(inference, pod), subject))
 
 
 async def written(
     url: str,
     secret: Path,
-    records: Sequence[Held],
-    origin: Origin = ORIGIN,
+    records: Sequence[BufferedRecord],
+    origin: SampleOrigin = ORIGIN,
     subject: str = SUBJECT,
-) -> Sequence[Fate]:
-    sink = NatsSink(
+) -> Sequence[WriteOutcome]:
+    sink = NatsSampleSink(
         SampleOrder(share=1, url=url, subject=subject, secret="samples-writer"),
         origin,
         lambda: read_credentials(secret, "samples-writer", {}),
@@ -91,9 +91,9 @@ def test_a_record_that_two_pods_answered_is_in_the_stream_once_and_one_of_anothe
     server: RunningNats, secret: Path
 ) -> None:
     before = server.count()
-    assert write(server, secret, [a_record("twice")]) == [Fate.WRITTEN]
-    assert write(server, secret, [a_record("twice")], pod="ctr-1") == [Fate.DUPLICATE]
-    assert write(server, secret, [a_record("twice")], inference="ads/ctr-mirror") == [Fate.WRITTEN]
+    assert write(server, secret, [a_record("twice")]) == [WriteOutcome.WRITTEN]
+    assert write(server, secret, [a_record("twice")], pod="ctr-1") == [WriteOutcome.DUPLICATE]
+    assert write(server, secret, [a_record("twice")], inference="ads/ctr-mirror") == [WriteOutcome.WRITTEN]
     assert server.count() - before == 2
 
 
@@ -103,17 +103,21 @@ def test_a_record_that_was_tried_before_and_is_there_counts_as_written(
     first, again = a_record("uncertain"), a_record("uncertain")
     write(server, secret, [first])
     again.tried_s = time.monotonic()
-    assert write(server, secret, [again]) == [Fate.WRITTEN]
+    assert write(server, secret, [again]) == [WriteOutcome.WRITTEN]
     late = a_record("late")
     late.tried_s = again.tried_s - 200
-    assert write(server, secret, [late]) == [Fate.UNCONFIRMED]
+    assert write(server, secret, [late]) == [WriteOutcome.UNCONFIRMED]
 
 
 def test_a_record_larger_than_the_server_takes_is_given_up_and_the_others_are_written(
     server: RunningNats, secret: Path
 ) -> None:
     records = [a_record("small"), a_record("large", 70_000), a_record("last")]
-    assert write(server, secret, records) == [Fate.WRITTEN, Fate.TOO_LARGE, Fate.WRITTEN]
+    assert write(server, secret, records) == [
+        WriteOutcome.WRITTEN,
+        WriteOutcome.TOO_LARGE,
+        WriteOutcome.WRITTEN,
+    ]
 
 
 def test_a_record_larger_than_the_stream_takes_is_given_up_and_the_others_are_written(
@@ -122,7 +126,7 @@ def test_a_record_larger_than_the_stream_takes_is_given_up_and_the_others_are_wr
     server.make_stream("SMALL", "samples.small", max_msg_size=2_000)
     records = [a_record("first"), a_record("large", 4_000), a_record("last")]
     fates = write(server, secret, records, subject="samples.small")
-    assert fates == [Fate.WRITTEN, Fate.TOO_LARGE, Fate.WRITTEN]
+    assert fates == [WriteOutcome.WRITTEN, WriteOutcome.TOO_LARGE, WriteOutcome.WRITTEN]
 
 
 def test_a_record_that_the_stream_refuses_is_tried_again_for_a_while_and_then_given_up(
@@ -130,13 +134,13 @@ def test_a_record_that_the_stream_refuses_is_tried_again_for_a_while_and_then_gi
 ) -> None:
     server.make_stream("FULL", "samples.full", max_msgs=1, discard=DiscardPolicy.NEW)
     refused = a_record("refused")
-    assert write(server, secret, [a_record("fits")], subject="samples.full") == [Fate.WRITTEN]
+    assert write(server, secret, [a_record("fits")], subject="samples.full") == [WriteOutcome.WRITTEN]
     with pytest.raises(SinkError, match="maximum messages exceeded") as caught:
         write(server, secret, [refused], subject="samples.full")
     assert caught.value.problem is SampleProblem.SINK_REFUSED
     assert refused.refused_s is not None
     refused.refused_s -= 200
-    assert write(server, secret, [refused], subject="samples.full") == [Fate.UNCONFIRMED]
+    assert write(server, secret, [refused], subject="samples.full") == [WriteOutcome.UNCONFIRMED]
 
 
 @pytest.mark.parametrize("words", [b"thanks", b"[]", b"{}", b'{"error": "no"}'])
@@ -200,7 +204,7 @@ def test_a_token_is_sent(tmp_path: Path) -> None:
     (tmp_path / "nats-token").write_text(PASSWORD)
     with a_nats(tmp_path / "nats", f'authorization {{ token: "{PASSWORD}" }}', token=PASSWORD) as server:
         server.make_stream()
-        assert write(server, tmp_path, [a_record("r")]) == [Fate.WRITTEN]
+        assert write(server, tmp_path, [a_record("r")]) == [WriteOutcome.WRITTEN]
 
 
 def test_a_certificate_that_cannot_be_read_is_refused(server: RunningNats, secret: Path) -> None:

@@ -13,15 +13,15 @@ from nats.aio.client import Client
 from nats.js.api import ConsumerConfig, StreamConfig
 
 from fixtures.nats import RunningNats, a_nats
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.nats_server import NatsServer
-from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker, takes
-from tidegate_dataplane.agent.nearline.verdict import Dead, DeadReason
+from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter, DeadReason
+from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker, subjects_overlap
 from tidegate_dataplane.contract import StreamOrder
 
 MOST_BYTES = 8_192
-WHY = Dead(DeadReason.MALFORMED, "it is no JSON")
+WHY = DeadLetter(DeadReason.MALFORMED, "it is no JSON")
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def a_broker(
     await stream.add_stream(StreamConfig(name="DEAD", subjects=["dead.>"], max_msg_size=7_000))
     await stream.add_consumer("WORK", ConsumerConfig(durable_name="all", ack_policy="explicit"))  # type: ignore[arg-type]
     order = an_order(server, **changes)
-    reached = NatsServer(order.url, "", lambda: Credentials("(none)"), folder, allow_loopback=True)
+    reached = NatsServer(order.url, "", lambda: SecretCredentials("(none)"), folder, allow_loopback=True)
     broker = NatsBroker(order, reached, "test")
     try:
         yield broker, client
@@ -88,7 +88,7 @@ async def test_a_consumer_without_a_subject_will_do_where_the_stream_has_no_othe
     async with a_broker(server, tmp_path, subjects=["work.a"], consumer="all") as (broker, client):
         await broker.open()
         await client.jetstream().publish("work.a", b"1")
-        assert [message.body for message in await broker.fetch(4)] == [b"1"]
+        assert [message.body for message in await broker.fetch_messages(4)] == [b"1"]
 
 
 @pytest.mark.no_rerun("a doubled result")
@@ -111,15 +111,15 @@ async def test_a_dead_letter_keeps_its_body_before_its_headers_and_is_refused_wh
         for name, size in sizes.items():
             headers = {"x": "y" * 1_500} if name in ("both", "body") else {"x": "y"}
             await stream.publish("work.a", name.encode() + b" " * (size - len(name)), headers=headers)
-        messages = [message for _ in sizes for message in await broker.fetch(1)]
+        messages = [message for _ in sizes for message in await broker.fetch_messages(1)]
         for message in messages[:2]:
-            await broker.bury(message, WHY)
+            await broker.publish_dead_letter(message, WHY)
         for message, said in (
             (messages[2], "takes no dead letter: message size exceeds maximum allowed"),
             (messages[3], f"the server takes {MOST_BYTES}: raise max_payload"),
         ):
             with pytest.raises(BrokerError, match=said) as refused:
-                await broker.bury(message, WHY)
+                await broker.publish_dead_letter(message, WHY)
             assert refused.value.refused
 
         dead = [await stream.get_msg("DEAD", number) for number in (1, 2)]
@@ -141,4 +141,4 @@ async def test_a_dead_letter_keeps_its_body_before_its_headers_and_is_refused_wh
     ],
 )
 def test_which_subjects_a_pattern_takes(pattern: str, subject: str, expected: bool) -> None:
-    assert takes(pattern, subject) is expected
+    assert subjects_overlap(pattern, subject) is expected

@@ -15,15 +15,15 @@ from aiokafka import AIOKafkaProducer
 from builders.waiting import wait_until
 from fixtures.kafka import PASSWORD, USER, RunningKafka
 from fixtures.nats import RunningNats, a_nats
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline import kafka_broker, kafka_group
-from tidegate_dataplane.agent.nearline.broker import Message
+from tidegate_dataplane.agent.nearline.broker import StreamMessage
+from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter, DeadReason
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
-from tidegate_dataplane.agent.nearline.progress import Progress, written
-from tidegate_dataplane.agent.nearline.verdict import Dead, DeadReason
+from tidegate_dataplane.agent.nearline.progress import PartitionProgress, encode_progress
 from tidegate_dataplane.contract import KafkaOrder, Sasl, StreamOrder
 
 pytestmark = [
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-WHY = Dead(DeadReason.REFUSED, "the model\nrefuses it")
+WHY = DeadLetter(DeadReason.REFUSED, "the model\nrefuses it")
 _numbers = itertools.count()
 
 
@@ -66,9 +66,11 @@ class Place:
             dead_letters=self.dead,
             max_deliveries=3,
         )
-        known = Credentials("reader", secret or {})
+        known = SecretCredentials("reader", secret or {})
         server = KafkaServer(kafka, lambda: known, Path("/nowhere"), allow_loopback=loopback)
-        results = NatsServer(self.nats.url, "", lambda: Credentials(), Path("/nowhere"), allow_loopback=True)
+        results = NatsServer(
+            self.nats.url, "", lambda: SecretCredentials(), Path("/nowhere"), allow_loopback=True
+        )
         return KafkaBroker(order, server, results, "tidegate ads/rank pod-0")
 
     @asynccontextmanager
@@ -92,16 +94,16 @@ def place(kafka: RunningKafka, nats: RunningNats) -> Place:
     return Place(kafka, nats)
 
 
-async def taken(broker: KafkaBroker, count: int) -> list[Message]:
+async def taken(broker: KafkaBroker, count: int) -> list[StreamMessage]:
     """Exactly so many messages; the group may take some seconds to agree."""
-    found: list[Message] = []
+    found: list[StreamMessage] = []
     async with asyncio.timeout(30):
         while len(found) < count:
-            found += await broker.fetch(count - len(found))
+            found += await broker.fetch_messages(count - len(found))
     return found
 
 
-def bodies(messages: list[Message]) -> list[bytes]:
+def bodies(messages: list[StreamMessage]) -> list[bytes]:
     return [message.body for message in messages]
 
 
@@ -111,24 +113,24 @@ async def test_what_is_settled_out_of_order_is_not_delivered_to_the_next_pod_and
     await place.publish(*(b"%d" % number for number in range(8)))
     async with place.opened() as first:
         messages = await taken(first, 5)
-        assert [(each.body, each.delivered) for each in messages] == [(b"%d" % n, 1) for n in range(5)]
+        assert [(each.body, each.delivery_count) for each in messages] == [(b"%d" % n, 1) for n in range(5)]
         for number in (1, 3, 4):
             await first.settle(messages[number])
-        assert (await first.backlog()).pending == 3
+        assert (await first.count_backlog()).pending == 3
     assert await place.unsettled() == (3, 2)
 
     async with place.opened() as second:
         again = await taken(second, 5)
-        assert [(each.body, each.delivered) for each in again] == [
+        assert [(each.body, each.delivery_count) for each in again] == [
             *((b"%d" % number, 2) for number in (0, 2)),
             *((b"%d" % number, 1) for number in (5, 6, 7)),
         ]
         assert [each.sequence for each in again[:2]] == [messages[0].sequence, messages[2].sequence]
         for each in again:
             await second.settle(each)
-        backlog = await second.backlog()
-        assert (backlog.pending, backlog.held, backlog.arrived) == (0, 0, 8)
-        assert await second.fetch(4) == []
+        backlog = await second.count_backlog()
+        assert (backlog.pending, backlog.unacknowledged, backlog.arrived) == (0, 0, 8)
+        assert await second.fetch_messages(4) == []
     assert await place.unsettled() == (0, 0)
 
 
@@ -140,13 +142,13 @@ async def test_deliveries_to_pods_that_died_before_they_could_say_anything_are_c
         dying = place.broker()
         await dying.open()
         messages = await taken(dying, 2)
-        assert [(each.body, each.delivered) for each in messages] == [
+        assert [(each.body, each.delivery_count) for each in messages] == [
             (b"poison", delivered),
             (b"good", delivered),
         ]
         # A kill leaves what was committed before; that the group is told saves the test its session timeout.
         session: Any = dying._session
-        monkeypatch.setattr(session.group, "commit", _cannot)
+        monkeypatch.setattr(session.group, "commit_offsets", _cannot)
         await dying.close()
 
 
@@ -163,7 +165,7 @@ async def test_what_is_given_back_comes_again_after_its_pause_and_holds_nobody_u
         await broker.settle(second)
         assert bodies(await taken(broker, 1)) == [b"3"]
         (again,) = await taken(broker, 1)
-        assert (again.body, again.delivered) == (b"1", 2)
+        assert (again.body, again.delivery_count) == (b"1", 2)
         assert asyncio.get_running_loop().time() - started >= 3.0
         await broker.settle(again)
 
@@ -172,14 +174,14 @@ async def test_a_pod_reads_no_more_than_it_is_asked_to_and_keeps_its_share_while
     kafka: RunningKafka, nats: RunningNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_broker, "IDLE_S", 4.0)
-    monkeypatch.setattr(KafkaBroker, "hold_every_s", 0.3)
+    monkeypatch.setattr(KafkaBroker, "hold_interval_s", 0.3)
     place = await asyncio.to_thread(Place, kafka, nats)
     await place.publish(*(b"%d" % number for number in range(100)))
     async with place.opened() as broker:
         messages = await taken(broker, 4)
         assert await place.unsettled() == (96, 4)
         for _ in range(27):
-            await broker.hold(messages[0])
+            await broker.renew_hold(messages[0])
             await asyncio.sleep(0.3)  # the time itself is what is tried: twice what makes a pod idle
         assert await asyncio.to_thread(kafka.members, place.group) == 1
         assert bodies(await taken(broker, 2)) == [b"4", b"5"]
@@ -210,7 +212,7 @@ async def test_a_second_pod_takes_over_half_and_nobody_does_what_the_other_has(
             done.append(message.body)
         second = await stack.enter_async_context(place.opened())
 
-        async def work(broker: KafkaBroker, mine: list[Message]) -> int:
+        async def work(broker: KafkaBroker, mine: list[StreamMessage]) -> int:
             settled = 0
             while len(done) < len(everything):
                 for message in mine:
@@ -218,17 +220,17 @@ async def test_a_second_pod_takes_over_half_and_nobody_does_what_the_other_has(
                         await broker.settle(message)
                         done.append(message.body)
                         settled += 1
-                mine = list(await broker.fetch(3))
+                mine = list(await broker.fetch_messages(3))
             return settled
 
-        async def begun() -> list[Message]:
+        async def begun() -> list[StreamMessage]:
             """The second begins to fetch, and so joins; the first goes on only when it has something."""
             return list(await taken(second, 1))
 
         joining = asyncio.create_task(begun())
         async with asyncio.timeout(60):
             while not joining.done():
-                for message in await first.fetch(1):
+                for message in await first.fetch_messages(1):
                     held.append(message)
             shares = await asyncio.gather(work(first, held[10:]), work(second, joining.result()))
         assert sorted(done) == sorted(everything)
@@ -250,11 +252,11 @@ async def test_a_dead_letter_has_body_key_headers_and_reason_and_one_that_does_n
     async with place.opened() as broker:
         messages = await taken(broker, 3)
         for message in messages[:2]:
-            await broker.bury(message, WHY)
+            await broker.publish_dead_letter(message, WHY)
         with pytest.raises(
             BrokerError, match=r"takes no dead letter of 3000 bytes: .*raise its max.message.bytes"
         ) as no:
-            await broker.bury(messages[2], WHY)
+            await broker.publish_dead_letter(messages[2], WHY)
         assert no.value.refused
     dead = await asyncio.to_thread(kafka.records, place.dead)
     said = [{name: value.decode() for name, value in each.headers} for each in dead]
@@ -284,9 +286,9 @@ async def test_markers_of_transactions_are_no_work_and_aborted_messages_are_not_
         (message,) = await taken(broker, 1)
         assert message.body == b"kept"
         await broker.settle(message)
-        assert await broker.fetch(4) == []
-        backlog = await broker.backlog()
-        assert (backlog.pending, backlog.held) == (0, 0)
+        assert await broker.fetch_messages(4) == []
+        backlog = await broker.count_backlog()
+        assert (backlog.pending, backlog.unacknowledged) == (0, 0)
 
 
 async def test_what_expired_before_it_was_settled_is_no_work_and_holds_nothing_up(place: Place) -> None:
@@ -296,22 +298,22 @@ async def test_what_expired_before_it_was_settled_is_no_work_and_holds_nothing_u
     assert await place.unsettled() == (1, 2)
     await asyncio.to_thread(place.kafka.expire, place.topic, 3)
     async with place.opened() as second:
-        assert await second.fetch(1) == []
+        assert await second.fetch_messages(1) == []
         async with asyncio.timeout(60):
-            while (backlog := await second.backlog()).held:
-                assert await second.fetch(1) == []
+            while (backlog := await second.count_backlog()).unacknowledged:
+                assert await second.fetch_messages(1) == []
         assert backlog.pending == 0
     assert await place.unsettled() == (0, 0)
 
 
 async def test_a_log_that_begins_again_below_what_was_committed_is_worked_off(place: Place) -> None:
     # Of a topic that was made anew since, or whose records an election has lost.
-    offset, text = written(Progress(7, {5: 2}))
+    offset, text = encode_progress(PartitionProgress(7, {5: 2}))
     await asyncio.to_thread(place.kafka.commit, place.group, place.topic, offset, text)
     await place.publish(b"1", b"2", b"3")
     async with place.opened() as broker:
         messages = await taken(broker, 3)
-        assert [(each.body, each.delivered) for each in messages] == [(b"1", 1), (b"2", 1), (b"3", 1)]
+        assert [(each.body, each.delivery_count) for each in messages] == [(b"1", 1), (b"2", 1), (b"3", 1)]
         for message in messages:
             await broker.settle(message)
     assert await place.unsettled() == (0, 0)
@@ -332,7 +334,7 @@ async def test_a_partition_without_a_leader_ends_no_work_in_the_others(
             messages = await taken(broker, 1)
             for _ in range(2):
                 with pytest.raises(BrokerError, match="Failed to get offsets") as late:
-                    await broker.backlog()
+                    await broker.count_backlog()
                 assert not late.value.refused
                 messages += await taken(broker, len(left))
             messages += await taken(broker, 3 * len(left) - len(messages))
@@ -407,16 +409,16 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
         await broker.open()
         first, _ = await taken(broker, 2)
         await broker.settle(first)
-        await broker.backlog()
+        await broker.count_backlog()
 
         monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 1.0)  # how long the coordinator is looked for
         await asyncio.to_thread(place.kafka.kill)
         with pytest.raises(BrokerError) as missed:
-            await broker.backlog()
+            await broker.count_backlog()
         assert not missed.value.refused
         assert place.kafka.server in missed.value.message
         with pytest.raises(BrokerError):
-            await broker.fetch(1)
+            await broker.fetch_messages(1)
         with pytest.raises(BrokerError, match="cannot be reached"):
             await broker.open()
 
@@ -424,6 +426,6 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
         await asyncio.to_thread(place.kafka.start)
         await broker.open()
         again = await taken(broker, 2)
-        assert [(each.body, each.delivered) for each in again] == [(b"2", 2), (b"3", 1)]
+        assert [(each.body, each.delivery_count) for each in again] == [(b"2", 2), (b"3", 1)]
     finally:
         await broker.close()

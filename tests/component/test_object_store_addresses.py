@@ -19,7 +19,7 @@ from builders.certificates import Authority
 from builders.https_server import https_server
 from fixtures.missing import skip_or_fail
 from tidegate_dataplane.agent.artefacts.checked_proxy import CheckedProxy
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -85,7 +85,7 @@ async def store(own_address: str) -> AsyncIterator[Store]:
 def bucket(scheme: str, endpoint: str, environment: Mapping[str, str] | None = None) -> ObjectSource:
     keys = {"AWS_ENDPOINT_URL": endpoint, "GOOGLE_BASE_URL": endpoint, "GOOGLE_BEARER_TOKEN": "of-a-tenant"}
     secret = keys if environment else keys | KEYS
-    credentials = Credentials("models", secret, environment or {})
+    credentials = SecretCredentials("models", secret, environment or {})
     return ObjectSource(parse_uri(f"{scheme}://bucket/ctr"), credentials, stall_timeout_s=10.0)
 
 
@@ -174,7 +174,7 @@ async def test_a_store_over_tls_is_read_where_its_address_is_allowed(
     app.router.add_route("*", "/{path:.*}", store.answer)
     async with https_server(app, authority.issue("store")) as port:
         keys = {**KEYS, "AWS_ENDPOINT_URL": f"https://{LOOPBACK}:{port}"}
-        uri, credentials = parse_uri("s3://bucket/ctr"), Credentials("models", keys)
+        uri, credentials = parse_uri("s3://bucket/ctr"), SecretCredentials("models", keys)
 
         assert await opened(ObjectSource(uri, credentials, allow_loopback=True)) == INSIDE
         assert "127.0.0.1 is a loopback address" in await refusal(ObjectSource(uri, credentials).size("a"))
@@ -184,7 +184,7 @@ async def test_a_store_over_tls_is_read_where_its_address_is_allowed(
 
 async def test_a_region_that_leads_to_loopback_is_refused(store: Store) -> None:
     keys = {**KEYS, "AWS_REGION": f"x@127.0.0.1:{store.port}/#"}
-    source = ObjectSource(parse_uri("s3://bucket/ctr"), Credentials("models", keys))
+    source = ObjectSource(parse_uri("s3://bucket/ctr"), SecretCredentials("models", keys))
 
     assert "127.0.0.1 is a loopback address" in await refusal(source.size("a"))
 

@@ -44,17 +44,17 @@ async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
 
 
 async def test_the_newest_lines_are_kept_and_what_was_too_much_is_counted(client: KubeClient) -> None:
-    found, cut = await client.log_of_pod(POD, "triton", lines=3, most_bytes=1 << 20)
+    found, cut = await client.read_pod_log(POD, "triton", lines=3, max_bytes=1 << 20)
     assert (found.decode().splitlines(keepends=True), cut) == (LINES[-3:], 0)
-    found, cut = await client.log_of_pod(POD, "triton", lines=20_000, most_bytes=1_000)
+    found, cut = await client.read_pod_log(POD, "triton", lines=20_000, max_bytes=1_000)
     whole = "".join(LINES).encode()
     assert (found, cut) == (whole[-1_000:], len(whole) - 1_000)
-    found, _ = await client.log_of_pod(POD, "triton", lines=3, most_bytes=100, previous=True)
+    found, _ = await client.read_pod_log(POD, "triton", lines=3, max_bytes=100, previous=True)
     assert found == b"the one before\n"
 
 
 async def test_why_there_is_none_is_said(client: KubeClient) -> None:
     with pytest.raises(PermanentError, match="nobody is not valid"):
-        await client.log_of_pod(POD, "nobody", lines=3, most_bytes=100)
+        await client.read_pod_log(POD, "nobody", lines=3, max_bytes=100)
     with pytest.raises(PermanentError, match="it is gone"):
-        await client.log_of_pod(ObjectKey("ads", "gone"), "x", lines=3, most_bytes=100)
+        await client.read_pod_log(ObjectKey("ads", "gone"), "x", lines=3, max_bytes=100)

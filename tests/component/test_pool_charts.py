@@ -19,7 +19,7 @@ from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
 from tidegate.web.charts import ChartReader, PoolCharts
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.questions import Questions
+from tidegate_controllers.solver_inputs import SolverInputs
 
 STATUS = {
     "observedGeneration": 1,
@@ -39,7 +39,7 @@ def controllers() -> Iterator[Sequence[str]]:
         registry = CollectorRegistry()
         registry.register(ObjectMetrics([pools], lambda: True))
         registry.register(
-            PoolMetrics(pools, ObjectStore(kinds.ALLOCATION_DECISION), Questions(), lambda: True)
+            PoolMetrics(pools, ObjectStore(kinds.ALLOCATION_DECISION), SolverInputs(), lambda: True)
         )
         server = make_server("127.0.0.1", 0, make_wsgi_app(registry))
         threading.Thread(target=server.serve_forever, daemon=True).start()

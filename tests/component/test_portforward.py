@@ -126,7 +126,7 @@ async def test_a_refusal_says_what_is_missing(
 
 async def through(client: KubeClient, sent: bytes) -> bytes:
     """What a connection through the API server brings back until it ends."""
-    async with client.forwarded(POD, 18002, timedelta(seconds=10)) as address:
+    async with client.forward_port(POD, 18002, timedelta(seconds=10)) as address:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(sent)

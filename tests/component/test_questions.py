@@ -13,10 +13,10 @@ from tidegate.allocation import codec
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
 from tidegate.runtime.probes import Probes, ProbeServer
-from tidegate_controllers.questions import Question, Questions
+from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-ASKED = Question(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()))
+ASKED = SolverInput(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()))
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ ASKED = Question(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()))
     ],
 )
 async def test_only_the_pod_itself_is_told(pool: str, comes_from: str, status: int, said: str) -> None:
-    questions = Questions()
+    questions = SolverInputs()
     questions.put(ObjectKey("", "gpu-a"), ASKED)
-    server = ProbeServer(Probes(), CollectorRegistry(), questions.routes())
+    server = ProbeServer(Probes(), CollectorRegistry(), questions.make_routes())
     connector = aiohttp.TCPConnector(local_addr=(comes_from, 0))
     async with (
         server.serve(host="127.0.0.1", port=0) as port,
@@ -47,10 +47,10 @@ async def test_only_the_pod_itself_is_told(pool: str, comes_from: str, status: i
 
 
 def test_of_a_pool_that_is_gone_and_after_a_term_nothing_is_known() -> None:
-    questions = Questions()
+    questions = SolverInputs()
     questions.put(ObjectKey("", "gpu-a"), ASKED)
     questions.put(ObjectKey("", "gpu-b"), ASKED)
     questions.forget(ObjectKey("", "gpu-a"))
-    assert questions.known() == {ObjectKey("", "gpu-b")}
+    assert questions.solved_pools() == {ObjectKey("", "gpu-b")}
     questions.clear()
-    assert questions.known() == set()
+    assert questions.solved_pools() == set()

@@ -17,7 +17,7 @@ from builders.metrics_page import metric
 from builders.probe_model import publish
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
-from tidegate_dataplane.agent.runners import COME_BACK_S
+from tidegate_dataplane.agent.runners import RECONNECT_S
 from tidegate_dataplane.contract import Phase, RunnerEnd
 from tidegate_dataplane.sampling.watchdog import SignOfLife
 
@@ -114,7 +114,7 @@ def test_a_restarted_agent_loads_nothing_that_lives(pod: ModelPod) -> None:
     pod.start_agent()
     # Longer than a runner that is missing is waited for.
     wait_until(
-        lambda: pod.event("runner_missing") is not None or _seconds_of(pod) > COME_BACK_S + 2,
+        lambda: pod.event("runner_missing") is not None or _seconds_of(pod) > RECONNECT_S + 2,
         what="the agent has looked for runners",
         timeout_s=30,
     )

@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
-from tidegate_dataplane.agent.samples.buffer import Held, Portion
-from tidegate_dataplane.agent.samples.files import FilesSink
-from tidegate_dataplane.agent.samples.lines import Origin
+from tidegate_dataplane.agent.samples.buffer import BufferedRecord, Portion
+from tidegate_dataplane.agent.samples.file_sink import FileSampleSink
+from tidegate_dataplane.agent.samples.lines import SampleOrigin
 from tidegate_dataplane.agent.samples.sink import SinkError
 from tidegate_dataplane.contract import SampleProblem
 from tidegate_dataplane.sampling.frames import Record
@@ -38,14 +38,16 @@ async def endpoint() -> AsyncIterator[str]:
 
 async def write(where: str, keys: dict[str, str]) -> None:
     uri = parse_uri(where)
-    sink = FilesSink(
+    sink = FileSampleSink(
         uri,
-        Origin("ads/ctr", "ctr-0"),
-        lambda: ObjectSource(uri, Credentials("writer", keys), allow_loopback=True, stall_timeout_s=5.0),
+        SampleOrigin("ads/ctr", "ctr-0"),
+        lambda: ObjectSource(
+            uri, SecretCredentials("writer", keys), allow_loopback=True, stall_timeout_s=5.0
+        ),
         Portion(1, 1, 1.0),
         now=lambda: datetime(2026, 1, 2, 3, tzinfo=UTC),
     )
-    await sink.write([Held(Record("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)])
+    await sink.write([BufferedRecord(Record("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)])
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])

@@ -27,14 +27,14 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.signals import Look, Signals
-from tidegate.planning.traffic import shares_of
+from tidegate.planning.signals import MetricsScrape, Signals
+from tidegate.planning.traffic import compute_shares
 from tidegate.telemetry import gateways
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.objectives import BOUNDS_MS
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
-from tidegate.telemetry.recorded import rule_file
-from tidegate.telemetry.signals import SignalWatch
+from tidegate.telemetry.recording_rules import render_recording_rules
+from tidegate.telemetry.signals import SignalReader
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_localcluster.ports import HeldPort
 
@@ -62,25 +62,27 @@ async def outcomes(client: Client, count: int, name: str = "ctr") -> Counter[str
 class Looking:
     """Looks at a gateway's page, a second of its own clock apart, so that a rate is a count."""
 
-    def __init__(self, *gateways_: gateways.Gateway, accesses: tuple[ModelAccess, ...] = ()) -> None:
+    def __init__(self, *gateways_: gateways.ScrapeTarget, accesses: tuple[ModelAccess, ...] = ()) -> None:
         self.gateways = gateways_
         self.now_s = 100.0
-        self.traffic = GatewayTraffic(lambda: self.gateways, lambda: shares_of(accesses), lambda: self.now_s)
+        self.traffic = GatewayTraffic(
+            lambda: self.gateways, lambda: compute_shares(accesses), lambda: self.now_s
+        )
 
-    async def look(self) -> Look:
+    async def scrape_signals(self) -> MetricsScrape:
         self.now_s += 1
-        return await self.traffic.look()
+        return await self.traffic.scrape_signals()
 
 
-def of(envoy: Envoy, name: str = "gateway-1") -> gateways.Gateway:
-    return gateways.Gateway(name, envoy.admin)
+def of(envoy: Envoy, name: str = "gateway-1") -> gateways.ScrapeTarget:
+    return gateways.ScrapeTarget(name, envoy.admin)
 
 
-def offered(look: Look, key: ObjectKey) -> float | None:
+def offered(look: MetricsScrape, key: ObjectKey) -> float | None:
     return look.by_key[key].offered_per_s
 
 
-def served(look: Look, key: ObjectKey) -> float | None:
+def served(look: MetricsScrape, key: ObjectKey) -> float | None:
     return look.by_key[key].served_per_s
 
 
@@ -89,7 +91,7 @@ async def test_requests_over_a_limit_are_demand_and_not_served(gateway: Gateway)
     limited = a_model_access("ctr", protection={"maxConcurrent": 2}, routes=[a_route(**PATIENT)])
     client = await gateway.start(limited, backend_of("ctr", model))
     looking = Looking(of(gateway.envoy))
-    await looking.look()
+    await looking.scrape_signals()
     model.open.clear()
     held = [asyncio.create_task(outcome(client)) for _ in range(2)]
 
@@ -102,10 +104,10 @@ async def test_requests_over_a_limit_are_demand_and_not_served(gateway: Gateway)
     assert await asyncio.gather(*held) == ["v1", "v1"]
     assert refused == Counter({"RESOURCE_EXHAUSTED": 10})
 
-    look = await looking.look()
+    look = await looking.scrape_signals()
     assert (offered(look, CTR), served(look, CTR)) == (12.0, 2.0)
-    assert (look.failure, look.silent) == ("", ())
-    look = await looking.look()
+    assert (look.failure, look.silent_gateways) == ("", ())
+    look = await looking.scrape_signals()
     assert (offered(look, CTR), served(look, CTR)) == (0.0, 0.0)
 
     async def bounds() -> set[float]:
@@ -125,7 +127,7 @@ async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for
     access = a_model_access("ctr", routes=[gold, rest], protection={"admissionControl": {}})
     client = await gateway.start(access, backend_of("ctr", good), backend_of("cvr", bad))
     looking = Looking(of(gateway.envoy))
-    await looking.look()
+    await looking.scrape_signals()
     sent = 0
 
     async def refusing() -> bool:
@@ -135,7 +137,7 @@ async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for
         return sent - good.inferences - bad.inferences >= 20
 
     await eventually(refusing, "admission control refuses requests", timeout_s=60)
-    look = await looking.look()
+    look = await looking.scrape_signals()
     refused = sent - good.inferences - bad.inferences
     assert (offered(look, CTR), offered(look, CVR)) == (good.inferences, bad.inferences + refused)
 
@@ -145,9 +147,9 @@ async def test_requests_for_which_no_pod_is_left_are_demand_by_weight(gateway: G
     access = a_model_access("ctr", routes=[a_route(targets=targets)])
     client = await gateway.start(access, backend_of("none"), backend_of("dead"))
     looking = Looking(of(gateway.envoy), accesses=(access,))
-    await looking.look()
+    await looking.scrape_signals()
     assert await outcomes(client, 8) == Counter({"UNAVAILABLE": 8})
-    look = await looking.look()
+    look = await looking.scrape_signals()
     assert (offered(look, NONE), offered(look, DEAD), served(look, NONE)) == (6.0, 2.0, 0.0)
 
 
@@ -157,10 +159,10 @@ async def test_tries_of_the_gateway_are_no_demand(gateway: Gateway) -> None:
     access = a_model_access("ctr", routes=[a_route("default", "dead", retry={"attempts": 3})])
     client = await gateway.start(access, backend_of("dead", gone))
     looking = Looking(of(gateway.envoy))
-    await looking.look()
+    await looking.scrape_signals()
     assert await outcomes(client, 10) == Counter({"UNAVAILABLE": 10})
     assert await gateway.envoy.stat("cluster.inference/ads/dead/grpc.upstream_rq_retry") == 30
-    look = await looking.look()
+    look = await looking.scrape_signals()
     assert (offered(look, DEAD), served(look, DEAD)) == (10.0, 0.0)
 
 
@@ -170,9 +172,9 @@ async def test_a_released_target_has_its_demand_and_its_failures(gateway: Gatewa
     access = released(a_release(steps=[100]))
     client = await gateway.start(access, backend_of("v3", v3), backend_of("v4", v4))
     looking = Looking(of(gateway.envoy))
-    await looking.look()
+    await looking.scrape_signals()
     assert await outcomes(client, 10) == Counter({"INTERNAL": 10})
-    look = await looking.look()
+    look = await looking.scrape_signals()
     assert (offered(look, ObjectKey("ads", "v4")), served(look, ObjectKey("ads", "v4"))) == (10.0, 0.0)
 
 
@@ -181,7 +183,7 @@ async def test_the_end_of_a_release_is_no_gateway_that_begins_anew(gateway: Gate
     client = await gateway.start(released(a_release(steps=[100])), backend_of("v3", v3), backend_of("v4", v4))
     looking = Looking(of(gateway.envoy))
     await outcomes(client, 50)
-    await looking.look()
+    await looking.scrape_signals()
     await gateway.control_plane.push(
         a_model_access("ctr", routes=[a_route("default", "v4")]), backend_of("v3", v3), backend_of("v4", v4)
     )
@@ -191,8 +193,8 @@ async def test_the_end_of_a_release_is_no_gateway_that_begins_anew(gateway: Gate
 
     await eventually(gone, "the cluster of the release is gone")
     await outcomes(client, 10)
-    look = await looking.look()
-    assert (look.silent, offered(look, ObjectKey("ads", "v4"))) == ((), 10.0)
+    look = await looking.scrape_signals()
+    assert (look.silent_gateways, offered(look, ObjectKey("ads", "v4"))) == ((), 10.0)
 
 
 async def restarted(gateway: Gateway) -> Client:
@@ -210,7 +212,7 @@ async def restarted(gateway: Gateway) -> Client:
 
 
 def watch_of(source: Looking | PrometheusTraffic) -> Callable[[], Awaitable[Signals]]:
-    return SignalWatch(source, lambda: datetime.now(UTC)).read
+    return SignalReader(source, lambda: datetime.now(UTC)).read
 
 
 async def test_a_gateway_that_begins_anew_lowers_nothing(gateway: Gateway) -> None:
@@ -226,11 +228,11 @@ async def test_a_gateway_that_begins_anew_lowers_nothing(gateway: Gateway) -> No
     # Half a minute between two looks, as in life: the age of one that ran for a second tells little.
     looking.now_s += 29
     signals = await read()
-    assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (30.0, False)
+    assert (signals.by_key[CTR].offered_per_s, signals.all_fresh) == (30.0, False)
     assert "gateway-1 says nothing" in signals.message
     await outcomes(client, 20)
     signals = await read()
-    assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (20.0, True)
+    assert (signals.by_key[CTR].offered_per_s, signals.all_fresh) == (20.0, True)
 
 
 async def test_a_gateway_that_says_nothing_or_nonsense_lowers_nothing(gateway: Gateway) -> None:
@@ -252,13 +254,13 @@ async def test_a_gateway_that_says_nothing_or_nonsense_lowers_nothing(gateway: G
     assert (await read()).by_key[CTR].offered_per_s == 30.0
     with HeldPort("127.0.0.1") as nobody:
         for address in (f"127.0.0.1:{runner.addresses[0][1]}", f"127.0.0.1:{nobody.number}"):
-            looking.gateways = (of(gateway.envoy), gateways.Gateway("gateway-2", address))
+            looking.gateways = (of(gateway.envoy), gateways.ScrapeTarget("gateway-2", address))
             signals = await read()
-            assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (30.0, False)
+            assert (signals.by_key[CTR].offered_per_s, signals.all_fresh) == (30.0, False)
             assert "gateway-2 says nothing" in signals.message
-        looking.gateways = (gateways.Gateway("gateway-1", f"127.0.0.1:{nobody.number}"),)
+        looking.gateways = (gateways.ScrapeTarget("gateway-1", f"127.0.0.1:{nobody.number}"),)
         signals = await read()
-        assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (30.0, False)
+        assert (signals.by_key[CTR].offered_per_s, signals.all_fresh) == (30.0, False)
     await runner.cleanup()
 
 
@@ -269,14 +271,14 @@ def asking(
     prometheus: RunningPrometheus, gateway: Gateway, *accesses: ModelAccess, name: str = "gateway-1"
 ) -> PrometheusTraffic:
     known = (of(gateway.envoy, name),)
-    return PrometheusTraffic(prometheus.url, lambda: known, lambda: shares_of(accesses), dict, AT_ONCE)
+    return PrometheusTraffic(prometheus.url, lambda: known, lambda: compute_shares(accesses), dict, AT_ONCE)
 
 
-async def until(what: str, source: PrometheusTraffic, true: Callable[[Look], bool]) -> Look:
-    seen: list[Look] = []
+async def until(what: str, source: PrometheusTraffic, true: Callable[[MetricsScrape], bool]) -> MetricsScrape:
+    seen: list[MetricsScrape] = []
 
-    async def found() -> Look | None:
-        seen.append(await source.look())
+    async def found() -> MetricsScrape | None:
+        seen.append(await source.scrape_signals())
         return seen[-1] if true(seen[-1]) else None
 
     try:
@@ -286,7 +288,7 @@ async def until(what: str, source: PrometheusTraffic, true: Callable[[Look], boo
         raise
 
 
-def counted(look: Look, key: ObjectKey) -> float:
+def counted(look: MetricsScrape, key: ObjectKey) -> float:
     """Requests of the last minute, as Prometheus works them out: a little more than there were."""
     return (look.by_key[key].offered_per_s or 0.0) * 60 if key in look.by_key else -1.0
 
@@ -299,7 +301,7 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
     none = a_model_access("none", routes=[a_route("default", "none")])
     client = await gateway.start(limited, none, backend_of("ctr", model), backend_of("none"))
     prometheus.targets = {"gateway-1": gateway.envoy.admin}
-    prometheus.rules = rule_file()
+    prometheus.rules = render_recording_rules()
     prometheus.start()
     source = asking(prometheus, gateway, limited, none)
     await outcome(client, "none")
@@ -347,12 +349,12 @@ async def test_without_prometheus_demand_is_held_and_with_it_again_it_is_fresh(
     await until("all were counted", source, lambda look: counted(look, CTR) >= 300)
     read = watch_of(source)
     before = await read()
-    assert before.fresh
+    assert before.all_fresh
     assert before.by_key[CTR].offered_per_s >= 5.0
 
     prometheus.stop()
     signals = await read()
-    assert not signals.fresh
+    assert not signals.all_fresh
     assert signals.message.startswith(f"Prometheus {prometheus.url}: it cannot be asked")
     assert signals.by_key[CTR].offered_per_s == before.by_key[CTR].offered_per_s
 
@@ -360,7 +362,7 @@ async def test_without_prometheus_demand_is_held_and_with_it_again_it_is_fresh(
 
     async def fresh() -> Signals | None:
         signals = await read()
-        return signals if signals.fresh else None
+        return signals if signals.all_fresh else None
 
     assert (await eventually(fresh, "it is fresh again")).by_key[CTR].offered_per_s > 0
 
@@ -372,14 +374,14 @@ async def test_gateways_that_prometheus_does_not_scrape_are_silent_and_without_a
     await gateway.start(a_model_access("ctr"), backend_of("ctr", model))
     prometheus.targets = {"gateway-1": gateway.envoy.admin}
     prometheus.start()
-    both = (of(gateway.envoy), gateways.Gateway("gateway-2", "127.0.0.1:1"))
+    both = (of(gateway.envoy), gateways.ScrapeTarget("gateway-2", "127.0.0.1:1"))
     source = PrometheusTraffic(prometheus.url, lambda: both, dict, dict, AT_ONCE)
     look = await until("it knows one", source, lambda look: CTR in look.by_key)
-    assert look.silent == ("gateway-2",)
+    assert look.silent_gateways == ("gateway-2",)
     # By default one that started just now is silent too: its rates are not of a minute yet.
-    look = await PrometheusTraffic(prometheus.url, lambda: both, dict, dict).look()
-    assert (look.silent, look.failure) == (("gateway-1", "gateway-2"), "")
-    look = await PrometheusTraffic(prometheus.url, lambda: both[1:], dict, dict, AT_ONCE).look()
+    look = await PrometheusTraffic(prometheus.url, lambda: both, dict, dict).scrape_signals()
+    assert (look.silent_gateways, look.failure) == (("gateway-1", "gateway-2"), "")
+    look = await PrometheusTraffic(prometheus.url, lambda: both[1:], dict, dict, AT_ONCE).scrape_signals()
     assert look.failure.startswith(
         "it has scraped no gateway in the last minute, whose label instance is one of 127.0.0.1:1"
     )
@@ -419,7 +421,7 @@ async def test_the_error_budget_of_an_inference_burns_when_requests_are_refused_
     async with shown(registry) as controllers:
         prometheus.targets = {"gateway-1": gateway.envoy.admin, "controllers-1": controllers}
         # Each second, as the server evaluates what says nothing else.
-        groups: Any = rule_file()["groups"]
+        groups: Any = render_recording_rules()["groups"]
         prometheus.rules = {"groups": [{"name": each["name"], "rules": each["rules"]} for each in groups]}
         prometheus.start()
         asked = PrometheusConnect(prometheus.url)

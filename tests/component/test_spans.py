@@ -24,14 +24,14 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.processes.snapshot_spans import SnapshotSpans
 from tidegate.routing.envoy.listener import ListenerSettings
-from tidegate.routing.live import RoutingChange
+from tidegate.routing.incremental import RoutingChange
 from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import WorkQueue
-from tidegate.telemetry.otlp import WAITING, Otlp, Receiver
+from tidegate.telemetry.otlp import MAX_WAITING_SPANS, OtlpReceiver, OtlpTracer
 from tidegate.telemetry.span_metrics import SpanMetrics
-from tidegate.telemetry.tracing import NOTHING, failed, note, span
+from tidegate.telemetry.tracing import NO_SPAN, add_attributes, mark_failed, start_span
 from tidegate.web.app import create_app
 from tidegate_localcluster.ports import HeldPort
 
@@ -46,8 +46,8 @@ async def receiver() -> AsyncIterator[SpanReceiver]:
 
 
 @contextmanager
-def spans_to(receiver: Receiver, registry: CollectorRegistry) -> Iterator[Otlp]:
-    root = Otlp(receiver, "xds", "tidegate-system/xds-1", SpanMetrics(registry))
+def spans_to(receiver: OtlpReceiver, registry: CollectorRegistry) -> Iterator[OtlpTracer]:
+    root = OtlpTracer(receiver, "xds", "tidegate-system/xds-1", SpanMetrics(registry))
     try:
         yield root
     finally:
@@ -67,14 +67,14 @@ def count(registry: CollectorRegistry, name: str, **labels: str) -> float:
 
 async def test_what_is_done_within_a_span_is_within_its_trace(receiver: SpanReceiver) -> None:
     registry = CollectorRegistry()
-    with spans_to(Receiver(receiver.endpoint), registry) as root:
-        with span("reconcile", {"tidegate.object": "ads/ctr"}, root=root):
-            note({"tidegate.decision": "gpu-a-7"})
-            with pytest.raises(LookupError), span("order", {"tidegate.pods": ("one", "two")}):
+    with spans_to(OtlpReceiver(receiver.endpoint), registry) as root:
+        with start_span("reconcile", {"tidegate.object": "ads/ctr"}, root=root):
+            add_attributes({"tidegate.decision": "gpu-a-7"})
+            with pytest.raises(LookupError), start_span("order", {"tidegate.pods": ("one", "two")}):
                 raise LookupError("no such pod")
-            with span("allocate", {"tidegate.replicas": 3}):
-                failed("refused")
-        root.happened("snapshot", {}, lasted_s=2.0)
+            with start_span("allocate", {"tidegate.replicas": 3}):
+                mark_failed("refused")
+        root.record_child("snapshot", {}, lasted_s=2.0)
         await arrived(receiver, "snapshot")
     (reconcile,) = receiver.named("reconcile", tidegate__object="ads/ctr", tidegate__decision="gpu-a-7")
     (order,) = receiver.named("order", tidegate__pods=("one", "two"))
@@ -89,16 +89,16 @@ async def test_what_is_done_within_a_span_is_within_its_trace(receiver: SpanRece
 
 
 async def test_two_tasks_do_not_mix_their_spans(receiver: SpanReceiver) -> None:
-    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+    with spans_to(OtlpReceiver(receiver.endpoint), CollectorRegistry()) as root:
 
         async def reconcile(key: str) -> None:
-            with span("reconcile", {"tidegate.object": key}, root=root):
+            with start_span("reconcile", {"tidegate.object": key}, root=root):
                 await asyncio.sleep(0)
-                with span("order", {"tidegate.object": key}):
+                with start_span("order", {"tidegate.object": key}):
                     await asyncio.sleep(0)
 
         await asyncio.gather(reconcile("ads/a"), reconcile("ads/b"))
-        root.happened("last", {})
+        root.record_child("last", {})
         await arrived(receiver, "last")
     for key in ("ads/a", "ads/b"):
         (outer,), (inner,) = (receiver.named(name, tidegate__object=key) for name in ("reconcile", "order"))
@@ -112,7 +112,7 @@ async def test_a_reconcile_says_what_came_of_it(receiver: SpanReceiver) -> None:
         if (error := answers.get(str(key))) is not None:
             raise error
 
-    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+    with spans_to(OtlpReceiver(receiver.endpoint), CollectorRegistry()) as root:
         metrics = QueueMetrics(CollectorRegistry())
         work = WorkQueue("inference", reconcile, clock=SystemClock(), metrics=metrics, spans=root)
         for name in ("fine", "late", "wrong"):
@@ -130,13 +130,13 @@ async def test_a_reconcile_says_what_came_of_it(receiver: SpanReceiver) -> None:
 
 
 async def test_a_snapshot_leads_to_who_accepted_and_who_refused_it(receiver: SpanReceiver) -> None:
-    snapshot = SnapshotBuilder(ListenerSettings()).apply(RoutingChange({}, {}))
-    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+    snapshot = SnapshotBuilder(ListenerSettings()).apply_change(RoutingChange({}, {}))
+    with spans_to(OtlpReceiver(receiver.endpoint), CollectorRegistry()) as root:
         spans = SnapshotSpans(root)
-        spans.built(snapshot, ("gpu-a-7", "gpu-b-3"), 0.2)
-        spans.accepted("gateway-1", snapshot, 0.5)
-        spans.refused("gateway-2", "no such filter")
-        root.happened("last", {})
+        spans.record_snapshot(snapshot, ("gpu-a-7", "gpu-b-3"), 0.2)
+        spans.record_accepted("gateway-1", snapshot, 0.5)
+        spans.record_rejected("gateway-2", "no such filter")
+        root.record_child("last", {})
         await arrived(receiver, "last")
     (made,) = receiver.named("snapshot", tidegate__decisions=("gpu-a-7", "gpu-b-3"))
     within = [span for span in receiver.spans if span.parent == made.span]
@@ -154,13 +154,13 @@ async def test_a_request_to_the_dashboard_goes_on_with_its_callers_trace(
     receiver: SpanReceiver, dashboard: Dashboard
 ) -> None:
     caller = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
-    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+    with spans_to(OtlpReceiver(receiver.endpoint), CollectorRegistry()) as root:
         for spans in (None, root.provider):
             transport = httpx.ASGITransport(create_app(dashboard.parts, {"localhost"}, spans))
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as browser:
                 assert (await browser.get("/api/v1/me", headers=caller)).status_code == 401
                 await browser.get("/static/power.js", headers=caller)
-        root.happened("last", {})
+        root.record_child("last", {})
         await arrived(receiver, "last")
     (request,) = [span for span in receiver.spans if span.name != "last"]
     assert (request.name, request.attributes["http.response.status_code"]) == ("GET /api/v1/me", 401)
@@ -172,12 +172,12 @@ async def test_a_receiver_that_is_not_there_costs_spans_alone() -> None:
     with HeldPort("127.0.0.1") as nobody:
         endpoint = f"http://127.0.0.1:{nobody.number}"
     with structlog.testing.capture_logs() as logged:
-        root = Otlp(Receiver(endpoint), "xds", "p", SpanMetrics(registry))
-        for _ in range(3 * WAITING):
-            root.happened("reconcile", {"tidegate.object": "ads/ctr"})
+        root = OtlpTracer(OtlpReceiver(endpoint), "xds", "p", SpanMetrics(registry))
+        for _ in range(3 * MAX_WAITING_SPANS):
+            root.record_child("reconcile", {"tidegate.object": "ads/ctr"})
         await asyncio.to_thread(root.close)
     # As many as wait are kept, and what the thread had taken by then besides.
-    assert count(registry, "dropped", reason="waiting") >= WAITING
+    assert count(registry, "dropped", reason="waiting") >= MAX_WAITING_SPANS
     assert count(registry, "exported") == 0
     assert len([line for line in logged if line["event"] == "spans_refused"]) <= 1
 
@@ -185,16 +185,19 @@ async def test_a_receiver_that_is_not_there_costs_spans_alone() -> None:
 async def test_a_receiver_that_refuses_is_told_once_and_counted(receiver: SpanReceiver) -> None:
     receiver.status = 400
     registry = CollectorRegistry()
-    with structlog.testing.capture_logs() as logged, spans_to(Receiver(receiver.endpoint), registry) as root:
+    with (
+        structlog.testing.capture_logs() as logged,
+        spans_to(OtlpReceiver(receiver.endpoint), registry) as root,
+    ):
         for number in range(1, 4):
-            root.happened("reconcile", {})
+            root.record_child("reconcile", {})
 
             async def counted(so_many: int = number) -> bool:
                 return count(registry, "dropped", reason="refused") == so_many
 
             await eventually(counted, f"{number} spans are counted as dropped")
         receiver.status = 200
-        root.happened("snapshot", {})
+        root.record_child("snapshot", {})
         await arrived(receiver, "snapshot")
 
         async def told() -> bool:
@@ -217,12 +220,12 @@ async def test_a_receiver_with_tls_is_shown_what_it_wants_to_see(tmp_path: Path)
     await receiver.start(context)
     registry = CollectorRegistry()
     try:
-        with spans_to(Receiver(receiver.endpoint, ca, secret), registry) as root:
-            root.happened("snapshot", {})
+        with spans_to(OtlpReceiver(receiver.endpoint, ca, secret), registry) as root:
+            root.record_child("snapshot", {})
             await arrived(receiver, "snapshot")
         strangers = CollectorRegistry()
-        with spans_to(Receiver(receiver.endpoint), strangers) as root:
-            root.happened("snapshot", {})
+        with spans_to(OtlpReceiver(receiver.endpoint), strangers) as root:
+            root.record_child("snapshot", {})
 
             async def refused() -> bool:
                 return count(strangers, "dropped", reason="refused") == 1
@@ -236,8 +239,8 @@ async def test_a_receiver_with_tls_is_shown_what_it_wants_to_see(tmp_path: Path)
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match=f"cannot read {tmp_path}/authorization"):
-        Otlp(
-            Receiver("http://c:4318", None, tmp_path / "authorization"),
+        OtlpTracer(
+            OtlpReceiver("http://c:4318", None, tmp_path / "authorization"),
             "web",
             "p",
             SpanMetrics(CollectorRegistry()),
@@ -251,5 +254,5 @@ def test_without_a_receiver_nothing_is_imported_or_recorded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-    with span("reconcile", {}, root=NOTHING) as doing, span("order", {}) as within:
-        assert doing is within is NOTHING
+    with start_span("reconcile", {}, root=NO_SPAN) as doing, start_span("order", {}) as within:
+        assert doing is within is NO_SPAN

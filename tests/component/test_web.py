@@ -10,8 +10,8 @@ from builders.inference import an_inference
 from builders.model_access import a_model_access
 from fixtures.dashboard import Dashboard
 from tidegate.web.access.identity import Identity
-from tidegate.web.api import events
-from tidegate.web.visitor import Visitor
+from tidegate.web.api import stream_events
+from tidegate.web.request_context import RequestContext
 
 READY = {
     "type": "Ready",
@@ -114,7 +114,7 @@ async def test_an_override_is_made_in_the_name_of_who_asks_for_it(shown: Dashboa
     assert "may not create computeoverrides" in refused.json()["detail"]
     # The API server of this test has no Inference: it is asked for it, and in her name.
     assert asked.status_code == 400
-    assert "there is no Inference ads/fine" in asked.json()["detail"]
+    assert 'Inference "ads/fine" not found' in asked.json()["detail"]
 
 
 async def test_tokens_are_reviewed_once_a_minute_and_guessing_is_slowed_down(shown: Dashboard) -> None:
@@ -182,17 +182,17 @@ async def test_signing_in_leaves_a_sealed_cookie_and_forms_need_their_proof(show
 async def test_a_cookie_of_another_installation_lets_nobody_in(shown: Dashboard) -> None:
     from cryptography.fernet import Fernet
 
-    from tidegate.web.access.sessions import Seal
+    from tidegate.web.access.sessions import SessionSeal
 
-    forged = Seal(Fernet.generate_key()).sealed("token-of-ann")
-    async with shown.browser(token="", cookie=f"{shown.parts.seal.cookie}={forged}") as browser:
+    forged = SessionSeal(Fernet.generate_key()).seal_token("token-of-ann")
+    async with shown.browser(token="", cookie=f"{shown.parts.seal.cookie_name}={forged}") as browser:
         answer = await browser.get("/api/v1/me")
 
     assert answer.status_code == 401
 
 
 async def test_a_page_hears_of_a_change_of_what_it_shows(shown: Dashboard) -> None:
-    heard = shown.parts.changes.heard(["inferences/ads/fine"])
+    heard = shown.parts.changes.subscribe(["inferences/ads/fine"])
     first = anext(heard)
     waiting = asyncio.ensure_future(first)
     await asyncio.sleep(0)
@@ -205,21 +205,21 @@ async def test_a_page_hears_of_a_change_of_what_it_shows(shown: Dashboard) -> No
 
     assert await asyncio.wait_for(waiting, 60) == {"inferences/ads/fine"}
     await heard.aclose()
-    assert shown.parts.changes.listeners == 0
+    assert shown.parts.changes.subscriber_count == 0
 
 
 async def test_who_has_many_pages_open_keeps_nobody_else_from_theirs(shown: Dashboard) -> None:
     changes = shown.parts.changes
-    open_pages = [changes.heard(["inferences"], user="ann") for _ in range(100)]
+    open_pages = [changes.subscribe(["inferences"], user="ann") for _ in range(100)]
     reading = [asyncio.ensure_future(anext(page)) for page in open_pages]
     await asyncio.sleep(0)
-    assert (changes.listeners_of("ann"), changes.listeners_of("bob")) == (100, 0)
+    assert (changes.count_subscribers("ann"), changes.count_subscribers("bob")) == (100, 0)
 
     async with shown.browser() as ann:
         answer = await ann.get("/api/v1/events", params={"topic": "inferences"})
-    bob = Visitor(Identity("bob", (), "token-of-bob"), shown.parts, "")
+    bob = RequestContext(Identity("bob", (), "token-of-bob"), shown.parts, "")
     assert (answer.status_code, "100 pages of ann" in answer.json()["detail"]) == (503, True)
-    assert (await events(bob, ["traffic"])).status_code == 200
+    assert (await stream_events(bob, ["traffic"])).status_code == 200
 
     shown.put(an_inference("fine"))
     await asyncio.wait_for(asyncio.gather(*reading), 60)
@@ -229,12 +229,12 @@ async def test_who_has_many_pages_open_keeps_nobody_else_from_theirs(shown: Dash
 
 async def test_a_page_hears_what_has_changed_before_it_listened(shown: Dashboard) -> None:
     shown.put(an_inference("other"))
-    since = shown.parts.changes.now
+    since = shown.parts.changes.position
     shown.put(an_inference("fine", status={"observedGeneration": 1, "conditions": [READY]}))
     topics = ["inferences/ads/fine", "inferences/ads/other", "modelaccesses"]
 
     async def first(since: str) -> frozenset[str]:
-        heard = shown.parts.changes.heard(topics, since)
+        heard = shown.parts.changes.subscribe(topics, since)
         try:
             async with asyncio.timeout(0.2):
                 return await anext(heard)
@@ -244,17 +244,17 @@ async def test_a_page_hears_what_has_changed_before_it_listened(shown: Dashboard
             await heard.aclose()
 
     assert await first(since) == {"inferences/ads/fine"}
-    assert await first(shown.parts.changes.now) == frozenset()
+    assert await first(shown.parts.changes.position) == frozenset()
     assert await first("of-another-process") == frozenset(topics)
 
 
 async def test_topics_that_changed_long_ago_are_told_rather_than_kept(shown: Dashboard) -> None:
-    since = shown.parts.changes.now
+    since = shown.parts.changes.position
     shown.put(an_inference("fine", status={"observedGeneration": 1, "conditions": [READY]}))
     for number in range(5_000):
-        shown.parts.changes.tell(f"computepools/{number}")
+        shown.parts.changes.publish(f"computepools/{number}")
 
-    heard = shown.parts.changes.heard(["inferences/ads/fine"], since)
+    heard = shown.parts.changes.subscribe(["inferences/ads/fine"], since)
     assert await asyncio.wait_for(anext(heard), 60) == {"inferences/ads/fine"}
     await heard.aclose()
 

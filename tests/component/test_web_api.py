@@ -18,7 +18,7 @@ from fixtures.dashboard import Dashboard, a_dashboard
 from tidegate.web.app import create_app
 
 if TYPE_CHECKING:
-    from tidegate.web.parts import Parts
+    from tidegate.web.app_state import AppState
 
 # What fits the description may be refused all the same: a hold of what is not there is answered with 400.
 _NOT_ASKED = [positive_data_acceptance]
@@ -56,7 +56,7 @@ def api() -> Iterator[Served]:
 
 def operations() -> Mapping[str, Any]:
     """All that the API says it can do, but for the stream of events, which does not end."""
-    described = create_app(cast("Parts", None), ()).openapi()
+    described = create_app(cast("AppState", None), ()).openapi()
     found = schemathesis.openapi.from_dict(described).exclude(path="/api/v1/events").get_all_operations()
     return {f"{one.ok().method.upper()} {one.ok().path}": one.ok() for one in found}
 

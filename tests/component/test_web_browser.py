@@ -97,7 +97,7 @@ async def test_a_change_is_seen_without_a_reload(shown: Shown, visitor: Visitor)
     page = await visitor.page(address)
     await dashboard.signed_in(page)
     await page.evaluate("window.same = true")
-    await eventually(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
+    await eventually(lambda: dashboard.parts.changes.subscriber_count > 0, what="the page listens")
     change(dashboard)
 
     await page.get_by_text("changed").first.wait_for()
@@ -125,12 +125,12 @@ async def test_a_change_before_the_page_listens_is_seen(shown: Shown, visitor: V
 async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
     shown: Shown, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.web.live.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("tidegate.web.topic_feed.HEARTBEAT_S", 0.1)
     monkeypatch.setattr("tidegate.web.api._STREAM_S", 0.5)
     dashboard, address = shown
     page = await visitor.page(address)
     await dashboard.signed_in(page)
-    await eventually(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
+    await eventually(lambda: dashboard.parts.changes.subscriber_count > 0, what="the page listens")
     refused: list[str] = []
 
     async def refuse(route: Route) -> None:
@@ -138,7 +138,7 @@ async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
         await route.abort()
 
     await page.route("**/api/v1/events**", refuse)
-    await eventually(lambda: dashboard.parts.changes.listeners == 0, what="the stream has ended")
+    await eventually(lambda: dashboard.parts.changes.subscriber_count == 0, what="the stream has ended")
     await page.get_by_text("Not live").wait_for()
     change(dashboard)
     tries = len(refused)

@@ -24,8 +24,8 @@ from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
-from tidegate.operations.what_if import LastQuestion
-from tidegate.web import acting
+from tidegate.services.what_if import LastSolverInput
+from tidegate.web import actions
 from tidegate.web.views.power import NODES_SHOWN
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">\'" {{ 7 * 7 }} ' + "long " * 400
@@ -247,16 +247,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         a_model("other", Tier.OFFLINE, a_placement(ready=2), rate=None, bounds=ReplicaBounds(0, 4)),
     ]
-    said = LastQuestion(
+    said = LastSolverInput(
         at=NOW,
         mode=PolicyMode.AUTO,
         snapshot=dict(codec.encode_snapshot(a_snapshot(a_pool(slices=8), *models))),
     )
 
-    async def last(*_: object) -> LastQuestion:
+    async def last(*_: object) -> LastSolverInput:
         return said
 
-    monkeypatch.setattr(acting, "_last_question", last)
+    monkeypatch.setattr(actions, "_last_question", last)
 
 
 PAGES = (

@@ -17,7 +17,7 @@ from builders.shown_fleet import NODES, POOL, SHOWN_AT, SLICES_OF_A_NODE
 from fixtures.dashboard import Dashboard
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocation_view import allocation_view
+from tidegate.planning.allocation_view import build_allocation_view
 from tidegate.telemetry.prometheus_api import PrometheusError
 from tidegate.web.charts import NOT_CONFIGURED, ChartReader
 
@@ -79,7 +79,7 @@ async def test_without_a_prometheus_the_page_names_the_setting_in_place_of_the_c
 ) -> None:
     dashboard.put(a_compute_pool(POOL))
     none = ChartReader(None, lambda: NOW, lambda: 0.0)
-    dashboard.app.state.parts = replace(dashboard.parts, charts=none)
+    dashboard.app.state.app_state = replace(dashboard.parts, charts=none)
     async with dashboard.browser() as browser:
         refused = await browser.get(f"/api/v1{PATH}/samples")
 
@@ -146,7 +146,7 @@ async def test_the_page_shows_the_budget_that_the_planner_uses(
 
     budget = (await power(dashboard))["budget"]
 
-    assert budget["remaining"] == allocation_view(seen).snapshot.pools[0].budget
+    assert budget["remaining"] == build_allocation_view(seen).snapshot.pools[0].budget
     assert (budget["total"], budget["per"]) == (5, "10m")
 
 
@@ -202,7 +202,7 @@ async def test_empty_cordoned_tainted_and_quarantined_nodes_are_shown_as_what_th
 async def test_what_others_take_of_a_node_is_no_slice(shown: Dashboard) -> None:
     stranger = pod_on("node-0", "stranger", cpu="1500m", managed=False)
     assert (await power(shown))["nodes"][0]["total"] == SLICES_OF_A_NODE
-    shown.parts.nodes.occupancy._others.observe("ADDED", stranger)
+    shown.parts.nodes.occupancy._foreign_pods.observe("ADDED", stranger)
 
     found = (await power(shown))["nodes"][0]
     assert (found["total"], found["free"]) == (6, 0)
@@ -249,7 +249,7 @@ async def test_a_dashboard_of_one_namespace_says_that_it_knows_no_nodes(dashboar
 
 async def test_nodes_are_watched_from_the_first_look_at_them_on(dashboard: Dashboard) -> None:
     dashboard.put(a_compute_pool(POOL))
-    begun = dashboard.parts.nodes.occupancy._begun
+    begun = dashboard.parts.nodes.occupancy._started
 
     await page(dashboard, "/list/computepools")
     dashboard.allowed.resources["bob"] = frozenset({"computepools", "allocationdecisions"})
@@ -261,7 +261,7 @@ async def test_nodes_are_watched_from_the_first_look_at_them_on(dashboard: Dashb
 
 async def test_a_page_hears_of_a_node_that_is_cordoned(shown: Dashboard) -> None:
     await page(shown)
-    heard = shown.parts.changes.heard([f"computepools/{POOL}"])
+    heard = shown.parts.changes.subscribe([f"computepools/{POOL}"])
     waiting = asyncio.ensure_future(anext(heard))
     await asyncio.sleep(0)
     nodes = shown.parts.nodes.occupancy._nodes

@@ -43,7 +43,7 @@ async def outcome(client: Client, metadata: tuple[tuple[str, str], ...] = CTR) -
     try:
         return await client.infer(metadata=metadata)
     except grpc.aio.AioRpcError as error:
-        if error.details() != admission.ANSWER:
+        if error.details() != admission.REJECTED_BODY:
             return error.code().name
         said = dict([*(error.initial_metadata() or ()), *(error.trailing_metadata() or ())])
         return REFUSED if said.get("retry-after") == "1" else "refused without a word when to come again"
@@ -85,7 +85,7 @@ async def refused_by_route(gateway: Gateway) -> Counter[str]:
     """How many each route was refused, as Prometheus would see it."""
     seen: Counter[str] = Counter()
     for line in (await gateway.envoy.get_admin("/stats/prometheus")).splitlines():
-        if line.startswith("envoy_tidegate_refused{") and admission.REFUSED in line:
+        if line.startswith("envoy_tidegate_refused{") and admission.REJECTED_DETAILS in line:
             seen[line.partition('route="')[2].partition('"')[0]] += int(line.rpartition(" ")[2])
     return seen
 
@@ -208,13 +208,13 @@ async def test_rest_is_told_503_and_when_to_come_again(gateway: Gateway) -> None
 
     async def refused() -> bool:
         answers.extend([await client.rest("POST", INFER, headers=dict(CTR)) for _ in range(20)])
-        return any(body == admission.ANSWER for _, body, _ in answers)
+        return any(body == admission.REJECTED_BODY for _, body, _ in answers)
 
     await eventually(refused, "admission control refuses requests", timeout_s=60)
     said = Counter((status, body) for status, body, _ in answers)
-    assert said[503, admission.ANSWER] > 0
+    assert said[503, admission.REJECTED_BODY] > 0
     assert {headers["Retry-After"] for _, _, headers in answers} == {"1"}
-    assert (await refused_by_route(gateway))["access/ads/ctr/rest/http"] == said[503, admission.ANSWER]
+    assert (await refused_by_route(gateway))["access/ads/ctr/rest/http"] == said[503, admission.REJECTED_BODY]
     model.open.set()
     assert (await held)[0] == 200
 

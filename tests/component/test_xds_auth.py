@@ -14,11 +14,11 @@ from builders.tokens import Issuer
 from fixtures.envoy import Client, Gateway, Upstream, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.access_rules import plan_access
-from tidegate.routing.credentials import Credentials
-from tidegate.routing.hosts import HostKey, HostKind, claim
-from tidegate.routing.live import RoutingChange
-from tidegate.routing.planner import access_host
-from tidegate.routing.protos import described
+from tidegate.routing.credentials import CallerCredentials
+from tidegate.routing.hosts import HostKey, HostKind, find_host_owners
+from tidegate.routing.incremental import RoutingChange
+from tidegate.routing.planner import planned_access_host
+from tidegate.routing.protos import to_redacted_json
 from tidegate.routing.snapshot import TypeUrl
 
 ALICE = "canary-alice-0123456789"
@@ -56,7 +56,7 @@ def keyed(name: str = "ctr", *, hosts: Sequence[str] = (), **fields: Any) -> Mod
     return a_model_access(name, auth=auth, hosts=list(hosts))
 
 
-def keys(**secrets: dict[str, str]) -> Credentials:
+def keys(**secrets: dict[str, str]) -> CallerCredentials:
     return credentials(
         {name: {who: key.encode() for who, key in entries.items()} for name, entries in secrets.items()}
     )
@@ -162,7 +162,7 @@ async def test_a_key_that_is_taken_back_opens_no_more(gateway: Gateway) -> None:
 
 
 NO_KEY_KNOWN = {
-    "namespace not read": Credentials(),
+    "namespace not read": CallerCredentials(),
     "no Secret": credentials({}),
     "empty": credentials({"callers": {}}),
     "no key in it": credentials({"callers": {"a": b"short"}}),
@@ -223,7 +223,7 @@ def tokened(name: str = "ctr", **fields: Any) -> ModelAccess:
     return a_model_access(name, auth={"jwt": jwt})
 
 
-def issued(*issuers: Issuer, **others: bytes) -> Credentials:
+def issued(*issuers: Issuer, **others: bytes) -> CallerCredentials:
     entries = {"jwks.json": Issuer.key_set(*issuers)} if issuers else others
     return credentials({"issuer": entries})
 
@@ -358,11 +358,11 @@ async def test_credentials_are_in_no_dump_report_or_log(
         "Envoy's configuration": await gateway.envoy.get_admin("/config_dump?include_eds"),
         "Envoy's statistics": await gateway.envoy.get_admin("/stats"),
         "Envoy's logs": (gateway.envoy.folder / "envoy.log").read_text(),
-        "the report": plane.ledger.report().model_dump_json(),
+        "the report": plane.ledger.build_report().model_dump_json(),
         "the logs": "".join(capfd.readouterr()),
         "the objects' texts": f"{snapshot.refusals} {plane.routing._secrets}",
         "our own dump": "".join(
-            str(described(resource.body))
+            str(to_redacted_json(resource.body))
             for kind in TypeUrl
             for resource in snapshot.resources[kind].values()
         ),
@@ -389,8 +389,8 @@ async def test_a_plan_made_without_the_credentials_lets_nobody_in(gateway: Gatew
 
     plane = gateway.control_plane
     access = keyed()
-    blind = access_host(plan_access(access, {backend.key: backend}, claim([access]), None))
-    snapshot = plane.builder.apply(RoutingChange({HostKey(HostKind.ACCESS, access.key): blind}, {}))
+    blind = planned_access_host(plan_access(access, {backend.key: backend}, find_host_owners([access]), None))
+    snapshot = plane.builder.apply_change(RoutingChange({HostKey(HostKind.ACCESS, access.key): blind}, {}))
     plane.cache.set(snapshot)
     await plane.accepted(snapshot)
     assert await calls(client, key(ALICE)) == FORBIDDEN

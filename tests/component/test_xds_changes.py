@@ -19,11 +19,11 @@ from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, routes
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, content_hash, version_of
 from tidegate.xds import subscription
 from tidegate.xds.held_back import HeldBack
 from tidegate.xds.server import XdsServerSettings
-from tidegate.xds.stream import DiscoveryStream, Phase
+from tidegate.xds.stream import DiscoveryStream, UpdatePhase
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 ACCESS = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
@@ -56,7 +56,7 @@ async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
 
     assert load.errors == []
     assert min(load.answers["one"], load.answers["other"]) > 50
-    assert gateway.control_plane.ledger.programmed(ACCESS, 26)
+    assert gateway.control_plane.ledger.is_programmed(ACCESS, 26)
     assert await gateway.envoy.stat("cluster_manager.cluster_removed") == 50
 
 
@@ -64,7 +64,7 @@ async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
 async def test_without_phases_the_same_replacements_do_lose_requests(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DiscoveryStream, "_read_phase", lambda *_: Phase.BREAK)
+    monkeypatch.setattr(DiscoveryStream, "_read_phase", lambda *_: UpdatePhase.BREAK)
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -159,7 +159,7 @@ async def test_a_target_that_falls_asleep_hands_its_share_over_first(gateway: Ga
 # Faults
 
 
-def spoilt(snapshot: Snapshot, type_url: TypeUrl, resource: Resource) -> Snapshot:
+def spoilt(snapshot: Snapshot, type_url: TypeUrl, resource: XdsResource) -> Snapshot:
     """The same snapshot with one resource that no proxy accepts."""
     body = resource.body[:-3] + b"\xff\xff\xff"
     bad = replace(resource, body=body, version=content_hash([body]))
@@ -175,7 +175,7 @@ def spoilt(snapshot: Snapshot, type_url: TypeUrl, resource: Resource) -> Snapsho
 
 async def refused(control_plane: ControlPlane) -> str:
     async def nack() -> str | None:
-        return control_plane.ledger.report().proxies[0].nack
+        return control_plane.ledger.build_report().proxies[0].nack
 
     return await eventually(nack, "the proxy refuses")
 
@@ -198,8 +198,8 @@ async def test_a_refused_configuration_leaves_the_last_good_one(gateway: Gateway
         # The routes may go on to a cluster that the proxy has as it was before the refused change.
         if type_url is TypeUrl.SCOPE:
             assert set(load.answers) == {"old"}
-        assert control_plane.ledger.programmed(ACCESS, 1)
-        assert not control_plane.ledger.programmed(ACCESS, 2)
+        assert control_plane.ledger.is_programmed(ACCESS, 1)
+        assert not control_plane.ledger.is_programmed(ACCESS, 2)
         kind = "route" if type_url is TypeUrl.SCOPE else "cluster"
         assert control_plane.metric("tidegate_xds_nacks_total", type=kind) >= 1
 
@@ -208,7 +208,7 @@ async def test_a_refused_configuration_leaves_the_last_good_one(gateway: Gateway
         await load.answered(20)
     assert load.errors == []
     assert load.answers["new"] > 0
-    assert control_plane.ledger.report().proxies[0].nack is None
+    assert control_plane.ledger.build_report().proxies[0].nack is None
 
 
 async def test_a_refused_cluster_does_not_stop_the_endpoints_of_the_others(gateway: Gateway) -> None:
@@ -226,28 +226,28 @@ async def test_a_refused_cluster_does_not_stop_the_endpoints_of_the_others(gatew
     await eventually(answered_by_new, "the other cluster's endpoints arrive")
 
 
-def with_another(snapshot: Snapshot, type_url: TypeUrl, resource: Resource) -> Snapshot:
+def with_another(snapshot: Snapshot, type_url: TypeUrl, resource: XdsResource) -> Snapshot:
     """The same snapshot with one resource more."""
     resources = {**snapshot.resources, type_url: {**snapshot.resources[type_url], resource.name: resource}}
     versions = {**snapshot.versions, type_url: version_of(resources[type_url])}
     return replace(snapshot, revision=content_hash(versions.values()), resources=resources, versions=versions)
 
 
-def a_refused_scope(name: str) -> Resource:
+def a_refused_scope(name: str) -> XdsResource:
     """A scope whose regular expression Envoy cannot read."""
     match = {"safe_regex": {"regex": "(("}}
     route = {"name": "x", "match": match, "direct_response": {"status": 404}}
     host = {"name": name, "domains": ["*"], "routes": [route]}
-    body = routes.virtual_hosts([protos.encode("envoy.config.route.v3.VirtualHost", host)])
-    scope = protos.any_of(routes.TYPE, routes.scope(name, body))
-    return Resource(name, content_hash([scope]), scope)
+    body = routes.join_virtual_hosts([protos.encode("envoy.config.route.v3.VirtualHost", host)])
+    scope = protos.encode_any(routes.TYPE, routes.join_scope(name, body))
+    return XdsResource(name, content_hash([scope]), scope)
 
 
-def a_refused_cluster(name: str) -> Resource:
+def a_refused_cluster(name: str) -> XdsResource:
     """A cluster that Envoy does not know how to balance."""
     fields = {"name": name, "type": "EDS", "lb_policy": "CLUSTER_PROVIDED"}
-    body = protos.any_of(clusters.TYPE, protos.encode(clusters.TYPE, fields))
-    return Resource(name, content_hash([body]), body)
+    body = protos.encode_any(clusters.TYPE, protos.encode(clusters.TYPE, fields))
+    return XdsResource(name, content_hash([body]), body)
 
 
 # Before and after the good one in the order in which they are sent.
@@ -262,12 +262,12 @@ async def programmed(control_plane: ControlPlane, generation: int) -> None:
     """Until the proxy is known to run this generation of ads/ctr."""
 
     async def runs_it() -> bool:
-        return control_plane.ledger.programmed(ACCESS, generation)
+        return control_plane.ledger.is_programmed(ACCESS, generation)
 
     await eventually(runs_it, f"generation {generation} is programmed")
 
 
-async def answers_after_a_refusal(gateway: Gateway, type_url: TypeUrl, bad: Resource) -> Callable[[], Any]:
+async def answers_after_a_refusal(gateway: Gateway, type_url: TypeUrl, bad: XdsResource) -> Callable[[], Any]:
     """An access moves from `one` to `other` while the proxy refuses something that has nothing to do with it."""
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     backends = [backend_of("one", one), backend_of("other", other)]
@@ -295,14 +295,14 @@ async def test_what_is_refused_does_not_stop_the_changes_of_others(gateway: Gate
     await eventually(by_other, "the change arrives")
     control_plane = gateway.control_plane
     await programmed(control_plane, 2)
-    assert control_plane.ledger.report().proxies[0].nack
+    assert control_plane.ledger.build_report().proxies[0].nack
     cured = control_plane.build(
         a_model_access(routes=[a_route("default", "other")], metadata={"generation": 3}),
         backend_of("other", await gateway.upstream("third")),
     )
     control_plane.cache.set(cured)
     await control_plane.accepted(cured)
-    assert control_plane.ledger.report().proxies[0].nack is None
+    assert control_plane.ledger.build_report().proxies[0].nack is None
 
 
 OTHER = HostKey(HostKind.ACCESS, ObjectKey("ads", "other"))
@@ -359,9 +359,9 @@ async def test_beside_a_refused_route_every_generation_is_programmed_and_old_clu
         await programmed(plane, generation)
         await two_accesses.load.answered(8)
         assert await two_accesses.other_is_answered()
-    assert not plane.ledger.programmed(OTHER, 2)
-    assert plane.ledger.programmed(OTHER, 1)
-    (proxy,) = plane.ledger.report().proxies
+    assert not plane.ledger.is_programmed(OTHER, 2)
+    assert plane.ledger.is_programmed(OTHER, 1)
+    (proxy,) = plane.ledger.build_report().proxies
     assert set(proxy.refused) == {str(OTHER)}
     assert "missing )" in proxy.refused[str(OTHER)]
 
@@ -378,8 +378,8 @@ async def test_beside_a_refused_route_every_generation_is_programmed_and_old_clu
     mended = plane.build(*two_accesses.fleet("last", 20))
     plane.cache.set(mended)
     await plane.accepted(mended)
-    assert plane.ledger.programmed(OTHER, 20)
-    assert plane.ledger.report().proxies[0].refused == {}
+    assert plane.ledger.is_programmed(OTHER, 20)
+    assert plane.ledger.build_report().proxies[0].refused == {}
     assert "inference/ads/one/grpc" not in await envoy.get_admin("/clusters")
     assert plane.metric("tidegate_xds_gate_deadline_misses_total") == 0
 
@@ -399,8 +399,8 @@ async def test_beside_a_refused_cluster_every_generation_is_programmed_and_old_c
         await programmed(plane, generation)
         await two_accesses.load.answered(8)
         assert await two_accesses.other_is_answered()
-    assert not plane.ledger.programmed(OTHER, 2)
-    refused = plane.ledger.report().proxies[0].refused
+    assert not plane.ledger.is_programmed(OTHER, 2)
+    refused = plane.ledger.build_report().proxies[0].refused
     assert set(refused) == {str(OTHER)}
     assert "cannot create an EDS cluster" in refused[str(OTHER)]
     clusters = await envoy.get_admin("/clusters")
@@ -443,7 +443,7 @@ async def test_if_nothing_is_held_back_the_refused_access_loses_its_target(
     two_accesses: TwoAccesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: old clusters go although a route that was refused still leads there."""
-    monkeypatch.setattr(HeldBack, "keeps", lambda *_: False)
+    monkeypatch.setattr(HeldBack, "keeps_cluster", lambda *_: False)
     plane = two_accesses.plane
     good = plane.build(*two_accesses.fleet("v2", 2))
     plane.cache.set(with_another(good, TypeUrl.SCOPE, a_refused_scope("access/ads/other")))
@@ -483,13 +483,13 @@ async def test_a_server_without_a_snapshot_says_nothing(gateway: Gateway) -> Non
         control_plane = await gateway.replace_control_plane()
 
         async def connected() -> bool:
-            return control_plane.ledger.connected == 1
+            return control_plane.ledger.connected_count == 1
 
         await eventually(connected, "the proxy has come back")
         await load.answered(50)
         assert control_plane.metric("tidegate_xds_pushes_total", type="cluster") == 0
-        assert control_plane.ledger.report().revision == ""
-        assert not control_plane.ledger.programmed(ACCESS, 1)
+        assert control_plane.ledger.build_report().revision == ""
+        assert not control_plane.ledger.is_programmed(ACCESS, 1)
         await control_plane.push(a_model_access(), backend_of("ctr", one))
     assert load.errors == []
 
@@ -499,7 +499,7 @@ async def test_stopping_in_good_order_ends_the_streams(gateway: Gateway) -> None
     await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
     async with asyncio.timeout(10):  # of the thirty seconds that a stream may take which nobody ends
         await gateway.control_plane.server.stop()
-    assert gateway.control_plane.ledger.connected == 0
+    assert gateway.control_plane.ledger.connected_count == 0
 
 
 async def test_two_servers_send_the_same_bytes(gateway: Gateway) -> None:

@@ -19,10 +19,10 @@ from builders.waiting import eventually
 from fixtures.envoy import Client, ClientTls, ControlPlane, Gateway, Load, Upstream, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.routing.credentials import ClientAuthority, Credentials, SecretData
+from tidegate.routing.credentials import CallerCredentials, ClientAuthority, SecretData
 from tidegate.routing.envoy.tls import TlsSettings
-from tidegate.routing.gateway_secrets import client_authority
-from tidegate.routing.protos import described
+from tidegate.routing.gateway_secrets import evaluate_client_authority
+from tidegate.routing.protos import to_redacted_json
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds import inspection
 
@@ -75,12 +75,12 @@ def known_to(*identities: str, name: str = "ctr", hosts: Sequence[str] = ()) -> 
     )
 
 
-def checked(authority: ClientAuthority = ClientAuthority.USABLE) -> Credentials:
+def checked(authority: ClientAuthority = ClientAuthority.USABLE) -> CallerCredentials:
     return credentials({}, client_authority=authority)
 
 
 async def prepared(
-    gateway: Gateway, authorities: Authorities, *parts: ModelAccess | Credentials, **secrets: SecretData
+    gateway: Gateway, authorities: Authorities, *parts: ModelAccess | CallerCredentials, **secrets: SecretData
 ) -> tuple[Client, Upstream]:
     """A gateway that asks for client certificates, with `ctr`, which needs one, and `open`, which does not."""
     gateway.control_plane = plane = ControlPlane(gateway_tls=TlsSettings(("front",), "clients", port=0))
@@ -227,7 +227,7 @@ async def test_another_authority_counts_for_new_connections_and_drops_none(
 
     async def trust(*trusted: Authority) -> None:
         plane.hold(front=front, clients=authorities.bundle(*trusted))
-        snapshot = plane.builder.apply(plane.routing.take_change())
+        snapshot = plane.builder.apply_change(plane.routing.take_change())
         plane.cache.set(snapshot)
         await plane.accepted(snapshot)
 
@@ -254,7 +254,7 @@ async def test_without_an_authority_nobody_is_let_in_and_others_are_untouched(
         assert await calls(one, access=OPEN) == LET_IN
         assert v1.inferences == 2
         v1.calls.clear()
-    (refusal,) = gateway.control_plane.ledger.report().refusals
+    (refusal,) = gateway.control_plane.ledger.build_report().refusals
     assert (refusal.reason, refusal.part) == (Reason.CLIENT_AUTHORITY_MISSING, "spec.auth.mtls")
 
 
@@ -267,8 +267,13 @@ async def test_an_authority_that_was_never_good_knows_nobody(
     client = await gateway.tls_client(authorities.shows(authorities.clients.pair(uris=(RANKER,))))
     assert await calls(client) == UNKNOWN
     plane = gateway.control_plane
-    assert client_authority(plane.secrets.look(held, datetime.now(UTC))) is ClientAuthority.UNUSABLE
-    assert client_authority(plane.hold(**held | {"clients": authorities.bundle()})) is ClientAuthority.USABLE
+    assert (
+        evaluate_client_authority(plane.secrets.refresh(held, datetime.now(UTC))) is ClientAuthority.UNUSABLE
+    )
+    assert (
+        evaluate_client_authority(plane.hold(**held | {"clients": authorities.bundle()}))
+        is ClientAuthority.USABLE
+    )
 
 
 async def test_refused_calls_are_counted_by_access_and_why(
@@ -303,7 +308,7 @@ async def test_keys_and_certificates_are_in_no_dump_report_or_log(
     renewed = authorities.front()
     for one in (broken, renewed):
         held = plane.hold(front=one, clients=authorities.bundle())
-        plane.cache.set(plane.builder.apply(plane.routing.take_change()))
+        plane.cache.set(plane.builder.apply_change(plane.routing.take_change()))
     after = plane.cache.snapshot
     assert before is not None
     assert after is not None
@@ -319,18 +324,20 @@ async def test_keys_and_certificates_are_in_no_dump_report_or_log(
         "Envoy's statistics": await gateway.envoy.get_admin("/stats"),
         "Envoy's statistics for Prometheus": await gateway.envoy.get_admin("/stats/prometheus"),
         "Envoy's logs": (gateway.envoy.folder / "envoy.log").read_text(),
-        "the report": plane.ledger.report().model_dump_json(),
+        "the report": plane.ledger.build_report().model_dump_json(),
         "the logs": "".join(capfd.readouterr()),
-        "the status of Secrets": str(inspection.held(held)),
-        "our own dump": str([inspection.dump(after), *(inspection.contents(after, name) for name in names)]),
+        "the status of Secrets": str(inspection.list_gateway_secrets(held)),
+        "our own dump": str(
+            [inspection.dump_versions(after), *(inspection.dump_contents(after, name) for name in names)]
+        ),
         "our own diff": str(
             [
-                inspection.diff(before, after),
-                *(inspection.diff_of_contents(before, after, name) for name in names),
+                inspection.diff_versions(before, after),
+                *(inspection.diff_contents(before, after, name) for name in names),
             ]
         ),
         "Envoy's words in ours": str(
-            [described(one.body) for one in after.resources[TypeUrl.SECRET].values()]
+            [to_redacted_json(one.body) for one in after.resources[TypeUrl.SECRET].values()]
         ),
         "the objects' texts": f"{after.resources[TypeUrl.SECRET]} {[*after.resources[TypeUrl.SECRET].values()]} {held}",
     }

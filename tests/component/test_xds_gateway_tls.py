@@ -56,7 +56,7 @@ async def rotate(gateway: Gateway, **secrets: SecretData) -> Snapshot:
     """Other Secrets, and nothing else; returns when the proxies run them."""
     plane = gateway.control_plane
     plane.hold(**secrets)
-    snapshot = plane.builder.apply(plane.routing.take_change())
+    snapshot = plane.builder.apply_change(plane.routing.take_change())
     plane.cache.set(snapshot)
     await plane.accepted(snapshot)
     return snapshot
@@ -218,7 +218,7 @@ async def test_a_broken_secret_leaves_the_last_good_one(gateway: Gateway, author
             plane = gateway.control_plane
             (held,) = plane.hold(**({} if bad is None else {"front": bad}))
             assert held.problem, what
-            assert held.expires is not None
+            assert held.expires_at is not None
             await rotate(gateway, **({} if bad is None else {"front": bad}))
             assert await shown(client.address) == serial(good), what
         await load.answered(20)
@@ -286,17 +286,19 @@ async def test_a_certificate_that_envoy_refuses_keeps_nobodys_routes_waiting(
     other = HostKey(HostKind.ACCESS, ObjectKey("ads", "other"))
 
     async def runs_it() -> bool:
-        return plane.ledger.programmed(other, 1) and plane.ledger.report().proxies[0].nack is not None
+        return (
+            plane.ledger.is_programmed(other, 1) and plane.ledger.build_report().proxies[0].nack is not None
+        )
 
     await eventually(runs_it, "the gateway runs the other access, and refuses the certificate")
-    (proxy,) = plane.ledger.report().proxies
+    (proxy,) = plane.ledger.build_report().proxies
     assert "2048" in (proxy.nack or "")
-    (state,) = plane.server.states()
+    (state,) = plane.server.proxy_states()
     assert state.types[TypeUrl.SECRET] is SyncState.NACKED
     assert await client.infer(metadata=(("x-tidegate-access", "ads/other"),)) == "v1"
     assert await shown(client.address) == serial(good)
     await rotate(gateway, front=secret(good))
-    (proxy,) = plane.ledger.report().proxies
+    (proxy,) = plane.ledger.build_report().proxies
     assert proxy.nack is None
 
 

@@ -15,8 +15,8 @@ from builders.certificates import Authority
 from builders.model_access import a_model_access
 from builders.waiting import eventually
 from fixtures.envoy import Client, Envoy, Gateway, backend_of
-from tidegate.routing.bootstrap import TlsFiles, secrets
-from tidegate.xds.identity import ServerCertificate, is_of, may_call_itself
+from tidegate.routing.bootstrap import TlsFiles, build_sds_files
+from tidegate.xds.identity import ServerCertificate, belongs_to_namespace, matches_node_id
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 NODE = "gateway-1.system"
@@ -26,7 +26,7 @@ def with_keys(envoy: Envoy, keys: Path) -> None:
     """Gives an Envoy what the chart does: keys in one folder, in another what names them."""
     folder = envoy.folder / "secrets"
     folder.mkdir()
-    for name, content in secrets(str(keys)).items():
+    for name, content in build_sds_files(str(keys)).items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     envoy.tls = TlsFiles(str(keys), str(folder))
 
@@ -67,7 +67,7 @@ async def another(gateway: Gateway, folder: Path, node: str, keys: Path | None) 
 
 
 def nodes(gateway: Gateway) -> list[str]:
-    return [proxy.node for proxy in gateway.control_plane.ledger.report().proxies]
+    return [proxy.node for proxy in gateway.control_plane.ledger.build_report().proxies]
 
 
 async def test_a_proxy_with_a_certificate_for_its_node_is_served(
@@ -164,7 +164,7 @@ async def test_certificates_are_replaced_without_a_restart_or_a_cut_stream(
     ],
 )
 def test_a_certificate_is_for_the_nodes_that_it_names(node: str, names: list[str], may: bool) -> None:
-    assert may_call_itself(node, names) is may
+    assert matches_node_id(node, names) is may
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_certificate_is_for_the_nodes_that_it_names(node: str, names: list[str
     ],
 )
 def test_a_node_is_of_the_namespace_after_its_first_dot(node: str, namespace: str, is_one: bool) -> None:
-    assert is_of(node, namespace) is is_one
+    assert belongs_to_namespace(node, namespace) is is_one
 
 
 def test_it_says_when_the_newest_certificate_in_its_folder_ends(authority: Authority, tmp_path: Path) -> None:

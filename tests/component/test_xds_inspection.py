@@ -19,19 +19,19 @@ from builders.waiting import eventually
 from fixtures.envoy import Gateway, backend_of
 from tidegate.main import app
 from tidegate.routing import protos
-from tidegate.routing.snapshot import Resource, TypeUrl, content_hash
+from tidegate.routing.snapshot import TypeUrl, XdsResource, content_hash
 from tidegate.xds import inspection
-from tidegate.xds.report_server import add_inspection, contents_application, report_application
+from tidegate.xds.report_server import add_inspection, build_contents_application, build_report_application
 
 
 @asynccontextmanager
 async def served(gateway: Gateway, *, contents: bool = False) -> AsyncGenerator[str]:
     """The address of the report, or of the contents, as the process serves it."""
     plane = gateway.control_plane
-    application = report_application(plane.ledger)
-    add_inspection(application, plane.cache, plane.server.states)
+    application = build_report_application(plane.ledger)
+    add_inspection(application, plane.cache, plane.server.proxy_states)
     if contents:
-        application = contents_application(plane.cache)
+        application = build_contents_application(plane.cache)
     async with on_loopback(application) as address:
         yield address
 
@@ -119,7 +119,7 @@ async def test_a_proxy_that_refuses_is_shown_with_its_reason(gateway: Gateway) -
     gateway.control_plane.cache.set(spoilt)
 
     async def refused() -> bool:
-        return any(state.nack for state in gateway.control_plane.server.states())
+        return any(state.nack for state in gateway.control_plane.server.proxy_states())
 
     await eventually(refused, "the proxy refuses")
     async with served(gateway) as address:
@@ -145,11 +145,11 @@ async def test_a_revision_that_nobody_keeps_is_an_error_with_a_way_out(gateway: 
 @pytest.mark.parametrize("redacted", [True, False])
 def test_secrets_are_named_and_not_shown(redacted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"name": "a", "alt_stat_name": "canary-of-a-secret"}
-    body = protos.any_of(
+    body = protos.encode_any(
         "envoy.config.cluster.v3.Cluster", protos.encode("envoy.config.cluster.v3.Cluster", fields)
     )
     if redacted:
         monkeypatch.setattr(inspection, "REDACTED_TYPES", {TypeUrl.CLUSTER})
-    shown = inspection.shown(TypeUrl.CLUSTER, Resource("a", "1", body))
+    shown = inspection.show_resource(TypeUrl.CLUSTER, XdsResource("a", "1", body))
     assert shown["name"] == "a"
     assert ("canary-of-a-secret" in json.dumps(shown)) is not redacted

@@ -24,9 +24,16 @@ from builders.waiting import eventually
 from fixtures.envoy import Client, Gateway, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.routing.credentials import MAX_JWKS_BYTES, Credentials, Fetched, NotAsked, NotFetched, Unfit
+from tidegate.routing.credentials import (
+    MAX_JWKS_BYTES,
+    CallerCredentials,
+    InvalidContent,
+    KeyFetchFailed,
+    KeyFetchResult,
+    KeyFetchSkipped,
+)
 from tidegate.routing.guards import plan_guard
-from tidegate.xds.issuers import IssuerMetrics, Issuers, IssuerSettings
+from tidegate.xds.issuer_keys import IssuerKeyFetcher, IssuerMetrics, IssuerSettings
 from tidegate_localcluster.ports import unused
 
 NAME = "https://login.example.com"
@@ -84,13 +91,13 @@ class Login:
 class Asking:
     """Issuers that run, and what they count."""
 
-    issuers: Issuers
+    issuers: IssuerKeyFetcher
     registry: CollectorRegistry
     address: str
 
     @property
-    def fetched(self) -> Fetched | None:
-        return self.issuers.fetched.get(self.address)
+    def fetched(self) -> KeyFetchResult | None:
+        return self.issuers.results.get(self.address)
 
     def counted(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"tidegate_xds_issuer_{name}", labels) or 0.0
@@ -111,12 +118,12 @@ async def login(tmp_path: Path) -> AsyncIterator[Login]:
 async def asking(login: Login, **settings: object) -> AsyncIterator[Asking]:
     """A process that asks `login` from its start on, as often as a test wants."""
     registry = CollectorRegistry()
-    issuers = Issuers(login.settings(**settings), IssuerMetrics(registry))
+    issuers = IssuerKeyFetcher(login.settings(**settings), IssuerMetrics(registry))
     task = asyncio.create_task(issuers.run())
     try:
-        issuers.want({"ads": [login.address]})
+        issuers.set_addresses({"ads": [login.address]})
         async with asyncio.timeout(10):
-            await issuers.settled()
+            await issuers.wait_for_results()
         yield Asking(issuers, registry, login.address)
     finally:
         task.cancel()
@@ -128,9 +135,9 @@ def tokened(login: Login) -> ModelAccess:
     return a_model_access(auth={"jwt": jwt})
 
 
-def known(login: Login, asks: Asking | None) -> Credentials:
-    fetched = {} if asks is None else dict(asks.issuers.fetched)
-    return Credentials(key_hosts=frozenset({login.host}), fetched=fetched)
+def known(login: Login, asks: Asking | None) -> CallerCredentials:
+    fetched = {} if asks is None else dict(asks.issuers.results)
+    return CallerCredentials(key_hosts=frozenset({login.host}), fetched=fetched)
 
 
 async def calls(client: Client, issuer: Issuer) -> str:
@@ -205,7 +212,7 @@ async def test_a_host_that_is_not_listed_is_never_asked_and_its_access_is_closed
 ) -> None:
     v1, access = backend_of("ctr", await gateway.upstream("v1")), tokened(login)
     async with asking(login, hosts=["login.example.com", "127.0.0.1"]) as asks:
-        client = await gateway.start(access, v1, Credentials(key_hosts=frozenset({"127.0.0.1"})))
+        client = await gateway.start(access, v1, CallerCredentials(key_hosts=frozenset({"127.0.0.1"})))
         assert await calls(client, login.issuer) == "UNAVAILABLE"
         snapshot = gateway.control_plane.cache.snapshot
         assert snapshot is not None
@@ -247,15 +254,19 @@ async def cut(request: web.Request) -> web.StreamResponse:
 SYMMETRIC = json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}).encode()
 
 BAD_ANSWERS: dict[str, tuple[Answer, type[object], str]] = {
-    "an error": (text(b"secret-words", 500), NotFetched, "it answers HTTP 500"),
-    "a redirect": (text(b"", 302, Location="/elsewhere"), NotFetched, "a redirect, which is not followed"),
-    "no JSON": (text(b"secret-words"), Unfit, "is no JSON"),
-    "no keys": (text(b'{"keys": []}'), Unfit, "has no list of keys"),
-    "a symmetric key": (text(SYMMETRIC), Unfit, r"keys\[0\] is symmetric"),
-    "too much": (text(b" " * (MAX_JWKS_BYTES + 1)), NotFetched, "more than 262144 bytes"),
-    "silence": (hang, NotFetched, "did not answer in 0.5 s"),
-    "a trickle": (drip, NotFetched, "did not answer in 0.5 s"),
-    "a cut": (cut, NotFetched, "it cannot be reached"),
+    "an error": (text(b"secret-words", 500), KeyFetchFailed, "it answers HTTP 500"),
+    "a redirect": (
+        text(b"", 302, Location="/elsewhere"),
+        KeyFetchFailed,
+        "a redirect, which is not followed",
+    ),
+    "no JSON": (text(b"secret-words"), InvalidContent, "is no JSON"),
+    "no keys": (text(b'{"keys": []}'), InvalidContent, "has no list of keys"),
+    "a symmetric key": (text(SYMMETRIC), InvalidContent, r"keys\[0\] is symmetric"),
+    "too much": (text(b" " * (MAX_JWKS_BYTES + 1)), KeyFetchFailed, "more than 262144 bytes"),
+    "silence": (hang, KeyFetchFailed, "did not answer in 0.5 s"),
+    "a trickle": (drip, KeyFetchFailed, "did not answer in 0.5 s"),
+    "a cut": (cut, KeyFetchFailed, "it cannot be reached"),
 }
 
 
@@ -265,9 +276,9 @@ async def test_a_bad_answer_opens_nothing_and_takes_nothing_away(login: Login, n
     login.answer = answer
     async with asking(login, **({"timeout_s": 0.5} if answer in (hang, drip) else {})) as asks:
         assert isinstance(asks.fetched, kind)
-        assert isinstance(asks.fetched, (Unfit, NotFetched))
-        assert re.search(words, asks.fetched.why)
-        assert "secret" not in asks.fetched.why
+        assert isinstance(asks.fetched, (InvalidContent, KeyFetchFailed))
+        assert re.search(words, asks.fetched.reason)
+        assert "secret" not in asks.fetched.reason
         login.answer = None
         await asks.until("the keys are there", lambda: isinstance(asks.fetched, str))
         good, login.answer = asks.fetched, answer
@@ -284,26 +295,26 @@ async def test_a_server_that_the_authority_does_not_vouch_for_is_not_believed(
     await login.stop()
     await login.start(Authority.make(tmp_path / "foreign").issue("issuer"))
     async with asking(login) as asks:
-        assert isinstance(asks.fetched, NotFetched)
-        assert asks.fetched.why.startswith("its certificate is refused: ")
+        assert isinstance(asks.fetched, KeyFetchFailed)
+        assert asks.fetched.reason.startswith("its certificate is refused: ")
     assert login.asked == 0
     await login.stop()
     await login.start(login.authority.issue("another", addresses=("127.0.0.9",)))
     async with asking(login) as asks:
-        assert isinstance(asks.fetched, NotFetched)
-        assert "certificate" in asks.fetched.why
+        assert isinstance(asks.fetched, KeyFetchFailed)
+        assert "certificate" in asks.fetched.reason
 
 
 async def test_what_is_not_wanted_any_more_is_not_asked_and_not_known(login: Login) -> None:
     async with asking(login, grace_s=0.1) as asks:
         told: list[str] = []
         asks.issuers.subscribe(told.append)
-        asks.issuers.want({})
+        asks.issuers.set_addresses({})
         await asks.until("it is forgotten", lambda: told == [login.address])
         assert asks.fetched is None
         asked = login.asked
         # Another address keeps the process busy for some rounds.
-        asks.issuers.want({"ads": [f"{login.address}?2"]})
+        asks.issuers.set_addresses({"ads": [f"{login.address}?2"]})
         await asks.until("the other is asked", lambda: login.asked > asked + 3)
         assert asks.fetched is None
 
@@ -314,11 +325,11 @@ async def test_keys_that_nobody_wants_for_a_moment_are_kept(login: Login) -> Non
         asks.issuers.subscribe(told.append)
         good, other = asks.fetched, f"{login.address}?2"
         assert isinstance(good, str)
-        asks.issuers.want({"ads": [other]})
-        await asks.until("the other one has answered", lambda: other in asks.issuers.fetched)
+        asks.issuers.set_addresses({"ads": [other]})
+        await asks.until("the other one has answered", lambda: other in asks.issuers.results)
         assert asks.fetched == good
-        asks.issuers.want({"ads": [login.address]})
-        assert not asks.issuers.awaited
+        asks.issuers.set_addresses({"ads": [login.address]})
+        assert not asks.issuers.pending_addresses
         asked = login.asked
         await asks.until("it is asked again", lambda: login.asked > asked + 3)
         assert login.address not in told
@@ -329,20 +340,20 @@ async def test_a_slow_host_delays_neither_the_others_nor_the_start(login: Login,
     await slow.start(login.authority.issue("slow"))
     hanging = {f"n{number}": [f"{slow.address}?{number}"] for number in range(40)}
     settings = login.settings(hosts=[login.host, slow.host], timeout_s=60.0, per_host=2, patience_s=5.0)
-    issuers = Issuers(settings, IssuerMetrics(CollectorRegistry()))
+    issuers = IssuerKeyFetcher(settings, IssuerMetrics(CollectorRegistry()))
     task = asyncio.create_task(issuers.run())
     try:
-        issuers.want({**hanging, "ads": [login.address]})
+        issuers.set_addresses({**hanging, "ads": [login.address]})
         await eventually(
-            lambda: isinstance(issuers.fetched.get(login.address), str), what="the quick one answers"
+            lambda: isinstance(issuers.results.get(login.address), str), what="the quick one answers"
         )
-        assert len(issuers.awaited) == len(hanging)
+        assert len(issuers.pending_addresses) == len(hanging)
         async with asyncio.timeout(10):
-            await issuers.settled()
+            await issuers.wait_for_results()
         assert slow.asked == 2
-        late = issuers.fetched[f"{slow.address}?39"]
-        assert isinstance(late, NotFetched)
-        assert "nothing came in 5 s" in late.why
+        late = issuers.results[f"{slow.address}?39"]
+        assert isinstance(late, KeyFetchFailed)
+        assert "nothing came in 5 s" in late.reason
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -356,28 +367,30 @@ async def test_a_namespace_with_too_many_addresses_is_told_so_and_others_are_not
     jwt = {"issuer": NAME, "audiences": ["ads"], "jwksUri": addresses[4]}
     access = a_model_access(auth={"jwt": jwt})
     async with asking(login, per_namespace=3) as asks:
-        asks.issuers.want({"ads": addresses, "shop": [addresses[3]], "elsewhere": ["https://x.com/a"] * 5})
-        await asks.until("the first are there", lambda: not asks.issuers.awaited)
-        kinds = [type(asks.issuers.fetched[address]) for address in addresses]
-        assert kinds == [str, str, str, str, NotAsked]
+        asks.issuers.set_addresses(
+            {"ads": addresses, "shop": [addresses[3]], "elsewhere": ["https://x.com/a"] * 5}
+        )
+        await asks.until("the first are there", lambda: not asks.issuers.pending_addresses)
+        kinds = [type(asks.issuers.results[address]) for address in addresses]
+        assert kinds == [str, str, str, str, KeyFetchSkipped]
         planned = plan_guard(access, known(login, asks))
-        assert planned.closed
+        assert planned.is_closed
         assert (
             "namespace ads names 5 addresses of issuers, and at most 3 of one" in planned.refusals[0].message
         )
         assert "name fewer addresses in the namespace" in planned.refusals[0].message
 
-        asks.issuers.want({"ads": addresses[2:]})
-        await asks.until("it is asked", lambda: isinstance(asks.issuers.fetched.get(addresses[4]), str))
-        assert not plan_guard(access, known(login, asks)).closed
+        asks.issuers.set_addresses({"ads": addresses[2:]})
+        await asks.until("it is asked", lambda: isinstance(asks.issuers.results.get(addresses[4]), str))
+        assert not plan_guard(access, known(login, asks)).is_closed
 
 
 async def test_authorities_are_read_again_and_broken_ones_end_nothing(login: Login, tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     file.write_text("")
     async with asking(login, authorities=file) as asks:
-        assert isinstance(asks.fetched, NotFetched)
-        assert "auth.jwks.caConfigMap" in asks.fetched.why
+        assert isinstance(asks.fetched, KeyFetchFailed)
+        assert "auth.jwks.caConfigMap" in asks.fetched.reason
         assert login.asked == 0
         file.write_bytes(login.authority.certificate.read_bytes())
         await asks.until("the keys are there", lambda: isinstance(asks.fetched, str))

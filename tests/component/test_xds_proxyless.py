@@ -23,8 +23,8 @@ from builders.model_access import a_model_access, a_route
 from builders.waiting import eventually
 from fixtures.envoy import ControlPlane, Envoy, Gateway, backend_of
 from tidegate.main import app
-from tidegate.routing.bootstrap import TlsFiles, secrets
-from tidegate.routing.grpc.bootstrap import bootstrap
+from tidegate.routing.bootstrap import TlsFiles, build_sds_files
+from tidegate.routing.grpc.bootstrap import build_bootstrap
 from tidegate.xds.identity import ServerCertificate
 from tidegate.xds.server import XdsServerSettings
 
@@ -112,7 +112,7 @@ async def a_caller(
     certificates: Path | None = None,
 ) -> AsyncGenerator[Caller]:
     """A process with the bootstrap that `tidegate xds bootstrap` prints."""
-    printed = bootstrap(f"localhost:{port}", node, str(certificates) if certificates else None)
+    printed = build_bootstrap(f"localhost:{port}", node, str(certificates) if certificates else None)
     environment = {**os.environ, "GRPC_XDS_BOOTSTRAP_CONFIG": printed}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -159,7 +159,7 @@ async def test_weights_hold_and_a_flip_is_seen(servers: Gateway) -> None:
 
         await eventually(flipped, "the flip is seen")
         assert servers.control_plane.metric("tidegate_xds_connected_grpc_clients") == 1
-        assert servers.control_plane.ledger.connected == 0
+        assert servers.control_plane.ledger.connected_count == 0
 
 
 async def test_headers_choose_the_route(servers: Gateway) -> None:
@@ -243,7 +243,7 @@ async def test_gateways_and_grpc_clients_are_led_apart(gateway: Gateway) -> None
     async with a_caller(gateway.control_plane.port) as caller:
         assert await caller.calls(5) == Counter({"one": 5})
         assert await client.infer(metadata=(("x-tidegate-access", "ads/ctr"),)) == "one"
-    assert gateway.control_plane.ledger.connected == 1
+    assert gateway.control_plane.ledger.connected_count == 1
     assert gateway.control_plane.metric("tidegate_xds_nacks_total", type="listener") == 0
 
 
@@ -301,8 +301,8 @@ def test_the_bootstrap_names_the_server_and_a_client_of_its_own() -> None:
 def test_the_control_plane_renders_nothing_for_clients_that_are_not_there() -> None:
     plane = ControlPlane()
     plane.set(a_model_access())
-    assert plane.clients.rendered is None
-    assert plane.clients.open().snapshot is not None
+    assert plane.clients.newest_snapshot is None
+    assert plane.clients.open_cache().snapshot is not None
 
 
 # With certificates
@@ -372,7 +372,7 @@ async def test_the_certificate_of_a_client_does_not_make_it_a_gateway(
         envoy.folder.mkdir()
         keys = authority.issue_into(tmp_path / f"keys of {node}", name)
         envoy.tls = TlsFiles(str(keys), str(envoy.folder))
-        for secret, document in secrets(str(keys)).items():
+        for secret, document in build_sds_files(str(keys)).items():
             (envoy.folder / f"{secret}.yaml").write_text(yaml.safe_dump(document))
         return envoy
 
@@ -386,7 +386,7 @@ async def test_the_certificate_of_a_client_does_not_make_it_a_gateway(
         await eventually(refused, "it is refused, and again when it comes back")
         assert await client.stat("listener_manager.lds.update_success") == 0
         await gateway.start(plane.port)
-        assert [proxy.node for proxy in plane.ledger.report().proxies] == ["gateway-1.system"]
+        assert [proxy.node for proxy in plane.ledger.build_report().proxies] == ["gateway-1.system"]
     finally:
         client.stop()
         gateway.stop()

@@ -16,22 +16,22 @@ from fixtures.envoy import Gateway, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.planning.proxies import programmed_verdict
+from tidegate.planning.proxies import judge_programmed
 from tidegate.planning.serving_status import Verdict
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.report_server import report_application
-from tidegate_controllers.proxies import Proxies
+from tidegate.xds.report_server import build_report_application
+from tidegate_controllers.proxies import ProxyReports
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 
 
 @pytest_asyncio.fixture
-async def proxies(gateway: Gateway) -> AsyncIterator[Proxies]:
+async def proxies(gateway: Gateway) -> AsyncIterator[ProxyReports]:
     """What the controllers know of the gateway, asked for over HTTP."""
-    runner = web.AppRunner(report_application(gateway.control_plane.ledger))
+    runner = web.AppRunner(build_report_application(gateway.control_plane.ledger))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    known = Proxies(lambda: [f"127.0.0.1:{runner.addresses[0][1]}"])
+    known = ProxyReports(lambda: [f"127.0.0.1:{runner.addresses[0][1]}"])
     asking = asyncio.create_task(known.run())
     yield known
     asking.cancel()
@@ -47,12 +47,12 @@ def matching(name: str, generation: int, regex: str) -> ModelAccess:
     return a_model_access(name, routes=routes, metadata={"generation": generation})
 
 
-async def said_of(proxies: Proxies, access: ModelAccess, reason: Reason) -> Verdict:
+async def said_of(proxies: ProxyReports, access: ModelAccess, reason: Reason) -> Verdict:
     """The verdict on an access once it is for this reason."""
     host = HostKey(HostKind.ACCESS, ObjectKey("ads", access.metadata.name))
 
     async def verdict() -> Verdict | None:
-        now = programmed_verdict(proxies.view(host, access.metadata.uid), access.metadata.generation)
+        now = judge_programmed(proxies.view_object(host, access.metadata.uid), access.metadata.generation)
         return now if now.reason is reason else None
 
     return await eventually(verdict, f"{access.key} is {reason}")
@@ -60,7 +60,7 @@ async def said_of(proxies: Proxies, access: ModelAccess, reason: Reason) -> Verd
 
 @pytest.mark.produces(Reason.PROXY_REJECTED)
 async def test_what_one_gateway_refuses_is_said_by_its_object_in_the_gateways_words(
-    gateway: Gateway, proxies: Proxies
+    gateway: Gateway, proxies: ProxyReports
 ) -> None:
     """Envoy's own limit for expressions is 100 instructions, as ours; who runs it with another one is not known to us."""
     gateway.envoy.runtime = {"re2.max_program_size.error_level": 60}

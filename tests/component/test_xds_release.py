@@ -22,12 +22,12 @@ from fixtures.release import ReleaseRun
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.planning.release_checks import Evidence, judge
-from tidegate.planning.sample import Sample
+from tidegate.planning.release_checks import Evidence, judge_checks
+from tidegate.planning.sample import ReleaseSample
 from tidegate.telemetry import gateways
 from tidegate.telemetry.gateways import GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
-from tidegate_controllers.release import Measurements
+from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_localcluster.ports import unused
 
 ACCESS = (("x-tidegate-access", "ads/ctr"),)
@@ -122,12 +122,12 @@ async def test_every_way_to_fail_is_counted(gateway: Gateway) -> None:
     """Trailers, timeouts, a lost pod and REST statuses; and what nobody failed at is no failure."""
     access = released(a_release(route={"timeout": "5s"}, steps=[100]))
     _, load, _, v4 = await started(gateway, access)
-    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)], lambda: 0.0)
+    stats = GatewayStats(lambda: [gateways.ScrapeTarget("gateway-1", gateway.envoy.admin)], lambda: 0.0)
 
     async def counted() -> tuple[int, int, int]:
         stats._read_at = float("-inf")
-        tally = (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
-        return tally.requests, tally.failures, tally.timed
+        tally = (await stats.read_release(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
+        return tally.requests, tally.failures, tally.timed_requests
 
     assert await ask(load.client, 10) == Counter({"v4": 10})
     headers = {"x-tidegate-access": "ads/ctr"}
@@ -166,7 +166,7 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
     if deadline:
         access = ModelAccess.parse(overlaid(access.dump(), {"spec": {"protection": {"deadline": True}}}))
     _, load, _, v4 = await started(gateway, access)
-    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)], lambda: 0.0)
+    stats = GatewayStats(lambda: [gateways.ScrapeTarget("gateway-1", gateway.envoy.admin)], lambda: 0.0)
     assert await ask(load.client, 2) == Counter({"v4": 2})
     v4.open.clear()
     request = service_pb2.ModelInferRequest(model_name="ctr")
@@ -180,10 +180,10 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
 
     async def counted() -> bool:
         stats._read_at = float("-inf")
-        tally = (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
+        tally = (await stats.read_release(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
         # Where both cut it off, one request may count twice: for the gateway's answer, and for the stream it ended.
         exact = tally.failures == 15 or (deadline and tally.failures > 15)
-        return exact and tally.requests - tally.failures == 2 and tally.slower_than(40) >= 15
+        return exact and tally.requests - tally.failures == 2 and tally.count_slower_than(40) >= 15
 
     await eventually(
         counted, "each of them is a request that failed, and was not answered in time", timeout_s=30
@@ -202,8 +202,8 @@ async def test_what_other_routes_send_to_the_target_is_not_the_releases(gateway:
     _, load, _, _ = await started(gateway, ModelAccess.parse(access))
     answers = {await load.client.infer(metadata=(*ACCESS, ("x-vip", "yes"))) for _ in range(10)}
     assert answers == {"v4"}
-    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)])
-    read = await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])
+    stats = GatewayStats(lambda: [gateways.ScrapeTarget("gateway-1", gateway.envoy.admin)])
+    read = await stats.read_release(ObjectKey("ads", "ctr"), "v4", ["v3"])
     assert (read.gateways[0].target.requests, read.gateways[0].stable.requests) == (0, 0)
 
 
@@ -246,8 +246,8 @@ async def test_the_gateways_own_port_shows_what_a_release_needs_and_changes_noth
     gateway.envoy.ports = ports
     await started(gateway, a_release())
     address = f"127.0.0.1:{ports['metrics_port']}"
-    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", address)])
-    assert (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).silent == ()
+    stats = GatewayStats(lambda: [gateways.ScrapeTarget("gateway-1", address)])
+    assert (await stats.read_release(ObjectKey("ads", "ctr"), "v4", ["v3"])).silent == ()
     client = Client(address)
     for method, path in (("POST", "/stats"), ("POST", "/reset_counters"), ("GET", "/config_dump")):
         assert (await client.rest(method, path))[0] == 404
@@ -295,10 +295,10 @@ async def test_a_query_is_asked_of_a_prometheus_over_http() -> None:
     queries = (*PAGES, "refused")
     access = released(a_release(checks=[{"prometheus": query, "max": "0.5"} for query in queries]))
     async with on_loopback(app) as address:
-        measurements = Measurements(GatewayStats(list), Prometheus(f"http://{address}"))
-        measured = await measurements.of(access, datetime.now(UTC), 1)
+        measurements = ReleaseMeasurer(GatewayStats(list), Prometheus(f"http://{address}"))
+        measured = await measurements.measure_release(access, datetime.now(UTC), 1)
     checks = access.spec.release.checks if access.spec.release else ()
-    said = judge(checks, Evidence(Sample(), 1, measured.answers, asked=True), ())
+    said = judge_checks(checks, Evidence(ReleaseSample(), 1, measured.query_results, queried=True), ())
     assert [one.verdict for one in said] == ["Passing", "Waiting", "Waiting", "Waiting", "Waiting"]
 
 

@@ -17,10 +17,10 @@ from builders.waiting import eventually
 from tidegate.planning.proxies import ProxyView
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import ProxyReport
-from tidegate.xds.report_server import report_application
-from tidegate.xds.stream import Running, StreamProgress
-from tidegate_controllers.proxies import Proxies
+from tidegate.xds.report import ProgrammedReport
+from tidegate.xds.report_server import build_report_application
+from tidegate.xds.stream import RunningState, StreamProgress
+from tidegate_controllers.proxies import ProxyReports
 
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)
 SECOND = a_snapshot({"a": 1}, routes_to=["a"], generation=2)
@@ -46,25 +46,29 @@ async def served(ledger: AckLedger) -> AsyncIterator[tuple[str, Counter[int]]]:
         statuses[response.status] += 1
         return response
 
-    application = report_application(ledger)
+    application = build_report_application(ledger)
     application.middlewares.append(counted)
     async with on_loopback(application) as address:
         yield address, statuses
 
 
 async def test_controllers_are_told_once_of_each_change(ledger: AckLedger) -> None:
-    ledger.record(1, StreamProgress("gateway-1", FIRST, None, warm=False, running=Running(FIRST)))
+    ledger.record_progress(
+        1, StreamProgress("gateway-1", FIRST, None, warm=False, running=RunningState(FIRST))
+    )
     async with served(ledger) as (address, statuses):
-        proxies = Proxies(lambda: [address])
+        proxies = ProxyReports(lambda: [address])
         asking = asyncio.create_task(proxies.run())
         try:
             await eventually(lambda: statuses[304] >= 2, what="the same report is not sent again")
             assert statuses[200] == 1
-            assert proxies.view(CTR_HOST, "uid") == (ProxyView("gateway-1", 1),)
+            assert proxies.view_object(CTR_HOST, "uid") == (ProxyView("gateway-1", 1),)
 
-            ledger.record(1, StreamProgress("gateway-1", SECOND, None, warm=False, running=Running(SECOND)))
+            ledger.record_progress(
+                1, StreamProgress("gateway-1", SECOND, None, warm=False, running=RunningState(SECOND))
+            )
             await eventually(
-                lambda: proxies.view(CTR_HOST, "uid") == (ProxyView("gateway-1", 2),),
+                lambda: proxies.view_object(CTR_HOST, "uid") == (ProxyView("gateway-1", 2),),
                 what="the new generation arrives",
             )
             assert statuses[200] == 2
@@ -89,19 +93,23 @@ async def test_a_restarted_server_does_not_pass_for_the_old_one(ledger: AckLedge
 
 
 async def test_in_an_upgrade_both_releases_understand_each_other(ledger: AckLedger) -> None:
-    ledger.record(1, StreamProgress("gateway-1", FIRST, None, warm=False, running=Running(FIRST)))
+    ledger.record_progress(
+        1, StreamProgress("gateway-1", FIRST, None, warm=False, running=RunningState(FIRST))
+    )
 
     async def before(_: web.Request) -> web.Response:
-        return web.Response(text=ledger.report().model_dump_json(), content_type="application/json")
+        return web.Response(text=ledger.build_report().model_dump_json(), content_type="application/json")
 
     old = web.Application()
     old.add_routes([web.get("/v1/programmed", before)])
     async with on_loopback(old) as address:
-        proxies = Proxies(lambda: [address])
+        proxies = ProxyReports(lambda: [address])
         asking = asyncio.create_task(proxies.run())
         try:
             expected = (ProxyView("gateway-1", 1),)
-            await eventually(lambda: proxies.view(CTR_HOST, "uid") == expected, what="the old report is read")
+            await eventually(
+                lambda: proxies.view_object(CTR_HOST, "uid") == expected, what="the old report is read"
+            )
         finally:
             asking.cancel()
             await asyncio.wait({asking})
@@ -110,4 +118,4 @@ async def test_in_an_upgrade_both_releases_understand_each_other(ledger: AckLedg
         aiohttp.ClientSession() as session,
         session.get(f"http://{address}/v1/programmed") as response,
     ):
-        assert ProxyReport.model_validate_json(await response.text()) == ledger.report()
+        assert ProgrammedReport.model_validate_json(await response.text()) == ledger.build_report()

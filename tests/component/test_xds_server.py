@@ -66,7 +66,7 @@ async def test_a_proxy_that_reads_nothing_holds_up_nobody_and_is_let_go(
         assert len(message.resources) == 3000
 
         async def only_quick() -> bool:
-            return [proxy.node for proxy in control_plane.ledger.report().proxies] == ["quick"]
+            return [proxy.node for proxy in control_plane.ledger.build_report().proxies] == ["quick"]
 
         await eventually(only_quick, "the slow proxy is let go", timeout_s=60)
         quick.cancel()
@@ -120,7 +120,7 @@ async def test_a_proxy_with_the_protocol_of_the_other_kind_is_refused(
     async with asyncio.timeout(15):
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
     assert advice in (await call.details() or "")
-    assert control_plane.ledger.connected == 0
+    assert control_plane.ledger.connected_count == 0
 
 
 async def test_a_new_snapshot_reaches_an_idle_stream_without_being_asked_for(

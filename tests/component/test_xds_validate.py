@@ -18,10 +18,10 @@ from builders.any_fleet import SECRETS, any_fleet, fuzzed_access
 from builders.fleet import a_backend, a_fleet, credentials
 from fixtures.envoy import envoy_binary
 from tidegate.routing import protos
-from tidegate.routing.bootstrap import BootstrapSettings, bootstrap, render
+from tidegate.routing.bootstrap import BootstrapSettings, build_bootstrap, render_bootstrap
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import FleetState
-from tidegate.routing.planner import plan
+from tidegate.routing.planner import plan_routing
 from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
 
 
@@ -54,7 +54,7 @@ def as_static(snapshot: Snapshot) -> dict[str, Any]:
     manager["scoped_routes"]["scoped_route_configurations_list"] = {
         "scoped_route_configurations": plain[TypeUrl.SCOPE]
     }
-    config = bootstrap(BootstrapSettings(metrics_port=None))
+    config = build_bootstrap(BootstrapSettings(metrics_port=None))
     static: dict[str, Any] = {"listeners": [listener], "clusters": plain[TypeUrl.CLUSTER]}
     static["clusters"] += config["static_resources"]["clusters"]  # type: ignore[index]
     return {**config, "static_resources": static}
@@ -77,7 +77,9 @@ def validate(snapshot: Snapshot) -> str:
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(any_fleet())
 def test_envoy_takes_every_fleet(fleet: FleetState) -> None:
-    assert validate(SnapshotBuilder(ListenerSettings(access_log=True)).build(plan(fleet))) == ""
+    assert (
+        validate(SnapshotBuilder(ListenerSettings(access_log=True)).build_snapshot(plan_routing(fleet))) == ""
+    )
 
 
 def test_envoy_takes_a_sample_of_fuzzed_accesses_in_one_configuration() -> None:
@@ -86,13 +88,13 @@ def test_envoy_takes_a_sample_of_fuzzed_accesses_in_one_configuration() -> None:
         a_backend(name, "10.0.0.1", namespace=namespace) for namespace in ("ads", "shop") for name in "abcd"
     ]
     accesses = [fuzzed_access(random, f"a{number}") for number in range(300)]
-    result = plan(a_fleet(*accesses, *backends, credentials(SECRETS)))
-    assert validate(SnapshotBuilder(ListenerSettings()).build(result)) == ""
+    result = plan_routing(a_fleet(*accesses, *backends, credentials(SECRETS)))
+    assert validate(SnapshotBuilder(ListenerSettings()).build_snapshot(result)) == ""
 
 
 @pytest.mark.parametrize("metrics_port", [9902, None])
 def test_envoy_takes_the_bootstrap(tmp_path: Path, metrics_port: int | None) -> None:
     file = tmp_path / "bootstrap.yaml"
-    file.write_text(render(BootstrapSettings(metrics_port=metrics_port)))
+    file.write_text(render_bootstrap(BootstrapSettings(metrics_port=metrics_port)))
     assert yaml.safe_load(file.read_text())["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
     assert verdict(file) == ""

@@ -11,7 +11,7 @@ from builders.pods import a_pod
 from builders.waiting import eventually
 from fixtures.envoy import Gateway, Load, Upstream
 from tidegate.api.inference import Inference
-from tidegate.planning.fleet import inference_backend
+from tidegate.planning.fleet import build_inference_backend
 from tidegate.planning.pods import PodView
 from tidegate.routing.fleet import Backend
 
@@ -43,7 +43,7 @@ class Fleet:
 
     def backend(self, replicas: int, spares: int) -> Backend:
         """What routing starts from when so many were decided; upstreams have ports of their own."""
-        backend = inference_backend(_decided(replicas, spares), self.pods.values())
+        backend = build_inference_backend(_decided(replicas, spares), self.pods.values())
         by_address = {each.address: each.endpoint for each in self.upstreams.values()}
         return replace(backend, endpoints=tuple(by_address[one.address] for one in backend.endpoints))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from documented.shell import Command
 from tidegate.api.conditions import ConditionType
-from tidegate.api.crd import DEFINITIONS
-from tidegate.api.structural import structural
+from tidegate.api.crd import KIND_DEFINITIONS
+from tidegate.api.structural import build_structural_schema
 
 _WITH_VALUE = frozenset(
     {"-n", "--namespace", "-o", "-l", "-p", "-f", "-c", "--field-selector", "--context", "--kubeconfig"}
@@ -22,8 +22,8 @@ _OF_RESOURCES = frozenset(
 _CONDITION = re.compile(r'\.conditions\[\?\(@\.type=="(\w+)"\)\]')
 _FIELD = re.compile(r"\{((?:\.\w+)+)")
 KINDS: Mapping[str, Any] = {
-    name: structural(definition.resource)
-    for definition in DEFINITIONS
+    name: build_structural_schema(definition.resource)
+    for definition in KIND_DEFINITIONS
     for name in (definition.resource.PLURAL, definition.resource.KIND.lower(), definition.short_name)
 }
 """The schemas of our kinds, by each name that kubectl takes."""

@@ -18,12 +18,12 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
-from tidegate.api.meta import API_VERSION, Resource
+from tidegate.api.meta import API_VERSION, CustomResource
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 
 Body = dict[str, Any]
-OURS: Mapping[str, type[Resource]] = {
+OURS: Mapping[str, type[CustomResource]] = {
     kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
 VALUES = "the chart's values"

@@ -11,7 +11,7 @@ import pytest
 from builders.waiting import at_rest, stays, wait_until
 from fixtures.audit_log import ACCOUNT
 from fixtures.installed import Installed, Space, a_space
-from tidegate.api.conditions import ConditionType, is_true
+from tidegate.api.conditions import ConditionType, is_condition_true
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.helm import NAMESPACE
@@ -107,7 +107,9 @@ def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
     )
     space.ready()
     wait_until(
-        lambda: is_true(space.status("modelaccess", "probe")["conditions"], ConditionType.PROGRAMMED),
+        lambda: is_condition_true(
+            space.status("modelaccess", "probe")["conditions"], ConditionType.PROGRAMMED
+        ),
         "both gateways run it",
     )
     space.answers(version)

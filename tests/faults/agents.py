@@ -15,17 +15,17 @@ from aiohttp import web
 from builders.pretended_server import PretendedServer
 from faults.proxy import BrokenError
 from tidegate.resources.pod import CONTROL_PORT
-from tidegate_dataplane.agent.artefacts.files import folder_source
-from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.folder_source import folder_source
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.certificates import make_server_certificate
 from tidegate_dataplane.agent.control import control_app
 from tidegate_dataplane.agent.control_server import ControlServer
-from tidegate_dataplane.agent.files import Keepsake, read_first_order
+from tidegate_dataplane.agent.files import OrderCheckpoint, read_first_order
 from tidegate_dataplane.agent.loop import Agent
-from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.repository import Repository
-from tidegate_dataplane.agent.settings import OnnxBackend, Settings
+from tidegate_dataplane.agent.metrics import AgentMetrics
+from tidegate_dataplane.agent.repository import ModelRepository
+from tidegate_dataplane.agent.settings import AgentSettings, OnnxBackend
 from tidegate_dataplane.contract import AgentReport, DesiredState
 
 BAD_VERSION: Final = 9
@@ -78,14 +78,14 @@ class PodAgent:
     def report(self) -> AgentReport:
         """What it says of itself."""
         assert self._agent is not None
-        return self._agent.report()
+        return self._agent.build_report()
 
     async def start(self, config: Mapping[str, str]) -> None:
         """Starts it with the files of its ConfigMap."""
         etc = self.folder / "etc"
         etc.mkdir(parents=True)
         self.mount(config)
-        settings = Settings(
+        settings = AgentSettings(
             pod_name=self.facts.name,
             file_root=self.models,
             repository_dir=self.folder / "repository",
@@ -96,8 +96,8 @@ class PodAgent:
         )
         for made in (settings.repository_dir, settings.cache_dir, settings.run_dir):
             made.mkdir()
-        repository = Repository(settings.repository_dir, settings.cache_dir)
-        repository.prepare()
+        repository = ModelRepository(settings.repository_dir, settings.cache_dir)
+        repository.prepare_folders()
         server = PretendedServer(
             settings.repository_dir,
             native=True,
@@ -106,11 +106,13 @@ class PodAgent:
             changed=self.history.append,
         )
 
-        def open_source(uri: ArtefactUri, order: DesiredState) -> Source:
+        def open_source(uri: ArtefactUri, order: DesiredState) -> ArtefactSource:
             del order
             return folder_source(uri, file_root=settings.file_root, pvc_root=settings.pvc_root)
 
-        agent = Agent(settings, server, repository, Keepsake(settings.cache_dir), open_source, Metrics())
+        agent = Agent(
+            settings, server, repository, OrderCheckpoint(settings.cache_dir), open_source, AgentMetrics()
+        )
         agent.start_with(read_first_order(etc))
         self._agent = agent
         app = control_app(agent)
@@ -123,7 +125,7 @@ class PodAgent:
         )
         await control.start()
         self._stack.push_async_callback(control.stop)
-        for task in (asyncio.create_task(agent.run()), asyncio.create_task(control.watch())):
+        for task in (asyncio.create_task(agent.run()), asyncio.create_task(control.watch_authority())):
             self._stack.callback(task.cancel)
 
     def mount(self, config: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ from faults.proxy import Door, Proxy
 
 _NURSERY: Final = """
 import ctypes, os, signal, sys
-import tidegate.main, tidegate_controllers.term  # the slow part
+import tidegate.main, tidegate_controllers.manager  # the slow part
 def end_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 end_with_parent()

@@ -20,10 +20,10 @@ from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.pipelines import PipelinesObserved, plan_pipelines
 from tidegate.planning.placement import PlacementResult
-from tidegate.planning.plan import Plan
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.settings import ServingSettings
-from tidegate.resources.slices import slice_resources
+from tidegate.resources.slices import make_slice_resources
 
 FOLDER = Path(__file__).parent / "objects"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,7 +36,7 @@ SETTINGS = ServingSettings(
 )
 
 
-def _documents(plan: Plan) -> str:
+def _documents(plan: ReconcilePlan) -> str:
     return yaml.safe_dump_all([dict(manifest) for manifest in plan.apply], sort_keys=False, width=120)
 
 
@@ -104,7 +104,7 @@ def test_inference_on_slices_of_a_pool(check_golden: CheckGolden) -> None:
     toleration = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
     pool = a_compute_pool(slice={"cpu": {"cpu": "500m", "memory": "1Gi"}}, tolerations=[toleration])
     inference = an_inference(placement={"pool": "cpu-a", "slices": 2}, replicas=2)
-    resources = slice_resources(pool, 2, inference.spec.tier)
+    resources = make_slice_resources(pool, 2, inference.spec.tier)
     placement = PlacementResult(resources, 2, Verdict(True, Reason.PLACED, ""))
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placement=placement), SETTINGS)
 
@@ -115,7 +115,7 @@ def test_inference_on_a_slice_of_a_gpu(check_golden: CheckGolden) -> None:
     mps = {"slicesPerGPU": 4, "runAsUser": 1000, "cpu": "4", "memory": "16Gi"}
     pool = a_compute_pool("gpu-a", slice={"cpu": None, "mps": mps})
     inference = an_inference(placement={"pool": "gpu-a"}, tier="nearline", model={"format": "TensorRT"})
-    resources = slice_resources(pool, 1, inference.spec.tier)
+    resources = make_slice_resources(pool, 1, inference.spec.tier)
     placement = PlacementResult(resources, 1, Verdict(True, Reason.PLACED, ""))
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placement=placement), SETTINGS)
 

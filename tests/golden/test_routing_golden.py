@@ -15,12 +15,12 @@ from fixtures.golden import CheckGolden
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import protos
-from tidegate.routing.bootstrap import BootstrapSettings, render
-from tidegate.routing.credentials import ClientAuthority, Credentials, SecretData
+from tidegate.routing.bootstrap import BootstrapSettings, render_bootstrap
+from tidegate.routing.credentials import CallerCredentials, ClientAuthority, SecretData
 from tidegate.routing.envoy import listener
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
-from tidegate.routing.planner import RoutingPlan, plan
+from tidegate.routing.planner import RoutingPlan, plan_routing
 from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
 
 FOLDER = Path(__file__).parent / "routing"
@@ -42,7 +42,7 @@ def a_fleet_from(document: Mapping[str, Any]) -> FleetState:
     return FleetState(
         accesses=[ModelAccess.parse(body) for body in document["accesses"]],
         backends={backend.key: backend for backend in backends},
-        credentials=Credentials(
+        credentials=CallerCredentials(
             frozenset(document.get("namespaces", ())),
             {
                 ObjectKey.parse(key): SecretData({name: text.encode() for name, text in entries.items()})
@@ -88,7 +88,7 @@ def as_document(planned: RoutingPlan, snapshot: Snapshot) -> dict[str, Any]:
 
 def described(body: bytes) -> Any:
     """A resource in plain types, as YAML can show it; virtual hosts by name, since their order means nothing."""
-    document = json.loads(json.dumps(protos.described(body), sort_keys=True))
+    document = json.loads(json.dumps(protos.to_redacted_json(body), sort_keys=True))
     if "route_configuration" in document:
         document["route_configuration"].get("virtual_hosts", []).sort(key=lambda host: host["name"])
     return document
@@ -97,17 +97,17 @@ def described(body: bytes) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_a_fleet_becomes_routes(case: str, check_golden: CheckGolden) -> None:
     fleet = a_fleet_from(yaml.safe_load((FOLDER / case / "in.yaml").read_text()))
-    planned = plan(fleet)
-    snapshot = SnapshotBuilder(listener.ListenerSettings()).build(planned)
+    planned = plan_routing(fleet)
+    snapshot = SnapshotBuilder(listener.ListenerSettings()).build_snapshot(planned)
     text = yaml.safe_dump(as_document(planned, snapshot), sort_keys=False, width=110, allow_unicode=True)
     check_golden(FOLDER / case / "out.yaml", text)
 
 
 def test_the_listener(check_golden: CheckGolden) -> None:
     tls = TlsSettings(("front", "back"), "clients")
-    listeners = listener.encode(listener.ListenerSettings(access_log=True, tls=tls))
+    listeners = listener.encode_listeners(listener.ListenerSettings(access_log=True, tls=tls))
     assert list(listeners) == [listener.NAME, listener.TLS_NAME]
-    plain, secured = (described(protos.any_of(listener.TYPE, body)) for body in listeners.values())
+    plain, secured = (described(protos.encode_any(listener.TYPE, body)) for body in listeners.values())
     check_golden(FOLDER / "listener.yaml", yaml.safe_dump(plain, width=110))
     # All else is the same, so that a client is treated alike on both.
     for own in ("name", "address"):
@@ -119,4 +119,4 @@ def test_the_listener(check_golden: CheckGolden) -> None:
 
 
 def test_the_bootstrap(check_golden: CheckGolden) -> None:
-    check_golden(FOLDER / "bootstrap.yaml", render(BootstrapSettings()))
+    check_golden(FOLDER / "bootstrap.yaml", render_bootstrap(BootstrapSettings()))

@@ -17,7 +17,7 @@ from builders.waiting import wait_until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
-from tidegate.planning.decision import KEPT
+from tidegate.planning.decision import KEPT_DECISIONS
 from tidegate.resources.names import POOL_LABEL
 
 pytestmark = pytest.mark.usefixtures("controllers")
@@ -202,7 +202,7 @@ def test_the_oldest_decisions_go_when_there_are_too_many(allocated: Allocated) -
     newest = allocated.decided(batch=4)
     labels = {POOL_LABEL: newest["metadata"]["labels"][POOL_LABEL]}
     before = datetime.now(UTC) - timedelta(days=1)
-    names = [f"{allocated.pool}-before-{number:03}" for number in range(KEPT)]
+    names = [f"{allocated.pool}-before-{number:03}" for number in range(KEPT_DECISIONS)]
     allocated.kubectl.apply(
         *(
             {
@@ -219,7 +219,7 @@ def test_the_oldest_decisions_go_when_there_are_too_many(allocated: Allocated) -
     def there() -> list[str]:
         return [each["metadata"]["name"] for each in allocated.decisions()]
 
-    wait_until(lambda: len(there()) == KEPT, what="no more are kept", timeout_s=60.0)
+    wait_until(lambda: len(there()) == KEPT_DECISIONS, what="no more are kept", timeout_s=60.0)
     assert there()[1:] == [newest["metadata"]["name"], *reversed(names[2:])], "the newest stay"
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from fixtures.chart import CHART, PROCESSES, Objects, rendered, rendered_anew, template
 from tidegate.generate import COLLECTOR
-from tidegate.planning.certificates import Part
-from tidegate.routing.bootstrap import CollectorSettings, collector
+from tidegate.planning.certificates import CertificatePart
+from tidegate.routing.bootstrap import CollectorSettings, collector_bootstrap
 from tidegate.runtime.certificate_issuer import CertificateIssuer
 
 pytestmark = [pytest.mark.integration]
@@ -114,8 +114,8 @@ def test_an_issuer_of_cert_manager_makes_certificates_of_the_same_names(helm: Pa
     )
     made = {name: body["spec"] for (kind, name), body in objects.items() if kind == "Certificate"}
     used = {
-        Part.XDS: mounted(objects, "tidegate-xds"),
-        Part.GATEWAY: mounted(objects, "tidegate-gateway"),
+        CertificatePart.XDS: mounted(objects, "tidegate-xds"),
+        CertificatePart.GATEWAY: mounted(objects, "tidegate-gateway"),
     }
     assert made.keys() == {*used.values()}
     assert not made.keys() & _OWN, "Helm takes its own Secrets away when it makes none any more"
@@ -286,7 +286,7 @@ def test_every_process_is_told_of_the_receiver_of_spans(helm: Path) -> None:
         assert not [path for path in mounts if "collector" in path]
     _, arguments, _ = told_of_spans(objects, "gateway")
     asked = json.loads(arguments[[*arguments].index("--config-yaml") + 1])
-    assert asked == collector(CollectorSettings("collector-4318.observability.svc", 80))
+    assert asked == collector_bootstrap(CollectorSettings("collector-4318.observability.svc", 80))
     for component in PROCESSES:
         egress = objects["NetworkPolicy", f"tidegate-{component}"]["spec"]["egress"]
         assert {"ports": [{"protocol": "TCP", "port": 80}]} in egress
@@ -302,7 +302,7 @@ def test_a_receiver_with_tls_gets_its_files_to_every_process(helm: Path) -> None
         assert mounts[str(Path(files.authorization).parent)]["secret"]["secretName"] == "spans"
         if component == "gateway":
             asked = json.loads(arguments[[*arguments].index("--config-yaml") + 1])
-            assert asked == collector(files)
+            assert asked == collector_bootstrap(files)
         else:
             assert environment["TIDEGATE_OTLP_AUTHORITIES"] == files.authorities
             assert environment["TIDEGATE_OTLP_AUTHORIZATION_FILE"] == files.authorization

@@ -20,17 +20,17 @@ from builders.waiting import wait_until
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import may, wait_for_account
 from fixtures.crds import wait_established
-from tidegate.api.fields import SCHEMES
+from tidegate.api.fields import URI_SCHEMES
 from tidegate.kube.permissions import (
     CERTIFICATE_RULES,
     CLUSTER_RULES,
     PEOPLE_RULES,
     RELEASE_RULES,
-    Process,
-    Role,
+    ApiClientProcess,
+    PeopleRole,
 )
 from tidegate.main import app
-from tidegate.reference.rights import Granted, matrix
+from tidegate.reference.rights import VerbsByResource, merge_rules
 
 pytestmark = [pytest.mark.integration]
 
@@ -145,7 +145,7 @@ def _rights(helm_on: HelmOn, user: str, namespace: str) -> dict[tuple[str, str],
     return {key: verbs for key, verbs in listed(user).items() if everybody.get(key) != verbs}
 
 
-def _both(*granted: Granted) -> dict[tuple[str, str], frozenset[str]]:
+def _both(*granted: VerbsByResource) -> dict[tuple[str, str], frozenset[str]]:
     """Rights that somebody has by several roles."""
     return {
         key: frozenset().union(*(each.get(key, frozenset()) for each in granted))
@@ -153,17 +153,17 @@ def _both(*granted: Granted) -> dict[tuple[str, str], frozenset[str]]:
     }
 
 
-@pytest.mark.parametrize("process", list(Process))
+@pytest.mark.parametrize("process", list(ApiClientProcess))
 @pytest.mark.parametrize("namespace", ["ads", SYSTEM])
 def test_each_cell_of_a_process_is_what_the_api_server_says(
-    release: HelmOn, process: Process, namespace: str
+    release: HelmOn, process: ApiClientProcess, namespace: str
 ) -> None:
     """No more and no less: docs/reference/rights.md is made of the same rules."""
     own = (
         (*RELEASE_RULES.get(process, ()), *CERTIFICATE_RULES.get(process, ())) if namespace == SYSTEM else ()
     )
     found = _rights(release, f"system:serviceaccount:{SYSTEM}:tidegate-{process}", namespace)
-    assert found == _both(matrix(CLUSTER_RULES[process]), matrix(own))
+    assert found == _both(merge_rules(CLUSTER_RULES[process]), merge_rules(own))
 
 
 def test_what_is_denied_is_denied_by_the_api_server_itself(people: HelmOn) -> None:
@@ -214,23 +214,23 @@ def test_who_needs_no_rights_has_none(release: HelmOn, account: str) -> None:
 @pytest.mark.parametrize(
     ("user", "namespace", "roles"),
     [
-        ("view", "ads", [Role.VIEW]),
-        ("edit", "ads", [Role.VIEW, Role.EDIT]),
-        ("admin", "ads", [Role.VIEW, Role.EDIT]),
+        ("view", "ads", [PeopleRole.VIEW]),
+        ("edit", "ads", [PeopleRole.VIEW, PeopleRole.EDIT]),
+        ("admin", "ads", [PeopleRole.VIEW, PeopleRole.EDIT]),
         ("view", "shop", []),
         ("edit", "shop", []),
-        ("cluster-view", "shop", [Role.VIEW]),
-        ("cluster-pools", "ads", [Role.POOLS]),
+        ("cluster-view", "shop", [PeopleRole.VIEW]),
+        ("cluster-pools", "ads", [PeopleRole.POOLS]),
         ("stranger", "ads", []),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_cell_of_a_person_is_what_the_api_server_says(
-    people: HelmOn, user: str, namespace: str, roles: Sequence[Role]
+    people: HelmOn, user: str, namespace: str, roles: Sequence[PeopleRole]
 ) -> None:
     found = _rights(people, user, namespace)
     ours = {key: verbs for key, verbs in found.items() if key[0] == "tidegate.io"}
-    assert ours == _both(*(matrix(PEOPLE_RULES[role]) for role in roles))
+    assert ours == _both(*(merge_rules(PEOPLE_RULES[role]) for role in roles))
 
 
 def test_no_pod_of_another_namespace_gets_before_all_models(release: HelmOn) -> None:
@@ -308,7 +308,7 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
 
 def test_notes_name_every_place_that_models_come_from(release: HelmOn) -> None:
     said = " ".join(release("get", "notes", "tidegate", f"--namespace={SYSTEM}").split())
-    assert f"Models come from {', '.join(f'{each}://' for each in SCHEMES if each != 'file')};" in said
+    assert f"Models come from {', '.join(f'{each}://' for each in URI_SCHEMES if each != 'file')};" in said
     assert "file:// is refused" in said
     assert "from no host yet: name them in models.allowedHosts" in said
 

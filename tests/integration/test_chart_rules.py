@@ -14,7 +14,7 @@ from fixtures.chart import rendered
 from fixtures.promtool import asked, played, playing
 from tidegate.telemetry import scope
 from tidegate.telemetry.alerts import ALERTS
-from tidegate.telemetry.recorded import rule_file
+from tidegate.telemetry.recording_rules import render_recording_rules
 
 pytestmark = [pytest.mark.integration]
 
@@ -29,7 +29,7 @@ def test_rules_for_prometheus_are_made_where_they_are_asked_for(helm: Path) -> N
     asked = {"metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}}}
     made = rendered(helm, asked)["PrometheusRule", "tidegate-signals"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
-    assert made["spec"] == rule_file()
+    assert made["spec"] == render_recording_rules()
 
 
 def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> None:
@@ -41,7 +41,7 @@ def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> No
     assert made["metadata"]["labels"]["release"] == "prometheus"
     rules = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
     assert {rule["annotations"]["runbook_url"] for rule in rules} == {
-        f"{base}/{alert.slug}.md" for alert in ALERTS
+        f"{base}/{alert.runbook_name}.md" for alert in ALERTS
     }
     assert {rule["labels"]["helm_release"] for rule in rules} == {"tidegate-system/tidegate"}
     pods = (

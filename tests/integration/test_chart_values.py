@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, Objects, pod_of, rendered, template
-from tidegate.reference.values import values_of, values_page
+from tidegate.reference.values import parse_values, render_values_page
 
 pytestmark = [pytest.mark.integration]
 
@@ -569,13 +569,13 @@ def test_a_release_of_some_namespaces_has_its_rights_there_alone(helm: Path) -> 
 
 def test_the_page_says_of_each_value_what_stands_above_it() -> None:
     text = '# Who.\nowner: ""\n\npart:\n  # How\n  # many.\n  count: 2\n  rest: {a: 1}\nlist:\n- {b: 2}\n'
-    found = {each.path: (each.default, each.said) for each in values_of(text)}
+    found = {each.path: (each.default, each.comment) for each in parse_values(text)}
     assert found == {
         "owner": ("''", "Who."),
         "part.count": ("2", "How many."),
         "part.rest": ("{a: 1}", ""),
         "list": ("[{b: 2}]", ""),
     }
-    assert "| `part.count` | `2` | How many. |" in values_page({"chart": text})
+    assert "| `part.count` | `2` | How many. |" in render_values_page({"chart": text})
     with pytest.raises(ValueError, match="no key two spaces below another"):
-        values_of("part:\n      deep: 1\n")
+        parse_values("part:\n      deep: 1\n")

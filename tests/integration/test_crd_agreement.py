@@ -22,17 +22,17 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
-from tidegate.api.meta import Resource
+from tidegate.api.meta import CustomResource
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError, PermanentError
 from tidegate.kube.kinds import kind_of
-from tidegate.kube.transport import Request, Transport
+from tidegate.kube.transport import ApiRequest, ApiTransport
 
 pytestmark = pytest.mark.usefixtures("crds")
 
 Body = dict[str, Any]
 WITHIN = timedelta(seconds=15)
-KINDS: dict[str, type[Resource]] = {
+KINDS: dict[str, type[CustomResource]] = {
     kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
 
@@ -172,15 +172,17 @@ def strange_bodies(draw: st.DrawFn) -> Body:
 def answer(kubeconfig: Path) -> Iterator[Callable[[Body], Body | None]]:
     """Creates nothing: the object as the API server would store it, or None when it refuses."""
     with asyncio.Runner() as runner:
-        transport = runner.run(Transport.connect(kubeconfig, user_agent="tidegate-test"))
+        transport = runner.run(ApiTransport.connect(kubeconfig, user_agent="tidegate-test"))
 
         def ask(body: Body) -> Body | None:
             namespace = {"namespace": "default"} if KINDS[body["kind"]].NAMESPACED else {}
             sent = {**body, "metadata": {"name": body["metadata"]["name"], **namespace}}
             query = {"dryRun": "All", "fieldValidation": "Strict"}
-            path = kind_of(body).path("default")
+            path = kind_of(body).url_path("default")
             try:
-                return runner.run(transport.call(Request("POST", path, WITHIN, query=query, body=sent)))
+                return runner.run(
+                    transport.request_json(ApiRequest("POST", path, WITHIN, query=query, body=sent))
+                )
             except PermanentError:
                 return None
 

@@ -19,7 +19,7 @@ from builders.model_access import a_route, model_access_body
 from builders.refusals import REFUSALS, REFUSED_CHANGES, Refusal, RefusedChange
 from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl, a_namespace
-from tidegate.api.crd import documents
+from tidegate.api.crd import render_crds
 
 pytestmark = pytest.mark.usefixtures("crds")
 
@@ -121,7 +121,7 @@ def _rules() -> Iterator[Mapping[str, str]]:
 
 
 def _nodes() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for text in documents().values():
+    for text in render_crds().values():
         spec = yaml.safe_load(text)["spec"]
         yield from _walk(spec["names"]["kind"], spec["versions"][0]["schema"]["openAPIV3Schema"])
 

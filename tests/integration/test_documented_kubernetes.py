@@ -17,14 +17,14 @@ from documented.manifests import Body, manifests, parts, values
 from documented.pages import ROOT, Block, blocks, inline
 from documented.shell import Command, aliases, commands
 from fixtures.control_plane import Kubectl
-from tidegate.api.crd import DEFINITIONS
+from tidegate.api.crd import KIND_DEFINITIONS
 
 pytestmark = [pytest.mark.usefixtures("crds")]
 
 NOT_HERE = frozenset({"cert-manager.io/v1", "kustomize.toolkit.fluxcd.io/v1", "argoproj.io/v1alpha1"})
 """Kinds of others that the tests' API server does not know."""
 CLUSTER_KINDS = frozenset(
-    definition.resource.KIND for definition in DEFINITIONS if not definition.resource.NAMESPACED
+    definition.resource.KIND for definition in KIND_DEFINITIONS if not definition.resource.NAMESPACED
 )
 BODIES = {"inference": inference_body, "modelaccess": model_access_body, "computepool": compute_pool_body}
 WITH_VERBS_BELOW = frozenset({"auth", "config", "create", "rollout", "set"})

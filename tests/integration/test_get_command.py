@@ -79,7 +79,7 @@ def test_objects_are_listed_and_chosen_and_who_may_see_none_is_told_so(
         assert command_line("get", kind, "-A")["kind"]
     text = command_line.run("get", "inf", "-A", "-o", "wide").stdout
     assert re.search(rf"{models.namespace} +cvr +Stalled +0/1 .*PoolNotFound: m", text), text
-    assert "there is no Inference gone" in command_line.refused("get", "inf", "gone", *here)
+    assert 'Inference "gone" not found' in command_line.refused("get", "inf", "gone", *here)
     assert 'User "eve" cannot list' in command_line.refused("get", "inf", *here, "--as", "eve")
     assert 'User "eve" cannot list' in command_line.refused("get", "inf", "-w", *here, "--as", "eve")
 

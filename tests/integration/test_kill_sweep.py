@@ -15,8 +15,8 @@ from faults.sweep import Patience, Sweep
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 
 STATUS_FIRST = """
-from tidegate_controllers.carry_out import Writer
-children, status, waiting = Writer.children, Writer.status, {}
+from tidegate_controllers.applier import Applier
+children, status, waiting = Applier.apply_children, Applier.write_status, {}
 async def later(self, owner, plan):
     waiting[owner.key] = owner, plan
 async def first(self, kind, body, plan):
@@ -24,7 +24,7 @@ async def first(self, kind, body, plan):
     if (body.get("status") or {}).get("observedGeneration") != body["metadata"]["generation"]:
         for owner, planned in tuple(waiting.values()):
             await children(self, owner, planned)
-Writer.children, Writer.status = later, first
+Applier.apply_children, Applier.write_status = later, first
 """
 """An operator that says first and does afterwards, and believes its own words after a restart."""
 

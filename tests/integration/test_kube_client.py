@@ -22,11 +22,11 @@ from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import EPOCH_ANNOTATION, Fence
 from tidegate.kube.field_ownership import was_created
 from tidegate.kube.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, INFERENCE, NAMESPACE, Kind
-from tidegate.kube.port import Cluster, EventNote
+from tidegate.kube.port import ClusterApi, EventNote
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.plan import EventType
 from tidegate.runtime.clock import SystemClock
-from tidegate_controllers.left_out import tell_of_left_out
+from tidegate_controllers.left_out_events import report_left_out
 
 pytestmark = pytest.mark.usefixtures("crds")
 
@@ -82,7 +82,7 @@ def a_deployment(namespace: str, **changes: Any) -> dict[str, Any]:
 
 
 async def test_it_is_what_reconcilers_ask_for(client: KubeClient) -> None:
-    cluster: Cluster = client
+    cluster: ClusterApi = client
     assert await cluster.get(NAMESPACE, ObjectKey("", "default")) is not None
 
 
@@ -277,7 +277,7 @@ async def test_who_describes_an_object_that_is_left_out_reads_why(
     metadata = {"name": "odd", "namespace": namespace}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"count": "many"}}
     store.observe("ADDED", await client.apply(body, FENCE))
-    task = asyncio.create_task(tell_of_left_out(client, (store,), SystemClock()))
+    task = asyncio.create_task(report_left_out(client, (store,), SystemClock()))
 
     def described() -> str:
         return kubectl("describe", "configmap", "odd", "--namespace", namespace)

@@ -36,7 +36,7 @@ async def test_a_killed_leader_is_replaced_and_never_overlaps(kubeconfig: Path, 
         assert fence is not None
         await first.kill()
         await eventually(lambda: second.writes, what="the second leads")
-        assert not fence.valid()
+        assert not fence.is_valid()
 
 
 async def test_the_lease_shows_who_leads_and_in_which_term(

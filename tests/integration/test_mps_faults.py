@@ -11,7 +11,7 @@ from fixtures.gpu_fleet import SLICES, GpuFleet, GpuNode
 from fixtures.processes import Running
 from tidegate.api.faulty_nodes import SharingFault
 from tidegate.api.reasons import Reason
-from tidegate.planning.sharing_health import RESTARTS
+from tidegate.planning.sharing_health import RESTART_POLICY
 
 SEEN_S = 15.0
 """For the agent's question, the controllers and this test's own steps, on a busy machine."""
@@ -39,7 +39,7 @@ def test_lost_daemon_is_restarted_and_pods_of_the_pool_stay(
     node.mps.write(daemon="dead")
 
     assert f"1 of 2 nodes show DaemonLost: node {node.name} has no MPS" in fleet.says(Reason.DAEMON_LOST)
-    after_s = RESTARTS.after.total_seconds()
+    after_s = RESTART_POLICY.after.total_seconds()
     fleet.settle(lambda: node.restarts == 1, "the daemon is restarted", after_s + SEEN_S)
     fleet.reaches(node, "Recovered")
     fleet.says(Reason.SHARING_HEALTHY)

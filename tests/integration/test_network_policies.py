@@ -10,11 +10,11 @@ from builders.network_policy import Peer, allowed
 from fixtures.chart import PROCESSES, pod_of, rendered
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate.resources.pod import CONTROL_PORT, GRPC_PORT, HTTP_PORT
-from tidegate.settings import Settings
+from tidegate.settings import ControlPlaneSettings
 
 pytestmark = [pytest.mark.integration]
 
-_SETTINGS: Final = Settings()
+_SETTINGS: Final = ControlPlaneSettings()
 _API: Final = Peer("", {})
 _SYSTEM: Final = "tidegate-system"
 

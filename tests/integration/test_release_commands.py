@@ -42,4 +42,4 @@ def test_each_command_is_acted_on_before_it_returns(access: str, command_line: C
     first = command_line("release", "status", access)["since"]
     assert told("restart")[0] == "Done"
     assert command_line("release", "status", access)["since"] >= first
-    assert "there is no ModelAccess gone" in command_line.refused("release", "status", f"{access[:-3]}gone")
+    assert 'ModelAccess "gone" not found' in command_line.refused("release", "status", f"{access[:-3]}gone")

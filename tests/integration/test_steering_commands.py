@@ -40,7 +40,7 @@ def test_a_held_pool_says_so_and_moves_only_once_it_is_resumed(
     allocated.mode("Auto")
     pool, batch = allocated.pool, f"{allocated.pools.namespace}/batch"
     made = tidegate("hold", pool, "--for", "2h", "--reason", "the sale")
-    assert (made["done"], made["inTheWay"], made["heldBy"]) == ("Made", [], [])
+    assert (made["done"], made["warnings"], made["heldBy"]) == ("Made", [], [])
     [override] = made["overrides"]
     again = tidegate("hold", pool, "--for", "3h", "--reason", "the sale goes on")
     assert (again["done"], again["overrides"][0]["name"]) == ("Changed", override["name"])
@@ -61,7 +61,7 @@ def test_a_held_pool_says_so_and_moves_only_once_it_is_resumed(
     assert (why["policyMode"], why["mode"]) == ("Auto", "Hold")
     assert [each["name"] for each in why["heldBy"]] == [override["name"]]
     held = tidegate("why", batch)
-    assert "the sale goes on" in held["heldBy"][0]["said"]
+    assert "the sale goes on" in held["heldBy"][0]["message"]
     assert (held["replicas"]["existing"], held["newest"]) == (0, None)
     assert tidegate("history", batch)["decisions"] == []
 

@@ -26,8 +26,8 @@ from tidegate_localcluster.pki import Pki
 FENCE = Fence.unlimited(1)
 SELECTOR = "app=watched"
 QUICK = WatchSettings(
-    lasting=timedelta(seconds=30),
-    backoff=Backoff(first=timedelta(milliseconds=50), cap=timedelta(seconds=1), random=random.Random(1)),
+    duration=timedelta(seconds=30),
+    backoff=Backoff(initial=timedelta(milliseconds=50), cap=timedelta(seconds=1), random=random.Random(1)),
 )
 
 

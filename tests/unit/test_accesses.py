@@ -10,7 +10,7 @@ from builders.model_access import a_model_access, a_route, model_access_body
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.kinds import MODEL_ACCESS
 from tidegate.kube.store import ObjectStore
-from tidegate_controllers.accesses import Accesses
+from tidegate_controllers.accesses import IndexedAccesses
 
 ONE, OTHER = ObjectKey("ads", "one"), ObjectKey("ads", "other")
 
@@ -21,8 +21,8 @@ def store() -> ObjectStore:
 
 
 @pytest.fixture
-def accesses(store: ObjectStore) -> Accesses:
-    return Accesses(store)
+def accesses(store: ObjectStore) -> IndexedAccesses:
+    return IndexedAccesses(store)
 
 
 def stored(store: ObjectStore, name: str, *, version: int = 1, **spec: Any) -> None:
@@ -31,40 +31,42 @@ def stored(store: ObjectStore, name: str, *, version: int = 1, **spec: Any) -> N
 
 
 def test_an_inference_finds_those_who_use_it_and_no_longer_those_who_did(
-    store: ObjectStore, accesses: Accesses
+    store: ObjectStore, accesses: IndexedAccesses
 ) -> None:
     stored(store, "one", routes=[a_route("default", "ctr", "cvr")])
     stored(store, "other", routes=[a_route("default", "ctr")])
-    assert accesses.using(ObjectKey("ads", "ctr")) == (ONE, OTHER)
-    assert accesses.using(ObjectKey("ads", "cvr")) == (ONE,)
-    assert accesses.using(ObjectKey("shop", "ctr")) == ()
+    assert accesses.find_by_inference(ObjectKey("ads", "ctr")) == (ONE, OTHER)
+    assert accesses.find_by_inference(ObjectKey("ads", "cvr")) == (ONE,)
+    assert accesses.find_by_inference(ObjectKey("shop", "ctr")) == ()
 
     stored(store, "one", version=2, routes=[a_route("default", "cvr")])
-    assert accesses.using(ObjectKey("ads", "ctr")) == (OTHER,)
+    assert accesses.find_by_inference(ObjectKey("ads", "ctr")) == (OTHER,)
 
     store.observe("DELETED", model_access_body("other", metadata={"resourceVersion": "3"}))
-    assert accesses.using(ObjectKey("ads", "ctr")) == ()
+    assert accesses.find_by_inference(ObjectKey("ads", "ctr")) == ()
 
 
 def test_an_index_made_late_knows_what_was_there(store: ObjectStore) -> None:
     stored(store, "one", routes=[a_route("default", "ctr")])
 
-    assert Accesses(store).using(ObjectKey("ads", "ctr")) == (ONE,)
+    assert IndexedAccesses(store).find_by_inference(ObjectKey("ads", "ctr")) == (ONE,)
 
 
-def test_a_host_leads_to_the_older_until_that_gives_it_up(store: ObjectStore, accesses: Accesses) -> None:
+def test_a_host_leads_to_the_older_until_that_gives_it_up(
+    store: ObjectStore, accesses: IndexedAccesses
+) -> None:
     stored(store, "one", hosts=["x.com"])
     stored(store, "other", hosts=["x.com", "y.com"])
     newer = a_model_access(
         "other", hosts=["x.com", "y.com"], metadata={"creationTimestamp": "2026-01-05T00:00:00Z"}
     )
-    assert accesses.owners(newer) == {"x.com": ONE, "y.com": OTHER}
+    assert accesses.claim_hosts(newer) == {"x.com": ONE, "y.com": OTHER}
 
     stored(store, "one", version=2, hosts=["z.com"])
-    assert accesses.owners(newer) == {"x.com": OTHER, "y.com": OTHER}
+    assert accesses.claim_hosts(newer) == {"x.com": OTHER, "y.com": OTHER}
 
 
-def test_rivals_for_a_host_are_woken_and_nobody_else(store: ObjectStore, accesses: Accesses) -> None:
+def test_rivals_for_a_host_are_woken_and_nobody_else(store: ObjectStore, accesses: IndexedAccesses) -> None:
     woken: list[ObjectKey] = []
     accesses.subscribe_rivals(woken.append)
     stored(store, "one", hosts=["x.com"])

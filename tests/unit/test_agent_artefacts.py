@@ -16,17 +16,17 @@ from builders.desired import a_desired_state
 from builders.features import USER_KEY, Hash, Lookup, LookupType, a_plan, of_user
 from builders.onnx_models import a_model, a_tensor, with_external_data, write_artefact
 from tidegate_dataplane.agent.artefacts import receive as receive_module
-from tidegate_dataplane.agent.artefacts.addresses import refused_address
+from tidegate_dataplane.agent.artefacts.addresses import explain_refusal
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import fetch
-from tidegate_dataplane.agent.artefacts.files import folder_source
-from tidegate_dataplane.agent.artefacts.parts import Part
-from tidegate_dataplane.agent.artefacts.paths import checked_relative
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.artefacts.source import Download, Source
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme, parse_uri
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
+from tidegate_dataplane.agent.artefacts.folder_source import folder_source
+from tidegate_dataplane.agent.artefacts.partial_files import PartialFile
+from tidegate_dataplane.agent.artefacts.paths import check_relative_path
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource, Download
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, OwnerKind, Table
 
@@ -47,12 +47,16 @@ def staging(tmp_path: Path) -> Path:
     return folder
 
 
-async def fetched(models: Path, staging: Path, *, progress: Progress | None = None, **order: Any) -> Facts:
-    def open_source(uri: ArtefactUri, _: DesiredState) -> Source:
+async def fetched(
+    models: Path, staging: Path, *, progress: DownloadProgress | None = None, **order: Any
+) -> ArtefactFacts:
+    def open_source(uri: ArtefactUri, _: DesiredState) -> ArtefactSource:
         return folder_source(uri, file_root=models, pvc_root=models.parent / "claims")
 
     wanted = a_desired_state(**{"uri": f"file://{models}/ctr", **order})
-    return await fetch(wanted, staging, open_source, progress or Progress(), parts=staging.parent / "parts")
+    return await fetch_artefact(
+        wanted, staging, open_source, progress or DownloadProgress(), partial_dir=staging.parent / "parts"
+    )
 
 
 async def refused(models: Path, staging: Path, **order: Any) -> tuple[FailureReason, str]:
@@ -65,18 +69,23 @@ class TestUris:
     @pytest.mark.parametrize(
         ("text", "scheme", "authority", "path"),
         [
-            ("file:///models/ctr", Scheme.FILE, "", "models/ctr"),
-            ("pvc://claim/a/b/", Scheme.PVC, "claim", "a/b"),
-            ("https://models.example.com/ctr", Scheme.HTTPS, "models.example.com", "ctr"),
-            ("https://models.example.com:8443/ctr", Scheme.HTTPS, "models.example.com:8443", "ctr"),
-            ("s3://bucket/models/ctr", Scheme.S3, "bucket", "models/ctr"),
-            ("s3://bucket", Scheme.S3, "bucket", ""),
-            ("gs://bucket/models/ctr", Scheme.GS, "bucket", "models/ctr"),
-            ("oci://registry.example.com:5000/ads/ctr", Scheme.OCI, "registry.example.com:5000", "ads/ctr"),
-            ("hf://Qwen/DIN-base/onnx", Scheme.HF, "Qwen", "DIN-base/onnx"),
+            ("file:///models/ctr", UriScheme.FILE, "", "models/ctr"),
+            ("pvc://claim/a/b/", UriScheme.PVC, "claim", "a/b"),
+            ("https://models.example.com/ctr", UriScheme.HTTPS, "models.example.com", "ctr"),
+            ("https://models.example.com:8443/ctr", UriScheme.HTTPS, "models.example.com:8443", "ctr"),
+            ("s3://bucket/models/ctr", UriScheme.S3, "bucket", "models/ctr"),
+            ("s3://bucket", UriScheme.S3, "bucket", ""),
+            ("gs://bucket/models/ctr", UriScheme.GS, "bucket", "models/ctr"),
+            (
+                "oci://registry.example.com:5000/ads/ctr",
+                UriScheme.OCI,
+                "registry.example.com:5000",
+                "ads/ctr",
+            ),
+            ("hf://Qwen/DIN-base/onnx", UriScheme.HF, "Qwen", "DIN-base/onnx"),
         ],
     )
-    def test_known_ones(self, text: str, scheme: Scheme, authority: str, path: str) -> None:
+    def test_known_ones(self, text: str, scheme: UriScheme, authority: str, path: str) -> None:
         uri = parse_uri(text)
 
         assert (uri.scheme, uri.authority, uri.path) == (scheme, authority, path)
@@ -137,19 +146,19 @@ class TestUris:
     ],
 )
 def test_which_addresses_are_fetched_from(address: str, *, allowed: bool) -> None:
-    assert (refused_address(address, allow_loopback=False) is None) is allowed
+    assert (explain_refusal(address, allow_loopback=False) is None) is allowed
 
 
 def test_loopback_can_be_allowed_and_nothing_else_with_it() -> None:
-    assert refused_address("127.0.0.1", allow_loopback=True) is None
-    assert refused_address("::ffff:127.0.0.1", allow_loopback=True) is None
-    assert refused_address("169.254.169.254", allow_loopback=True) is not None
+    assert explain_refusal("127.0.0.1", allow_loopback=True) is None
+    assert explain_refusal("::ffff:127.0.0.1", allow_loopback=True) is None
+    assert explain_refusal("169.254.169.254", allow_loopback=True) is not None
 
 
 @pytest.mark.parametrize("path", ["", "/x", "../x", "a/../../x", "a\\b", "a\0b", ".", "x" * 2000])
 def test_paths_that_leave_their_folder_are_refused(path: str) -> None:
     with pytest.raises(ArtefactError):
-        checked_relative(path, what="file")
+        check_relative_path(path, subject="file")
 
 
 class TestChecksum:
@@ -173,7 +182,7 @@ class TestFolders:
     async def test_a_model_and_its_external_data(self, models: Path, staging: Path) -> None:
         model, data = with_external_data("w.data")
         write_artefact(models / "ctr", 1, model, **{"w.data": data, "README.md": b"not part of it"})
-        progress = Progress()
+        progress = DownloadProgress()
 
         facts = await fetched(models, staging, progress=progress)
 
@@ -300,7 +309,7 @@ class TestFolders:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         write_artefact(models / "ctr", 1, MODEL)
-        monkeypatch.setattr(Part, "append", full)
+        monkeypatch.setattr(PartialFile, "append", full)
 
         reason, message = await refused(models, staging)
 
@@ -473,9 +482,9 @@ class TestFeatures:
 
 @pytest.mark.no_rerun("a secret is seen")
 def test_what_a_server_says_back_of_a_secret_is_not_repeated() -> None:
-    credentials = Credentials("models-ads", {"password": "correct-horse", "region": "eu"})
+    credentials = SecretCredentials("models-ads", {"password": "correct-horse", "region": "eu"})
 
-    assert credentials.redacted("no user ads:correct-horse in eu") == "no user ads:… in eu"
+    assert credentials.redact_secrets("no user ads:correct-horse in eu") == "no user ads:… in eu"
 
 
 async def test_a_size_that_is_a_lie_does_not_lift_the_limit(staging: Path) -> None:
@@ -495,28 +504,28 @@ async def test_a_size_that_is_a_lie_does_not_lift_the_limit(staging: Path) -> No
             del folder
 
     with pytest.raises(ArtefactError) as raised:
-        await fetch(
+        await fetch_artefact(
             a_desired_state(max_artefact_bytes=100_000),
             staging,
             lambda *_: Liar(),
-            Progress(),
-            parts=staging.parent / "parts",
+            DownloadProgress(),
+            partial_dir=staging.parent / "parts",
         )
 
     assert raised.value.refusal.reason is FailureReason.ARTEFACT_TOO_LARGE
 
 
 def test_a_file_that_is_whole_but_was_never_finished_begins_again(tmp_path: Path) -> None:
-    part = Part(tmp_path / "part")
-    part.begin('"v1"', 4)
+    part = PartialFile(tmp_path / "part")
+    part.begin_content('"v1"', 4)
     part.append(b"ab")
-    assert part.resume() is not None
+    assert part.resume_point() is not None
 
     part.append(b"cd")
     part.close()
-    assert part.resume() is None
+    assert part.resume_point() is None
 
-    again = Part(tmp_path / "part")
+    again = PartialFile(tmp_path / "part")
     again.load()
     assert again.size == 4
-    assert again.resume() is None
+    assert again.resume_point() is None

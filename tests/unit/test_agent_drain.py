@@ -26,7 +26,7 @@ class Counts:
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(drain, "POLL_INTERVAL_S", 0)
 
 
 async def drained(counts: Counts, *, quiet_s: float = 2.0, limit_s: float = 20.0) -> Drain:

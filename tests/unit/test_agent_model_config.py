@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from builders.desired import a_desired_state
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.config_text import Config, config_text, parse_config_text
-from tidegate_dataplane.agent.model_config import CONFIG_DIGEST, config_digest, for_versions, render
-from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.config_text import ModelConfig, parse_config_text, to_config_text
+from tidegate_dataplane.agent.model_config import CONFIG_DIGEST, config_digest, render_config, with_versions
+from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
 
@@ -19,7 +19,7 @@ TEXT = TensorSpec(name="t", dtype="BYTES", shape=(-1, -1))
 Y = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
 
 
-def some_facts(**changes: Any) -> Facts:
+def some_facts(**changes: Any) -> ArtefactFacts:
     fields: dict[str, Any] = {
         "uri": "file:///models/ctr",
         "version": 1,
@@ -30,26 +30,26 @@ def some_facts(**changes: Any) -> Facts:
         "outputs": (Y,),
         "batched": True,
     }
-    return Facts.model_validate({**fields, **changes})
+    return ArtefactFacts.model_validate({**fields, **changes})
 
 
 def rendered(
     order: DesiredState,
-    facts: Facts,
+    facts: ArtefactFacts,
     *,
     backend: OnnxBackend = OnnxBackend.HOSTED,
     threads: int | None = None,
-) -> Config:
-    config = render(order, facts, backend=backend, intra_op_threads=threads)
-    assert not isinstance(config, Refusal), config
+) -> ModelConfig:
+    config = render_config(order, facts, backend=backend, intra_op_threads=threads)
+    assert not isinstance(config, VersionRefusal), config
     # Triton's own schema takes it.
-    config_text(for_versions(config, [1]))
+    to_config_text(with_versions(config, [1]))
     return config
 
 
-def refusal(order: DesiredState, facts: Facts) -> str:
-    config = render(order, facts, backend=OnnxBackend.AUTO, intra_op_threads=None)
-    assert isinstance(config, Refusal)
+def refusal(order: DesiredState, facts: ArtefactFacts) -> str:
+    config = render_config(order, facts, backend=OnnxBackend.AUTO, intra_op_threads=None)
+    assert isinstance(config, VersionRefusal)
     assert config.reason is FailureReason.ARTEFACT_INVALID
     return config.message
 
@@ -302,7 +302,7 @@ class TestDigest:
     def test_it_travels_with_the_configuration(self) -> None:
         config = rendered(a_desired_state(), some_facts())
 
-        ordered = for_versions(config, [3, 1])
+        ordered = with_versions(config, [3, 1])
 
         assert ordered["parameters"][CONFIG_DIGEST] == {"string_value": config_digest(config)}
         assert ordered["version_policy"] == {"specific": {"versions": [1, 3]}}
@@ -310,9 +310,9 @@ class TestDigest:
 
 
 def test_the_text_form_says_the_same() -> None:
-    config = for_versions(rendered(a_desired_state(), some_facts()), [1])
+    config = with_versions(rendered(a_desired_state(), some_facts()), [1])
 
-    again = parse_config_text(config_text(config))
+    again = parse_config_text(to_config_text(config))
 
     assert json.dumps(again["input"][0]["name"]) == '"x"'
     assert again["version_policy"] == {"specific": {"versions": ["1"]}}

@@ -8,8 +8,8 @@ from pathlib import Path
 from builders.metrics_page import metric
 from builders.runner_agent import RunnerAgent
 from builders.waiting import wait_until
-from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.runners import COME_BACK_S, RECENTLY_S, REMEMBERED_S, REST_S, Runners
+from tidegate_dataplane.agent.metrics import AgentMetrics
+from tidegate_dataplane.agent.runners import RECENTLY_S, RECONNECT_S, REMEMBERED_S, REST_S, RunnerRegistry
 from tidegate_dataplane.contract import RunnerEnd
 from tidegate_dataplane.sampling.container import memory_kills, server_identity
 from tidegate_dataplane.sampling.frames import Goodbye, Hello
@@ -20,11 +20,11 @@ class Pod:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.metrics = Metrics()
-        self.runners = Runners(self.metrics, lambda: self.now)
+        self.metrics = AgentMetrics()
+        self.runners = RunnerRegistry(self.metrics, lambda: self.now)
 
     def ended(self, why: str) -> float:
-        return metric(self.metrics.text().decode(), "tidegate_agent_runner_ends_total", why=why)
+        return metric(self.metrics.render_text().decode(), "tidegate_agent_runner_ends_total", why=why)
 
 
 def hello(version: int = 1, *, server: str = "1-100", kills: int = 0) -> Hello:
@@ -33,28 +33,28 @@ def hello(version: int = 1, *, server: str = "1-100", kills: int = 0) -> Hello:
 
 def test_a_process_that_ends_is_named_and_rests_the_pod() -> None:
     pod = Pod()
-    pod.runners.here("a", hello())
-    assert not pod.runners.resting
+    pod.runners.add_runner("a", hello())
+    assert not pod.runners.is_resting
 
-    pod.runners.gone("a")
-    assert pod.runners.resting
+    pod.runners.record_disconnect("a")
+    assert pod.runners.is_resting
     assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=False)
     assert pod.ended("other") == 0  # it may be the server that ends
 
-    pod.runners.here("b", hello())
+    pod.runners.add_runner("b", hello())
     assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=False)
     assert (pod.ended("other"), pod.ended("memory")) == (1, 0)
     pod.now = REST_S
-    assert not pod.runners.resting
+    assert not pod.runners.is_resting
     pod.now = RECENTLY_S
     assert pod.runners.report() is None
 
 
 def test_the_kernels_count_says_that_it_was_memory() -> None:
     pod = Pod()
-    pod.runners.here("a", hello(kills=2))
-    pod.runners.gone("a")
-    pod.runners.here("b", hello(kills=3))
+    pod.runners.add_runner("a", hello(kills=2))
+    pod.runners.record_disconnect("a")
+    pod.runners.add_runner("b", hello(kills=3))
 
     assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=True)
     assert pod.ended("memory") == 1
@@ -62,16 +62,16 @@ def test_the_kernels_count_says_that_it_was_memory() -> None:
 
 def test_who_is_unloaded_or_whose_server_was_restarted_has_not_ended_by_itself() -> None:
     pod = Pod()
-    pod.runners.here("a", hello())
-    pod.runners.unloaded("a")
-    pod.runners.gone("a")
-    assert not pod.runners.resting
+    pod.runners.add_runner("a", hello())
+    pod.runners.remove_runner("a")
+    pod.runners.record_disconnect("a")
+    assert not pod.runners.is_resting
 
-    pod.runners.here("b", hello())
-    pod.runners.gone("b")
-    pod.runners.here("c", hello(server="1-900", kills=5))
+    pod.runners.add_runner("b", hello())
+    pod.runners.record_disconnect("b")
+    pod.runners.add_runner("c", hello(server="1-900", kills=5))
     assert pod.runners.report() is None
-    assert not pod.runners.resting
+    assert not pod.runners.is_resting
     assert pod.ended("other") == pod.ended("memory") == 0
 
 
@@ -79,29 +79,29 @@ def test_a_broken_model_is_to_be_reloaded_under_another_mark_each_time() -> None
     pod = Pod()
     woken: list[int] = []
     pod.runners.subscribe(lambda: woken.append(1))
-    pod.runners.here("a", hello())
-    assert (pod.runners.broken, pod.runners.marks) == (frozenset(), {})
+    pod.runners.add_runner("a", hello())
+    assert (pod.runners.broken_models, pod.runners.reload_marks) == (frozenset(), {})
 
-    pod.runners.gone("a")
-    first = pod.runners.marks["ctr"]
-    assert pod.runners.broken == {"ctr"}
-    pod.runners.loaded("ctr")
-    assert pod.runners.broken == frozenset()
-    assert pod.runners.marks["ctr"] == first
+    pod.runners.record_disconnect("a")
+    first = pod.runners.reload_marks["ctr"]
+    assert pod.runners.broken_models == {"ctr"}
+    pod.runners.reset_model("ctr")
+    assert pod.runners.broken_models == frozenset()
+    assert pod.runners.reload_marks["ctr"] == first
 
-    pod.runners.here("b", hello())
-    pod.runners.gone("b")
-    assert pod.runners.marks["ctr"] != first
+    pod.runners.add_runner("b", hello())
+    pod.runners.record_disconnect("b")
+    assert pod.runners.reload_marks["ctr"] != first
     assert len(woken) == 2
 
 
 def test_an_end_of_long_ago_is_no_matter_of_a_version_that_is_loaded_again() -> None:
     pod = Pod()
-    pod.runners.here("a", hello())
-    pod.runners.gone("a")
-    pod.runners.loaded("ctr")  # without version 1
+    pod.runners.add_runner("a", hello())
+    pod.runners.record_disconnect("a")
+    pod.runners.reset_model("ctr")  # without version 1
     pod.now = 86_400.0
-    pod.runners.here("b", hello(kills=9))
+    pod.runners.add_runner("b", hello(kills=9))
 
     assert pod.runners.report() is None
     assert pod.ended("memory") == 0
@@ -111,98 +111,98 @@ def test_a_pod_whose_process_keeps_ending_rests_longer_each_time() -> None:
     pod = Pod()
     rests: list[float] = []
     for number in range(6):
-        pod.runners.here(number, hello())
-        pod.runners.gone(number)
+        pod.runners.add_runner(number, hello())
+        pod.runners.record_disconnect(number)
         ended = pod.now
-        while pod.runners.resting:
+        while pod.runners.is_resting:
             pod.now += 1.0
         rests.append(pod.now - ended)
 
     assert rests == [4, 8, 16, 32, 32, 32]
     pod.now += REMEMBERED_S
-    pod.runners.here("late", hello())
-    pod.runners.gone("late")
+    pod.runners.add_runner("late", hello())
+    pod.runners.record_disconnect("late")
     pod.now += REST_S
-    assert not pod.runners.resting
+    assert not pod.runners.is_resting
 
 
 def test_a_runner_that_ended_while_no_agent_listened_is_missed() -> None:
     pod = Pod()
-    pod.runners.look("ctr", (1,))
-    pod.now += COME_BACK_S
-    pod.runners.look("ctr", (1,))
-    assert pod.runners.broken == frozenset()  # nobody listens yet
+    pod.runners.check_versions("ctr", (1,))
+    pod.now += RECONNECT_S
+    pod.runners.check_versions("ctr", (1,))
+    assert pod.runners.broken_models == frozenset()  # nobody listens yet
 
-    pod.runners.listen()
-    pod.runners.look("ctr", (1,))
-    assert pod.runners.broken == frozenset()
-    pod.now += COME_BACK_S
-    pod.runners.look("ctr", (1,))
-    assert pod.runners.broken == {"ctr"}
+    pod.runners.start_listening()
+    pod.runners.check_versions("ctr", (1,))
+    assert pod.runners.broken_models == frozenset()
+    pod.now += RECONNECT_S
+    pod.runners.check_versions("ctr", (1,))
+    assert pod.runners.broken_models == {"ctr"}
 
 
 def test_one_of_several_processes_that_ended_while_no_agent_listened_is_missed() -> None:
     pod = Pod()
-    pod.runners.listen()
+    pod.runners.start_listening()
     for peer in ("a", "b", "c"):
-        pod.runners.here(peer, replace(hello(), instances=4))
-    pod.runners.look("ctr", (1,))
-    pod.now += COME_BACK_S
-    pod.runners.look("ctr", (1,))
-    assert pod.runners.broken == {"ctr"}
+        pod.runners.add_runner(peer, replace(hello(), instances=4))
+    pod.runners.check_versions("ctr", (1,))
+    pod.now += RECONNECT_S
+    pod.runners.check_versions("ctr", (1,))
+    assert pod.runners.broken_models == {"ctr"}
 
 
 def test_several_processes_that_are_all_there_are_not_missed() -> None:
     pod = Pod()
-    pod.runners.listen()
+    pod.runners.start_listening()
     for peer in ("a", "b", "c", "d"):
-        pod.runners.look("ctr", (1,))
-        pod.now += COME_BACK_S - 1
-        pod.runners.here(peer, replace(hello(), instances=4))
-        pod.now -= COME_BACK_S - 1
-    pod.now += 2 * COME_BACK_S
-    pod.runners.look("ctr", (1,))
-    assert pod.runners.broken == frozenset()
+        pod.runners.check_versions("ctr", (1,))
+        pod.now += RECONNECT_S - 1
+        pod.runners.add_runner(peer, replace(hello(), instances=4))
+        pod.now -= RECONNECT_S - 1
+    pod.now += 2 * RECONNECT_S
+    pod.runners.check_versions("ctr", (1,))
+    assert pod.runners.broken_models == frozenset()
 
 
 def test_one_that_never_comes_costs_one_load() -> None:
     pod = Pod()
-    pod.runners.listen()
+    pod.runners.start_listening()
     marks: list[str] = []
     for _ in range(4):
-        pod.runners.here("a", replace(hello(), instances=2))
-        pod.runners.look("ctr", (1,))
-        pod.now += COME_BACK_S
-        pod.runners.look("ctr", (1,))
-        marks.append(pod.runners.marks["ctr"])
-        pod.runners.loaded("ctr")
+        pod.runners.add_runner("a", replace(hello(), instances=2))
+        pod.runners.check_versions("ctr", (1,))
+        pod.now += RECONNECT_S
+        pod.runners.check_versions("ctr", (1,))
+        marks.append(pod.runners.reload_marks["ctr"])
+        pod.runners.reset_model("ctr")
     assert len(set(marks)) == 1
 
 
 def test_a_runner_that_comes_back_in_time_is_not_missed_and_one_that_never_does_costs_one_load() -> None:
     pod = Pod()
-    pod.runners.listen()
+    pod.runners.start_listening()
     for version in (1, 2):
-        pod.runners.look("ctr", (1, 2))
-        pod.runners.here(version, hello(version))
-    pod.now += 2 * COME_BACK_S
-    pod.runners.look("ctr", (1, 2))
-    assert pod.runners.broken == frozenset()
+        pod.runners.check_versions("ctr", (1, 2))
+        pod.runners.add_runner(version, hello(version))
+    pod.now += 2 * RECONNECT_S
+    pod.runners.check_versions("ctr", (1, 2))
+    assert pod.runners.broken_models == frozenset()
 
     for _ in range(5):
-        pod.runners.look("silent", (1,))
-        pod.now += COME_BACK_S
-        pod.runners.look("silent", (1,))
-        marks = pod.runners.marks["silent"]
-        pod.runners.loaded("silent")
-    assert pod.runners.marks["silent"] == marks
-    assert pod.runners.broken == frozenset()
+        pod.runners.check_versions("silent", (1,))
+        pod.now += RECONNECT_S
+        pod.runners.check_versions("silent", (1,))
+        marks = pod.runners.reload_marks["silent"]
+        pod.runners.reset_model("silent")
+    assert pod.runners.reload_marks["silent"] == marks
+    assert pod.runners.broken_models == frozenset()
 
 
 def test_a_peer_that_never_said_who_it_is_changes_nothing() -> None:
     pod = Pod()
-    pod.runners.gone("a")
-    assert not pod.runners.resting
+    pod.runners.record_disconnect("a")
+    assert not pod.runners.is_resting
 
 
 def test_a_runner_says_first_who_it_is_and_at_last_that_it_goes(tmp_path: Path) -> None:

@@ -16,21 +16,27 @@ from builders.desired import a_desired_state
 from builders.fake_clock import FakeClock
 from builders.metrics_page import metric
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
-from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.runners import Runners
-from tidegate_dataplane.agent.samples.buffer import RECORD_BYTES, Buffer, Held, Portion, Seen
-from tidegate_dataplane.agent.samples.files import ClaimPlace, FilesSink
-from tidegate_dataplane.agent.samples.lines import Origin, line_of
+from tidegate_dataplane.agent.metrics import AgentMetrics
+from tidegate_dataplane.agent.runners import RunnerRegistry
+from tidegate_dataplane.agent.samples.buffer import (
+    RECORD_BYTES,
+    BufferedRecord,
+    Portion,
+    RecentIds,
+    SampleBuffer,
+)
+from tidegate_dataplane.agent.samples.file_sink import ClaimStore, FileSampleSink
+from tidegate_dataplane.agent.samples.lines import SampleOrigin, render_line
 from tidegate_dataplane.agent.samples.log import SampleLog
-from tidegate_dataplane.agent.samples.nats import message_id
-from tidegate_dataplane.agent.samples.outlet import Outlet
-from tidegate_dataplane.agent.samples.places import sinks
-from tidegate_dataplane.agent.samples.sink import Fate, SinkError
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.samples.nats_sink import message_id
+from tidegate_dataplane.agent.samples.outlet import SampleOutlet
+from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
+from tidegate_dataplane.agent.samples.sink_factory import make_sink_opener
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract import SampleOrder, SampleProblem
 from tidegate_dataplane.sampling.frames import Record, Tensor, texts_as_bytes
 
-ORIGIN = Origin("ads/ctr", "ctr-0")
+ORIGIN = SampleOrigin("ads/ctr", "ctr-0")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ORDER = SampleOrder(share=0.5, url="nats://nats.ads:4222", subject="s")
 
@@ -41,7 +47,7 @@ def a_record(identity: str = "r-1", *inputs: Tensor) -> Record:
 
 
 def line(*inputs: Tensor) -> dict[str, object]:
-    said: dict[str, object] = json.loads(line_of(a_record("r-1", *inputs), ORIGIN))
+    said: dict[str, object] = json.loads(render_line(a_record("r-1", *inputs), ORIGIN))
     return said
 
 
@@ -50,21 +56,21 @@ class PretendedSink:
 
     portion = Portion(records=10, bytes=1 << 20, age_s=0.0)
 
-    def __init__(self, *answers: Sequence[Fate] | Exception) -> None:
+    def __init__(self, *answers: Sequence[WriteOutcome] | Exception) -> None:
         self.answers = list(answers)
         self.written: list[str] = []
         self.attempts = 0
         self.closed = False
 
-    async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
+    async def write(self, portion: Sequence[BufferedRecord]) -> Sequence[WriteOutcome]:
         self.attempts += 1
-        fates: Sequence[Fate] | Exception = (
-            self.answers.pop(0) if self.answers else [Fate.WRITTEN] * len(portion)
+        fates: Sequence[WriteOutcome] | Exception = (
+            self.answers.pop(0) if self.answers else [WriteOutcome.WRITTEN] * len(portion)
         )
         if isinstance(fates, Exception):
             raise fates
         self.written += [
-            held.record.id for held, fate in zip(portion, fates, strict=True) if fate is Fate.WRITTEN
+            held.record.id for held, fate in zip(portion, fates, strict=True) if fate is WriteOutcome.WRITTEN
         ]
         return fates
 
@@ -79,7 +85,7 @@ class Unreachable(PretendedSink):
         super().__init__()
         self.tried = asyncio.Event()
 
-    async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
+    async def write(self, portion: Sequence[BufferedRecord]) -> Sequence[WriteOutcome]:
         self.attempts += 1
         self.tried.set()
         raise SinkError(SampleProblem.SINK_UNREACHABLE, "it is away")
@@ -143,62 +149,70 @@ def test_a_message_id_tells_inferences_apart_and_is_a_plain_header() -> None:
 
 async def test_a_buffer_holds_so_many_bytes_and_no_more() -> None:
     settled: list[int] = []
-    buffer = Buffer(3 * (RECORD_BYTES + 100), FakeClock().monotonic)
-    taken = [buffer.offer(a_record(str(number)), 100, lambda: settled.append(1)) for number in range(5)]
+    buffer = SampleBuffer(3 * (RECORD_BYTES + 100), FakeClock().monotonic)
+    taken = [
+        buffer.offer_record(a_record(str(number)), 100, lambda: settled.append(1)) for number in range(5)
+    ]
     assert taken == [True, True, True, False, False]
 
-    portion = await buffer.take(Portion(2, 1 << 20, 0.0))
+    portion = await buffer.take_portion(Portion(2, 1 << 20, 0.0))
     assert [held.record.id for held in portion] == ["0", "1"]
     # What is being written still takes room.
-    assert not buffer.offer(a_record("5"), 100, lambda: None)
-    buffer.settled(portion[0])
-    assert buffer.offer(a_record("6"), 100, lambda: None)
+    assert not buffer.offer_record(a_record("5"), 100, lambda: None)
+    buffer.release_record(portion[0])
+    assert buffer.offer_record(a_record("6"), 100, lambda: None)
     assert settled == [1]
 
 
 async def test_a_portion_waits_until_it_is_whole_or_old() -> None:
     clock = FakeClock()
-    buffer = Buffer(1 << 20, clock.monotonic)
+    buffer = SampleBuffer(1 << 20, clock.monotonic)
     portion = Portion(records=2, bytes=1 << 20, age_s=60.0)
-    buffer.offer(a_record("0"), 1, lambda: None)
+    buffer.offer_record(a_record("0"), 1, lambda: None)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await buffer.take(portion)
-    buffer.offer(a_record("1"), 1, lambda: None)
-    assert len(await buffer.take(portion)) == 2
-    buffer.offer(a_record("2"), 1, lambda: None)
+            await buffer.take_portion(portion)
+    buffer.offer_record(a_record("1"), 1, lambda: None)
+    assert len(await buffer.take_portion(portion)) == 2
+    buffer.offer_record(a_record("2"), 1, lambda: None)
     await clock.advance(61)
-    assert len(await buffer.take(portion)) == 1
-    buffer.offer(a_record("3"), 1, lambda: None)
+    assert len(await buffer.take_portion(portion)) == 1
+    buffer.offer_record(a_record("3"), 1, lambda: None)
     buffer.close()
-    assert len(await buffer.take(portion)) == 1
-    assert await buffer.take(portion) == []
+    assert len(await buffer.take_portion(portion)) == 1
+    assert await buffer.take_portion(portion) == []
 
 
 def test_the_ids_of_the_last_records_are_known() -> None:
-    seen = Seen(most=2)
+    seen = RecentIds(max_ids=2)
     for one in ("a", "b", "c"):
         seen.add(one)
     assert [one in seen for one in ("a", "b", "c")] == [False, True, True]
 
 
-def outlet_to(sink: PretendedSink, most_bytes: int = 1 << 20) -> tuple[Outlet, Metrics]:
-    metrics = Metrics()
-    buffer = Buffer(most_bytes, asyncio.get_running_loop().time)
-    return Outlet(sink, buffer, metrics, lambda why: metrics.samples_dropped.labels(why).inc()), metrics
+def outlet_to(sink: PretendedSink, most_bytes: int = 1 << 20) -> tuple[SampleOutlet, AgentMetrics]:
+    metrics = AgentMetrics()
+    buffer = SampleBuffer(most_bytes, asyncio.get_running_loop().time)
+    return SampleOutlet(sink, buffer, metrics, lambda why: metrics.samples_dropped.labels(why).inc()), metrics
 
 
-def counted(metrics: Metrics, name: str, **labels: str) -> float:
-    return metric(metrics.text().decode(), f"tidegate_agent_samples{name}", **labels)
+def counted(metrics: AgentMetrics, name: str, **labels: str) -> float:
+    return metric(metrics.render_text().decode(), f"tidegate_agent_samples{name}", **labels)
 
 
 async def test_what_was_not_written_is_tried_again_and_the_fates_are_counted() -> None:
     away = SinkError(SampleProblem.SINK_UNREACHABLE, "it is away")
-    fates = [Fate.WRITTEN, Fate.DUPLICATE, Fate.TOO_LARGE, Fate.AGAIN, Fate.UNCONFIRMED]
+    fates = [
+        WriteOutcome.WRITTEN,
+        WriteOutcome.DUPLICATE,
+        WriteOutcome.TOO_LARGE,
+        WriteOutcome.RETRY,
+        WriteOutcome.UNCONFIRMED,
+    ]
     sink = PretendedSink(away, RuntimeError("of a library"), fates)
     outlet, metrics = outlet_to(sink)
     for number in range(5):
-        assert outlet.offer(a_record(str(number)), 1, lambda: None) is None
+        assert outlet.offer_record(a_record(str(number)), 1, lambda: None) is None
     await outlet.finish(5.0)
 
     assert sink.written == ["0", "3"]
@@ -214,8 +228,8 @@ async def test_what_was_not_written_is_tried_again_and_the_fates_are_counted() -
 
 async def test_a_record_that_is_given_up_does_not_say_that_the_sink_works(tmp_path: Path) -> None:
     refused = SinkError(SampleProblem.SINK_REFUSED, "maximum messages exceeded")
-    outlet, metrics = outlet_to(PretendedSink(refused, [Fate.UNCONFIRMED]))
-    assert outlet.offer(a_record(), 1, lambda: None) is None
+    outlet, metrics = outlet_to(PretendedSink(refused, [WriteOutcome.UNCONFIRMED]))
+    assert outlet.offer_record(a_record(), 1, lambda: None) is None
     await outlet.finish(5.0)
     assert outlet.problem is refused
     assert counted(metrics, "_dropped_total", reason="Unconfirmed") == 1
@@ -226,10 +240,10 @@ async def test_a_sink_that_stays_away_costs_what_is_held_and_says_so() -> None:
     outlet, metrics = outlet_to(sink, most_bytes=3 * (RECORD_BYTES + 1))
     settled: list[int] = []
     for number in range(3):
-        assert outlet.offer(a_record(str(number)), 1, lambda: settled.append(1)) is None
+        assert outlet.offer_record(a_record(str(number)), 1, lambda: settled.append(1)) is None
     await sink.tried.wait()
     await asyncio.sleep(0)  # for the outlet to hear of it
-    assert outlet.offer(a_record("3"), 1, lambda: None) == "SinkDown"
+    assert outlet.offer_record(a_record("3"), 1, lambda: None) == "SinkDown"
     await outlet.finish(0.01)
 
     assert counted(metrics, "_dropped_total", reason="SinkDown") == 3
@@ -240,12 +254,16 @@ async def test_a_sink_that_stays_away_costs_what_is_held_and_says_so() -> None:
 async def test_a_file_is_whole_and_named_for_good(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     uri = parse_uri("pvc://disk/ctr/log")
-    sink = FilesSink(uri, ORIGIN, lambda: ClaimPlace(uri, tmp_path), Portion(2, 1, 1.0), now=lambda: NOW)
-    held = [Held(a_record(str(number)), 1, 0.0, lambda: None) for number in range(2)]
-    bad = Held(a_record("bad", Tensor("x", "FP32", (1,), b"1")), 1, 0.0, lambda: None)
+    sink = FileSampleSink(uri, ORIGIN, lambda: ClaimStore(uri, tmp_path), Portion(2, 1, 1.0), now=lambda: NOW)
+    held = [BufferedRecord(a_record(str(number)), 1, 0.0, lambda: None) for number in range(2)]
+    bad = BufferedRecord(a_record("bad", Tensor("x", "FP32", (1,), b"1")), 1, 0.0, lambda: None)
 
-    assert await sink.write([*held, bad]) == (Fate.WRITTEN, Fate.WRITTEN, Fate.TOO_LARGE)
-    assert await sink.write(held[:1]) == (Fate.WRITTEN,)
+    assert await sink.write([*held, bad]) == (
+        WriteOutcome.WRITTEN,
+        WriteOutcome.WRITTEN,
+        WriteOutcome.TOO_LARGE,
+    )
+    assert await sink.write(held[:1]) == (WriteOutcome.WRITTEN,)
 
     files = files_below(tmp_path)
     folder = tmp_path / "disk/ctr/log/2026-01-02/03"
@@ -256,12 +274,12 @@ async def test_a_file_is_whole_and_named_for_good(tmp_path: Path) -> None:
 
 async def test_a_file_that_could_not_be_written_is_written_again_under_its_name(tmp_path: Path) -> None:
     uri = parse_uri("pvc://disk/log")
-    sink = FilesSink(uri, ORIGIN, lambda: ClaimPlace(uri, tmp_path), Portion(2, 1, 1.0), now=lambda: NOW)
-    held = [Held(a_record(), 1, 0.0, lambda: None)]
+    sink = FileSampleSink(uri, ORIGIN, lambda: ClaimStore(uri, tmp_path), Portion(2, 1, 1.0), now=lambda: NOW)
+    held = [BufferedRecord(a_record(), 1, 0.0, lambda: None)]
     with pytest.raises(SinkError, match="claim disk is not mounted"):
         await sink.write(held)
     (tmp_path / "disk").mkdir()
-    assert await sink.write(held) == (Fate.WRITTEN,)
+    assert await sink.write(held) == (WriteOutcome.WRITTEN,)
     assert [path.name.split(".")[3] for path in files_below(tmp_path)] == ["000001"]
 
 
@@ -272,11 +290,13 @@ def files_below(folder: Path) -> list[Path]:
 def a_log(tmp_path: Path, sink: PretendedSink) -> SampleLog:
     opened: list[SampleOrder] = []
 
-    def open_sink(order: SampleOrder, origin: Origin) -> PretendedSink:
+    def open_sink(order: SampleOrder, origin: SampleOrigin) -> PretendedSink:
         opened.append(order)
         return sink
 
-    log = SampleLog(Settings(run_dir=tmp_path), Metrics(), open_sink, Runners(Metrics()))
+    log = SampleLog(
+        AgentSettings(run_dir=tmp_path), AgentMetrics(), open_sink, RunnerRegistry(AgentMetrics())
+    )
     log.opened = opened  # type: ignore[attr-defined]
     return log
 
@@ -284,19 +304,19 @@ def a_log(tmp_path: Path, sink: PretendedSink) -> SampleLog:
 async def test_another_share_opens_no_other_sink(tmp_path: Path) -> None:
     log = a_log(tmp_path, PretendedSink())
     for share in (0.5, 0.1):
-        log.follow(a_desired_state(samples=ORDER.model_copy(update={"share": share})))
-    log.follow(a_desired_state(samples=ORDER.model_copy(update={"subject": "other"})))
-    await log.finish()
+        log.follow_order(a_desired_state(samples=ORDER.model_copy(update={"share": share})))
+    log.follow_order(a_desired_state(samples=ORDER.model_copy(update={"subject": "other"})))
+    await log.finish_writing()
     assert [order.subject for order in log.opened] == ["s", "other"]  # type: ignore[attr-defined]
 
 
 async def test_a_report_says_how_the_log_is(tmp_path: Path) -> None:
     log = a_log(tmp_path, Unreachable())
     assert log.report(native=False) is None
-    log.follow(a_desired_state(samples=ORDER))
+    log.follow_order(a_desired_state(samples=ORDER))
     well, unsupported = log.report(native=False), log.report(native=True)
-    log.follow(a_desired_state())
-    await log.finish()
+    log.follow_order(a_desired_state())
+    await log.finish_writing()
     assert well is not None
     assert well.problem is None
     assert unsupported is not None
@@ -306,10 +326,15 @@ async def test_a_report_says_how_the_log_is(tmp_path: Path) -> None:
 
 
 async def test_a_place_that_is_not_allowed_is_refused_and_nothing_is_sampled(tmp_path: Path) -> None:
-    log = SampleLog(Settings(run_dir=tmp_path), Metrics(), sinks(Settings(), {}), Runners(Metrics()))
-    log.follow(a_desired_state(samples=SampleOrder(share=1, url="file:///etc")))
+    log = SampleLog(
+        AgentSettings(run_dir=tmp_path),
+        AgentMetrics(),
+        make_sink_opener(AgentSettings(), {}),
+        RunnerRegistry(AgentMetrics()),
+    )
+    log.follow_order(a_desired_state(samples=SampleOrder(share=1, url="file:///etc")))
     report = log.report(native=False)
-    await log.finish()
+    await log.finish_writing()
     assert report is not None
     assert report.problem is SampleProblem.SINK_REFUSED
     assert "use pvc://, s3:// or gs://" in report.message
@@ -317,7 +342,7 @@ async def test_a_place_that_is_not_allowed_is_refused_and_nothing_is_sampled(tmp
 
 async def test_a_broker_at_a_link_local_address_is_refused(tmp_path: Path) -> None:
     order = SampleOrder(share=1, url="nats://169.254.169.254:4222", subject="s")
-    sink = sinks(Settings(), {})(order, ORIGIN)
+    sink = make_sink_opener(AgentSettings(), {})(order, ORIGIN)
     with pytest.raises(SinkError, match="a link-local address") as caught:
-        await sink.write([Held(a_record(), 1, 0.0, lambda: None)])
+        await sink.write([BufferedRecord(a_record(), 1, 0.0, lambda: None)])
     assert caught.value.problem is SampleProblem.SINK_REFUSED

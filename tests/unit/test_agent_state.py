@@ -7,12 +7,21 @@ import pytest
 
 from builders.desired import a_desired_state
 from tidegate_dataplane.agent import state
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.model_config import config_digest, render
-from tidegate_dataplane.agent.refusals import Refusal
-from tidegate_dataplane.agent.reporting import Doing, make_report
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.model_config import config_digest, render_config
+from tidegate_dataplane.agent.refusals import VersionRefusal
+from tidegate_dataplane.agent.report import CurrentStep, make_report
 from tidegate_dataplane.agent.settings import OnnxBackend
-from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, Refuse, ServerState, Tidy, Wait
+from tidegate_dataplane.agent.state import (
+    AgentMemory,
+    CleanUp,
+    FetchArtefact,
+    LoadVersions,
+    ObservedPod,
+    RefuseOrder,
+    ServerState,
+    Wait,
+)
 from tidegate_dataplane.contract import (
     BatchingMode,
     DesiredState,
@@ -24,11 +33,11 @@ from tidegate_dataplane.contract import (
 
 X = TensorSpec(name="x", dtype="FP32", shape=(-1, 3))
 WIDER = TensorSpec(name="x", dtype="FP32", shape=(-1, 4))
-LOAD_FAILED = Refusal(FailureReason.LOAD_FAILED, "no such operator")
-FETCH_FAILED = Refusal(FailureReason.FETCH_FAILED, "503")
+LOAD_FAILED = VersionRefusal(FailureReason.LOAD_FAILED, "no such operator")
+FETCH_FAILED = VersionRefusal(FailureReason.FETCH_FAILED, "503")
 
 
-def facts(version: int = 1, **changes: Any) -> Facts:
+def facts(version: int = 1, **changes: Any) -> ArtefactFacts:
     fields: dict[str, Any] = {
         "uri": "file:///models/ctr",
         "version": version,
@@ -39,38 +48,41 @@ def facts(version: int = 1, **changes: Any) -> Facts:
         "outputs": (X,),
         "batched": True,
     }
-    return Facts.model_validate({**fields, **changes})
+    return ArtefactFacts.model_validate({**fields, **changes})
 
 
 def order(version: int = 1, **changes: Any) -> DesiredState:
     return state.content_of(a_desired_state(version=version, **changes))
 
 
-def digest(wanted: DesiredState, stored: Facts, backend: OnnxBackend = OnnxBackend.HOSTED) -> str:
-    config = render(wanted, stored, backend=backend, intra_op_threads=None)
-    assert not isinstance(config, Refusal)
+def digest(wanted: DesiredState, stored: ArtefactFacts, backend: OnnxBackend = OnnxBackend.HOSTED) -> str:
+    config = render_config(wanted, stored, backend=backend, intra_op_threads=None)
+    assert not isinstance(config, VersionRefusal)
     return config_digest(config)
 
 
 def world(
-    *versions: Facts, ready: tuple[int, ...] = (), loaded_as: DesiredState | None = None, live: bool = True
-) -> Observed:
+    *versions: ArtefactFacts,
+    ready: tuple[int, ...] = (),
+    loaded_as: DesiredState | None = None,
+    live: bool = True,
+) -> ObservedPod:
     """A server with `ready` versions, loaded with the configuration for `loaded_as`; `versions` are on disk."""
     stored = {each.version: each for each in versions}
     wanted = loaded_as or (order(max(ready)) if ready else None)
     digests = {"ctr": digest(wanted, stored[wanted.version])} if wanted and ready else {}
     server = ServerState(live=live, ready={"ctr": ready} if ready else {}, digests=digests)
-    return Observed(server, {"ctr": stored})
+    return ObservedPod(server, {"ctr": stored})
 
 
-def memory(proven: DesiredState | None = None, *setbacks: state.Setback) -> Memory:
-    return Memory(proven=proven, setbacks=setbacks, backend=OnnxBackend.HOSTED)
+def memory(proven: DesiredState | None = None, *setbacks: state.Setback) -> AgentMemory:
+    return AgentMemory(proven=proven, setbacks=setbacks, backend=OnnxBackend.HOSTED)
 
 
 def next_step(
-    desired: DesiredState | None, observed: Observed, known: Memory, now_s: float = 0.0
+    desired: DesiredState | None, observed: ObservedPod, known: AgentMemory, now_s: float = 0.0
 ) -> state.Action:
-    return state.plan(desired, observed, known, now_s=now_s, intra_op_threads=None)
+    return state.plan_step(desired, observed, known, now_s=now_s, intra_op_threads=None)
 
 
 def test_without_an_order_nothing_is_done() -> None:
@@ -78,7 +90,7 @@ def test_without_an_order_nothing_is_done() -> None:
 
 
 def test_what_is_not_on_disk_is_fetched_even_while_the_server_starts() -> None:
-    assert next_step(order(), world(live=False), memory()) == Fetch(order())
+    assert next_step(order(), world(live=False), memory()) == FetchArtefact(order())
 
 
 def test_what_is_on_disk_waits_for_the_server() -> None:
@@ -88,7 +100,7 @@ def test_what_is_on_disk_waits_for_the_server() -> None:
 def test_then_it_is_loaded() -> None:
     step = next_step(order(), world(facts()), memory())
 
-    assert isinstance(step, Load)
+    assert isinstance(step, LoadVersions)
     assert step.versions == (1,)
     assert step.config["version_policy"] == {"specific": {"versions": [1]}}
 
@@ -104,11 +116,11 @@ def test_who_gave_the_order_makes_no_difference() -> None:
 
 
 def test_a_version_that_is_ready_but_was_never_proven_is_loaded_again_to_be_sure() -> None:
-    assert isinstance(next_step(order(), world(facts(), ready=(1,)), memory()), Load)
+    assert isinstance(next_step(order(), world(facts(), ready=(1,)), memory()), LoadVersions)
 
 
 def test_a_server_that_lost_its_models_gets_them_back() -> None:
-    assert isinstance(next_step(order(), world(facts()), memory(order())), Load)
+    assert isinstance(next_step(order(), world(facts()), memory(order())), LoadVersions)
 
 
 def test_another_setting_is_loaded_under_the_same_version() -> None:
@@ -116,7 +128,7 @@ def test_another_setting_is_loaded_under_the_same_version() -> None:
 
     step = next_step(batching, world(facts(), ready=(1,)), memory(order()))
 
-    assert isinstance(step, Load)
+    assert isinstance(step, LoadVersions)
     assert "dynamic_batching" in step.config
 
 
@@ -141,14 +153,14 @@ def test_which_versions_stay_loaded(
 
     step = next_step(wanted, world(*stored, ready=ready), memory(order(max(ready))))
 
-    assert isinstance(step, Load)
+    assert isinstance(step, LoadVersions)
     assert step.versions == versions
 
 
 def test_a_proven_version_that_a_newer_one_answers_for_is_loaded_again_without_it() -> None:
     step = next_step(order(1), world(facts(1), facts(2), ready=(1, 2)), memory(order(1)))
 
-    assert isinstance(step, Load)
+    assert isinstance(step, LoadVersions)
     assert step.versions == (1,)
 
 
@@ -157,27 +169,29 @@ def test_a_version_of_another_signature_does_not_stay_under_a_foreign_configurat
 
     step = next_step(order(2), observed, memory(order(1)))
 
-    assert isinstance(step, Load)
+    assert isinstance(step, LoadVersions)
     assert step.versions == (2,)
 
 
 @pytest.mark.parametrize(
     "stored", [facts(uri="file:///models/other"), facts(format=ModelFormat.PYTHON), facts(plan_hash="other")]
 )
-def test_another_artefact_under_the_same_number_is_fetched(stored: Facts) -> None:
-    assert next_step(order(), Observed(ServerState(live=True), {"ctr": {1: stored}}), memory()) == Fetch(
-        order()
-    )
+def test_another_artefact_under_the_same_number_is_fetched(stored: ArtefactFacts) -> None:
+    assert next_step(
+        order(), ObservedPod(ServerState(live=True), {"ctr": {1: stored}}), memory()
+    ) == FetchArtefact(order())
 
 
 def test_a_pin_that_differs_from_what_is_stored_fetches_again() -> None:
-    assert next_step(order(sha256="f" * 64), world(facts()), memory()) == Fetch(order(sha256="f" * 64))
+    assert next_step(order(sha256="f" * 64), world(facts()), memory()) == FetchArtefact(
+        order(sha256="f" * 64)
+    )
 
 
 def test_a_pin_that_names_what_is_stored_fetches_nothing() -> None:
     pinned = order(sha256=facts().digest)
 
-    assert not isinstance(next_step(pinned, world(facts()), memory()), Fetch)
+    assert not isinstance(next_step(pinned, world(facts()), memory()), FetchArtefact)
 
 
 def test_what_cannot_be_configured_is_refused() -> None:
@@ -185,71 +199,71 @@ def test_what_cannot_be_configured_is_refused() -> None:
 
     step = next_step(order(batching=BatchingMode.FIXED), world(unbatched), memory())
 
-    assert isinstance(step, Refuse)
+    assert isinstance(step, RefuseOrder)
     assert step.refusal.reason is FailureReason.ARTEFACT_INVALID
 
 
 class TestSetbacks:
     def test_one_is_waited_out(self) -> None:
-        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=100.0)
+        known = state.record_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=100.0)
         observed = world(facts(1), facts(2), ready=(1,))
 
         assert next_step(order(2), observed, known, now_s=159.0) == Wait()
-        assert isinstance(next_step(order(2), observed, known, now_s=160.0), Load)
+        assert isinstance(next_step(order(2), observed, known, now_s=160.0), LoadVersions)
 
     def test_what_may_just_not_be_published_yet_is_looked_for_soon_and_ever_more_seldom(self) -> None:
-        missing = Refusal(FailureReason.ARTEFACT_NOT_FOUND, "there is no model.onnx")
-        known = state.after_failure(memory(order(1)), order(2), missing, now_s=100.0)
-        assert isinstance(next_step(order(2), world(facts(1), ready=(1,)), known, now_s=101.0), Fetch)
+        missing = VersionRefusal(FailureReason.ARTEFACT_NOT_FOUND, "there is no model.onnx")
+        known = state.record_failure(memory(order(1)), order(2), missing, now_s=100.0)
+        assert isinstance(next_step(order(2), world(facts(1), ready=(1,)), known, now_s=101.0), FetchArtefact)
 
         for _ in range(10):
-            known = state.after_failure(known, order(2), missing, now_s=100.0)
+            known = state.record_failure(known, order(2), missing, now_s=100.0)
         assert next_step(order(2), world(facts(1), ready=(1,)), known, now_s=159.0) == Wait()
-        assert isinstance(next_step(order(2), world(facts(1), ready=(1,)), known, now_s=160.0), Fetch)
+        assert isinstance(next_step(order(2), world(facts(1), ready=(1,)), known, now_s=160.0), FetchArtefact)
 
     def test_what_is_proven_is_kept_up_meanwhile(self) -> None:
-        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+        known = state.record_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
 
         step = next_step(order(2), world(facts(1), facts(2)), known, now_s=1.0)
 
-        assert isinstance(step, Load)
+        assert isinstance(step, LoadVersions)
         assert (step.order, step.versions) == (order(1), (1,))
 
     def test_what_is_proven_is_not_fetched_again_for_that(self) -> None:
-        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+        known = state.record_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
 
         assert next_step(order(2), world(facts(2)), known, now_s=1.0) == Wait()
 
     def test_keeping_up_what_is_proven_does_not_forget_the_setback(self) -> None:
-        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+        known = state.record_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
 
-        known = state.after_success(known, order(1))
+        known = state.record_success(known, order(1))
 
-        assert known.setback_of(order(2)) is not None
+        assert known.find_setback(order(2)) is not None
 
     def test_another_order_does_not_wait_for_it(self) -> None:
-        known = state.after_failure(memory(), order(2), LOAD_FAILED, now_s=0.0)
+        known = state.record_failure(memory(), order(2), LOAD_FAILED, now_s=0.0)
 
-        assert next_step(order(3), world(), known) == Fetch(order(3))
+        assert next_step(order(3), world(), known) == FetchArtefact(order(3))
 
     @pytest.mark.parametrize(
         ("refusal", "pauses"),
         [(FETCH_FAILED, [1, 2, 4, 8, 16, 32, 60, 60]), (LOAD_FAILED, [60, 120, 240, 480, 900, 900])],
     )
-    def test_pauses_grow_to_a_limit(self, refusal: Refusal, pauses: list[float]) -> None:
+    def test_pauses_grow_to_a_limit(self, refusal: VersionRefusal, pauses: list[float]) -> None:
         known, seen = memory(), list[float]()
         for _ in pauses:
-            known = state.after_failure(known, order(), refusal, now_s=0.0)
-            setback = known.setback_of(order())
+            known = state.record_failure(known, order(), refusal, now_s=0.0)
+            setback = known.find_setback(order())
             assert setback is not None
             seen.append(setback.retry_at_s)
 
         assert seen == pauses
 
     def test_success_forgets_it(self) -> None:
-        known = state.after_failure(memory(), order(), LOAD_FAILED, now_s=0.0)
+        known = state.record_failure(memory(), order(), LOAD_FAILED, now_s=0.0)
 
-        assert state.after_success(known, order()).setbacks == ()
+        assert state.record_success(known, order()).setbacks == ()
 
 
 class TestTidying:
@@ -258,14 +272,14 @@ class TestTidying:
         server = ServerState(
             live=True, ready={**observed.server.ready, "old": (4,)}, digests=observed.server.digests
         )
-        observed = Observed(server, {**observed.stored, "old": {4: facts(4)}})
+        observed = ObservedPod(server, {**observed.stored, "old": {4: facts(4)}})
 
-        assert next_step(order(), observed, memory(order())) == Tidy(("old",), (("old", 4),))
+        assert next_step(order(), observed, memory(order())) == CleanUp(("old",), (("old", 4),))
 
     def test_versions_beyond_what_is_kept_are_removed_oldest_first(self) -> None:
         observed = world(*(facts(version) for version in (1, 2, 3, 4, 5)), ready=(4, 5))
 
-        assert next_step(order(5), observed, memory(order(5))) == Tidy(
+        assert next_step(order(5), observed, memory(order(5))) == CleanUp(
             (), (("ctr", 3), ("ctr", 2), ("ctr", 1))
         )
 
@@ -277,7 +291,7 @@ class TestTidying:
     def test_nothing_is_removed_before_the_order_serves(self) -> None:
         observed = world(*(facts(version) for version in (1, 2, 3, 4, 5)), ready=(4,))
 
-        assert isinstance(next_step(order(5), observed, memory(order(4))), Load)
+        assert isinstance(next_step(order(5), observed, memory(order(4))), LoadVersions)
 
 
 class TestBackends:
@@ -288,20 +302,24 @@ class TestBackends:
     def test_a_loaded_onnx_model_tells(self, loaded: str, learned: OnnxBackend) -> None:
         server = ServerState(live=True, ready={"ctr": (1,)}, backends={"ctr": loaded})
 
-        assert state.with_backend(Memory(proven=order()), server).backend is learned
+        assert state.learn_backend(AgentMemory(proven=order()), server).backend is learned
 
     def test_a_python_artefact_tells_nothing_about_onnx(self) -> None:
         server = ServerState(live=True, ready={"ctr": (1,)}, backends={"ctr": "python"})
         proven = order(format=ModelFormat.PYTHON)
 
-        assert state.with_backend(Memory(proven=proven), server).backend is OnnxBackend.AUTO
+        assert state.learn_backend(AgentMemory(proven=proven), server).backend is OnnxBackend.AUTO
 
 
 class TestReport:
     def report(
-        self, desired: DesiredState | None, observed: Observed, known: Memory, doing: Doing | None = None
+        self,
+        desired: DesiredState | None,
+        observed: ObservedPod,
+        known: AgentMemory,
+        doing: CurrentStep | None = None,
     ) -> Any:
-        return make_report("ctr-0", desired, observed, known, doing or Doing())
+        return make_report("ctr-0", desired, observed, known, doing or CurrentStep())
 
     def test_before_an_order(self) -> None:
         report = self.report(None, world(), memory())
@@ -329,7 +347,7 @@ class TestReport:
         assert (report.phase, report.serving, report.loaded) == (Phase.STARTING, None, ())
 
     def test_a_failure_is_told_in_full_while_the_old_version_serves(self) -> None:
-        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+        known = state.record_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
 
         report = self.report(order(2), world(facts(1), facts(2), ready=(1,)), known)
 
@@ -337,7 +355,7 @@ class TestReport:
         assert (report.failure.version, report.failure.message) == (2, "no such operator")
 
     def test_a_failure_of_an_earlier_order_is_not_told(self) -> None:
-        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+        known = state.record_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
 
         assert self.report(order(1), world(facts(1), ready=(1,)), known).failure is None
 
@@ -345,7 +363,7 @@ class TestReport:
 def test_stored_versions_are_told_apart_by_every_part_of_their_identity() -> None:
     stored: Mapping[str, Any] = {"sha256": facts().digest}
 
-    assert facts().matches(order())
-    assert facts().matches(order(**stored))
-    assert not facts().matches(order(2))
-    assert not facts().matches(order(uri="s3://models/ctr"))
+    assert facts().matches_order(order())
+    assert facts().matches_order(order(**stored))
+    assert not facts().matches_order(order(2))
+    assert not facts().matches_order(order(uri="s3://models/ctr"))

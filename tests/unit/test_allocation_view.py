@@ -16,19 +16,19 @@ from tidegate.allocation.snapshot import DemandInput, ModelInput, PoolInput, Rep
 from tidegate.allocation.solver import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
-from tidegate.planning.allocation_view import AllocationObserved, allocation_view
-from tidegate.planning.batch_pace import MOST_URGENT
-from tidegate.resources.batch_run import run_name
+from tidegate.planning.allocation_view import AllocationObserved, build_allocation_view
+from tidegate.planning.batch_pace import MAX_URGENCY
+from tidegate.resources.batch_run import make_run_name
 
 CAPACITY = {"requestsPerSecond": "100"}
 
 
 def pool_of(seen: AllocationObserved) -> PoolInput:
-    return allocation_view(seen).snapshot.pools[0]
+    return build_allocation_view(seen).snapshot.pools[0]
 
 
 def model_of(seen: AllocationObserved, number: int = 0) -> ModelInput:
-    return allocation_view(seen).snapshot.inferences[number]
+    return build_allocation_view(seen).snapshot.inferences[number]
 
 
 def override(**what: object) -> ComputeOverride:
@@ -37,8 +37,8 @@ def override(**what: object) -> ComputeOverride:
 
 
 def test_slices_that_somebody_leaves_are_not_there_and_ready_pods_on_a_cordoned_node_are() -> None:
-    assert pool_of(observed(slices=(4, 4), leaving=3)).slices == 5
-    assert pool_of(observed(slices=(4,), serving_elsewhere=2)).slices == 6
+    assert pool_of(observed(slices=(4, 4), departing_slices=3)).slices == 5
+    assert pool_of(observed(slices=(4,), faulty_node_slices=2)).slices == 6
 
 
 def test_pods_are_counted_by_phase() -> None:
@@ -125,7 +125,7 @@ def test_offline_work_uses_what_is_left() -> None:
         ({"done": 3, "startedAt": NOW - timedelta(hours=3)}, 1.0),
         ({"done": 5, "startedAt": NOW - timedelta(hours=3)}, 1.0),
         ({"done": 3, "startedAt": NOW - timedelta(hours=5)}, 3.0),
-        ({"done": 5, "startedAt": NOW - timedelta(hours=7)}, MOST_URGENT),
+        ({"done": 5, "startedAt": NOW - timedelta(hours=7)}, MAX_URGENCY),
         ({"done": 0, "startedAt": NOW - timedelta(hours=3), "run": "another"}, 1.0),
     ],
     ids=["not begun", "nothing done", "in time", "ahead", "behind", "too late", "another run"],
@@ -134,7 +134,7 @@ def test_a_batch_behind_its_pace_is_worth_more(status: dict[str, Any], wanted: f
     spec = {"tier": Tier.OFFLINE, "batch": batch_spec(shards=6, deadline="6h"), "least": 0}
     inference = a_member(**spec).inference
     assert inference.spec.batch is not None
-    found = {"run": run_name(inference, inference.spec.batch), "output": "s3://lake/scores", **status}
+    found = {"run": make_run_name(inference, inference.spec.batch), "output": "s3://lake/scores", **status}
     load = model_of(observed(a_member(status={"batch": found}, **spec))).load
     assert load is not None
     assert load.urgency == (pytest.approx(wanted),)
@@ -144,7 +144,7 @@ def test_a_batch_has_no_use_for_more_replicas_than_shards_are_left() -> None:
     spec = {"tier": Tier.OFFLINE, "batch": batch_spec(shards=6), "least": 1, "most": 8}
     whole = a_member(**spec)
     assert whole.inference.spec.batch is not None
-    run = run_name(whole.inference, whole.inference.spec.batch)
+    run = make_run_name(whole.inference, whole.inference.spec.batch)
 
     def with_done(**status: object) -> ModelInput:
         batch = {"run": run, "output": "s3://lake/scores", **status}
@@ -190,8 +190,8 @@ def test_a_held_pool_moves_nothing_and_a_recommendation_says_so_too() -> None:
     assert pool_of(observed(overrides=held)).hold
     assert pool_of(observed(policy={"mode": "Hold"})).hold
     assert not pool_of(observed(policy={"mode": "Auto"})).hold
-    assert observed(overrides=held, policy={"mode": "Auto"}).mode == "Hold"
-    assert observed(overrides=held).mode == "RecommendOnly"
+    assert observed(overrides=held, policy={"mode": "Auto"}).effective_mode == "Hold"
+    assert observed(overrides=held).effective_mode == "RecommendOnly"
 
 
 def test_the_budget_is_a_part_of_the_pool_less_what_was_moved_lately() -> None:
@@ -225,7 +225,7 @@ def test_how_long_a_real_time_replica_is_kept_is_the_policys(
     seen = observed(
         *members, slices=(4,), policy=policy, decisions=(raised,), signals=signals(ctr=50.0, rank=0.0)
     )
-    snapshot = allocation_view(seen).snapshot
+    snapshot = build_allocation_view(seen).snapshot
     assert snapshot.dwell_s == seconds
     kept = 3 if seconds > 40.0 else 1
     assert Solver(lambda: 0.0).solve(snapshot).get_replicas("ads/ctr", "cpu-a") == kept
@@ -233,15 +233,15 @@ def test_how_long_a_real_time_replica_is_kept_is_the_policys(
 
 def test_one_whose_deployment_is_missing_is_left_alone_and_keeps_its_slices() -> None:
     seen = observed(a_member("ctr", held=0, apart="its Deployment is not there"), a_member("cvr"))
-    view = allocation_view(seen)
-    assert [str(key) for key in view.left_out] == ["ads/ctr"]
+    view = build_allocation_view(seen)
+    assert [str(key) for key in view.excluded] == ["ads/ctr"]
     assert [each.key for each in view.snapshot.inferences] == ["ads/cvr"]
 
 
 def test_one_that_the_pool_refuses_costs_nobody_anything() -> None:
     big = a_member("big", 0, least=1, most=None, slices=4, refused="the largest node has 2")
-    view = allocation_view(observed(big, a_member("batch", 8, tier=Tier.OFFLINE), slices=(2, 2, 2, 2)))
-    assert [str(key) for key in view.left_out] == ["ads/big"]
+    view = build_allocation_view(observed(big, a_member("batch", 8, tier=Tier.OFFLINE), slices=(2, 2, 2, 2)))
+    assert [str(key) for key in view.excluded] == ["ads/big"]
     assert view.snapshot.pools[0].slices == 8
 
 
@@ -249,11 +249,11 @@ def test_pods_on_a_node_that_is_lost_keep_nothing_from_others() -> None:
     batch = a_member("batch", 0, pods=2, lost=2, least=0, tier=Tier.OFFLINE)
     ctr = a_member("ctr", 2)
     seen = observed(batch, ctr, slices=(4,))
-    assert seen.free == 2
-    assert batch.draining == 0
+    assert seen.free_slices == 2
+    assert batch.draining_replicas == 0
     # On a node that lives they do.
     draining = a_member("batch", 0, pods=2, least=0, tier=Tier.OFFLINE)
-    assert observed(draining, ctr, slices=(4,)).free == 0
+    assert observed(draining, ctr, slices=(4,)).free_slices == 0
 
 
 def test_what_no_member_can_use_of_a_floor_is_kept_all_the_same() -> None:
@@ -274,4 +274,6 @@ def test_a_floor_is_filled_by_no_more_replicas_of_a_batch_than_shards_are_left()
 def test_the_same_caches_give_the_same_snapshot() -> None:
     members = [a_member("a", 2), a_member("b", 3, tier=Tier.OFFLINE)]
     one, other = observed(*members), observed(*reversed(members), now=NOW + timedelta(minutes=5))
-    assert allocation_view(one).snapshot.inputs_hash == allocation_view(other).snapshot.inputs_hash
+    assert (
+        build_allocation_view(one).snapshot.inputs_hash == build_allocation_view(other).snapshot.inputs_hash
+    )

@@ -10,20 +10,26 @@ from builders.allocator import NOW, a_decision, a_member, observed, signals
 from tidegate.allocation.assembly import solve_greedily
 from tidegate.allocation.solver import Solver
 from tidegate.allocation.spares import choose_warm_spares
-from tidegate.api.allocation_decision import AllocationDecision, Trigger
+from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
 from tidegate.api.inference import Tier
-from tidegate.planning.allocation_view import AllocationObserved, allocation_view
-from tidegate.planning.decision import KEPT, Solved, newest_first, plan_decision, stale
-from tidegate.planning.predicted import predicted
+from tidegate.planning.allocation_view import AllocationObserved, build_allocation_view
+from tidegate.planning.decision import (
+    KEPT_DECISIONS,
+    SolvedAllocation,
+    find_expired,
+    plan_decision,
+    sort_newest_first,
+)
+from tidegate.planning.predicted import predict_outcome
 
 CAPACITY = {"requestsPerSecond": "100"}
 
 
 def decided(seen: AllocationObserved) -> dict[str, Any] | None:
-    snapshot = allocation_view(seen).snapshot
+    snapshot = build_allocation_view(seen).snapshot
     assignment = Solver(time.monotonic).solve(snapshot)
-    expected, spares = predicted(snapshot, assignment), choose_warm_spares(snapshot, assignment)
-    return plan_decision(seen, Solved(assignment, expected, Trigger.INTERVAL, 0.01, spares))
+    expected, spares = predict_outcome(snapshot, assignment), choose_warm_spares(snapshot, assignment)
+    return plan_decision(seen, SolvedAllocation(assignment, expected, DecisionTrigger.INTERVAL, 0.01, spares))
 
 
 def targets(body: dict[str, Any] | None) -> dict[str, int]:
@@ -47,15 +53,18 @@ def test_real_time_load_takes_from_the_batch_and_the_decision_says_why() -> None
     assert "demand 550/s exceeds 200/s" in up["why"]
     assert body["spec"]["solver"] in ("LP", "MILP")
     parsed = AllocationDecision.parse(body)
-    assert parsed.spec.trigger is Trigger.INTERVAL
+    assert parsed.spec.trigger is DecisionTrigger.INTERVAL
     assert parsed.spec.move_count == 2
-    assert not parsed.finished
+    assert not parsed.is_finished
 
 
 def test_a_decision_without_a_solver_says_so_and_why() -> None:
-    snapshot = allocation_view(evening()).snapshot
+    snapshot = build_allocation_view(evening()).snapshot
     greedy = solve_greedily(snapshot, "the solver did not answer within 5 s and was ended")
-    body = plan_decision(evening(), Solved(greedy, predicted(snapshot, greedy), Trigger.INTERVAL, 0.01, ()))
+    body = plan_decision(
+        evening(),
+        SolvedAllocation(greedy, predict_outcome(snapshot, greedy), DecisionTrigger.INTERVAL, 0.01, ()),
+    )
     assert body is not None
     assert body["spec"]["solver"] == "Greedy"
     assert body["spec"]["note"] == "the solver did not answer within 5 s and was ended"
@@ -121,9 +130,9 @@ def test_the_newest_decision_counts_also_where_a_clock_was_set_back() -> None:
     body = decided(evening(decisions=(ahead,), policy={"mode": "Auto"}))
     assert body is not None
     made = AllocationDecision.parse(body)
-    both = newest_first([ahead, made])
+    both = sort_newest_first([ahead, made])
     assert both[0].metadata.name == made.metadata.name
-    assert observed(decisions=both, policy={"mode": "Auto"}).standing is both[0]
+    assert observed(decisions=both, policy={"mode": "Auto"}).standing_decision is both[0]
     assert decided(evening(decisions=both, policy={"mode": "Auto"})) is None
 
 
@@ -140,10 +149,13 @@ def test_a_fixed_number_that_finds_no_place_is_decided_once() -> None:
 
 
 def test_the_oldest_go_first() -> None:
-    made = [a_decision(name=f"d{number}", at=NOW + timedelta(seconds=number)) for number in range(KEPT + 2)]
-    ordered = newest_first(made)
-    assert ordered[0].metadata.name == f"d{KEPT + 1}"
-    assert [each.metadata.name for each in stale(ordered)] == ["d1", "d0"]
+    made = [
+        a_decision(name=f"d{number}", at=NOW + timedelta(seconds=number))
+        for number in range(KEPT_DECISIONS + 2)
+    ]
+    ordered = sort_newest_first(made)
+    assert ordered[0].metadata.name == f"d{KEPT_DECISIONS + 1}"
+    assert [each.metadata.name for each in find_expired(ordered)] == ["d1", "d0"]
 
 
 WARM = {"tiers": {"realtime": {"warmSpares": 1}}, "policy": {"mode": "Auto"}}

@@ -8,7 +8,12 @@ import pytest
 
 from builders.allocator import a_member, observed
 from tidegate.api.inference import Tier
-from tidegate.planning.autoscalers import AutoscalerView, autoscaler_view, bound, most_replicas
+from tidegate.planning.autoscalers import (
+    AutoscalerView,
+    compute_max_replicas,
+    make_bound_patch,
+    parse_autoscaler,
+)
 
 
 def autoscaler(
@@ -36,7 +41,7 @@ def autoscaler(
 
 
 def view(*bounds: int, **more: Any) -> AutoscalerView:
-    found = autoscaler_view(autoscaler(*bounds, **more))
+    found = parse_autoscaler(autoscaler(*bounds, **more))
     assert found is not None
     return found
 
@@ -46,58 +51,58 @@ CTR = a_member(held=2, least=2, most=None)
 
 def test_what_others_have_beyond_their_least_can_be_had() -> None:
     batch = a_member("batch", held=5, least=0, tier=Tier.OFFLINE)
-    assert most_replicas(observed(CTR, batch), CTR) == 8
+    assert compute_max_replicas(observed(CTR, batch), CTR) == 8
     kept = a_member("batch", held=5, least=3, tier=Tier.OFFLINE)
-    assert most_replicas(observed(CTR, kept), CTR) == 5
+    assert compute_max_replicas(observed(CTR, kept), CTR) == 5
 
 
 @pytest.mark.parametrize("held", [1, 2, 7])
 def test_the_figure_does_not_change_with_what_it_has_itself(held: int) -> None:
     member = a_member(held=held, least=held, most=None)
     other = a_member("other", held=1, least=1, most=None)
-    assert most_replicas(observed(member, other), member) == 7
+    assert compute_max_replicas(observed(member, other), member) == 7
 
 
 def test_floors_of_other_tiers_and_the_ceiling_of_its_own_are_kept() -> None:
     tiers = {"offline": {"floor": 2}, "realtime": {"ceiling": 5}}
-    assert most_replicas(observed(CTR, tiers=tiers), CTR) == 5
+    assert compute_max_replicas(observed(CTR, tiers=tiers), CTR) == 5
     other = a_member("other", held=1, least=1, most=None)
-    assert most_replicas(observed(CTR, other, tiers=tiers), CTR) == 4
-    assert most_replicas(observed(CTR, tiers={"offline": {"floor": 6}}), CTR) == 2
+    assert compute_max_replicas(observed(CTR, other, tiers=tiers), CTR) == 4
+    assert compute_max_replicas(observed(CTR, tiers={"offline": {"floor": 6}}), CTR) == 2
 
 
 def test_replicas_of_several_slices_are_counted_whole() -> None:
     large = a_member(held=1, least=1, most=None, slices=3)
-    assert most_replicas(observed(large), large) == 2
+    assert compute_max_replicas(observed(large), large) == 2
 
 
 def test_what_is_left_out_keeps_what_it_has() -> None:
     moving = a_member("moving", held=3, apart="moves here")
-    assert most_replicas(observed(CTR, moving), CTR) == 5
+    assert compute_max_replicas(observed(CTR, moving), CTR) == 5
 
 
 def test_never_more_than_its_author_wants_nor_less_than_its_minimum() -> None:
-    assert bound(view(), 4) == {
+    assert make_bound_patch(view(), 4) == {
         "metadata": {"resourceVersion": "7", "annotations": {"tidegate.io/bounded-to": "4"}},
         "spec": {"maxReplicas": 4},
     }
-    assert (bound(view(3, 10), 0) or {})["spec"] == {"maxReplicas": 3}
-    assert (bound(view(1, 4, bounded="4"), 50) or {})["spec"] == {"maxReplicas": 10}
+    assert (make_bound_patch(view(3, 10), 0) or {})["spec"] == {"maxReplicas": 3}
+    assert (make_bound_patch(view(1, 4, bounded="4"), 50) or {})["spec"] == {"maxReplicas": 10}
 
 
 def test_it_is_told_once_and_not_corrected() -> None:
-    assert bound(view(1, 4, bounded="4"), 4) is None
+    assert make_bound_patch(view(1, 4, bounded="4"), 4) is None
     # Somebody has put their own back: nothing is written until the pool has another figure.
-    assert bound(view(1, 10, bounded="4"), 4) is None
-    assert bound(view(1, 10, bounded="4"), 5) is not None
+    assert make_bound_patch(view(1, 10, bounded="4"), 4) is None
+    assert make_bound_patch(view(1, 10, bounded="4"), 5) is not None
     # It has room for all that its author wants, and was never told anything.
-    assert bound(view(1, 10), 12) is None
+    assert make_bound_patch(view(1, 10), 12) is None
 
 
 @pytest.mark.parametrize("own", ["many", "0", "-1", "1.5", ""])
 def test_nothing_is_written_where_the_mark_is_no_number(own: str) -> None:
-    assert bound(view(1, 6, own=own), 3) is None
-    assert bound(view(1, 3, own=own, bounded="3"), 50) is None
+    assert make_bound_patch(view(1, 6, own=own), 3) is None
+    assert make_bound_patch(view(1, 3, own=own, bounded="3"), 50) is None
 
 
 @pytest.mark.parametrize("given", [(7, 1), (4, 4), (1, 1)])
@@ -112,7 +117,7 @@ def test_two_that_wish_for_more_than_there_is_do_not_swing(given: tuple[int, int
             for number, name in enumerate(names)
         ]
         marked = {member.key for member in members}
-        seen.append(tuple(most_replicas(observed(*members), member, marked) for member in members))
+        seen.append(tuple(compute_max_replicas(observed(*members), member, marked) for member in members))
         free = 8 - sum(held)
         for number in range(2):
             got = min(max(wanted[number] - held[number], 0), free)
@@ -123,5 +128,5 @@ def test_two_that_wish_for_more_than_there_is_do_not_swing(given: tuple[int, int
 
 
 def test_what_scales_something_else_is_none_of_ours() -> None:
-    assert autoscaler_view(autoscaler(kind="Deployment", apiVersion="apps/v1")) is None
-    assert autoscaler_view(autoscaler(apiVersion="elsewhere.io/v1")) is None
+    assert parse_autoscaler(autoscaler(kind="Deployment", apiVersion="apps/v1")) is None
+    assert parse_autoscaler(autoscaler(apiVersion="elsewhere.io/v1")) is None

@@ -13,10 +13,10 @@ from builders.pods import a_pod_body, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.jobs import JobView, indexes, job_view
-from tidegate.planning.plan import Plan
-from tidegate.planning.pods import PodView, pod_view
-from tidegate.planning.replicas import settled
+from tidegate.planning.jobs import JobView, parse_indexes, parse_job
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.pods import PodView, parse_pod
+from tidegate.planning.replicas import resolve_replicas
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import DesiredState, FailureReason
 
@@ -29,27 +29,27 @@ def a_batch(status: dict[str, Any] | None = None, **spec: Any) -> Inference:
     return an_inference(status=status, **changes)
 
 
-def plan(inference: Inference, *jobs: JobView, **observed: Any) -> Plan:
+def plan(inference: Inference, *jobs: JobView, **observed: Any) -> ReconcilePlan:
     return plan_inference(InferenceObserved(inference, NOW, epoch=3, jobs=jobs, **observed), SETTINGS)
 
 
-def job_of(plan: Plan) -> Any:
+def job_of(plan: ReconcilePlan) -> Any:
     return next((one for one in plan.apply if one["kind"] == "Job"), None)
 
 
 def live(made: Any, **status: Any) -> JobView:
     """The Job that a plan wants, as it would be there."""
     body = {**made, "metadata": {**made["metadata"], "uid": "u-1"}, "status": status}
-    return job_view(body)
+    return parse_job(body)
 
 
-def said(plan: Plan) -> tuple[str, str, str]:
+def said(plan: ReconcilePlan) -> tuple[str, str, str]:
     items: Any = plan.status["conditions"]
     found = next(item for item in items if item["type"] == "Complete")
     return found["status"], found["reason"], found["message"]
 
 
-def ready(plan: Plan) -> tuple[str, str]:
+def ready(plan: ReconcilePlan) -> tuple[str, str]:
     items: Any = plan.status["conditions"]
     found = next(item for item in items if item["type"] == "Ready")
     return found["status"], found["reason"]
@@ -64,7 +64,7 @@ def a_failed_pod(job: str, shard: int, words: str, code: int = 3) -> PodView:
     body["status"]["containerStatuses"] = [
         {"name": "shard", "state": {"terminated": {"exitCode": code, "message": words}}}
     ]
-    return pod_view(body)
+    return parse_pod(body)
 
 
 def test_a_batch_is_one_indexed_job_and_no_deployment() -> None:
@@ -94,7 +94,7 @@ def test_what_was_told_to_end_is_no_try_of_a_shard() -> None:
     assert {one["onExitCodes"]["containerName"] for one in rules[:2]} == {"shard"}
 
 
-def _run(made: Plan) -> str:
+def _run(made: ReconcilePlan) -> str:
     batch: Any = made.status["batch"]
     return str(batch["run"])
 
@@ -198,17 +198,17 @@ def test_a_complete_run_wants_nothing_whatever_becomes_of_its_job() -> None:
     again = plan(after)
     assert (again.apply, again.delete, again.events, again.requeue_after) == ((), (), (), None)
     assert again.status["batch"] == first.status["batch"]
-    assert settled(after, None).spec.replicas == 0
+    assert resolve_replicas(after, None).spec.replicas == 0
     # Another run is another matter.
     again = a_batch(status=dict(first.status), batch=batch_spec(run="again"))
-    assert settled(again, None).spec.replicas == 2
+    assert resolve_replicas(again, None).spec.replicas == 2
     assert job_of(plan(again)) is not None
 
 
 def test_no_more_pods_than_shards_are_left() -> None:
     job = live(job_of(plan(a_batch(replicas=6))), completedIndexes="0-3", failedIndexes="5")
     status = plan(a_batch(replicas=6), job).status
-    assert settled(a_batch(status=dict(status), replicas=6), job).spec.replicas == 3
+    assert resolve_replicas(a_batch(status=dict(status), replicas=6), job).spec.replicas == 3
 
 
 @pytest.mark.parametrize("reason", ["FailedIndexes", "DeadlineExceeded"])
@@ -230,7 +230,7 @@ def test_a_run_that_has_given_up_takes_no_slice_until_another_job_goes_on_with_i
 
     def then(*jobs: JobView, **spec: Any) -> tuple[int, str | None]:
         """Pods that it is to have, and what its status says of the end."""
-        inference = settled(a_batch(status=status, **{"batch": batch, **spec}), None)
+        inference = resolve_replicas(a_batch(status=status, **{"batch": batch, **spec}), None)
         after: Any = plan(inference, *jobs).status["batch"]
         return inference.spec.replicas, after.get("endedAt")
 
@@ -297,7 +297,7 @@ def test_a_pod_that_was_told_to_end_has_not_failed_and_a_later_success_is_no_fai
     made = job_of(plan(a_batch()))
     name = made["metadata"]["name"]
     told = a_failed_pod(name, 2, "", code=143)
-    assert told.last_words == ""
+    assert told.termination_message == ""
     mended = [a_failed_pod(name, 2, "no answer in time", code=1)]
     assert "shard 2 failed: no answer" in said(plan(a_batch(), live(made), pods=mended))[2]
     assert "failed" not in said(plan(a_batch(), live(made, completedIndexes="2"), pods=mended))[2]
@@ -314,7 +314,7 @@ def test_a_model_that_cannot_be_had_is_said_in_the_agents_words() -> None:
 def test_ready_is_true_while_the_run_goes_on_or_is_paused_or_complete() -> None:
     made = job_of(plan(a_batch()))
     assert ready(plan(a_batch(), live(made))) == ("False", "WaitingForReplicas")
-    assert ready(plan(a_batch(), live(made), pods=[pod_view(a_pod_body())])) == ("True", "Scoring")
+    assert ready(plan(a_batch(), live(made), pods=[parse_pod(a_pod_body())])) == ("True", "Scoring")
     # Between two shards no pod is ready, and nothing is wrong.
     assert ready(plan(a_batch(), live(made, completedIndexes="0"))) == ("True", "Scoring")
     assert ready(plan(a_batch(replicas=0), live(made))) == ("True", "ScaledToZero")
@@ -332,8 +332,8 @@ def test_figures_of_many_shards_are_written_seldom() -> None:
 
 
 def test_indexes_are_read_as_kubernetes_writes_them() -> None:
-    assert indexes("") == frozenset()
-    assert indexes("1,3-5,7") == {1, 3, 4, 5, 7}
+    assert parse_indexes("") == frozenset()
+    assert parse_indexes("1,3-5,7") == {1, 3, 4, 5, 7}
 
 
 def test_waiting_looks_again_for_what_nothing_wakes_us_for() -> None:

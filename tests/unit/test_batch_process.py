@@ -9,7 +9,7 @@ import pytest
 
 from builders.desired import a_desired_state
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch import __main__ as process
 from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.metrics import BatchMetrics
@@ -42,25 +42,27 @@ def _away() -> ArtefactError:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentSettings:
     (tmp_path / "desired.json").write_text(a_desired_state(batch=ORDER).to_json())
     monkeypatch.setattr(process, "FIRST_PAUSE_S", 0.0)
-    return Settings(config_dir=tmp_path)
+    return AgentSettings(config_dir=tmp_path)
 
 
-def _scored(settings: Settings, attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+def _scored(settings: AgentSettings, attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
     monkeypatch.setattr(process, "_attempt", attempts)
     return process._scored(settings, {process.INDEX: "0"}, BatchMetrics())
 
 
-def test_a_store_that_comes_back_is_waited_for(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_comes_back_is_waited_for(
+    settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts = Attempts(_away(), _away(), 0)
     assert _scored(settings, attempts, monkeypatch) == (process.DONE, "")
     assert attempts.count == 3
 
 
 def test_without_progress_the_pod_ends_and_says_why(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "STUCK_S", -1.0)
     code, said = _scored(settings, Attempts(_away()), monkeypatch)
@@ -68,7 +70,7 @@ def test_without_progress_the_pod_ends_and_says_why(
 
 
 def test_what_is_wrong_with_table_or_uri_is_not_tried_again(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error in (
         TableError("no"),
@@ -95,14 +97,14 @@ def test_what_is_wrong_with_table_or_uri_is_not_tried_again(
     ],
 )
 def test_another_pod_tries_what_may_be_this_pods_fault_and_what_nobody_expected(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+    settings: AgentSettings, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
     attempts = Attempts(error)
     assert _scored(settings, attempts, monkeypatch) == (process.TRY_AGAIN, words)
     assert attempts.count == 1
 
 
-def test_a_pod_that_is_none_of_a_job_says_so(settings: Settings, tmp_path: Path) -> None:
+def test_a_pod_that_is_none_of_a_job_says_so(settings: AgentSettings, tmp_path: Path) -> None:
     code, said = process._scored(settings, {}, BatchMetrics())
     assert code == process.NEVER
     assert "no JOB_COMPLETION_INDEX" in said

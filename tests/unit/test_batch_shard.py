@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from builders.batch_world import FakeModel, World, pairs
-from tidegate_dataplane.agent.artefacts.files import folder_source
+from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
-from tidegate_dataplane.agent.nearline.message import Tensor
+from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin
+from tidegate_dataplane.agent.nearline.message import InferenceTensor
 from tidegate_dataplane.agent.nearline.model import NoAnswerError
-from tidegate_dataplane.agent.nearline.verdict import Fault
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.batch import scoring
 from tidegate_dataplane.batch.errors import ServerFaultError, TableError
@@ -86,7 +86,7 @@ def test_rows_that_the_model_refuses_are_found_and_the_others_scored(world: Worl
     world.write("a.parquet", pairs(12))
     bad = {3.0, 9.0}
     world.model.fails = lambda rows: (
-        NoAnswerError(Fault.MESSAGE, f"no {min(bad & set(rows)):g}") if bad & set(rows) else None
+        NoAnswerError(FaultOrigin.MESSAGE, f"no {min(bad & set(rows)):g}") if bad & set(rows) else None
     )
     with pytest.raises(
         TableError, match=r"row 3 of file://.*/a.parquet is refused: no 3; shard 0 has 1 such"
@@ -108,7 +108,9 @@ def test_rows_that_the_model_refuses_are_found_and_the_others_scored(world: Worl
 
 def test_refused_rows_of_files_that_an_earlier_pod_wrote_count_too(world: World) -> None:
     world.write("a.parquet", pairs(12))
-    world.model.fails = lambda rows: NoAnswerError(Fault.MESSAGE, "no") if {1.0, 11.0} & set(rows) else None
+    world.model.fails = lambda rows: (
+        NoAnswerError(FaultOrigin.MESSAGE, "no") if {1.0, 11.0} & set(rows) else None
+    )
     with pytest.raises(TableError, match=r"shard 0 has 2 such rows, and spec.batch.maxRefusedRows is 1"):
         world.score(max_refused_rows=1)
     assert len(list(world.results.glob("part-*.parquet"))) == 2
@@ -118,7 +120,7 @@ def test_refused_rows_of_files_that_an_earlier_pod_wrote_count_too(world: World)
 
 def test_a_failure_that_passes_refuses_nothing(world: World) -> None:
     world.write("a.parquet", pairs(8))
-    failures = [NoAnswerError(Fault.SERVER, "gone"), NoAnswerError(Fault.UNCLEAR, "CUDA error")]
+    failures = [NoAnswerError(FaultOrigin.SERVER, "gone"), NoAnswerError(FaultOrigin.UNCLEAR, "CUDA error")]
     world.model.fails = lambda _: failures.pop() if failures else None
     assert world.score().refused == 0
     assert world.rows() == [{"id": one, "sum": one + 1.0} for one in range(8)]
@@ -126,7 +128,7 @@ def test_a_failure_that_passes_refuses_nothing(world: World) -> None:
 
 def test_a_row_that_ends_the_server_each_time_it_is_asked_is_refused(world: World) -> None:
     world.write("a.parquet", pairs(6))
-    world.model.fails = lambda rows: NoAnswerError(Fault.SERVER, "gone") if 5.0 in rows else None
+    world.model.fails = lambda rows: NoAnswerError(FaultOrigin.SERVER, "gone") if 5.0 in rows else None
     with pytest.raises(
         ServerFaultError, match=r"row 5 .* the server was gone each of 4 times it was asked, last alone"
     ):
@@ -137,7 +139,7 @@ def test_a_row_that_ends_the_server_each_time_it_is_asked_is_refused(world: Worl
 @pytest.mark.parametrize("most", [0, 2])
 def test_a_broken_gpu_makes_no_refused_rows_and_ends_the_pod_soon(world: World, most: int) -> None:
     world.write("a.parquet", pairs(100))
-    world.model.fails = lambda _: NoAnswerError(Fault.UNCLEAR, "CUDA error: unspecified launch failure")
+    world.model.fails = lambda _: NoAnswerError(FaultOrigin.UNCLEAR, "CUDA error: unspecified launch failure")
     with pytest.raises(
         ServerFaultError, match=rf"CUDA error.*another pod tries.*maxRefusedRows, which is {most}"
     ):
@@ -151,7 +153,7 @@ def test_a_broken_gpu_makes_no_refused_rows_and_ends_the_pod_soon(world: World, 
 
 def test_rows_that_are_wrong_for_certain_fail_the_shard_whatever_else_the_server_does(world: World) -> None:
     world.write("a.parquet", {"id": [0, 1, 2], "x": [[0.0, 1.0], [1.0], [2.0, 1.0]]})
-    world.model.fails = lambda rows: NoAnswerError(Fault.UNCLEAR, "CUDA error") if 2.0 in rows else None
+    world.model.fails = lambda rows: NoAnswerError(FaultOrigin.UNCLEAR, "CUDA error") if 2.0 in rows else None
     with pytest.raises(TableError, match="column 'x' has 1 values"):
         world.score()
     with pytest.raises(ServerFaultError, match=r"row 2 .* CUDA error"):
@@ -160,7 +162,9 @@ def test_rows_that_are_wrong_for_certain_fail_the_shard_whatever_else_the_server
 
 def test_a_limit_that_is_lowered_below_what_is_refused_already_says_so(world: World) -> None:
     world.write("a.parquet", pairs(12))
-    world.model.fails = lambda rows: NoAnswerError(Fault.MESSAGE, "no") if {1.0, 2.0} & set(rows) else None
+    world.model.fails = lambda rows: (
+        NoAnswerError(FaultOrigin.MESSAGE, "no") if {1.0, 2.0} & set(rows) else None
+    )
     assert world.score(max_refused_rows=2).refused == 2
     files = sorted(world.results.glob("part-*.parquet"))
     files[1].unlink()
@@ -174,7 +178,7 @@ def test_a_limit_that_is_lowered_below_what_is_refused_already_says_so(world: Wo
 
 def test_a_row_has_a_result_or_a_reason_and_never_both(world: World) -> None:
     world.write("a.parquet", pairs(5))
-    world.model.fails = lambda rows: NoAnswerError(Fault.UNCLEAR, "CUDA error") if 3.0 in rows else None
+    world.model.fails = lambda rows: NoAnswerError(FaultOrigin.UNCLEAR, "CUDA error") if 3.0 in rows else None
     assert world.score(max_refused_rows=1).refused == 1
     (path,) = (world.results / "_refused").glob("*.parquet")
     assert pq.read_metadata(path).num_rows == 1
@@ -272,11 +276,15 @@ def test_texts_numbers_of_other_types_and_dictionaries_become_tensors(world: Wor
     seen: list[Any] = []
 
     class Seeing(FakeModel):
-        async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+        async def infer(
+            self, request_id: str, inputs: Sequence[InferenceTensor]
+        ) -> tuple[str, tuple[InferenceTensor, ...]]:
             seen.append([(one.name, one.array.tolist()) for one in inputs])
             return "1", (
-                Tensor("tags", "BYTES", np.array([[b"a", b"b"]] * len(inputs[0].array), dtype=np.object_)),
-                Tensor("sum", "FP32", np.zeros((len(inputs[0].array), 1), dtype=np.float32)),
+                InferenceTensor(
+                    "tags", "BYTES", np.array([[b"a", b"b"]] * len(inputs[0].array), dtype=np.object_)
+                ),
+                InferenceTensor("sum", "FP32", np.zeros((len(inputs[0].array), 1), dtype=np.float32)),
             )
 
     world.model = Seeing(
@@ -315,7 +323,7 @@ def test_a_folder_that_cannot_be_listed_makes_no_plan_without_its_rows(
     _unlisted(monkeypatch, "b", code)
     with pytest.raises(ArtefactError, match=r"/table/b (may not|cannot) be listed") as raised:
         world.score()
-    assert raised.value.refusal.may_pass
+    assert raised.value.refusal.is_transient
     assert not world.results.exists()
     monkeypatch.undo()
     world.score()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.allocation.curves import MAX_FACTOR, MIN_FACTOR, CapacityCorrection, linear_curve
-from tidegate.planning.capacity import corrected
+from tidegate.planning.capacity import update_correction
 from tidegate.planning.signals import Signal
 
 CURVE = linear_curve(100.0)
@@ -28,7 +28,7 @@ def after(
     signal: Signal | None, before: float = 1.0, *, slo_s: float | None = SLO_S, elapsed_s: float = 30.0
 ) -> float:
     """The factor after one look at two ready replicas, which promise 200/s."""
-    return corrected(CapacityCorrection(before), CURVE, signal, 2, slo_s, elapsed_s).factor
+    return update_correction(CapacityCorrection(before), CURVE, signal, 2, slo_s, elapsed_s).factor
 
 
 def test_more_served_within_the_slo_raises_it_by_a_step() -> None:
@@ -48,7 +48,7 @@ def test_the_slo_missed_below_what_is_promised_lowers_it_by_a_step() -> None:
         a_signal(150.0, None),
         a_signal(0.0, SLOW),
         replace(a_signal(150.0, SLOW), fresh=False),
-        replace(a_signal(150.0, SLOW), held="rose at once"),
+        replace(a_signal(150.0, SLOW), held_reason="rose at once"),
         None,
     ],
     ids=["low load", "more load than promised", "no latency", "no load", "stale", "held", "no signal"],
@@ -76,7 +76,7 @@ def test_it_stays_within_its_bounds_and_moves_by_bounded_steps(signals: list[Sig
     correction = CapacityCorrection()
     for signal in signals:
         before = correction.factor
-        correction = corrected(correction, CURVE, signal, 2, SLO_S, 30.0)
+        correction = update_correction(correction, CURVE, signal, 2, SLO_S, 30.0)
         assert MIN_FACTOR <= correction.factor <= MAX_FACTOR
         assert abs(correction.factor - before) <= 0.2 * (MAX_FACTOR - MIN_FACTOR) + 1e-9
         if correction.factor > max(before, 1.0):

@@ -12,13 +12,13 @@ from builders.inference import an_inference, inference_body
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.errors import RetryableError
-from tidegate.kube.changes import digest
+from tidegate.kube.changes import compute_digest
 from tidegate.kube.fence import CREATED_ANNOTATION, Fence
 from tidegate.kube.kinds import INFERENCE, Kind
-from tidegate.kube.port import Cluster, Manifest
-from tidegate.planning.plan import Plan
+from tidegate.kube.port import ClusterApi, Manifest
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.names import MANAGED_BY, MANAGER
-from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.applier import Applier
 from tidegate_controllers.stores import Stores
 
 OWNER = an_inference()
@@ -78,11 +78,11 @@ class OneObject:
 
 def a_writer(
     live: Manifest | None, owner: Manifest | None = BODY, known: Manifest = BODY
-) -> tuple[Writer, OneObject]:
+) -> tuple[Applier, OneObject]:
     """A writer whose cache holds `known`, whatever the cluster has by now."""
     cluster, stores = OneObject(live, owner), Stores()
     stores.inferences.observe("ADDED", known)
-    return Writer(cast("Cluster", cluster), stores, Fence.unlimited()), cluster
+    return Applier(cast("ClusterApi", cluster), stores, Fence.unlimited()), cluster
 
 
 def live_with(**metadata: object) -> Manifest:
@@ -92,19 +92,19 @@ def live_with(**metadata: object) -> Manifest:
 async def test_child_that_its_owner_left_behind_is_taken_over() -> None:
     writer, cluster = a_writer(live_with(ownerReferences=[]))
 
-    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,))) is None
     assert cluster.applied == [CHILD]
 
 
 async def test_child_of_a_deleted_namesake_is_waited_for_and_the_status_says_so() -> None:
     writer, cluster = a_writer(live_with(ownerReferences=[{"uid": "predecessor"}]))
 
-    refusal = await writer.children(OWNER, Plan(status={}, apply=(CHILD,)))
+    refusal = await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,)))
 
     assert refusal is not None
     assert refusal.reason is Reason.PREDECESSOR_DELETING
     assert "ConfigMap ads/inf-ctr" in refusal.message
-    assert not refusal.verdict().stalled, "nobody has to do anything about it"
+    assert not refusal.to_verdict().stalled, "nobody has to do anything about it"
     assert cluster.applied == []
 
 
@@ -124,7 +124,7 @@ async def test_deleted_inference_does_not_come_back_to_life_when_its_deletion_wa
     writer, cluster = a_writer(None, owner=there)
 
     with pytest.raises(RetryableError, match=r"ads/ctr .*deleted"):
-        await writer.children(OWNER, Plan(status={}, apply=(CHILD,)))
+        await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,)))
 
     assert cluster.applied == cluster.created == []
     assert writer.stores.inferences.get(OWNER.key) == there, "and the cache has learned of it"
@@ -134,7 +134,7 @@ async def test_child_that_went_is_made_again_for_an_inference_that_is_there() ->
     """The negative: the same plan is carried out as long as its owner lives."""
     writer, cluster = a_writer(None)
 
-    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,))) is None
     assert cluster.created == [CHILD]
     assert INFERENCE in cluster.read, "it was asked whether its owner lives"
 
@@ -143,7 +143,7 @@ async def test_what_a_new_object_needs_is_made_without_a_question() -> None:
     """Were it gone again already, its first status would find nobody, and no second time be wasted on it."""
     writer, cluster = a_writer(None, known=inference_body())
 
-    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,))) is None
     assert (cluster.created, cluster.read) == ([CHILD], [])
 
 
@@ -158,7 +158,7 @@ async def test_one_that_went_while_its_pods_were_asked_gets_no_children(known: M
         writer.stores.inferences.observe("ADDED", known)
 
     with pytest.raises(RetryableError, match="deleted"):
-        await writer.children(OWNER, Plan(status={}, apply=(CHILD,)))
+        await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,)))
     assert cluster.created == []
 
 
@@ -167,22 +167,22 @@ async def test_what_was_created_is_taken_over_before_it_is_applied() -> None:
     writer, cluster = a_writer(live_with(annotations={CREATED_ANNOTATION: "of before"}))
     writer.stores.config_maps.observe("ADDED", cluster.live or {})
 
-    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,))) is None
     assert (cluster.taken_over, cluster.applied) == ([ObjectKey("ads", "inf-ctr")], [CHILD])
 
 
 async def test_what_was_created_and_is_as_planned_is_left_alone() -> None:
-    writer, cluster = a_writer(live_with(annotations={CREATED_ANNOTATION: digest(CHILD)}))
+    writer, cluster = a_writer(live_with(annotations={CREATED_ANNOTATION: compute_digest(CHILD)}))
     writer.stores.config_maps.observe("ADDED", cluster.live or {})
 
-    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,))) is None
     assert (cluster.created, cluster.applied, cluster.read) == ([], [], [])
 
 
 async def test_status_that_finds_nobody_makes_us_forget_the_object() -> None:
     writer, _ = a_writer(None, owner=None)
 
-    await writer.status(INFERENCE, BODY, Plan(status={"replicas": 1}))
+    await writer.write_status(INFERENCE, BODY, ReconcilePlan(status={"replicas": 1}))
 
     assert writer.stores.inferences.get(OWNER.key) is None
 
@@ -190,7 +190,7 @@ async def test_status_that_finds_nobody_makes_us_forget_the_object() -> None:
 async def test_object_of_somebody_else_is_left_alone() -> None:
     writer, cluster = a_writer(live_with(ownerReferences=[], labels={"app": "other"}))
 
-    refusal = await writer.children(OWNER, Plan(status={}, apply=(CHILD,)))
+    refusal = await writer.apply_children(OWNER, ReconcilePlan(status={}, apply=(CHILD,)))
 
     assert refusal is not None
     assert refusal.reason is Reason.NAME_CONFLICT

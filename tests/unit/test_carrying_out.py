@@ -14,13 +14,20 @@ from stages.examples import examples
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved
-from tidegate.planning.carrying_out import READY_WITHIN, Progress, Share, carry_out, given_up, put_back
+from tidegate.planning.carrying_out import (
+    READY_TIMEOUT,
+    DecisionStep,
+    TargetReplicas,
+    make_failed_outcome,
+    plan_next_step,
+    revert_targets,
+)
 
 AUTO = {"mode": "Auto"}
 EXCHANGE = (("batch", 6, 2), ("ctr", 2, 6))
 
 
-def written(progress: Progress) -> dict[str, int]:
+def written(progress: DecisionStep) -> dict[str, int]:
     return {key.name: share.replicas for key, share in progress.writes.items()}
 
 
@@ -38,23 +45,25 @@ def has(replicas: int, decision: str = "cpu-a-1", spares: int = 0) -> dict[str, 
 def test_who_gives_goes_down_at_once_and_who_takes_waits_for_its_slices() -> None:
     decision = a_decision(*EXCHANGE)
     seen = at({"held": 2}, {"held": 6}, decision)
-    assert written(carry_out(seen, decision)) == {"batch": 2, "ctr": 2}
+    assert written(plan_next_step(seen, decision)) == {"batch": 2, "ctr": 2}
 
     draining = at({"held": 2, "status": has(2)}, {"held": 2, "pods": 5, "status": has(2)}, decision)
-    assert written(carry_out(draining, decision)) == {"ctr": 3}
+    assert written(plan_next_step(draining, decision)) == {"ctr": 3}
     gone = at({"held": 3, "status": has(3)}, {"held": 2, "status": has(2)}, decision)
-    assert written(carry_out(gone, decision)) == {"ctr": 6}
+    assert written(plan_next_step(gone, decision)) == {"ctr": 6}
 
 
 def test_it_is_done_when_pods_answer_and_others_are_gone() -> None:
     decision = a_decision(*EXCHANGE)
     statuses = {"status": has(6)}, {"status": has(2)}
     loading = at({"held": 6, "ready": 5, **statuses[0]}, {"held": 2, **statuses[1]}, decision)
-    assert carry_out(loading, decision) == Progress({}, None, carry_out(loading, decision).reclaimed)
+    assert plan_next_step(loading, decision) == DecisionStep(
+        {}, None, plan_next_step(loading, decision).reclaimed
+    )
 
     later = NOW + timedelta(seconds=40)
     done = at({"held": 6, **statuses[0]}, {"held": 2, **statuses[1]}, decision, now=later)
-    progress = carry_out(done, decision)
+    progress = plan_next_step(done, decision)
     outcome = {"appliedAt": "2026-01-01T12:00:40Z", "movedSlices": 8, "reclaimSeconds": 40.0}
     assert progress.outcome == {"outcome": outcome}
 
@@ -62,9 +71,9 @@ def test_it_is_done_when_pods_answer_and_others_are_gone() -> None:
 def test_what_an_earlier_decision_could_not_give_is_taken_back() -> None:
     decision = a_decision(name="cpu-a-2")
     seen = at({"held": 2, "status": has(6, "cpu-a-1")}, {"held": 2, "status": has(2)}, decision)
-    assert written(carry_out(seen, decision)) == {"ctr": 2}
+    assert written(plan_next_step(seen, decision)) == {"ctr": 2}
     after = at({"held": 2, "status": has(2, "cpu-a-2")}, {"held": 2, "status": has(2)}, decision)
-    assert carry_out(after, decision).outcome is not None
+    assert plan_next_step(after, decision).outcome is not None
 
 
 def test_a_missing_deployment_is_waited_for() -> None:
@@ -74,7 +83,7 @@ def test_a_missing_deployment_is_waited_for() -> None:
         {"held": 2, "status": has(2)},
         decision,
     )
-    progress = carry_out(seen, decision)
+    progress = plan_next_step(seen, decision)
     assert (progress.writes, progress.outcome) == ({}, None)
 
 
@@ -82,17 +91,17 @@ def test_nobody_waits_for_a_missing_deployment_that_is_to_change_nothing() -> No
     decision = a_decision(("ctr", 1, 2))
     there = a_member("ctr", 2, status={"allocation": {"replicas": 2, "decision": "cpu-a-1", "epoch": 1}})
     other = a_member("other", 0, apart="its Deployment is not there")
-    progress = carry_out(observed(there, other, decisions=(decision,)), decision)
+    progress = plan_next_step(observed(there, other, decisions=(decision,)), decision)
     assert progress.outcome is not None
 
 
 def test_one_that_is_given_up_is_finished() -> None:
     decision = a_decision(*EXCHANGE)
     half = at({"held": 3}, {"held": 2, "pods": 5}, decision)
-    outcome = given_up(half, decision, "decided anew")["outcome"]
+    outcome = make_failed_outcome(half, decision, "decided anew")["outcome"]
     assert outcome == {"error": "decided anew", "movedSlices": 5}
-    assert a_decision(outcome=outcome).finished
-    assert not a_decision().finished
+    assert a_decision(outcome=outcome).is_finished
+    assert not a_decision().is_finished
 
 
 def test_pods_that_never_answer_hold_a_decision_up_for_a_while_only() -> None:
@@ -106,10 +115,10 @@ def test_pods_that_never_answer_hold_a_decision_up_for_a_while_only() -> None:
             decision,
             now=NOW + after,
         )
-        return carry_out(seen, decision).outcome
+        return plan_next_step(seen, decision).outcome
 
-    assert outcome(READY_WITHIN, 5) is None
-    late = READY_WITHIN + timedelta(seconds=1)
+    assert outcome(READY_TIMEOUT, 5) is None
+    late = READY_TIMEOUT + timedelta(seconds=1)
     assert outcome(late, 5) == {
         "outcome": {
             "movedSlices": 8,
@@ -124,22 +133,22 @@ def test_pods_that_never_answer_hold_a_decision_up_for_a_while_only() -> None:
 def test_where_nothing_is_carried_out_any_more_nobody_waits_for_slices() -> None:
     decision = a_decision(*EXCHANGE)
     seen = at({"held": 3, "status": has(6)}, {"held": 2, "status": has(2)}, decision)
-    assert put_back(seen) == {seen.members[0].key: Share(3)}
+    assert revert_targets(seen) == {seen.members[0].key: TargetReplicas(3)}
 
 
-def shares(progress: Progress) -> dict[str, tuple[int, int]]:
+def shares(progress: DecisionStep) -> dict[str, tuple[int, int]]:
     return {key.name: (share.replicas, share.spares) for key, share in progress.writes.items()}
 
 
 def test_a_promotion_takes_the_spare_and_starts_nothing() -> None:
     decision = a_decision(("ctr", 2, 3))
     seen = observed(a_member("ctr", 2, spares=1), slices=(3,), policy=AUTO, decisions=(decision,))
-    assert shares(carry_out(seen, decision)) == {"ctr": (3, 0)}
+    assert shares(plan_next_step(seen, decision)) == {"ctr": (3, 0)}
 
     # The pods are the same, so that it is done as soon as that is written.
     told = {"status": has(3)}
     done = observed(a_member("ctr", 2, spares=1, **told), slices=(3,), policy=AUTO, decisions=(decision,))
-    progress = carry_out(done, decision)
+    progress = plan_next_step(done, decision)
     assert progress.outcome is not None
     assert progress.reclaimed == {}
 
@@ -147,37 +156,37 @@ def test_a_promotion_takes_the_spare_and_starts_nothing() -> None:
 def test_what_serves_becomes_a_spare_and_gives_no_slice() -> None:
     decision = a_decision(("ctr", 3, 2), spares={"ctr": 1})
     seen = observed(a_member("ctr", 3), policy=AUTO, decisions=(decision,))
-    assert shares(carry_out(seen, decision)) == {"ctr": (2, 1)}
+    assert shares(plan_next_step(seen, decision)) == {"ctr": (2, 1)}
     after = observed(a_member("ctr", 2, spares=1, status={}), policy=AUTO, decisions=(decision,))
-    assert carry_out(after, decision).reclaimed == {}
+    assert plan_next_step(after, decision).reclaimed == {}
 
 
 def test_spares_get_what_is_free_when_everybody_else_has_what_they_need() -> None:
     decision = a_decision(("batch", 6, 2), ("ctr", 2, 5), spares={"ctr": 1})
     some = at({"held": 2, "status": has(2)}, {"held": 2, "pods": 5, "status": has(2)}, decision)
-    assert shares(carry_out(some, decision)) == {"ctr": (3, 0)}
+    assert shares(plan_next_step(some, decision)) == {"ctr": (3, 0)}
     enough = at({"held": 3, "status": has(3)}, {"held": 2, "status": has(2)}, decision)
-    assert shares(carry_out(enough, decision)) == {"ctr": (5, 1)}
+    assert shares(plan_next_step(enough, decision)) == {"ctr": (5, 1)}
     waits = at({"held": 5, "status": has(5)}, {"held": 2, "pods": 3, "status": has(2)}, decision)
-    assert carry_out(waits, decision) == Progress()  # what the batch leaves is not gone yet
+    assert plan_next_step(waits, decision) == DecisionStep()  # what the batch leaves is not gone yet
 
 
 def test_a_spare_that_waits_for_room_holds_the_decision_up_and_is_taken_back_with_it() -> None:
     decision = a_decision(spares={"ctr": 1})
     full = at({"held": 2, "status": has(2)}, {"held": 6, "status": has(6)}, decision)
-    assert carry_out(full, decision) == Progress()
+    assert plan_next_step(full, decision) == DecisionStep()
     told = {"allocation": {"replicas": 2, "spares": 1, "decision": "cpu-a-1", "epoch": 1}}
     waits = at({"held": 2, "status": told}, {"held": 6, "status": has(6)}, decision)
-    assert {key.name: share for key, share in put_back(waits).items()} == {"ctr": Share(2)}
+    assert {key.name: share for key, share in revert_targets(waits).items()} == {"ctr": TargetReplicas(2)}
 
 
 def test_whose_spare_is_somebody_elses_now_loses_it_before_that_one_starts() -> None:
     decision = a_decision(spares={"new": 1})
     old, new = a_member("old", 2, spares=1), a_member("new", 2)
     seen = observed(old, new, slices=(5,), policy=AUTO, decisions=(decision,))
-    assert shares(carry_out(seen, decision)) == {"old": (2, 0)}
+    assert shares(plan_next_step(seen, decision)) == {"old": (2, 0)}
     gone = observed(a_member("old", 2, status=has(2)), new, slices=(5,), policy=AUTO, decisions=(decision,))
-    assert shares(carry_out(gone, decision)) == {"new": (2, 1)}
+    assert shares(plan_next_step(gone, decision)) == {"new": (2, 1)}
 
 
 @dataclass
@@ -187,7 +196,7 @@ class World:
     room: int
     slices: dict[str, int]
     held: dict[str, int]
-    decided: dict[str, Share]
+    decided: dict[str, TargetReplicas]
     decision: AllocationDecision
     draining: dict[str, int] = field(default_factory=dict)
     ready: dict[str, int] = field(default_factory=dict)
@@ -214,8 +223,8 @@ class World:
             )
         return observed(*members, slices=(self.room,), policy=AUTO, decisions=(self.decision,))
 
-    def tick(self) -> Progress:
-        progress = carry_out(self.observed(), self.decision)
+    def tick(self) -> DecisionStep:
+        progress = plan_next_step(self.observed(), self.decision)
         for key, share in progress.writes.items():
             self.decided[key.name], self.named[key.name] = share, True
         return progress
@@ -276,7 +285,7 @@ def worlds(draw: st.DrawFn) -> World:
     ]
     spared = {name: count for name, count in kept[1].items() if count}
     more: dict[str, Any] = {"spares": spared, "moves": spec}
-    told = {name: Share(before[name], kept[0][name]) for name in names}
+    told = {name: TargetReplicas(before[name], kept[0][name]) for name in names}
     held = {name: before[name] + kept[0][name] for name in names}
     return World(room, slices, held, told, a_decision(**more), ready=dict(held))
 

@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from builders.certificates import Authority, Pair
 from tidegate.reports.xds import XdsStatusReport
-from tidegate.routing.certificates import authority, certificate
-from tidegate.routing.credentials import SecretData, Unfit
+from tidegate.routing.certificates import parse_authority, parse_certificate
+from tidegate.routing.credentials import InvalidContent, SecretData
 from tidegate.routing.envoy.tls import TlsSettings
-from tidegate.routing.gateway_secrets import GatewaySecrets, HeldSecret
+from tidegate.routing.gateway_secrets import GatewaySecrets, GatewaySecretState
 from tidegate.routing.snapshot import render_secrets
 from tidegate.xds import inspection
 
@@ -37,8 +37,8 @@ def secret(pair: Pair, **others: bytes) -> SecretData:
 def test_a_chain_expires_with_the_first_of_it(signer: Authority) -> None:
     pair = signer.pair("a.com", lasting=DAY / 2)
     chained = Pair(pair.chain + signer.certificate.read_bytes(), pair.key)
-    read = certificate(secret(chained), now())
-    assert not isinstance(read, Unfit)
+    read = parse_certificate(secret(chained), now())
+    assert not isinstance(read, InvalidContent)
     assert abs(read.expires - now() - DAY / 2) < timedelta(minutes=1)
     assert read.chain.count(b"BEGIN CERTIFICATE") == 2
 
@@ -52,7 +52,7 @@ def test_a_chain_expires_with_the_first_of_it(signer: Authority) -> None:
     ids=["RSA-2048", "P-384", "P-521"],
 )
 def test_keys_that_gateways_take(signer: Authority, make: Callable[[], rsa.RSAPrivateKey]) -> None:
-    assert not isinstance(certificate(secret(signer.pair("a.com", key=make())), now()), Unfit)
+    assert not isinstance(parse_certificate(secret(signer.pair("a.com", key=make())), now()), InvalidContent)
 
 
 def unfit(signer: Authority) -> Mapping[str, tuple[SecretData, str]]:
@@ -86,32 +86,32 @@ def unfit(signer: Authority) -> Mapping[str, tuple[SecretData, str]]:
 
 def test_the_rest_is_named_without_a_word_of_it(signer: Authority) -> None:
     for what, (bad, why) in unfit(signer).items():
-        read = certificate(bad, now())
-        assert isinstance(read, Unfit), what
-        assert read.why.startswith(why), what
-        assert "BEGIN" not in read.why
+        read = parse_certificate(bad, now())
+        assert isinstance(read, InvalidContent), what
+        assert read.reason.startswith(why), what
+        assert "BEGIN" not in read.reason
 
 
 def test_a_certificate_of_tomorrow_is_not_used_today(signer: Authority) -> None:
-    read = certificate(secret(signer.pair("a.com")), now() - DAY)
-    assert isinstance(read, Unfit)
-    assert read.why.startswith("tls.crt is valid from ")
+    read = parse_certificate(secret(signer.pair("a.com")), now() - DAY)
+    assert isinstance(read, InvalidContent)
+    assert read.reason.startswith("tls.crt is valid from ")
 
 
 def test_an_authority_may_hold_old_ones_beside_a_new_one(signer: Authority) -> None:
     old, new = signer.pair(lasting=-DAY).chain, signer.certificate.read_bytes()
-    assert not isinstance(authority(SecretData({"ca.crt": old + new}), now()), Unfit)
-    read = authority(SecretData({"ca.crt": old}), now())
-    assert isinstance(read, Unfit)
-    assert read.why.startswith("ca.crt has expired at ")
-    assert authority(SecretData({"tls.crt": new}), now()) == Unfit("it has no entry ca.crt")
+    assert not isinstance(parse_authority(SecretData({"ca.crt": old + new}), now()), InvalidContent)
+    read = parse_authority(SecretData({"ca.crt": old}), now())
+    assert isinstance(read, InvalidContent)
+    assert read.reason.startswith("ca.crt has expired at ")
+    assert parse_authority(SecretData({"tls.crt": new}), now()) == InvalidContent("it has no entry ca.crt")
 
 
 # Over time
 
 
-def look(holder: GatewaySecrets, at: datetime | None = None, **secrets: SecretData) -> HeldSecret:
-    return holder.look(secrets, at or now())[0]
+def look(holder: GatewaySecrets, at: datetime | None = None, **secrets: SecretData) -> GatewaySecretState:
+    return holder.refresh(secrets, at or now())[0]
 
 
 def test_the_last_good_content_stays_and_the_newest_is_named(signer: Authority) -> None:
@@ -144,8 +144,8 @@ def test_a_certificate_that_expires_stays_and_is_named_without_a_change(signer: 
 
 def test_what_stands_in_is_marked_so_that_nothing_better_is_replaced_by_it(signer: Authority) -> None:
     holder = GatewaySecrets(TlsSettings(("a", "b"), "clients"))
-    assert [one.name for one in render_secrets(holder.look({}, now()))] == ["client-authority/clients"]
-    held = holder.look({"b": secret(signer.pair("b.com"))}, now())
+    assert [one.name for one in render_secrets(holder.refresh({}, now()))] == ["client-authority/clients"]
+    held = holder.refresh({"b": secret(signer.pair("b.com"))}, now())
     rendered = {one.name: one.stand_in for one in render_secrets(held)}
     assert rendered == {"certificate/a": True, "certificate/b": False, "client-authority/clients": True}
 
@@ -153,8 +153,8 @@ def test_what_stands_in_is_marked_so_that_nothing_better_is_replaced_by_it(signe
 def test_no_text_shows_a_key(signer: Authority) -> None:
     pair = signer.pair("a.com")
     holder = GatewaySecrets(TlsSettings(("front",)))
-    held = holder.look({"front": secret(pair)}, now())
-    texts = f"{held} {holder._newest} {[*render_secrets(held)]} {inspection.held(held)}"
+    held = holder.refresh({"front": secret(pair)}, now())
+    texts = f"{held} {holder._newest} {[*render_secrets(held)]} {inspection.list_gateway_secrets(held)}"
     body = pair.key.splitlines()[1].decode()
     assert body not in texts
     assert "BEGIN PRIVATE" not in texts
@@ -162,10 +162,12 @@ def test_no_text_shows_a_key(signer: Authority) -> None:
 
 def test_status_says_what_is_wrong_and_what_gateways_have(signer: Authority) -> None:
     holder = GatewaySecrets(TlsSettings(("front", "back")))
-    holder.look({"front": secret(signer.pair("a.com"))}, now())
-    documents = inspection.held(holder.look({"front": SecretData({})}, now()))
-    report = XdsStatusReport.of({"xds-1": {"proxies": [], "gatewaySecrets": documents}})
-    text = "\n".join(report.lines(wide=False))
+    holder.refresh({"front": secret(signer.pair("a.com"))}, now())
+    documents = inspection.list_gateway_secrets(holder.refresh({"front": SecretData({})}, now()))
+    report = XdsStatusReport.from_answers({"xds-1": {"proxies": [], "gatewaySecrets": documents}})
+    text = "\n".join(report.render_lines(wide=False))
     assert "it has no entry tls.crt; the last good one stays" in text
     assert "gateways have none from this server" in text
-    assert list(XdsStatusReport.of({"xds-1": {"proxies": []}}).lines(wide=False)) == ["no proxy is connected"]
+    assert list(XdsStatusReport.from_answers({"xds-1": {"proxies": []}}).render_lines(wide=False)) == [
+        "no proxy is connected"
+    ]

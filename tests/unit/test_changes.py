@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.kube.changes import digest, is_subset, needs_apply, over, stamped
+from tidegate.kube.changes import (
+    add_apply_annotations,
+    compute_digest,
+    is_subset,
+    merge_onto_live,
+    needs_apply,
+)
 from tidegate.kube.fence import APPLIED_ANNOTATION, EPOCH_ANNOTATION
 
 
@@ -46,7 +52,7 @@ def a_deployment() -> dict[str, Any]:
 
 def live(manifest: dict[str, Any], epoch: int = 1) -> dict[str, Any]:
     """What the API server makes of it: quantities rewritten, empty values dropped, its own fields added."""
-    stored = copy.deepcopy(stamped(manifest, epoch))
+    stored = copy.deepcopy(add_apply_annotations(manifest, epoch))
     stored["metadata"] |= {"uid": "1", "resourceVersion": "7", "generation": 1}
     spec = stored["spec"]["template"]["spec"]
     del spec["hostNetwork"], spec["nodeName"]
@@ -72,7 +78,7 @@ def test_an_absent_object_is_written() -> None:
 
 
 def test_a_failover_rewrites_nothing() -> None:
-    assert not needs_apply(stamped(a_deployment(), 8), live(a_deployment(), epoch=7))
+    assert not needs_apply(add_apply_annotations(a_deployment(), 8), live(a_deployment(), epoch=7))
 
 
 def test_an_object_without_our_mark_is_written() -> None:
@@ -144,14 +150,16 @@ def test_quantities_are_compared_by_value_only_where_they_are_quantities() -> No
 def test_the_mark_does_not_depend_on_our_own_annotations_or_the_order_of_keys() -> None:
     wanted = a_deployment()
     turned = dict(reversed(wanted.items()))
-    assert digest(stamped(wanted, 4)) == digest(wanted) == digest(turned)
+    assert (
+        compute_digest(add_apply_annotations(wanted, 4)) == compute_digest(wanted) == compute_digest(turned)
+    )
 
 
 def test_a_stamp_keeps_other_annotations() -> None:
     wanted = a_deployment()
     wanted["metadata"]["annotations"] = {"team": "ads"}
-    annotations = stamped(wanted, 4)["metadata"]["annotations"]
-    assert annotations == {"team": "ads", EPOCH_ANNOTATION: "4", APPLIED_ANNOTATION: digest(wanted)}
+    annotations = add_apply_annotations(wanted, 4)["metadata"]["annotations"]
+    assert annotations == {"team": "ads", EPOCH_ANNOTATION: "4", APPLIED_ANNOTATION: compute_digest(wanted)}
     assert wanted["metadata"]["annotations"] == {"team": "ads"}
 
 
@@ -188,7 +196,7 @@ def a_job(**spec: Any) -> dict[str, Any]:
 
 
 def a_live_job(manifest: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    stored = copy.deepcopy(stamped(manifest, 1))
+    stored = copy.deepcopy(add_apply_annotations(manifest, 1))
     stored["metadata"] |= {"uid": "1", "resourceVersion": "7"}
     stored["spec"] |= spec
     return stored
@@ -196,25 +204,29 @@ def a_live_job(manifest: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 def test_what_is_said_only_at_first_is_sent_with_a_new_object_alone() -> None:
     wanted = a_job(suspend=True)
-    assert over(None, wanted) == wanted
+    assert merge_onto_live(None, wanted) == wanted
     started = a_live_job(wanted, suspend=False)
     assert not needs_apply(wanted, started)
-    assert over(started, wanted)["spec"] == {"parallelism": 2}
+    assert merge_onto_live(started, wanted)["spec"] == {"parallelism": 2}
 
 
 def test_a_job_that_still_waits_is_not_started_by_a_change_and_a_start_in_between_is_a_conflict() -> None:
     waiting = a_live_job(a_job(suspend=True))
     wanted = a_job(suspend=True, parallelism=1)
     assert needs_apply(wanted, waiting)
-    sent = over(waiting, wanted)
+    sent = merge_onto_live(waiting, wanted)
     assert sent["spec"] == {"parallelism": 1, "suspend": True}
     assert sent["metadata"]["resourceVersion"] == "7"
     # What was sent is what was wanted, as far as the annotation is concerned.
-    assert digest(sent) == digest(wanted) == digest(over(a_live_job(wanted, suspend=False), wanted))
+    assert (
+        compute_digest(sent)
+        == compute_digest(wanted)
+        == compute_digest(merge_onto_live(a_live_job(wanted, suspend=False), wanted))
+    )
 
 
 def test_a_job_that_nobody_suspends_is_sent_whole_and_without_a_version() -> None:
     wanted = a_job()
-    assert over(a_live_job(wanted), wanted) == wanted
+    assert merge_onto_live(a_live_job(wanted), wanted) == wanted
     # Somebody's own suspending is a field that we do not set.
     assert not needs_apply(wanted, a_live_job(wanted, suspend=True))

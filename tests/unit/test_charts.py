@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tidegate.errors import PermanentError
-from tidegate.telemetry.prometheus_api import PrometheusError, Series
-from tidegate.web.charts import GAUGES, PREFIX, STEPS, ChartReader, PoolCharts, Window, pool_query
+from tidegate.telemetry.prometheus_api import PrometheusError, RangeSeries
+from tidegate.web.charts import GAUGE_PREFIX, GAUGES, STEPS, ChartReader, PoolCharts, Window, pool_query
 from tidegate_controllers.object_metrics import OBJECTS
 from tidegate_controllers.pool_metrics import POOLS
 
@@ -19,22 +19,24 @@ END = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 HOUR_STEP = timedelta(seconds=15)
 
 
-def a_series(gauge: str, *values: tuple[float, str], **labels: str) -> Series:
+def a_series(gauge: str, *values: tuple[float, str], **labels: str) -> RangeSeries:
     """A gauge with values at so many steps of an hour before END."""
     points = [((END - steps * HOUR_STEP).timestamp(), text) for steps, text in values]
-    return {"metric": {"__name__": f"{PREFIX}{gauge}", **labels}, "values": points}
+    return {"metric": {"__name__": f"{GAUGE_PREFIX}{gauge}", **labels}, "values": points}
 
 
 class World:
     """A reader, and a Prometheus that answers with `answer`; None: it does not."""
 
-    def __init__(self, *answer: Series) -> None:
-        self.answer: Sequence[Series] | None = answer
+    def __init__(self, *answer: RangeSeries) -> None:
+        self.answer: Sequence[RangeSeries] | None = answer
         self.asked: list[tuple[datetime, datetime, timedelta]] = []
         self.seconds = 0.0
         self.reader = ChartReader(self._query, lambda: NOW, lambda: self.seconds)
 
-    async def _query(self, query: str, begin: datetime, end: datetime, step: timedelta) -> Sequence[Series]:
+    async def _query(
+        self, query: str, begin: datetime, end: datetime, step: timedelta
+    ) -> Sequence[RangeSeries]:
         self.asked.append((begin, end, step))
         await asyncio.sleep(0)
         if self.answer is None:
@@ -120,7 +122,7 @@ async def test_what_is_no_number_is_no_answer() -> None:
 
 async def test_without_a_prometheus_the_setting_is_named() -> None:
     reader = ChartReader(None, lambda: NOW, lambda: 0.0)
-    assert not reader.configured
+    assert not reader.is_configured
     with pytest.raises(PermanentError, match=r"web\.prometheusUrl"):
         await reader.read("cpu-a", "1h")
 
@@ -129,5 +131,5 @@ def test_the_query_is_about_one_pool_and_the_gauges_are_the_controllers() -> Non
     query = pool_query("cpu-a")
     assert 'pool="cpu-a"' in query
     exported = {metric.name for metric in (*OBJECTS, *POOLS)}
-    assert {f"{PREFIX}{gauge}" for gauge in GAUGES} <= exported
-    assert all(f"{PREFIX}{gauge}" in query for gauge in GAUGES)
+    assert {f"{GAUGE_PREFIX}{gauge}" for gauge in GAUGES} <= exported
+    assert all(f"{GAUGE_PREFIX}{gauge}" in query for gauge in GAUGES)

@@ -13,11 +13,11 @@ import yaml
 from typer.testing import CliRunner
 
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.options import Format
+from tidegate.cli.options import OutputFormat
 from tidegate.main import app
-from tidegate.planning.calibration import Measured
+from tidegate.planning.calibration import ConcurrencyResult
 from tidegate.reference.reports import REPORTS
-from tidegate.reports.calibration import Replica, calibrated
+from tidegate.reports.calibration import ReplicaTarget, report_calibration
 from tidegate.reports.xds import XdsStatusReport
 
 WITHOUT = {
@@ -43,7 +43,7 @@ COMMANDS = dict(leaves(typer.main.get_command(app)))
 @pytest.mark.parametrize("command", sorted(COMMANDS.keys() - WITHOUT.keys()))
 def test_every_command_answers_as_json_of_a_shape_that_is_documented(command: str) -> None:
     (output,) = (option for option in COMMANDS[command].params if {"--output", "-o"} <= set(option.opts))
-    assert output.default is Format.TEXT
+    assert output.default is OutputFormat.TEXT
     assert command in REPORTS or command.partition(" ")[0] in REPORTS, "add its reports"
 
 
@@ -57,26 +57,30 @@ def test_the_device_plugins_entry_is_the_same_in_every_form() -> None:
 
 
 def test_a_calibration_within_no_slo_says_so_and_one_within_none_kept_gives_no_figure() -> None:
-    replica = Replica(ObjectKey("ads", "ctr"), "ctr", "ctr-1", "127.0.0.1:8001", None)
-    measured = (Measured(1, 100.0, 0.010, 0.020), Measured(2, 190.04, 0.011, 0.025))
-    free = calibrated(replica, measured, 0.001, "nothing is gained")
+    replica = ReplicaTarget(ObjectKey("ads", "ctr"), "ctr", "ctr-1", "127.0.0.1:8001", None)
+    measured = (ConcurrencyResult(1, 100.0, 0.010, 0.020), ConcurrencyResult(2, 190.04, 0.011, 0.025))
+    free = report_calibration(replica, measured, 0.001, "nothing is gained")
     assert (free.requests_per_second, free.concurrency, free.way_ms) == (190.0, 2, 1.0)
-    assert "no SLO is given: set spec.slo.latencyP99 or --slo to measure within one" in free.lines(wide=False)
-    late = calibrated(
-        Replica(replica.inference, "ctr", "ctr-1", "", 0.015), measured, 0.001, "the SLO is missed"
+    assert "no SLO is given: set spec.slo.latencyP99 or --slo to measure within one" in free.render_lines(
+        wide=False
     )
-    assert (late.requests_per_second, late.serialised()["sloMs"]) == (None, 15.0)
-    assert not any(line.startswith("kubectl") for line in late.lines(wide=False))
+    late = report_calibration(
+        ReplicaTarget(replica.inference, "ctr", "ctr-1", "", 0.015), measured, 0.001, "the SLO is missed"
+    )
+    assert (late.requests_per_second, late.to_json()["sloMs"]) == (None, 15.0)
+    assert not any(line.startswith("kubectl") for line in late.render_lines(wide=False))
 
 
 def test_what_a_newer_server_says_besides_is_left_out_and_what_is_no_answer_is_refused() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
     proxy = {"node": "g", "kind": "gateway", "revision": "r1", "types": {"route": "SYNCED"}, "nack": None}
-    said = XdsStatusReport.of({"xds-0": {"proxies": [{**proxy, "since": now}]}, "xds-1": {"proxies": []}})
+    said = XdsStatusReport.from_answers(
+        {"xds-0": {"proxies": [{**proxy, "since": now}]}, "xds-1": {"proxies": []}}
+    )
     assert [(one.node, one.server) for one in said.proxies] == [("g", "xds-0")]
-    assert "since" not in said.serialised()["proxies"][0]
+    assert "since" not in said.to_json()["proxies"][0]
     with pytest.raises(ValueError, match="node"):
-        XdsStatusReport.of({"xds-0": {"proxies": [{"name": "g"}]}})
+        XdsStatusReport.from_answers({"xds-0": {"proxies": [{"name": "g"}]}})
     for foreign in ({"status": "ok"}, [], {"proxies": ["g"]}):
-        with pytest.raises(ValueError, match="_Told"):
-            XdsStatusReport.of({"xds-0": foreign})  # type: ignore[dict-item]
+        with pytest.raises(ValueError, match="_ServerAnswer"):
+            XdsStatusReport.from_answers({"xds-0": foreign})  # type: ignore[dict-item]

@@ -11,9 +11,9 @@ import pytest
 from builders.compute_pool import a_compute_pool, node_body, pod_on
 from tidegate.api.compute_pool import ComputePool
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
-from tidegate.planning.nodes import Occupant, node_view, occupant
-from tidegate.planning.plan import Plan
-from tidegate.planning.pool_slices import pool_slices
+from tidegate.planning.nodes import Occupant, parse_node, parse_occupant
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.pool_slices import sum_pool_slices
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TAINT = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
@@ -24,28 +24,28 @@ def planned(
     nodes: Sequence[dict[str, Any]] = (),
     pods: Sequence[dict[str, Any]] = (),
     pools: Sequence[ComputePool] = (),
-) -> Plan:
+) -> ReconcilePlan:
     found: dict[str, list[Occupant]] = {}
     for pod in pods:
-        each = occupant(pod)
+        each = parse_occupant(pod)
         if each is not None:
             found.setdefault(each.node, []).append(each)
-    views = [node_view(node) for node in nodes]
-    return plan_pool(PoolObserved(pool, NOW, pool_slices(pool, views, found, pools)))
+    views = [parse_node(node) for node in nodes]
+    return plan_pool(PoolObserved(pool, NOW, sum_pool_slices(pool, views, found, pools)))
 
 
-def counts(plan: Plan) -> tuple[int, int, int]:
+def counts(plan: ReconcilePlan) -> tuple[int, int, int]:
     slices: Any = plan.status["slices"]
     return slices["total"], slices["healthy"], slices["free"]
 
 
-def condition(plan: Plan, kind: str = "Ready") -> dict[str, Any]:
+def condition(plan: ReconcilePlan, kind: str = "Ready") -> dict[str, Any]:
     conditions: Any = plan.status["conditions"]
     found: dict[str, Any] = next(each for each in conditions if each["type"] == kind)
     return found
 
 
-def used(plan: Plan) -> dict[str, int]:
+def used(plan: ReconcilePlan) -> dict[str, int]:
     tiers: Any = plan.status["tiers"]
     return {each["name"]: each["slices"] for each in tiers}
 

@@ -14,10 +14,10 @@ from tidegate.api.conditions import (
     ConditionStatus,
     ConditionType,
     ObservedCondition,
-    find,
-    is_true,
-    merge,
-    own_conditions,
+    find_condition,
+    is_condition_true,
+    merge_conditions,
+    select_own_conditions,
 )
 from tidegate.api.inference import InferenceStatus
 from tidegate.api.reasons import Reason
@@ -39,7 +39,7 @@ def ready(
 
 
 def test_a_new_condition_starts_now() -> None:
-    assert merge([], [ready(message="2 of 2")], NOON) == [
+    assert merge_conditions([], [ready(message="2 of 2")], NOON) == [
         {
             "type": "Ready",
             "status": "True",
@@ -52,38 +52,38 @@ def test_a_new_condition_starts_now() -> None:
 
 
 def test_a_changed_message_does_not_move_the_transition_time() -> None:
-    before = merge([], [ready(message="1 of 2")], MORNING)
-    after = merge(before, [ready(message="2 of 2", generation=2)], NOON)
+    before = merge_conditions([], [ready(message="1 of 2")], MORNING)
+    after = merge_conditions(before, [ready(message="2 of 2", generation=2)], NOON)
     assert (after[0]["message"], after[0]["observedGeneration"]) == ("2 of 2", 2)
     assert after[0]["lastTransitionTime"] == "2026-01-01T08:00:00Z"
 
 
 def test_a_changed_status_moves_the_transition_time() -> None:
-    before = merge([], [ready()], MORNING)
-    after = merge(before, [ready(ConditionStatus.FALSE)], NOON)
+    before = merge_conditions([], [ready()], MORNING)
+    after = merge_conditions(before, [ready(ConditionStatus.FALSE)], NOON)
     assert after[0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
 
 
 def test_conditions_of_others_stay_as_they_are() -> None:
-    merged = merge([FOREIGN], [ready()], NOON)
+    merged = merge_conditions([FOREIGN], [ready()], NOON)
     assert merged[0] == FOREIGN
-    assert [item["type"] for item in own_conditions(merged)] == ["Ready"]
+    assert [item["type"] for item in select_own_conditions(merged)] == ["Ready"]
 
 
 def test_a_condition_read_from_a_status_is_merged_alike() -> None:
-    before = merge([], [ready()], MORNING)
+    before = merge_conditions([], [ready()], MORNING)
     status = InferenceStatus.model_validate({"conditions": before})
     assert isinstance(status.conditions[0], ObservedCondition)
-    assert merge(status.conditions, [ready()], NOON) == before
+    assert merge_conditions(status.conditions, [ready()], NOON) == before
 
 
 def test_a_forged_condition_without_time_gets_one() -> None:
     forged: dict[str, Any] = {"type": "Ready", "status": "True"}
-    assert merge([forged], [ready()], NOON)[0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
+    assert merge_conditions([forged], [ready()], NOON)[0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
 
 
 def test_a_message_beyond_reading_is_cut() -> None:
-    message = merge([], [ready(message="x" * 100_000)], NOON)[0]["message"]
+    message = merge_conditions([], [ready(message="x" * 100_000)], NOON)[0]["message"]
     assert len(message) == MAX_MESSAGE_LENGTH
     assert message.endswith("…")
 
@@ -104,23 +104,23 @@ CONDITIONS = st.lists(
 @given(CONDITIONS, CONDITIONS)
 def test_merging_again_changes_nothing(first: list[Condition], second: list[Condition]) -> None:
     """A settled object costs no write: later merges of the same conditions give the same list, order included."""
-    merged = merge(merge([FOREIGN], first, MORNING), second, NOON)
-    assert merge(merged, second, NOON + timedelta(hours=1)) == merged
+    merged = merge_conditions(merge_conditions([FOREIGN], first, MORNING), second, NOON)
+    assert merge_conditions(merged, second, NOON + timedelta(hours=1)) == merged
     assert merged[0] == FOREIGN
     assert len({item["type"] for item in merged}) == len(merged)
 
 
 @given(CONDITIONS)
 def test_what_was_said_is_found(conditions: list[Condition]) -> None:
-    merged = merge([], conditions, NOON)
+    merged = merge_conditions([], conditions, NOON)
     for condition in conditions:
-        found = find(merged, condition.type)
+        found = find_condition(merged, condition.type)
         assert found is not None
         assert found["reason"] == condition.reason.value
 
 
 def test_true_counts_only_for_the_generation_that_was_asked_for() -> None:
-    conditions = merge([], [ready(generation=2)], NOON)
-    assert is_true(conditions, ConditionType.READY, generation=2)
-    assert not is_true(conditions, ConditionType.READY, generation=3)
-    assert not is_true(conditions, ConditionType.STALLED)
+    conditions = merge_conditions([], [ready(generation=2)], NOON)
+    assert is_condition_true(conditions, ConditionType.READY, generation=2)
+    assert not is_condition_true(conditions, ConditionType.READY, generation=3)
+    assert not is_condition_true(conditions, ConditionType.STALLED)

@@ -11,8 +11,8 @@ import pytest
 from builders.allocator import NOW, a_member, observed
 from tidegate.allocation.curves import MIN_FACTOR
 from tidegate.api.inference import Tier
-from tidegate.planning.allocation_view import Member, allocation_view
-from tidegate.planning.corrections import Corrections, corrections
+from tidegate.planning.allocation_view import PoolMember, build_allocation_view
+from tidegate.planning.corrections import Corrections, update_corrections
 from tidegate.planning.signals import Signal, Signals
 
 LOOK = timedelta(seconds=30)
@@ -21,7 +21,7 @@ SLO = {"latencyP99": "30ms"}
 SLOW_S = 0.2
 
 
-def ctr(held: int = 2, **more: Any) -> Member:
+def ctr(held: int = 2, **more: Any) -> PoolMember:
     return a_member("ctr", held, **{"capacity": CAPACITY, "slo": SLO, **more})
 
 
@@ -34,14 +34,14 @@ class Looks:
         self.window = window
 
     def sees(
-        self, member: Member, *, offered: float = 150.0, p99_s: float = SLOW_S, old: bool = False
+        self, member: PoolMember, *, offered: float = 150.0, p99_s: float = SLOW_S, old: bool = False
     ) -> float:
         """The factor after one more look, at which these requests were all served so late."""
         read = self.now if old else self.now + LOOK
         self.now += LOOK
         signal = Signal(offered, read, served_per_s=offered, latency_p99_s=p99_s)
         seen = observed(member, now=self.now, signals=Signals({member.key: signal}, "", self.window))
-        self.known = corrections(self.known, seen)
+        self.known = update_corrections(self.known, seen)
         return self.known[member.key].correction.factor
 
 
@@ -69,7 +69,7 @@ def test_it_is_what_is_planned_with() -> None:
         factor = looks.sees(ctr())
     assert factor < 1
     seen = observed(ctr(), corrections={key: each.correction for key, each in looks.known.items()})
-    (inference,) = allocation_view(seen).snapshot.inferences
+    (inference,) = build_allocation_view(seen).snapshot.inferences
     assert inference.placements[0].curve.rate_at(1) == pytest.approx(100 * factor)
 
 
@@ -110,7 +110,7 @@ def test_the_same_look_counts_once() -> None:
     [ctr(capacity={"requestsPerSecond": "120"}), ctr(slices=2), ctr(slo={"latencyP99": "20ms"})],
     ids=["capacity", "slices", "slo"],
 )
-def test_something_else_that_was_measured_starts_over(other: Member) -> None:
+def test_something_else_that_was_measured_starts_over(other: PoolMember) -> None:
     looks = Looks()
     looks.sees(ctr())
     assert looks.sees(ctr()) < 1.0
@@ -124,10 +124,10 @@ def test_nobody_else_is_corrected() -> None:
         a_member("batch", tier=Tier.OFFLINE, capacity=CAPACITY),
         replace(ctr(), inference=a_member("near", tier=Tier.NEARLINE, capacity=CAPACITY).inference),
     )
-    assert corrections(looks.known, observed(*others)) == {}
+    assert update_corrections(looks.known, observed(*others)) == {}
 
 
 def test_an_inference_that_left_the_pool_is_forgotten() -> None:
     looks = Looks()
     looks.sees(ctr())
-    assert corrections(looks.known, observed(now=looks.now)) == {}
+    assert update_corrections(looks.known, observed(now=looks.now)) == {}

@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tidegate.api.crd import DEFINITIONS, MAX_BYTES, differences, documents, main, write
+from tidegate.api.crd import (
+    KIND_DEFINITIONS,
+    MAX_CRD_BYTES,
+    find_outdated_files,
+    main,
+    render_crds,
+    write_crds,
+)
 
-PLURALS = tuple(definition.resource.PLURAL for definition in DEFINITIONS)
-DOCUMENTS = documents()
+PLURALS = tuple(definition.resource.PLURAL for definition in KIND_DEFINITIONS)
+DOCUMENTS = render_crds()
 
 
 @functools.cache
@@ -31,11 +38,11 @@ def schema(plural: str) -> dict[str, Any]:
 
 
 def test_crds_stay_small() -> None:
-    assert [name for name, text in DOCUMENTS.items() if len(text.encode()) >= MAX_BYTES] == []
+    assert [name for name, text in DOCUMENTS.items() if len(text.encode()) >= MAX_CRD_BYTES] == []
 
 
 def test_check_names_what_is_out_of_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path)
+    write_crds(tmp_path)
     assert main(["--output", str(tmp_path), "--check"]) == 0
     (tmp_path / "tidegate.io_inferences.yaml").write_text("changed")
     (tmp_path / "tidegate.io_gone.yaml").write_text("stale")
@@ -47,7 +54,7 @@ def test_check_names_what_is_out_of_date(tmp_path: Path, capsys: pytest.CaptureF
 def test_writing_removes_the_crd_of_a_kind_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "tidegate.io_gone.yaml").write_text("stale")
     assert main(["--output", str(tmp_path)]) == 0
-    assert list(differences(tmp_path)) == []
+    assert list(find_outdated_files(tmp_path)) == []
 
 
 def undescribed(node: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.tokens import Issuer
-from tidegate.routing.credentials import SecretData, Unfit, api_keys, host_of, key_set
+from tidegate.routing.credentials import (
+    InvalidContent,
+    SecretData,
+    host_from_address,
+    parse_api_keys,
+    parse_key_set,
+)
 
 GOOD = b"0123456789abcdef"
 ED25519 = Issuer("i", "EdDSA").public_key
@@ -18,7 +24,7 @@ RSA = Issuer("i").public_key
 
 
 def test_keys_are_those_of_their_holders_without_the_end_of_their_line() -> None:
-    keys, unfit = api_keys(SecretData({"bob": GOOD + b"\r\n", "alice": b"f" * 1024}))
+    keys, unfit = parse_api_keys(SecretData({"bob": GOOD + b"\r\n", "alice": b"f" * 1024}))
     assert [(named.holder, len(named.key)) for named in keys] == [("alice", 1024), ("bob", 16)]
     assert unfit == ()
 
@@ -37,16 +43,16 @@ def test_keys_are_those_of_their_holders_without_the_end_of_their_line() -> None
     ],
 )
 def test_what_is_no_key_is_left_out_and_named(value: bytes, why: str) -> None:
-    keys, unfit = api_keys(SecretData({"bad": value, "good": GOOD}))
+    keys, unfit = parse_api_keys(SecretData({"bad": value, "good": GOOD}))
     assert [named.holder for named in keys] == ["good"]
-    assert [one.why for one in unfit if "entry bad" in one.why and why in one.why]
+    assert [one.reason for one in unfit if "entry bad" in one.reason and why in one.reason]
 
 
 def test_an_empty_secret_says_so_and_a_key_that_two_hold_is_there_once() -> None:
-    keys, (unfit,) = api_keys(SecretData({}))
+    keys, (unfit,) = parse_api_keys(SecretData({}))
     assert keys == ()
-    assert "empty" in unfit.why
-    keys, none = api_keys(SecretData({"b": GOOD, "a": GOOD}))
+    assert "empty" in unfit.reason
+    keys, none = parse_api_keys(SecretData({"b": GOOD, "a": GOOD}))
     assert ([named.holder for named in keys], none) == (["a"], ())
 
 
@@ -55,7 +61,7 @@ def jwks(*keys: Any) -> SecretData:
 
 
 def test_a_key_set_keeps_what_verifies_and_nothing_else() -> None:
-    text = key_set(jwks({**ED25519, "note": "x", "x5c": ["y"]}, RSA))
+    text = parse_key_set(jwks({**ED25519, "note": "x", "x5c": ["y"]}, RSA))
     assert isinstance(text, str)
     assert json.loads(text) == {"keys": [ED25519, RSA]}
 
@@ -72,12 +78,12 @@ def test_a_key_set_keeps_what_verifies_and_nothing_else() -> None:
     ids=["kind", "use", "curve", "half a key", "nothing"],
 )
 def test_a_key_that_cannot_verify_takes_nothing_from_the_others(other: dict[str, Any]) -> None:
-    text = key_set(jwks(other, ED25519))
+    text = parse_key_set(jwks(other, ED25519))
     assert isinstance(text, str)
     assert json.loads(text) == {"keys": [ED25519]}
-    alone = key_set(jwks(other, other))
-    assert isinstance(alone, Unfit)
-    assert "has no key that can be used, of 2: keys[0] " in alone.why
+    alone = parse_key_set(jwks(other, other))
+    assert isinstance(alone, InvalidContent)
+    assert "has no key that can be used, of 2: keys[0] " in alone.reason
 
 
 @pytest.mark.parametrize(
@@ -104,9 +110,9 @@ def test_a_key_that_cannot_verify_takes_nothing_from_the_others(other: dict[str,
     ],
 )
 def test_a_key_set_that_is_unfit_says_why(secret: SecretData, why: str) -> None:
-    said = key_set(secret)
-    assert isinstance(said, Unfit)
-    assert why in said.why
+    said = parse_key_set(secret)
+    assert isinstance(said, InvalidContent)
+    assert why in said.reason
 
 
 @given(st.dictionaries(st.text(min_size=1), st.binary()))
@@ -114,8 +120,8 @@ def test_no_secret_breaks_the_reader_and_none_shows_in_a_text(entries: dict[str,
     secret = SecretData(
         {**entries, "canary": b"value-that-nobody-may-read", "jwks.json": entries.get("a", b"")}
     )
-    keys, unfit = api_keys(secret)
-    said = f"{secret!r} {keys!r} {unfit!r} {key_set(secret)!r}"
+    keys, unfit = parse_api_keys(secret)
+    said = f"{secret!r} {keys!r} {unfit!r} {parse_key_set(secret)!r}"
     assert "value-that-nobody-may-read" not in said
 
 
@@ -131,4 +137,4 @@ def test_no_secret_breaks_the_reader_and_none_shows_in_a_text(entries: dict[str,
     ],
 )
 def test_a_host_is_spelt_as_in_the_list(address: str, host: str) -> None:
-    assert host_of(address) == host
+    assert host_from_address(address) == host

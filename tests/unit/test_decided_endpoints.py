@@ -8,7 +8,7 @@ import pytest
 
 from builders.inference import an_inference
 from builders.pods import a_pod
-from tidegate.planning.fleet import inference_backend
+from tidegate.planning.fleet import build_inference_backend
 
 DECIDED = {"allocation": {"replicas": 2, "decision": "gpu-a-7", "epoch": 3}}
 SCALED: dict[str, Any] = {
@@ -29,7 +29,7 @@ SCALED: dict[str, Any] = {
 def test_an_endpoint_says_by_which_decision_it_is_there(
     spec: dict[str, Any], status: dict[str, Any], expected: str
 ) -> None:
-    backend = inference_backend(
+    backend = build_inference_backend(
         an_inference("ctr", status=status, **spec), [a_pod("ctr-0", source="s"), a_pod("ctr-1", source="s")]
     )
     assert [pod.decision for pod in backend.endpoints] == [expected, expected]

@@ -9,17 +9,17 @@ import pytest
 
 from builders.compute_pool import a_compute_pool, node_body, pod_on
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import ModelFormat, Tier
+from tidegate.api.inference import ArtefactFormat, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim
+from tidegate.planning.claims import PoolClaim
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
-from tidegate.planning.nodes import node_view, occupant
-from tidegate.planning.placement import place
-from tidegate.planning.plan import Plan
+from tidegate.planning.nodes import parse_node, parse_occupant
+from tidegate.planning.placement import place_claim
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pool_claims import PoolClaims
-from tidegate.planning.pool_slices import pool_slices
-from tidegate.resources.slices import slice_resources
+from tidegate.planning.pool_slices import sum_pool_slices
+from tidegate.resources.slices import make_slice_resources
 from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, simulated_gpu_node
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,14 +48,16 @@ def gpu_node(
     )
 
 
-def planned(pool: ComputePool, *nodes: dict[str, Any], pods: tuple[dict[str, Any], ...] = ()) -> Plan:
-    views = [node_view(node) for node in nodes]
-    found = [each for each in (occupant(pod) for pod in pods) if each is not None]
+def planned(
+    pool: ComputePool, *nodes: dict[str, Any], pods: tuple[dict[str, Any], ...] = ()
+) -> ReconcilePlan:
+    views = [parse_node(node) for node in nodes]
+    found = [each for each in (parse_occupant(pod) for pod in pods) if each is not None]
     occupants = {view.name: [each for each in found if each.node == view.name] for view in views}
-    return plan_pool(PoolObserved(pool, NOW, pool_slices(pool, views, occupants)))
+    return plan_pool(PoolObserved(pool, NOW, sum_pool_slices(pool, views, occupants)))
 
 
-def condition(plan: Plan, kind: str) -> dict[str, Any]:
+def condition(plan: ReconcilePlan, kind: str) -> dict[str, Any]:
     conditions: Any = plan.status["conditions"]
     return next((each for each in conditions if each["type"] == kind), {})
 
@@ -160,7 +162,7 @@ def test_a_change_of_the_slices_size_says_which_of_them_are_still_in_use() -> No
 
 def test_a_pod_gets_one_device_one_user_and_its_tiers_priority() -> None:
     pool = gpu_pool(tolerations=[{"key": "dedicated", "value": "ads"}])
-    resources = slice_resources(pool, 1, Tier.REALTIME)
+    resources = make_slice_resources(pool, 1, Tier.REALTIME)
 
     assert resources.devices == {"nvidia.com/gpu.shared": "1"}
     assert resources.run_as_user == 1000
@@ -169,21 +171,23 @@ def test_a_pod_gets_one_device_one_user_and_its_tiers_priority() -> None:
     assert [each["key"] for each in resources.tolerations] == ["nvidia.com/gpu", "dedicated"]
     assert (resources.cpu, resources.memory) == ("1950m", "8064Mi")
     for tier in (Tier.NEARLINE, Tier.OFFLINE):
-        assert slice_resources(pool, 1, tier).env == {"CUDA_MPS_CLIENT_PRIORITY": "1"}
+        assert make_slice_resources(pool, 1, tier).env == {"CUDA_MPS_CLIENT_PRIORITY": "1"}
 
 
 @pytest.mark.parametrize(
     ("slices", "model", "reason"),
     [
-        (2, ModelFormat.ONNX, Reason.TOO_MANY_SLICES),
-        (1, ModelFormat.PYTHON, Reason.MODEL_NOT_SHAREABLE),
-        (1, ModelFormat.TENSORRT, Reason.PLACED),
+        (2, ArtefactFormat.ONNX, Reason.TOO_MANY_SLICES),
+        (1, ArtefactFormat.PYTHON, Reason.MODEL_NOT_SHAREABLE),
+        (1, ArtefactFormat.TENSORRT, Reason.PLACED),
     ],
 )
-def test_a_pod_is_one_process_on_one_slice(slices: int, model: ModelFormat, reason: Reason) -> None:
+def test_a_pod_is_one_process_on_one_slice(slices: int, model: ArtefactFormat, reason: Reason) -> None:
     pool = gpu_pool()
-    claim = Claim(ObjectKey("ads", "ctr"), Tier.REALTIME, slices, 1, 0, "", model)
-    result = place(claim, None, pool, pool_slices(pool, [node_view(gpu_node())], {}), PoolClaims((claim,)))
+    claim = PoolClaim(ObjectKey("ads", "ctr"), Tier.REALTIME, slices, 1, 0, "", model)
+    result = place_claim(
+        claim, None, pool, sum_pool_slices(pool, [parse_node(gpu_node())], {}), PoolClaims((claim,))
+    )
     assert result.verdict.reason is reason
     assert result.replicas == int(reason is Reason.PLACED)
 

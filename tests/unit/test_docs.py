@@ -17,16 +17,16 @@ from documented.pages import ROOT, Block, blocks, blocks_of, inline, name, pages
 from documented.programs import PYTHON, TIDEGATE, of_make, of_python, of_tidegate
 from documented.shell import Command, aliases, commands, misspelt
 from documented.tutorial import PAGE
-from tidegate.api.crd import DEFINITIONS
-from tidegate.api.structural import structural
-from tidegate.generate import documented_settings
-from tidegate.reference.kinds import kind_pages
-from tidegate.reference.metrics import SECTIONS
-from tidegate.reference.settings import settings_page
-from tidegate.settings import Settings
-from tidegate.telemetry import recorded
-from tidegate.telemetry.alerts import ALERTS, RUNBOOKS
-from tidegate_dataplane.agent.settings import Settings as AgentSettings
+from tidegate.api.crd import KIND_DEFINITIONS
+from tidegate.api.structural import build_structural_schema
+from tidegate.generate import list_process_settings
+from tidegate.reference.kinds import render_kind_pages
+from tidegate.reference.metrics import METRIC_SECTIONS
+from tidegate.reference.settings import render_settings_page
+from tidegate.settings import ControlPlaneSettings
+from tidegate.telemetry import recording_rules as recorded
+from tidegate.telemetry.alerts import ALERTS, RUNBOOK_BASE_URL
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract.metrics import Metric
 
 LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
@@ -39,7 +39,7 @@ NOT_OURS = frozenset({"kubectl", "helm", "alias", "cd", "export", "ls", "base64"
 EXECUTED = f"{name(PAGE)}:"
 """The tutorial, which tests/e2e/test_tutorial.py types as a whole, foreign programs included."""
 RUNBOOK_HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
-METRICS = [metric for section in SECTIONS for metric in section.metrics]
+METRICS = [metric for section in METRIC_SECTIONS for metric in section.metrics]
 RECORDED = {rule.name for group in recorded.GROUPS for rule in group.rules}
 FOREIGN_UNITS = re.compile(
     r"_(ms|us|ns|millis\w*|micros\w*|minutes?|hours?|days?|kb|mb|gb|kib|mib|gib|percent\w*|pct)(_|$)"
@@ -182,10 +182,12 @@ def unknown_metrics(text: str) -> set[str]:
 def test_every_alert_has_a_runbook_with_all_its_parts() -> None:
     runbooks = {path.stem: path.read_text() for path in (DOCS / "runbooks").glob("*.md")}
     del runbooks["README"]
-    assert {*runbooks} == {alert.slug for alert in ALERTS}
+    assert {*runbooks} == {alert.runbook_name for alert in ALERTS}
     for slug, text in runbooks.items():
         title, *parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
-        assert title.startswith(tuple(f"# {alert.name}: " for alert in ALERTS if alert.slug == slug)), slug
+        assert title.startswith(
+            tuple(f"# {alert.name}: " for alert in ALERTS if alert.runbook_name == slug)
+        ), slug
         assert parts[::2] == RUNBOOK_HEADINGS, slug
         assert "$ " in parts[5], f"the diagnosis of {slug} has no command"
     how_to = (DOCS / "how-to" / "alert-on-models-and-platform.md").read_text()
@@ -194,9 +196,9 @@ def test_every_alert_has_a_runbook_with_all_its_parts() -> None:
 
 def test_every_alert_has_its_severity_its_runbook_and_known_metrics() -> None:
     for alert in ALERTS:
-        rule: Any = alert.rule()
+        rule: Any = alert.to_rule()
         assert rule["labels"]["severity"] in {"page", "ticket"}, alert.name
-        assert rule["annotations"]["runbook_url"] == f"{RUNBOOKS}/{alert.slug}.md"
+        assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_BASE_URL}/{alert.runbook_name}.md"
         assert alert.summary, alert.name
         assert alert.description.endswith((".", "told.")), alert.name
         assert unknown_metrics(alert.expression) == set(), alert.name
@@ -209,27 +211,27 @@ def test_pages_of_kinds_have_every_field_once() -> None:
             yield from fields(child, f"{path}.{field}")
             yield from fields(child.get("items", {}), f"{path}.{field}[]")
 
-    written = kind_pages()
-    for definition in DEFINITIONS:
-        schema = structural(definition.resource)["properties"]
+    written = render_kind_pages()
+    for definition in KIND_DEFINITIONS:
+        schema = build_structural_schema(definition.resource)["properties"]
         page = written[f"{definition.resource.KIND.lower()}.md"]
         rows = re.findall(r"^\| `((?:spec|status)\.[^`]+)`", page, re.MULTILINE)
         assert rows == [*fields(schema["spec"], "spec"), *fields(schema["status"], "status")]
 
 
 def test_the_variables_are_those_that_processes_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    variables = re.findall(r"^\| `(\w+)`", settings_page(documented_settings()), re.MULTILINE)
+    variables = re.findall(r"^\| `(\w+)`", render_settings_page(list_process_settings()), re.MULTILINE)
     assert {"TIDEGATE_WORKERS", "TIDEGATE_AGENT_LOAD_TIMEOUT_S", "TIDEGATE_NODE_INTERVAL_S"} < {*variables}
 
     monkeypatch.setenv("TIDEGATE_WORKERS", "5")
-    assert Settings().workers == 5
+    assert ControlPlaneSettings().workers == 5
     read = AgentSettings.from_environment({"TIDEGATE_AGENT_LOAD_TIMEOUT_S": "5", "POD_NAME": "a"})
     assert (read.load_timeout_s, read.pod_name) == (5, "a")
 
 
 def test_the_page_of_metrics_lists_what_each_process_shows() -> None:
     page = (DOCS / "reference" / "metrics.md").read_text()
-    assert {section.process for section in SECTIONS} == {*SHOWN, "Gateways"}
+    assert {section.process for section in METRIC_SECTIONS} == {*SHOWN, "Gateways"}
     for process, shown in SHOWN.items():
         [below] = re.findall(rf"^## {process}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
         assert dict(re.findall(r"^\| `(tidegate_\w+)` \| (\w+) \|", below, re.MULTILINE)) == shown

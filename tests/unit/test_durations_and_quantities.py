@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api.durations import format_duration, parse_duration
-from tidegate.api.quantities import canonical, parse_quantity
+from tidegate.api.quantities import canonicalize_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_more_than_any_cluster_has_is_read_as_that() -> None:
     ],
 )
 def test_a_quantity_is_written_as_the_api_server_stores_it(text: str, stored: str) -> None:
-    assert canonical(text) == stored
+    assert canonicalize_quantity(text) == stored
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,5 @@ QUANTITIES = st.builds(
 
 @given(QUANTITIES)
 def test_the_stored_form_means_the_same_and_is_final(text: str) -> None:
-    assert parse_quantity(canonical(text)) == parse_quantity(text)
-    assert canonical(canonical(text)) == canonical(text)
+    assert parse_quantity(canonicalize_quantity(text)) == parse_quantity(text)
+    assert canonicalize_quantity(canonicalize_quantity(text)) == canonicalize_quantity(text)

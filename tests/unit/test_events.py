@@ -30,7 +30,7 @@ def a_recorder(time: Time) -> EventRecorder:
 
 
 def test_an_event_says_what_happened_to_which_object() -> None:
-    event = a_recorder(Time()).render(a_note())
+    event = a_recorder(Time()).render_event(a_note())
     assert event is not None
     assert event["involvedObject"] == {
         "apiVersion": "tidegate.io/v1alpha1",
@@ -49,22 +49,22 @@ def test_an_event_says_what_happened_to_which_object() -> None:
 def test_the_same_is_said_again_only_after_a_while() -> None:
     time = Time()
     recorder = a_recorder(time)
-    assert recorder.render(a_note()) is not None
+    assert recorder.render_event(a_note()) is not None
     time.seconds = 599
-    assert recorder.render(a_note()) is None
-    assert recorder.render(a_note("something else")) is not None
+    assert recorder.render_event(a_note()) is None
+    assert recorder.render_event(a_note("something else")) is not None
     time.seconds = 600
-    assert recorder.render(a_note()) is not None
+    assert recorder.render_event(a_note()) is not None
 
 
 def test_what_did_not_get_through_is_said_again() -> None:
     recorder = a_recorder(Time())
-    recorder.render(a_note())
+    recorder.render_event(a_note())
     recorder.forget(a_note())
-    assert recorder.render(a_note()) is not None
+    assert recorder.render_event(a_note()) is not None
 
 
 def test_a_long_message_is_cut_to_what_the_api_server_takes() -> None:
-    event = a_recorder(Time()).render(a_note("x" * 5_000))
+    event = a_recorder(Time()).render_event(a_note("x" * 5_000))
     assert event is not None
     assert len(event["message"]) == 1_024

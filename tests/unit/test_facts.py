@@ -8,22 +8,22 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tidegate.kube.facts import deployment_facts, pod_facts
-from tidegate.planning.deployments import deployment_view
-from tidegate.planning.node_sharing import slice_pod
-from tidegate.planning.nodes import occupant
-from tidegate.planning.pods import pod_view
-from tidegate.processes.signals import owners_of
+from tidegate.kube.transforms import trim_deployment, trim_pod
+from tidegate.planning.deployments import parse_deployment
+from tidegate.planning.node_sharing import parse_slice_pod
+from tidegate.planning.nodes import parse_occupant
+from tidegate.planning.pods import parse_pod
+from tidegate.processes.signals import find_pod_owners
 from tidegate_controllers.placements import read_assigned_pod
 
 OBJECTS: Final = Path(__file__).resolve().parents[1] / "golden" / "objects"
 NOW: Final = "2026-01-01T00:00:00Z"
 READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], object]]] = {
-    "pods as planners see them": pod_view,
-    "what takes room on a node": occupant,
-    "pods on slices": slice_pod,
+    "pods as planners see them": parse_pod,
+    "what takes room on a node": parse_occupant,
+    "pods on slices": parse_slice_pod,
     "pods on assigned slices": read_assigned_pod,
-    "whose a pod is": lambda body: owners_of([body]),
+    "whose a pod is": lambda body: find_pod_owners([body]),
 }
 
 
@@ -96,13 +96,13 @@ def pods_of(file: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("reader", READERS)
 def test_whoever_reads_a_pod_reads_the_same_of_what_is_kept(file: str, reader: str) -> None:
     for body in pods_of(file):
-        assert READERS[reader](pod_facts(body)) == READERS[reader](body)
+        assert READERS[reader](trim_pod(body)) == READERS[reader](body)
 
 
 def test_most_of_a_pod_is_not_kept() -> None:
     whole = pods_of("inference-pool.yaml")[1]
-    assert len(json.dumps(pod_facts(whole))) < len(json.dumps(whole)) / 2
-    assert "managedFields" not in pod_facts(whole)["metadata"]
+    assert len(json.dumps(trim_pod(whole))) < len(json.dumps(whole)) / 2
+    assert "managedFields" not in trim_pod(whole)["metadata"]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_whoever_reads_a_deployment_reads_the_same_of_what_is_kept(
         "message": "exceeded quota",
     }
     body = {**the_deployment("inference-pool.yaml"), "status": {**status, "conditions": [progress, failure]}}
-    kept = deployment_facts(body)
-    assert deployment_view(kept) == deployment_view(body)
+    kept = trim_deployment(body)
+    assert parse_deployment(kept) == parse_deployment(body)
     assert kept["spec"] == body["spec"], "what was applied is compared as a whole"
     assert [each.get("message") for each in kept["status"]["conditions"]] == [None, "exceeded quota"]
 
@@ -156,7 +156,7 @@ def test_a_deployment_that_gets_on_is_news_only_where_somebody_reads_it() -> Non
         "terminatingReplicas": 0,
         "conditions": [{**conditions[0], "lastUpdateTime": "2026-01-01T00:00:01Z"}],
     }
-    assert deployment_facts({**body, "status": first}) == deployment_facts({**body, "status": later})
-    assert deployment_facts({**body, "status": first}) != deployment_facts(
+    assert trim_deployment({**body, "status": first}) == trim_deployment({**body, "status": later})
+    assert trim_deployment({**body, "status": first}) != trim_deployment(
         {**body, "status": {**first, "readyReplicas": 1}}
     )

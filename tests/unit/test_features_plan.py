@@ -10,10 +10,10 @@ from builders.pods import a_pod, a_report
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.reasons import Reason
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
-from tidegate.planning.plan import Plan
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
 from tidegate.planning.proxies import ProxyView
-from tidegate.planning.serving_status import Refusal
+from tidegate.planning.serving_status import PlanRefusal
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import FailureReason
@@ -26,11 +26,11 @@ OTHER = [{"name": "who", "hash": {"field": "user.user_id", "buckets": 3}}]
 PROXIES = (ProxyView("gateway-1", 0),)
 
 
-def a_plan(features: FeatureCompute, **observed: Any) -> Plan:
+def a_plan(features: FeatureCompute, **observed: Any) -> ReconcilePlan:
     return plan_features(FeaturesObserved(features, NOW, **{"proxies": PROXIES, **observed}), SETTINGS)
 
 
-def a_pod_of(plan: Plan, **facts: Any) -> PodView:
+def a_pod_of(plan: ReconcilePlan, **facts: Any) -> PodView:
     """A pod made from this plan's Deployment."""
     deployment: Any = next(one for one in plan.apply if one["kind"] == "Deployment")
     metadata = deployment["spec"]["template"]["metadata"]
@@ -41,7 +41,7 @@ def a_pod_of(plan: Plan, **facts: Any) -> PodView:
     )
 
 
-def ready(plan: Plan, kind: str = "Ready") -> tuple[str, str]:
+def ready(plan: ReconcilePlan, kind: str = "Ready") -> tuple[str, str]:
     items: Any = plan.status["conditions"]
     return next((item["status"], item["reason"]) for item in items if item["type"] == kind)
 
@@ -58,7 +58,7 @@ def test_ready_when_the_pods_of_this_plan_serve() -> None:
 
 
 def test_scaled_to_zero_it_waits_for_no_gateway() -> None:
-    nobody = [ProxyView("gateway-1", 0, answers=False)]
+    nobody = [ProxyView("gateway-1", 0, has_endpoints=False)]
     plan = a_plan(a_feature_compute(replicas=0), proxies=nobody)
 
     assert ready(plan) == ("True", "ScaledToZero")
@@ -68,7 +68,7 @@ def test_scaled_to_zero_it_waits_for_no_gateway() -> None:
 def test_not_ready_before_the_gateways_know_the_pods() -> None:
     features = a_feature_compute()
     pod = a_pod_of(a_plan(features))
-    late = [ProxyView("gateway-1", 0), ProxyView("gateway-2", 0, answers=False)]
+    late = [ProxyView("gateway-1", 0), ProxyView("gateway-2", 0, has_endpoints=False)]
     plan = a_plan(features, pods=[pod], reports={"p0": a_report(1)}, proxies=late)
 
     assert ready(plan) == ("False", "WaitingForProxies")
@@ -108,6 +108,6 @@ def test_source_that_cannot_be_read_is_told_in_the_agents_words_and_looked_at_ag
 
 
 def test_refused_child_is_the_reason() -> None:
-    plan = a_plan(a_feature_compute(), refusal=Refusal(Reason.NAME_CONFLICT, "Service fc-x is taken"))
+    plan = a_plan(a_feature_compute(), refusal=PlanRefusal(Reason.NAME_CONFLICT, "Service fc-x is taken"))
 
     assert ready(plan) == ("False", "NameConflict")

@@ -13,26 +13,26 @@ from builders.model_access import a_route, model_access_body
 from tidegate.kube import kinds
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.fleet_feed import FleetFeed
+from tidegate.processes.routing_inputs import RoutingInputs
 from tidegate.resources.names import CALLS_ANNOTATION, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
-from tidegate.routing.guards import ABOUT_CALLERS, AddressGuard, ClosedGuard, TokenGuard
+from tidegate.routing.guards import CALLER_REASONS, AddressGuard, ClosedGuard, TokenGuard
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.live import LiveRouting, RoutingChange
+from tidegate.routing.incremental import IncrementalTranslator, RoutingChange
 
 
 class Fed:
     """A feed and the routing behind it."""
 
     def __init__(self) -> None:
-        self.feed = FleetFeed()
-        self.routing = LiveRouting()
+        self.feed = RoutingInputs()
+        self.routing = IncrementalTranslator()
         self.wakes = 0
         self._versions = 1
         self.feed.subscribe(self._woken)
 
     def take(self) -> RoutingChange:
         """What became of the routing since the last time."""
-        self.feed.feed(self.routing)
+        self.feed.feed_changes(self.routing)
         return self.routing.take_change()
 
     def put(self, kind: kinds.Kind, body: Manifest, event: str = "MODIFIED") -> None:
@@ -49,7 +49,7 @@ class Fed:
         }
 
     def _store(self, kind: kinds.Kind) -> ObjectStore:
-        return next(store for store in self.feed.stores if store.kind == kind)
+        return next(store for store in self.feed.required_stores if store.kind == kind)
 
     def _woken(self) -> None:
         self.wakes += 1
@@ -334,18 +334,18 @@ def tokened(address: str) -> dict[str, Any]:
 def trusting() -> Fed:
     """One that asks for keys, and has those of the address `OLD`."""
     fed = Fed()
-    fed.routing = LiveRouting(keys_of=["login.example.com"])
+    fed.routing = IncrementalTranslator(key_hosts=["login.example.com"])
     fed.feed.put_keys(OLD, "old keys")
     return fed
 
 
 def guard_of(fed: Fed, *awaited: str) -> object:
     """The guard of access ads/ctr, or "closed", if anything became of it; else None."""
-    fed.feed.feed(fed.routing, awaited)
+    fed.feed.feed_changes(fed.routing, awaited)
     host = fed.routing.take_change().hosts.get(HostKey.parse("access/ads/ctr"))
     if host is None:
         return None
-    closed = any(refusal.reason in ABOUT_CALLERS for refusal in host.refusals)
+    closed = any(refusal.reason in CALLER_REASONS for refusal in host.refusals)
     return "closed" if closed else host.host.guard
 
 
@@ -382,7 +382,7 @@ def test_an_access_that_is_deleted_while_its_new_address_is_awaited_is_gone_at_o
     trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(NEW)))
     assert guard_of(trusting, NEW) is None
     trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(NEW)), "DELETED")
-    trusting.feed.feed(trusting.routing, [NEW])
+    trusting.feed.feed_changes(trusting.routing, [NEW])
     assert trusting.routing.take_change().hosts == {HostKey.parse("access/ads/ctr"): None}
     assert trusting.feed.key_addresses == {}
 

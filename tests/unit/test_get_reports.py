@@ -14,13 +14,13 @@ from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference, inference_body
 from builders.release import a_release, released
-from tidegate.api.meta import ObjectKey, Resource
-from tidegate.cli.getting import _taken
-from tidegate.cli.watching import Changes
+from tidegate.api.meta import CustomResource, ObjectKey
+from tidegate.cli.run.get import _update_rows
+from tidegate.cli.run.object_watch import ChangeFeed
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.reports.listing import ListReport, Sort, Widths, listed
-from tidegate.reports.rows import AnyRow, row_of
+from tidegate.reports.get_rows import AnyRow, build_row
+from tidegate.reports.listing import ColumnWidths, ListOrder, ListReport, sort_rows
 
 
 def a_status(ready: str, reason: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ BROKEN = an_inference(
     status=a_status("False", "ImagePull"),
 )
 POOL_HELD = {"target": {"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, "hold": True}
-OBJECTS: dict[str, tuple[Resource, str]] = {
+OBJECTS: dict[str, tuple[CustomResource, str]] = {
     "inference": (WELL, "ads a Ready 1/1 1 realtime - AllReplicasReady 12h"),
     "swapping": (BROKEN, "ads b NotReady 0/1 -->2 realtime - ImagePull 1h"),
     "access": (
@@ -71,12 +71,14 @@ OBJECTS: dict[str, tuple[Resource, str]] = {
 }
 
 
-def a_list(*objects: Resource, sort: Sort = Sort.NAME, namespace: str | None = None) -> ListReport:
+def a_list(
+    *objects: CustomResource, sort: ListOrder = ListOrder.NAME, namespace: str | None = None
+) -> ListReport:
     return ListReport(
         kind=objects[0].KIND,
         namespace=namespace,
         at=NOW,
-        items=listed(map(row_of, objects), sort),
+        items=sort_rows(map(build_row, objects), sort),
         skipped=(),
     )
 
@@ -84,36 +86,36 @@ def a_list(*objects: Resource, sort: Sort = Sort.NAME, namespace: str | None = N
 @pytest.mark.parametrize("name", OBJECTS)
 def test_every_kind_has_a_row(name: str) -> None:
     one, row = OBJECTS[name]
-    head, said = a_list(one).lines(wide=False)
+    head, said = a_list(one).render_lines(wide=False)
     assert head.startswith("NAMESPACE   NAME")
     assert " ".join(said.split()) == row
-    wide_head, wide = a_list(one).lines(wide=True)
+    wide_head, wide = a_list(one).render_lines(wide=True)
     assert len(wide_head) > len(head)
     assert "\n" not in wide
 
 
 def test_the_worst_come_first_where_that_is_asked_for() -> None:
-    def names(sort: Sort) -> list[str]:
+    def names(sort: ListOrder) -> list[str]:
         return [each.name for each in a_list(WELL, BROKEN, an_inference("0"), sort=sort).items]
 
-    assert names(Sort.NAME) == ["0", "a", "b"]
-    assert names(Sort.STATE) == ["b", "0", "a"]
-    assert names(Sort.AGE)[0] == "b"
+    assert names(ListOrder.NAME) == ["0", "a", "b"]
+    assert names(ListOrder.STATE) == ["b", "0", "a"]
+    assert names(ListOrder.AGE)[0] == "b"
 
 
 def test_a_list_of_one_namespace_does_not_repeat_it_and_an_empty_one_says_so() -> None:
-    head, *_ = a_list(WELL, namespace="ads").lines(wide=False)
+    head, *_ = a_list(WELL, namespace="ads").render_lines(wide=False)
     assert head.startswith("NAME ")
     empty = ListReport(kind="Inference", namespace="ads", at=NOW, items=(), skipped=("pods: no",))
-    assert list(empty.lines(wide=False)) == ["no Inference in namespace ads", "left out   pods: no"]
-    assert list(a_list(WELL).names()) == ["inference.tidegate.io/a"]
+    assert list(empty.render_lines(wide=False)) == ["no Inference in namespace ads", "left out   pods: no"]
+    assert list(a_list(WELL).object_names()) == ["inference.tidegate.io/a"]
 
 
 def test_lines_one_after_the_other_stay_below_each_other() -> None:
-    widths = Widths()
-    assert widths.line(["NAME", "AGE"]) == "NAME   AGE"
-    assert widths.line(["a-longer-one", "1h"]) == "a-longer-one   1h"
-    assert widths.line(["b", "1h"]) == "b              1h"
+    widths = ColumnWidths()
+    assert widths.format_line(["NAME", "AGE"]) == "NAME   AGE"
+    assert widths.format_line(["a-longer-one", "1h"]) == "a-longer-one   1h"
+    assert widths.format_line(["b", "1h"]) == "b              1h"
 
 
 # changes
@@ -127,7 +129,10 @@ def test_a_change_that_no_row_shows_is_none_and_an_end_is_one() -> None:
     known: dict[ObjectKey, AnyRow] = {}
 
     def told(change: Mapping[ObjectKey, Mapping[str, Any] | None]) -> list[tuple[str, str]]:
-        return [(each.type.value, each.object.name) for each in _taken(change, known, "Inference", Sort.NAME)]
+        return [
+            (each.type.value, each.object.name)
+            for each in _update_rows(change, known, "Inference", ListOrder.NAME)
+        ]
 
     assert told(changed(inference_body("b"), inference_body("a"))) == [("Added", "a"), ("Added", "b")]
     labelled = inference_body("a", metadata={"resourceVersion": "2", "labels": {"x": "y"}})
@@ -139,18 +144,18 @@ def test_a_change_that_no_row_shows_is_none_and_an_end_is_one() -> None:
 
 def test_an_object_that_cannot_be_read_is_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     body = {**inference_body("a"), "spec": {"of": "a newer version"}}
-    assert list(_taken(changed(body, inference_body("b")), {}, "Inference", Sort.NAME))
+    assert list(_update_rows(changed(body, inference_body("b")), {}, "Inference", ListOrder.NAME))
     assert "left out: Inference ads/a" in capsys.readouterr().err
 
 
 async def test_many_changes_within_a_moment_are_one() -> None:
     store = ObjectStore(INFERENCE)
-    changes = Changes(store)
+    changes = ChangeFeed(store)
     for version in range(1, 50):
         store.observe("MODIFIED", inference_body("a", metadata={"resourceVersion": str(version)}))
-    first = await asyncio.wait_for(changes.next(), 5.0)
+    first = await asyncio.wait_for(changes.next_changes(), 5.0)
     assert list(first) == [ObjectKey("ads", "a")]
     assert first[ObjectKey("ads", "a")] == store.get(ObjectKey("ads", "a"))
-    assert await changes.next(within_s=0.01) == {}
+    assert await changes.next_changes(within_s=0.01) == {}
     store.observe("DELETED", inference_body("a", metadata={"resourceVersion": "50"}))
-    assert await asyncio.wait_for(changes.next(), 5.0) == {ObjectKey("ads", "a"): None}
+    assert await asyncio.wait_for(changes.next_changes(), 5.0) == {ObjectKey("ads", "a"): None}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.live import RoutingChange
+from tidegate.routing.incremental import RoutingChange
 
 
 def test_what_came_and_went_before_anybody_asked_is_forgotten() -> None:
     builder = GrpcSnapshotBuilder()
     for number in range(100):
         key = HostKey(HostKind.ACCESS, ObjectKey("ads", f"a{number}"))
-        builder.take(RoutingChange({key: None}, {}))
+        builder.apply_change(RoutingChange({key: None}, {}))
     assert builder._hosts == {}

@@ -6,15 +6,15 @@ import pytest
 
 from builders.model_access import a_model_access
 from tidegate.api.reasons import Reason
-from tidegate.routing.credentials import ClientAuthority, Credentials
+from tidegate.routing.credentials import CallerCredentials, ClientAuthority
 from tidegate.routing.guards import ClosedGuard, IdentityGuard, plan_guard
-from tidegate.routing.live import LiveRouting
+from tidegate.routing.incremental import IncrementalTranslator
 
 KNOWN = a_model_access(auth={"mtls": {"identities": ["spiffe://example.com/b", "a.example.com"]}})
 
 
 def test_identities_are_told_in_one_order_whoever_wrote_them() -> None:
-    planned = plan_guard(KNOWN, Credentials(client_authority=ClientAuthority.USABLE))
+    planned = plan_guard(KNOWN, CallerCredentials(client_authority=ClientAuthority.USABLE))
     assert planned.guard == IdentityGuard(("a.example.com", "spiffe://example.com/b"))
     assert planned.refusals == ()
 
@@ -27,8 +27,8 @@ def test_identities_are_told_in_one_order_whoever_wrote_them() -> None:
     ],
 )
 def test_without_an_authority_nobody_is_let_in(authority: ClientAuthority, way_out: str) -> None:
-    planned = plan_guard(KNOWN, Credentials(client_authority=authority))
-    assert planned.closed
+    planned = plan_guard(KNOWN, CallerCredentials(client_authority=authority))
+    assert planned.is_closed
     (refusal,) = planned.refusals
     assert (refusal.reason, refusal.part) == (Reason.CLIENT_AUTHORITY_MISSING, "spec.auth.mtls")
     assert way_out in refusal.message
@@ -41,7 +41,7 @@ def test_who_may_not_see_secrets_says_nothing_and_lets_nobody_in() -> None:
 
 
 def test_another_authority_looks_at_those_alone_that_need_one() -> None:
-    routing = LiveRouting()
+    routing = IncrementalTranslator()
     other = a_model_access("other", auth={"apiKeys": {"secret": "keys"}})
     for access in (KNOWN, other, a_model_access("open")):
         routing.put_access(access.key, access)

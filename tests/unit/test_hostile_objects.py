@@ -17,19 +17,19 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.kinds import INFERENCE
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.parsed import Parsed
-from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.fleet_feed import FleetFeed
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.processes.routing_inputs import RoutingInputs
 from tidegate.resources.names import INFERENCE_LABEL, LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
 from tidegate.routing.envoy.listener import ListenerSettings
-from tidegate.routing.live import LiveRouting
+from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.placements import Placements, PoolParts
+from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.stores import Stores
-from tidegate_controllers.workloads import Workloads
+from tidegate_controllers.workloads import KueueWorkloads
 
 OURS = {
     "app.kubernetes.io/managed-by": "tidegate",
@@ -105,21 +105,21 @@ class ControlPlane:
     """The caches of xDS and of the controllers with who reads them, fed as watches feed them."""
 
     def __init__(self) -> None:
-        self.feed, self.routing = FleetFeed(), LiveRouting()
+        self.feed, self.routing = RoutingInputs(), IncrementalTranslator()
         self.builder = SnapshotBuilder(ListenerSettings())
         self.stores = Stores()
         ownership = Ownership(self.stores)
-        self.occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
-        ownership.subscribe(self.occupancy.look_again)
-        pools = Parsed(ComputePool, self.stores.pools)
-        self.inferences = Parsed(Inference, self.stores.inferences)
+        self.occupancy = NodeOccupancy(self.stores.pods, ownership.owns_pod)
+        ownership.subscribe(self.occupancy.refresh_pod)
+        pools = TypedCache(ComputePool, self.stores.pools)
+        self.inferences = TypedCache(Inference, self.stores.inferences)
         self.placements = Placements(
-            PoolParts(pools, PoolViews(pools, self.occupancy), self.occupancy, ownership),
+            PoolSources(pools, PoolSlicesCache(pools, self.occupancy), self.occupancy, ownership),
             self.inferences,
             self.stores,
         )
-        self.workloads = Workloads(None, self.stores.jobs)  # type: ignore[arg-type]  nothing is watched
-        self.occupancy.begin()
+        self.workloads = KueueWorkloads(None, self.stores.jobs)  # type: ignore[arg-type]  nothing is watched
+        self.occupancy.start_watching()
         self._version = 0
         self.takes(self.stores.pools, compute_pool_body("cpu-a", nodeSelector={"pool": "a"}))
         self.takes(self.nodes, node_body("node-a", labels={"pool": "a"}))
@@ -128,7 +128,7 @@ class ControlPlane:
             body = inference_body(name, "ads", placement=placement, replicas=1)
             body["metadata"]["uid"] = f"uid-ads-{name}"
             self.takes(self.stores.inferences, body)
-            self.takes(self.feed.objects[0], body)
+            self.takes(self.feed.own_stores[0], body)
         self.takes(self.stores.deployments, a_deployment(GOOD))
         good = a_pod("good", inference=GOOD, ip="10.0.0.1")
         self.takes(self.stores.pods, good)
@@ -136,11 +136,11 @@ class ControlPlane:
 
     @property
     def nodes(self) -> ObjectStore:
-        return self.occupancy.stores[0]
+        return self.occupancy.own_stores[0]
 
     def stores_of(self, kind: str) -> tuple[ObjectStore, ...]:
         return {
-            "Pod": (self.feed.pods, self.stores.pods, self.occupancy.stores[1]),
+            "Pod": (self.feed.pods, self.stores.pods, self.occupancy.own_stores[1]),
             "Deployment": (self.stores.deployments,),
             "Job": (self.stores.jobs,),
             "Node": (self.nodes,),
@@ -155,8 +155,8 @@ class ControlPlane:
 
     def of_neighbour(self) -> tuple[object, ...]:
         """All that the neighbour gets: its endpoints at the gateways, and its place in the pool."""
-        self.feed.feed(self.routing)
-        snapshot = self.builder.apply(self.routing.take_change())
+        self.feed.feed_changes(self.routing)
+        snapshot = self.builder.apply_change(self.routing.take_change())
         named = [
             resource
             for resources in snapshot.resources.values()
@@ -172,7 +172,7 @@ class ControlPlane:
         return named, placement, views
 
     def faults(self) -> Mapping[str, str]:
-        return {**self.feed.faults.now, **self.routing.faults.now, **self.builder.faults.now}
+        return {**self.feed.faults.failures, **self.routing.faults.failures, **self.builder.faults.failures}
 
 
 BASES = {
@@ -271,17 +271,17 @@ def test_an_exception_about_one_access_leaves_all_others_routed(monkeypatch: pyt
     """Whatever it is: nobody has foreseen it."""
     plane = ControlPlane()
     before = plane.of_neighbour()[0]
-    original = FleetFeed._backend
+    original = RoutingInputs._build_backend
 
-    def failing(feed: FleetFeed, key: Any, group: Any) -> Any:
+    def failing(feed: RoutingInputs, key: Any, group: Any) -> Any:
         if key.name == VICTIM:
             raise ArithmeticError
         return original(feed, key, group)
 
-    monkeypatch.setattr(FleetFeed, "_backend", failing)
+    monkeypatch.setattr(RoutingInputs, "_build_backend", failing)
     plane.takes(plane.feed.pods, a_pod())
     plane.takes(plane.feed.pods, a_pod("good-2", inference=GOOD, ip="10.0.0.2"))
     after = plane.of_neighbour()[0]
     assert after != before
     assert [each.split(" ")[0] for each in plane.faults().values()] == ["ArithmeticError"]
-    assert plane.feed.objects[0].kind == INFERENCE
+    assert plane.feed.own_stores[0].kind == INFERENCE

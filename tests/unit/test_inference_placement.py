@@ -11,15 +11,15 @@ from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.deployments import DeploymentView, deployment_view
+from tidegate.planning.deployments import DeploymentView, parse_deployment
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.placement import PlacementResult, place_without_pool
-from tidegate.planning.plan import Plan
-from tidegate.planning.replicas import settled
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.replicas import resolve_replicas
 from tidegate.planning.serving_status import Verdict
-from tidegate.resources.inference import source_digest
+from tidegate.resources.inference import hash_source
 from tidegate.resources.settings import ServingSettings
-from tidegate.resources.slices import slice_resources
+from tidegate.resources.slices import make_slice_resources
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
@@ -32,30 +32,34 @@ def inference(**spec: Any) -> Inference:
 
 
 def given(replicas: int, verdict: Verdict = PLACED) -> PlacementResult:
-    return PlacementResult(slice_resources(a_compute_pool(), 1, inference().spec.tier), replicas, verdict)
+    return PlacementResult(
+        make_slice_resources(a_compute_pool(), 1, inference().spec.tier), replicas, verdict
+    )
 
 
-def planned(placement: PlacementResult | None, found: Inference | None = None, **observed: Any) -> Plan:
+def planned(
+    placement: PlacementResult | None, found: Inference | None = None, **observed: Any
+) -> ReconcilePlan:
     asked = InferenceObserved(found or inference(), NOW, epoch=1, placement=placement, **observed)
     return plan_inference(asked, SETTINGS)
 
 
-def deployment(plan: Plan) -> Any:
+def deployment(plan: ReconcilePlan) -> Any:
     return next((each for each in plan.apply if each["kind"] == "Deployment"), None)
 
 
-def live(plan: Plan, *, ready: int) -> DeploymentView:
+def live(plan: ReconcilePlan, *, ready: int) -> DeploymentView:
     """The Deployment of a plan, rolled out."""
     applied = deployment(plan)
     progress = {"type": "Progressing", "reason": "NewReplicaSetAvailable", "status": "True"}
     status = {"readyReplicas": ready, "replicas": ready, "updatedReplicas": ready, "conditions": [progress]}
-    return deployment_view({**applied, "status": status})
+    return parse_deployment({**applied, "status": status})
 
 
-def serving(plan: Plan, count: int) -> dict[str, Any]:
+def serving(plan: ReconcilePlan, count: int) -> dict[str, Any]:
     """As many ready pods of a plan's Deployment, each serving version 1."""
     digest = live(plan, ready=count).digest
-    source = source_digest(inference())
+    source = hash_source(inference())
     pods = [a_pod(f"p{n}", source=source, template=digest) for n in range(count)]
     return {
         "pods": pods,
@@ -64,7 +68,7 @@ def serving(plan: Plan, count: int) -> dict[str, Any]:
     }
 
 
-def condition(plan: Plan, kind: str) -> dict[str, Any]:
+def condition(plan: ReconcilePlan, kind: str) -> dict[str, Any]:
     conditions: Any = plan.status["conditions"]
     return next((each for each in conditions if each["type"] == kind), {})
 
@@ -145,7 +149,7 @@ def test_a_pod_that_finds_no_node_says_what_to_do_about_slices() -> None:
     first = planned(given(2))
     words = "0/2 nodes are available: 2 Insufficient cpu."
     pod = a_pod(
-        source=source_digest(inference()),
+        source=hash_source(inference()),
         template=live(first, ready=0).digest,
         ready=False,
         unschedulable=words,
@@ -164,7 +168,7 @@ def with_a_spare(replicas: int = 2) -> Inference:
     allocation = {"replicas": replicas, "spares": 1, "decision": "d", "epoch": 1}
     scaling = {"minReplicas": 1, "maxReplicas": 4}
     found = an_inference(placement={"pool": "cpu-a"}, scaling=scaling, status={"allocation": allocation})
-    return settled(found, None)
+    return resolve_replicas(found, None)
 
 
 def test_a_spare_is_a_pod_of_the_same_deployment() -> None:

@@ -11,12 +11,12 @@ from builders.pods import a_pod, a_pod_body, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.plan import EventType, Plan
-from tidegate.planning.pods import PodView, Trouble, pod_view
-from tidegate.planning.serving_status import Refusal
-from tidegate.resources.inference import inference_objects, source_digest
+from tidegate.planning.plan import EventType, ReconcilePlan
+from tidegate.planning.pods import PodProblem, PodView, parse_pod
+from tidegate.planning.serving_status import PlanRefusal
+from tidegate.resources.inference import build_inference_objects, hash_source
 from tidegate.resources.names import SOURCE_LABEL
-from tidegate.resources.serving import template_digest
+from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import DesiredState, FailureReason, RunnerEnd, VersionMemory
 
@@ -26,36 +26,36 @@ SETTINGS = ServingSettings(
 )
 
 
-def a_plan(inference: Inference, *, settings: ServingSettings = SETTINGS, **observed: Any) -> Plan:
+def a_plan(inference: Inference, *, settings: ServingSettings = SETTINGS, **observed: Any) -> ReconcilePlan:
     return plan_inference(InferenceObserved(inference, NOW, epoch=3, **observed), settings)
 
 
 def a_pod_of(inference: Inference, name: str = "p0", **facts: Any) -> PodView:
     """A pod as the Deployment of this Inference makes it."""
-    template = template_digest(inference_objects(inference, SETTINGS, ""))
-    return a_pod(name, source=source_digest(inference), template=template, **facts)
+    template = find_template_hash(build_inference_objects(inference, SETTINGS, ""))
+    return a_pod(name, source=hash_source(inference), template=template, **facts)
 
 
-def config_map(plan: Plan) -> dict[str, Any]:
+def config_map(plan: ReconcilePlan) -> dict[str, Any]:
     (found,) = (dict(manifest) for manifest in plan.apply if manifest["kind"] == "ConfigMap")
     return {**found, "metadata": {**found["metadata"], "uid": "cm"}}  # type: ignore[dict-item]
 
 
-def started_with(plan: Plan) -> DesiredState:
+def started_with(plan: ReconcilePlan) -> DesiredState:
     return DesiredState.model_validate_json(config_map(plan)["data"]["desired.json"])
 
 
-def conditions(plan: Plan) -> dict[str, tuple[str, str]]:
+def conditions(plan: ReconcilePlan) -> dict[str, tuple[str, str]]:
     items: Any = plan.status["conditions"]
     return {item["type"]: (item["status"], item["reason"]) for item in items}
 
 
-def message(plan: Plan, kind: str = "Ready") -> str:
+def message(plan: ReconcilePlan, kind: str = "Ready") -> str:
     items: Any = plan.status["conditions"]
     return next(item["message"] for item in items if item["type"] == kind)
 
 
-def again(inference: Inference, plan: Plan, **spec: Any) -> Inference:
+def again(inference: Inference, plan: ReconcilePlan, **spec: Any) -> Inference:
     """The object a moment later: with the status that the plan wrote, and maybe a new generation."""
     generation = inference.metadata.generation + bool(spec)
     return an_inference(status=dict(plan.status), metadata={"generation": generation}, **spec)
@@ -72,7 +72,7 @@ def test_ready_only_when_the_agent_says_so_for_this_generation() -> None:
     assert conditions(serving)["Ready"] == ("True", "AllReplicasReady")
     assert serving.requeue_after is None
     assert conditions(older)["Ready"][0] == "False"
-    assert [order.desired.generation for order in older.orders] == [1]
+    assert [order.desired_state.generation for order in older.orders] == [1]
     assert conditions(silent)["Ready"] == ("False", "AgentUnreachable")
 
 
@@ -160,7 +160,7 @@ def test_status_remembers_since_when_a_change_is_no_further() -> None:
     assert conditions(undone)["Ready"] == ("False", "LoadTimedOut")
     assert "pod p0" in message(undone)
     assert "swap" not in undone.status
-    assert [order.desired.version for order in undone.orders] == [1]
+    assert [order.desired_state.version for order in undone.orders] == [1]
     assert undone.requeue_after == timedelta(seconds=30)
 
 
@@ -185,7 +185,7 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
         "time": "2026-01-01T12:00:00Z",
         "attempts": 1,
     }
-    assert [order.desired.version for order in plan.orders] == [1]
+    assert [order.desired_state.version for order in plan.orders] == [1]
     assert [event.type for event in plan.events] == [EventType.WARNING]
 
     back = a_report(1, generation=2)
@@ -203,11 +203,11 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
         ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Too many pods"}, "NoCapacity"),
         ({"ready": False, "unschedulable": 'persistentvolumeclaim "models" not found'}, "Unschedulable"),
         (
-            {"ready": False, "trouble": Trouble(Reason.IMAGE_PULL, "container triton: no such image")},
+            {"ready": False, "trouble": PodProblem(Reason.IMAGE_PULL, "container triton: no such image")},
             "ImagePull",
         ),
         (
-            {"ready": False, "trouble": Trouble(Reason.POD_FAILING, "container triton: no config")},
+            {"ready": False, "trouble": PodProblem(Reason.POD_FAILING, "container triton: no config")},
             "PodFailing",
         ),
     ],
@@ -222,7 +222,7 @@ def test_pods_that_cannot_run_are_the_reason(pod: dict[str, Any], reason: str) -
 
 
 def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
-    plan = a_plan(an_inference(), refusal=Refusal(Reason.CHILD_REFUSED, "exceeded quota: small"))
+    plan = a_plan(an_inference(), refusal=PlanRefusal(Reason.CHILD_REFUSED, "exceeded quota: small"))
 
     assert conditions(plan)["Ready"] == ("False", "ChildRefused")
     assert conditions(plan)["Stalled"] == ("True", "ChildRefused")
@@ -322,36 +322,36 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
         "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
     }
 
-    assert pod_view(a_pod_body()).trouble is None
-    assert pod_view(a_pod_body()).killed_for_memory is None
+    assert parse_pod(a_pod_body()).problem is None
+    assert parse_pod(a_pod_body()).oom_killed_at is None
     killed = {
         **ended,
         "restartCount": 1,
         "lastState": {"terminated": {"reason": "OOMKilled", "finishedAt": "2026-01-01T12:00:00Z"}},
     }
-    assert pod_view(a_pod_body(status={"containerStatuses": [killed]})).killed_for_memory == NOW
-    assert pod_view(a_pod_body(status={"containerStatuses": [waiting]})).trouble == Trouble(
+    assert parse_pod(a_pod_body(status={"containerStatuses": [killed]})).oom_killed_at == NOW
+    assert parse_pod(a_pod_body(status={"containerStatuses": [waiting]})).problem == PodProblem(
         Reason.IMAGE_PULL, "container triton x:1: ErrImagePull: no"
     )
     limited = {"containers": [{"name": "triton", "resources": {"limits": {"memory": "512Mi"}}}]}
     for once in (killed, ended):
         # A first kill counts: what took the memory is asked for again.
-        assert pod_view(
+        assert parse_pod(
             {**a_pod_body(status={"containerStatuses": [once]}), "spec": limited}
-        ).trouble == Trouble(
+        ).problem == PodProblem(
             Reason.OUT_OF_MEMORY,
             "container triton was killed at its memory limit of 512Mi; raise spec.resources.memory, or send "
             "smaller requests",
         )
     back = {**killed, "state": {"running": {}}, "ready": True}
-    assert pod_view(a_pod_body(status={"containerStatuses": [back]})).trouble is None
+    assert parse_pod(a_pod_body(status={"containerStatuses": [back]})).problem is None
     crashed = {**ended, "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}
-    assert pod_view(a_pod_body(status={"containerStatuses": [crashed]})).trouble == Trouble(
+    assert parse_pod(a_pod_body(status={"containerStatuses": [crashed]})).problem == PodProblem(
         Reason.POD_FAILING, "container triton keeps ending (Error, exit code 1, see kubectl logs --previous)"
     )
 
 
-def _pod(plan: Plan) -> dict[str, Any]:
+def _pod(plan: ReconcilePlan) -> dict[str, Any]:
     deployment: Any = next(manifest for manifest in plan.apply if manifest["kind"] == "Deployment")
     pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
     return pod

@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from tidegate.cli.interrupting import run
+from tidegate.cli.interrupts import run_async
 
 PROGRAM = """
     import asyncio, os, signal, sys, threading, time
-    from tidegate.cli.interrupting import run
+    from tidegate.cli.interrupts import run_async
 
     # The main thread sleeps in the loop, and another one gets the signal: it is not woken by that.
     going = threading.Event()
@@ -44,12 +44,12 @@ def ended(runner: str, within_s: float) -> tuple[int, str, float]:
 
 
 def test_ctrl_c_is_heard_while_the_loop_sleeps() -> None:
-    assert ended("run", 25)[:2] == (130, "cleaned up\n")
+    assert ended("run_async", 25)[:2] == (130, "cleaned up\n")
 
 
 STUBBORN = """
     import asyncio, os, signal, sys, threading, time
-    from tidegate.cli.interrupting import run
+    from tidegate.cli.interrupts import run_async
 
     interrupts, cleaning = int(sys.argv[1]), threading.Event()
 
@@ -70,7 +70,7 @@ STUBBORN = """
             print("cleaned up", flush=True)
 
     try:
-        run(work())
+        run_async(work())
     except KeyboardInterrupt:
         sys.exit(130)
 """
@@ -100,6 +100,6 @@ def test_what_comes_of_the_work_is_handed_on() -> None:
         message = "not so"
         raise LookupError(message)
 
-    assert run(answer()) == 7
+    assert run_async(answer()) == 7
     with pytest.raises(LookupError, match="not so"):
-        run(failure())
+        run_async(failure())

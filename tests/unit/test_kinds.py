@@ -11,12 +11,12 @@ from builders.refusals import REFUSALS, Refusal
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.inference import BatchingMode, Inference, ModelFormat, Tier
-from tidegate.api.meta import ObjectKey, Resource
+from tidegate.api.inference import ArtefactFormat, DynamicBatchingMode, Inference, Tier
+from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 
-KINDS: dict[str, type[Resource]] = {
+KINDS: dict[str, type[CustomResource]] = {
     kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
 
@@ -37,12 +37,12 @@ def test_defaults_are_those_of_the_api() -> None:
     spec = an_inference().spec
     assert spec.replicas == 1
     assert spec.tier is Tier.REALTIME
-    assert spec.model.format is ModelFormat.ONNX
+    assert spec.model.format is ArtefactFormat.ONNX
     assert (spec.own_resources.cpu, spec.own_resources.memory) == ("1", "2Gi")
-    assert (spec.batching.mode, spec.batching.max_batch_size) == (BatchingMode.DISABLED, 128)
+    assert (spec.batching.mode, spec.batching.max_batch_size) == (DynamicBatchingMode.DISABLED, 128)
     route = a_model_access(routes=[{"name": "default", "targets": [{"inference": "ctr"}]}]).spec.routes[0]
     assert (route.timeout, route.targets[0].weight, route.retry, route.match) == ("1s", 100, None, None)
-    assert a_feature_compute().spec.features[0].operations[0] is not None
+    assert a_feature_compute().spec.features[0].configured_operations[0] is not None
 
 
 def test_the_served_name_is_the_objects_own_unless_given() -> None:
@@ -110,7 +110,7 @@ def test_a_text_that_is_no_key_is_refused(text: str) -> None:
 
 def test_a_feature_names_the_fields_that_it_reads() -> None:
     features = a_feature_compute().spec.features
-    assert [feature.references for feature in features] == [
+    assert [feature.field_references for feature in features] == [
         ("profiles.age",),
         ("profiles.age",),
         ("profiles.city",),

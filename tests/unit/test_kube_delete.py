@@ -10,16 +10,16 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import CONFIG_MAP, JOB, Kind
-from tidegate.kube.transport import Request
+from tidegate.kube.transport import ApiRequest
 
 
 class Asked:
     """A transport that keeps what it is asked."""
 
     def __init__(self) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
 
-    async def call(self, request: Request) -> None:
+    async def request_json(self, request: ApiRequest) -> None:
         self.requests.append(request)
 
 
@@ -30,5 +30,5 @@ async def test_a_job_stays_until_its_pods_are_gone(kind: Kind, policy: str) -> N
     client = KubeClient(cast("Any", asked), ClientSettings(field_manager="test"))
     await client.delete(kind, ObjectKey("ads", "inf-ctr"), uid="u-1", fence=Fence.unlimited(7))
     (request,) = asked.requests
-    assert (request.method, request.path) == ("DELETE", kind.path("ads", "inf-ctr"))
+    assert (request.method, request.path) == ("DELETE", kind.url_path("ads", "inf-ctr"))
     assert request.body == {"preconditions": {"uid": "u-1"}, "propagationPolicy": policy}

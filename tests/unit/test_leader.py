@@ -65,7 +65,7 @@ class Candidate:
 
     @property
     def writes(self) -> bool:
-        return any(fence.valid() for fence in self.fences)
+        return any(fence.is_valid() for fence in self.fences)
 
 
 @asynccontextmanager
@@ -190,8 +190,8 @@ async def test_a_deleted_lease_never_repeats_an_epoch() -> None:
         await pass_time(5, a)
         first, second = a.fences
         assert second.epoch > first.epoch
-        assert not first.valid()
-        assert second.valid()
+        assert not first.is_valid()
+        assert second.is_valid()
 
 
 async def test_epochs_grow_even_when_the_wall_clock_is_set_back() -> None:

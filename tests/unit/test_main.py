@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tidegate import __version__
-from tidegate.main import _cluster, app
+from tidegate.main import _select_kubeconfig, app
 
 
 def a_kubeconfig(path: Path, server: str) -> Path:
@@ -39,7 +39,7 @@ def test_kubeconfig_option_is_also_the_cluster_that_kopf_watches(
         monkeypatch.delenv("KUBECONFIG")
     asked_for = a_kubeconfig(tmp_path / "asked", "https://asked:6443")
 
-    assert _cluster(asked_for) == asked_for
+    assert _select_kubeconfig(asked_for) == asked_for
     watched = kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
     assert watched is not None
     assert watched.server == "https://asked:6443"
@@ -48,9 +48,9 @@ def test_kubeconfig_option_is_also_the_cluster_that_kopf_watches(
 def test_without_the_option_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = a_kubeconfig(tmp_path / "named", "https://named:6443")
     monkeypatch.setenv("KUBECONFIG", str(named))
-    assert _cluster(None) == named
+    assert _select_kubeconfig(None) == named
     monkeypatch.delenv("KUBECONFIG")
-    assert _cluster(None) is None
+    assert _select_kubeconfig(None) is None
 
 
 def test_whoever_asks_for_help_does_not_wait_for_what_other_commands_need() -> None:

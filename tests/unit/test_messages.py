@@ -6,28 +6,28 @@ import re
 from pathlib import Path
 
 from fixtures.golden import CheckGolden
-from tidegate.api.messages.catalogue import OF_PROBLEMS, OF_REASONS, by_name
-from tidegate.api.messages.message import NOTHING, Level
-from tidegate.api.messages.problem import Problem
+from tidegate.api.messages.catalogue import PROBLEM_MESSAGES, REASON_MESSAGES, messages_by_name
+from tidegate.api.messages.message import NO_ACTION, MessageLevel
+from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.reasons import Reason
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "messages.txt"
 
 
 def test_every_reason_and_problem_has_a_message_of_its_own() -> None:
-    assert (set(OF_REASONS), set(OF_PROBLEMS)) == (set(Reason), set(Problem))
-    codes = [message.code for message in by_name().values()]
-    assert len(codes) == len(set(codes)) == len(OF_REASONS) + len(OF_PROBLEMS)
+    assert (set(REASON_MESSAGES), set(PROBLEM_MESSAGES)) == (set(Reason), set(ProblemReason))
+    codes = [message.code for message in messages_by_name().values()]
+    assert len(codes) == len(set(codes)) == len(REASON_MESSAGES) + len(PROBLEM_MESSAGES)
     assert all(re.fullmatch("TG[1-9][0-9]{3}", code) for code in codes)
 
 
 def test_a_code_never_changes_its_meaning(check_golden: CheckGolden) -> None:
-    rows = sorted(f"{message.code} {name}" for name, message in by_name().items())
+    rows = sorted(f"{message.code} {name}" for name, message in messages_by_name().items())
     check_golden(GOLDEN, "\n".join(rows) + "\n")
 
 
 def test_a_message_says_what_to_do_unless_nothing_is_wrong() -> None:
-    for name, message in by_name().items():
+    for name, message in messages_by_name().items():
         assert message.meaning.endswith("."), name
         assert message.what_to_do.endswith("."), name
-        assert message.what_to_do != NOTHING or message.level is Level.INFO, name
+        assert message.what_to_do != NO_ACTION or message.level is MessageLevel.INFO, name

@@ -12,12 +12,12 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.planning.model_access import AccessObserved, plan_model_access
-from tidegate.planning.plan import Plan
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing import hosts
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
-from tidegate.routing.refusals import Refusal
+from tidegate.routing.refusals import RoutingRefusal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -28,17 +28,17 @@ def a_plan(
     endpoints: dict[str, int] | None = None,
     proxies: list[ProxyView] | None = None,
     others: tuple[ModelAccess, ...] = (),
-    callers: tuple[Refusal, ...] = (),
-) -> Plan:
+    callers: tuple[RoutingRefusal, ...] = (),
+) -> ReconcilePlan:
     backends = {}
     for name, count in (endpoints if endpoints is not None else {"ctr": 1}).items():
         key = BackendKey(BackendKind.INFERENCE, "ads", name)
         backends[key] = Backend(key, "ctr", tuple(Endpoint(f"10.0.0.{index}") for index in range(count)))
-    routing = plan_access(access, backends, hosts.claim((access, *others)), None)
+    routing = plan_access(access, backends, hosts.find_host_owners((access, *others)), None)
     return plan_model_access(AccessObserved(access, NOW, routing, proxies, callers, gateway="gateway:8080"))
 
 
-def ready(plan: Plan, kind: str = "Ready") -> tuple[str, str]:
+def ready(plan: ReconcilePlan, kind: str = "Ready") -> tuple[str, str]:
     items: Any = plan.status["conditions"]
     return next((item["status"], item["reason"]) for item in items if item["type"] == kind)
 
@@ -70,7 +70,7 @@ def test_not_programmed_says_why_and_looks_again(proxies: list[ProxyView] | None
 
 
 def test_not_ready_before_every_proxy_has_the_endpoints_that_the_pods_already_are() -> None:
-    plan = a_plan(a_model_access(), proxies=[ProxyView("a", 1), ProxyView("b", 1, answers=False)])
+    plan = a_plan(a_model_access(), proxies=[ProxyView("a", 1), ProxyView("b", 1, has_endpoints=False)])
 
     assert ready(plan, "Programmed") == ("True", "Programmed")
     assert ready(plan) == ("False", "WaitingForProxies")
@@ -83,7 +83,7 @@ def test_a_rolling_restart_of_the_gateways_writes_no_status() -> None:
     status = a_plan(a_model_access(), proxies=before).status
     for number in range(4):
         new = [ProxyView(f"new-{each}", 1) for each in range(number)]
-        connected = ProxyView(f"new-{number}", None, answers=False)
+        connected = ProxyView(f"new-{number}", None, has_endpoints=False)
         for proxies in (
             [*before[number:], *new, connected],
             [*before[number:], *new, ProxyView(connected.node, 1)],
@@ -106,8 +106,8 @@ def test_while_a_change_comes_to_one_gateway_after_the_other_the_status_says_the
 @pytest.mark.parametrize(
     "proxies",
     [
-        [ProxyView("new", None, answers=False)],
-        [ProxyView("a", 1), ProxyView("new", None, nack="bad route", answers=False)],
+        [ProxyView("new", None, has_endpoints=False)],
+        [ProxyView("a", 1), ProxyView("new", None, nack="bad route", has_endpoints=False)],
     ],
     ids=["it is the only one", "it refuses what it gets"],
 )
@@ -136,7 +136,7 @@ def test_weight_of_a_target_without_endpoints_goes_to_the_others_and_the_route_s
 
 
 def test_route_that_nobody_answers_is_not_ready() -> None:
-    plan = a_plan(a_model_access(), endpoints={"ctr": 0}, proxies=[ProxyView("a", 1, answers=False)])
+    plan = a_plan(a_model_access(), endpoints={"ctr": 0}, proxies=[ProxyView("a", 1, has_endpoints=False)])
 
     assert ready(plan) == ("False", "TargetNotReady")
     assert plan.requeue_after is None
@@ -211,8 +211,8 @@ def test_an_expression_that_is_too_large_stalls_by_name_and_the_targets_stay_rea
 def test_what_only_the_xds_servers_know_of_its_callers_is_said() -> None:
     access = a_model_access(auth={"apiKeys": {"secret": "callers"}})
     part = "spec.auth.apiKeys.secret: callers"
-    refusal = Refusal(access.key, Reason.CREDENTIALS_NOT_READABLE, part, "there is no Secret callers")
-    closed = a_plan(access, proxies=[ProxyView("a", 1, answers=False)], callers=(refusal,))
+    refusal = RoutingRefusal(access.key, Reason.CREDENTIALS_NOT_READABLE, part, "there is no Secret callers")
+    closed = a_plan(access, proxies=[ProxyView("a", 1, has_endpoints=False)], callers=(refusal,))
     items: Any = closed.status["conditions"]
     said = next(item for item in items if item["type"] == "Ready")
     assert (said["status"], said["reason"]) == ("False", "CredentialsNotReadable")

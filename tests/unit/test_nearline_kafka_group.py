@@ -11,9 +11,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError
 from aiokafka.structs import OffsetAndMetadata
 
-from tidegate_dataplane.agent.nearline.broker import Message
-from tidegate_dataplane.agent.nearline.kafka_group import Group, Place
-from tidegate_dataplane.agent.nearline.progress import Progress, written
+from tidegate_dataplane.agent.nearline.broker import StreamMessage
+from tidegate_dataplane.agent.nearline.kafka_group import GroupMember, RecordPosition
+from tidegate_dataplane.agent.nearline.progress import PartitionProgress, encode_progress
 
 HERE = TopicPartition("work", 0)
 
@@ -40,45 +40,47 @@ class FakeKafka:
 
 
 async def test_a_pod_that_gets_its_partition_back_does_not_undo_what_others_have_done_meanwhile() -> None:
-    kafka = FakeKafka(written(Progress(0)))
+    kafka = FakeKafka(encode_progress(PartitionProgress(0)))
     kafka.answering.set()
     client: Any = kafka
-    group = Group(client, client, "work", "group")
+    group = GroupMember(client, client, "work", "group")
     await group._on_assigned([0])
     progress = group._assigned[0]
     held = [
-        Message(b"", {}, offset, progress.deliver(offset) or 0, Place(0, offset, None, progress))
+        StreamMessage(
+            b"", {}, offset, progress.deliver_offset(offset) or 0, RecordPosition(0, offset, None, progress)
+        )
         for offset in range(3)
     ]
-    await group.commit()
+    await group.commit_offsets()
     assert kafka.committed[0] == 0
 
     # Thrown out; another pod has it all done and leaves; the client has the partition back, and asks what is committed.
     kafka.refuses = True
     await group._on_revoked()
     kafka.refuses = False
-    kafka.committed = others = written(Progress(3))
+    kafka.committed = others = encode_progress(PartitionProgress(3))
     kafka.answering.clear()
     taking = asyncio.create_task(group._on_assigned([0]))
     await asyncio.sleep(0)
     await group.settle(held[1])
-    await group.commit()
+    await group.commit_offsets()
     assert kafka.committed == others
 
     kafka.answering.set()
     await taking
-    assert not group.has(held[0])
-    await group.commit()
+    assert not group.owns_message(held[0])
+    await group.commit_offsets()
     assert kafka.committed == others
 
 
 async def test_what_was_settled_is_committed_before_the_group_agrees_again() -> None:
-    kafka = FakeKafka(written(Progress(0)))
+    kafka = FakeKafka(encode_progress(PartitionProgress(0)))
     kafka.answering.set()
     client: Any = kafka
-    group = Group(client, client, "work", "group")
+    group = GroupMember(client, client, "work", "group")
     await group._on_assigned([0])
-    group._assigned[0].deliver(0)
-    group._assigned[0].settle(0)
+    group._assigned[0].deliver_offset(0)
+    group._assigned[0].settle_offset(0)
     await group._on_revoked()
     assert kafka.committed[0] == 1

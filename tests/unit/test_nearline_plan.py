@@ -13,9 +13,9 @@ from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.plan import Plan
-from tidegate.resources.inference import desired_state, inference_objects, source_digest
-from tidegate.resources.serving import deployment_of, template_digest
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
+from tidegate.resources.serving import find_deployment, find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, KafkaOrder, Sasl, StreamProblem, StreamReport
 
@@ -33,14 +33,14 @@ def a_worker(replicas: int = 1, *, generation: int = 1, **changes: Any) -> Infer
 
 
 def pod_spec(inference: Inference) -> Any:
-    deployment: Any = deployment_of(inference_objects(inference, SETTINGS, ""))
+    deployment: Any = find_deployment(build_inference_objects(inference, SETTINGS, ""))
     return deployment["spec"]["template"]["spec"]
 
 
-def a_plan(inference: Inference, *reports: AgentReport) -> Plan:
-    template = template_digest(inference_objects(inference, SETTINGS, ""))
+def a_plan(inference: Inference, *reports: AgentReport) -> ReconcilePlan:
+    template = find_template_hash(build_inference_objects(inference, SETTINGS, ""))
     pods = [
-        a_pod(f"p{number}", source=source_digest(inference), template=template)
+        a_pod(f"p{number}", source=hash_source(inference), template=template)
         for number in range(len(reports))
     ]
     return plan_inference(
@@ -55,14 +55,16 @@ def a_plan(inference: Inference, *reports: AgentReport) -> Plan:
     )
 
 
-def said(plan: Plan) -> tuple[str, str, str] | None:
+def said(plan: ReconcilePlan) -> tuple[str, str, str] | None:
     items: Any = plan.status["conditions"]
     found = next((item for item in items if item["type"] == "Consuming"), None)
     return (found["status"], found["reason"], found["message"]) if found else None
 
 
 def test_the_order_says_everything_and_names_a_consumer_of_its_own() -> None:
-    order = desired_state(a_worker(consume={"deadline": {"header": "x-deadline"}}), SETTINGS, epoch=1).stream
+    order = make_desired_state(
+        a_worker(consume={"deadline": {"header": "x-deadline"}}), SETTINGS, epoch=1
+    ).stream
     assert order is not None
     assert (order.stream, order.subject, order.consumer) == ("WORK", "work.rank", "tidegate_ads_ctr")
     assert (order.max_in_flight, order.deadline_header, order.deadline_field) == (32, "x-deadline", "")
@@ -72,7 +74,7 @@ def test_the_order_says_everything_and_names_a_consumer_of_its_own() -> None:
         "dead.rank",
         5,
     )
-    named = desired_state(a_worker(nats={"consumer": "mine"}), SETTINGS, epoch=1).stream
+    named = make_desired_state(a_worker(nats={"consumer": "mine"}), SETTINGS, epoch=1).stream
     assert named is not None
     assert named.consumer == "mine"
 
@@ -80,7 +82,7 @@ def test_the_order_says_everything_and_names_a_consumer_of_its_own() -> None:
 def test_an_object_without_a_stream_says_nothing_of_it_anywhere() -> None:
     plan = a_plan(an_inference(), a_report(1))
     assert said(plan) is None
-    assert "stream" not in desired_state(an_inference(), SETTINGS, epoch=1).to_json()
+    assert "stream" not in make_desired_state(an_inference(), SETTINGS, epoch=1).to_json()
     agent = pod_spec(an_inference())["initContainers"][0]
     assert not any(each["name"].startswith("TIDEGATE_AGENT_DRAIN") for each in agent["env"])
     assert "--exit-timeout-secs=30" in pod_spec(an_inference())["containers"][0]["command"][2]
@@ -102,7 +104,7 @@ def test_a_topic_of_kafka_is_ordered_with_its_group_and_its_results_on_a_server_
     worker = a_worker(
         kafka={"sasl": "SCRAM-SHA-512", "secretName": "reader"}, bucket={"secretName": "results"}
     )
-    order = desired_state(worker, SETTINGS, epoch=1).stream
+    order = make_desired_state(worker, SETTINGS, epoch=1).stream
     assert order is not None
     assert order.kafka == KafkaOrder(
         servers=("kafka.ads:9092",),
@@ -123,21 +125,23 @@ def test_a_topic_of_kafka_is_ordered_with_its_group_and_its_results_on_a_server_
         "ScaledToZero",
         "no pod is to run; messages wait in topic work at kafka.ads:9092",
     )
-    assert "kafka" not in desired_state(a_worker(), SETTINGS, epoch=1).to_json()
+    assert "kafka" not in make_desired_state(a_worker(), SETTINGS, epoch=1).to_json()
 
 
 def test_another_stream_is_ordered_at_once_and_swaps_no_version() -> None:
     first = a_plan(a_worker())
     (config_map,) = (dict(one) for one in first.apply if one["kind"] == "ConfigMap")
     changed = a_worker(generation=2, maxDeliveries=9)
-    pod = a_pod("p", source=source_digest(changed), template="t")
+    pod = a_pod("p", source=hash_source(changed), template="t")
     plan = plan_inference(
         InferenceObserved(
             changed, NOW, epoch=3, pods=[pod], reports={pod.uid: a_report(1)}, config_maps=[config_map]
         ),
         SETTINGS,
     )
-    assert [order.desired.stream.max_deliveries for order in plan.orders if order.desired.stream] == [9]
+    assert [
+        order.desired_state.stream.max_deliveries for order in plan.orders if order.desired_state.stream
+    ] == [9]
     assert not plan.status.get("swap")
 
 
@@ -175,7 +179,7 @@ def test_an_event_tells_of_the_end_and_of_the_return_and_the_condition_goes_with
     well = a_report(1, stream=StreamReport())
     refused = a_report(1, stream=StreamReport(problem=StreamProblem.STREAM_REFUSED, message="no stream"))
 
-    def after(plan: Plan, **spec: Any) -> Inference:
+    def after(plan: ReconcilePlan, **spec: Any) -> Inference:
         return an_inference(status=dict(plan.status), tier="nearline", **spec)
 
     broken = a_plan(a_worker(), refused)

@@ -15,13 +15,18 @@ from prometheus_client import generate_latest
 from builders.metrics_page import metric
 from builders.waiting import eventually
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nearline import worker as worker_module
-from tidegate_dataplane.agent.nearline.broker import Backlog, Message
-from tidegate_dataplane.agent.nearline.message import MalformedError, Origin, Tensor
-from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
-from tidegate_dataplane.agent.nearline.verdict import MOST_ENDS_ALONE, Dead, DeadReason, Fault
-from tidegate_dataplane.agent.nearline.worker import Worker
+from tidegate_dataplane.agent.nearline.broker import Backlog, StreamMessage
+from tidegate_dataplane.agent.nearline.failure_policy import (
+    MAX_LOSSES_ALONE,
+    DeadLetter,
+    DeadReason,
+    FaultOrigin,
+)
+from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError, ResultOrigin
+from tidegate_dataplane.agent.nearline.model import NoAnswerError, TritonModel
+from tidegate_dataplane.agent.nearline.worker import StreamWorker
 from tidegate_dataplane.contract import StreamOrder
 
 ORDER = StreamOrder(
@@ -37,25 +42,25 @@ ORDER = StreamOrder(
 )
 
 
-def a_message(name: str, delivered: int = 1) -> Message:
+def a_message(name: str, delivered: int = 1) -> StreamMessage:
     tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
     body = json.dumps({"id": name, "inputs": [tensor]}).encode()
-    return Message(body, {}, sum(name.encode()), delivered, name)
+    return StreamMessage(body, {}, sum(name.encode()), delivered, name)
 
 
 @dataclass
 class FakeBroker:
     """A stream in memory: what is given back is delivered again at once, one delivery more."""
 
-    waiting: list[Message]
+    waiting: list[StreamMessage]
     id_header: str = "Nats-Msg-Id"
-    hold_every_s: float = 3.0
+    hold_interval_s: float = 3.0
     opened: int = 0
     asked_for: list[int] = field(default_factory=list[int])
     kept: list[str] = field(default_factory=list[str])
     settled: list[str] = field(default_factory=list[str])
     given_back: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
-    dead: list[tuple[str, Dead]] = field(default_factory=list[tuple[str, Dead]])
+    dead: list[tuple[str, DeadLetter]] = field(default_factory=list[tuple[str, DeadLetter]])
     no_result: BrokerError | None = None
     no_grave: BrokerError | None = None
     no_backlog: BrokerError | None = None
@@ -69,7 +74,7 @@ class FakeBroker:
     async def close(self) -> None:
         return
 
-    async def fetch(self, count: int) -> Sequence[Message]:
+    async def fetch_messages(self, count: int) -> Sequence[StreamMessage]:
         if (lost := self.lost) is not None:
             self.lost = None
             raise lost
@@ -78,7 +83,7 @@ class FakeBroker:
         found, self.waiting = self.waiting[:count], self.waiting[count:]
         return found
 
-    async def backlog(self) -> Backlog:
+    async def count_backlog(self) -> Backlog:
         if self.no_backlog is not None:
             raise self.no_backlog
         return Backlog(len(self.waiting), 0, len(self.waiting))
@@ -93,22 +98,22 @@ class FakeBroker:
         self.kept.append(request_id)
         return True
 
-    async def bury(self, message: Message, why: Dead) -> None:
+    async def publish_dead_letter(self, message: StreamMessage, verdict: DeadLetter) -> None:
         if self.no_grave is not None:
             raise self.no_grave
-        self.dead.append((message.handle, why))
+        self.dead.append((message.handle, verdict))
 
-    def is_ours(self, message: Message) -> bool:
+    def is_ours(self, message: StreamMessage) -> bool:
         return message.handle not in self.lost_to_others
 
-    async def settle(self, message: Message) -> None:
+    async def settle(self, message: StreamMessage) -> None:
         self.settled.append(message.handle)
 
-    async def give_back(self, message: Message, after_s: float) -> None:
+    async def give_back(self, message: StreamMessage, after_s: float) -> None:
         self.given_back.append((message.handle, after_s))
-        self.waiting.append(a_message(message.handle, message.delivered + 1))
+        self.waiting.append(a_message(message.handle, message.delivery_count + 1))
 
-    async def hold(self, message: Message) -> None:
+    async def renew_hold(self, message: StreamMessage) -> None:
         return
 
 
@@ -117,7 +122,9 @@ class FakeModel:
 
     gone: NoAnswerError | None = None
 
-    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+    async def infer(
+        self, request_id: str, inputs: Sequence[InferenceTensor]
+    ) -> tuple[str, tuple[InferenceTensor, ...]]:
         assert request_id
         if self.gone is not None:
             raise self.gone
@@ -131,9 +138,9 @@ class FakeModel:
 class Running:
     """A worker and what it works with."""
 
-    worker: Worker
+    worker: StreamWorker
     broker: FakeBroker
-    metrics: Metrics
+    metrics: AgentMetrics
     ready: bool = True
 
     def figure(self, name: str) -> float:
@@ -142,15 +149,15 @@ class Running:
 
 @asynccontextmanager
 async def running(broker: FakeBroker, model: FakeModel | None = None) -> AsyncGenerator[Running]:
-    metrics = Metrics()
+    metrics = AgentMetrics()
     found: list[Running] = []
 
     async def ready() -> bool:
         return not found or found[0].ready
 
-    worker = Worker(
+    worker = StreamWorker(
         ORDER,
-        Origin("ads/ctr", "ctr-0", "ctr"),
+        ResultOrigin("ads/ctr", "ctr-0", "ctr"),
         broker,  # type: ignore[arg-type]
         model or FakeModel(),  # type: ignore[arg-type]
         ready,
@@ -247,11 +254,11 @@ async def test_a_first_refusal_of_a_result_gives_back_all_that_is_held() -> None
 
 async def test_what_ends_its_server_alone_is_dead_by_that_and_not_by_deliveries() -> None:
     model = FakeModel()
-    model.gone = NoAnswerError(Fault.SERVER, "gone")
+    model.gone = NoAnswerError(FaultOrigin.SERVER, "gone")
     broker = FakeBroker([a_message("a", delivered=50)])
     async with running(broker, model):
         await eventually(lambda: bool(broker.dead), what="it is dead")
-        assert len(broker.given_back) == MOST_ENDS_ALONE - 1
+        assert len(broker.given_back) == MAX_LOSSES_ALONE - 1
         assert broker.dead[0][1].reason is DeadReason.UNFINISHED
 
     good = FakeBroker([a_message("b", delivered=50)])
@@ -269,7 +276,7 @@ async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_reopening
         )
         assert run.worker.problem is broker.no_grave
         assert broker.settled == []
-        assert broker.given_back[0] == ("a..b", worker_module.UNBURIED_PAUSE_S)
+        assert broker.given_back[0] == ("a..b", worker_module.DEAD_LETTER_PAUSE_S)
         broker.waiting.clear()
         broker.lost = BrokerError("the connection ended", refused=False)
         await eventually(lambda: broker.opened == 2 and run.worker.problem is None, what="it is well again")
@@ -287,7 +294,7 @@ async def test_a_backlog_that_cannot_be_read_ends_no_work() -> None:
 async def test_a_model_that_is_away_for_long_has_nothing_consumed_and_the_end_resets_the_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker_module, "AWAY_S", 0.1)
+    monkeypatch.setattr(worker_module, "NOT_READY_LIMIT_S", 0.1)
     monkeypatch.setattr(worker_module, "NOT_READY_PAUSE_S", 0.01)
     broker = FakeBroker([])
     async with running(broker) as run:
@@ -303,14 +310,14 @@ async def test_a_model_that_is_away_for_long_has_nothing_consumed_and_the_end_re
 
 
 async def test_inputs_that_cannot_be_sent_are_the_messages_fault() -> None:
-    model = Model("127.0.0.1:1", "ctr")
+    model = TritonModel("127.0.0.1:1", "ctr")
     try:
         for tensor in (
-            Tensor("x", "FP32", np.array([1], np.int64)),
-            Tensor("\ud800", "FP32", np.array([1], np.float32)),
+            InferenceTensor("x", "FP32", np.array([1], np.int64)),
+            InferenceTensor("\ud800", "FP32", np.array([1], np.float32)),
         ):
             with pytest.raises(MalformedError, match="cannot be sent"):
-                await model.ask("m", [tensor])
+                await model.infer("m", [tensor])
     finally:
         await model.close()
 

@@ -11,27 +11,27 @@ import numpy as np
 import pytest
 
 from tidegate_dataplane.agent.nearline import message
-from tidegate_dataplane.agent.nearline.broker import Message
-from tidegate_dataplane.agent.nearline.message import (
-    DeadlinePlace,
-    MalformedError,
-    Origin,
-    Request,
-    Tensor,
-    parse,
-    result,
-)
-from tidegate_dataplane.agent.nearline.verdict import (
-    Again,
-    Dead,
-    Fault,
-    after_failure,
+from tidegate_dataplane.agent.nearline.broker import StreamMessage
+from tidegate_dataplane.agent.nearline.failure_policy import (
+    DeadLetter,
+    FaultOrigin,
+    Redeliver,
     is_suspect,
     is_unfinished,
+    judge_failure,
 )
-from tidegate_dataplane.agent.nearline.window import Delivery, Window
+from tidegate_dataplane.agent.nearline.message import (
+    DeadlineField,
+    InferenceRequest,
+    InferenceTensor,
+    MalformedError,
+    ResultOrigin,
+    parse_message,
+    render_result,
+)
+from tidegate_dataplane.agent.nearline.window import Delivery, DeliveryWindow
 
-FIELD = DeadlinePlace(field="deadline")
+FIELD = DeadlineField(field="deadline")
 ID_HEADER = "Nats-Msg-Id"
 
 
@@ -55,7 +55,7 @@ def a_body(**changes: Any) -> bytes:
     ],
 )
 def test_tensors_are_what_the_json_says(tensor: dict[str, Any], expected: Any) -> None:
-    (found,) = parse(a_body(tensor=tensor), {}, FIELD, ID_HEADER).inputs
+    (found,) = parse_message(a_body(tensor=tensor), {}, FIELD, ID_HEADER).inputs
     assert found.array.dtype == expected.dtype
     assert np.array_equal(found.array, expected)
 
@@ -96,66 +96,75 @@ def test_tensors_are_what_the_json_says(tensor: dict[str, Any], expected: Any) -
 )
 def test_what_can_never_be_answered_says_why(body: bytes, said: str) -> None:
     with pytest.raises(MalformedError, match=said.replace("[", r"\[")):
-        parse(body, {}, FIELD, ID_HEADER)
+        parse_message(body, {}, FIELD, ID_HEADER)
 
 
 def test_whatever_reading_a_message_raises_is_that_messages_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(message, "_tensor", out_of_memory)
+    monkeypatch.setattr(message, "_parse_tensor", out_of_memory)
     with pytest.raises(MalformedError, match="it cannot be read: MemoryError"):
-        parse(a_body(), {}, FIELD, ID_HEADER)
+        parse_message(a_body(), {}, FIELD, ID_HEADER)
     nothing: Any = None
     with pytest.raises(MalformedError, match="its result has no form in JSON"):
-        result(
-            Request("m", None, ()),
-            (Tensor("y", "FP32", nothing),),
+        render_result(
+            InferenceRequest("m", None, ()),
+            (InferenceTensor("y", "FP32", nothing),),
             "3",
-            Origin("", "", ""),
-            at=datetime.now(UTC),
+            ResultOrigin("", "", ""),
+            made_at=datetime.now(UTC),
         )
 
 
 def test_deadlines_are_read_in_both_spellings_and_only_where_they_are_said_to_be() -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     for spelled in ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", moment, str(moment)):
-        assert parse(a_body(deadline=spelled), {}, FIELD, ID_HEADER).deadline_s == moment
-    header = DeadlinePlace(header="x-until")
-    assert parse(a_body(deadline="soon"), {"x-until": str(moment)}, header, ID_HEADER).deadline_s == moment
-    assert parse(a_body(deadline="soon"), {}, DeadlinePlace(), ID_HEADER).deadline_s is None
+        assert parse_message(a_body(deadline=spelled), {}, FIELD, ID_HEADER).deadline_s == moment
+    header = DeadlineField(header="x-until")
+    assert (
+        parse_message(a_body(deadline="soon"), {"x-until": str(moment)}, header, ID_HEADER).deadline_s
+        == moment
+    )
+    assert parse_message(a_body(deadline="soon"), {}, DeadlineField(), ID_HEADER).deadline_s is None
 
 
 def test_a_result_says_whether_it_is_late_and_writes_what_json_has_no_numbers_for() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    outputs = (Tensor("y", "FP32", np.array([[np.nan, np.inf, 1.5]], np.float32)),)
-    origin = Origin("ads/ctr", "ctr-0", "ctr")
-    late = json.loads(result(Request("m", at.timestamp() - 1, ()), outputs, "3", origin, at=at))
+    outputs = (InferenceTensor("y", "FP32", np.array([[np.nan, np.inf, 1.5]], np.float32)),)
+    origin = ResultOrigin("ads/ctr", "ctr-0", "ctr")
+    late = json.loads(
+        render_result(InferenceRequest("m", at.timestamp() - 1, ()), outputs, "3", origin, made_at=at)
+    )
     assert late["late"]
     assert late["outputs"] == [
         {"name": "y", "datatype": "FP32", "shape": [1, 3], "data": ["NaN", "Infinity", 1.5]}
     ]
-    assert not json.loads(result(Request("m", None, ()), outputs, "3", origin, at=at))["late"]
+    assert not json.loads(render_result(InferenceRequest("m", None, ()), outputs, "3", origin, made_at=at))[
+        "late"
+    ]
 
 
 def a_delivery(sequence: int, deadline_s: float | None = None, *, suspect: bool = False) -> Delivery:
-    return Delivery(Message(b"", {}, sequence, 1, None), Request(f"m{sequence}", deadline_s, ()), suspect)
+    return Delivery(
+        StreamMessage(b"", {}, sequence, 1, None), InferenceRequest(f"m{sequence}", deadline_s, ()), suspect
+    )
 
 
 async def test_the_earliest_deadline_goes_first_then_the_streams_order() -> None:
-    window = Window(8)
+    window = DeliveryWindow(8)
     window.put([a_delivery(1), a_delivery(2, 50.0), a_delivery(3), a_delivery(4, 10.0)])
     taken = [await window.take() for _ in range(4)]
     assert [each.sequence for each in taken if each] == [4, 2, 1, 3]
-    assert window.room == 4
+    assert window.free_slots == 4
     for each in taken:
         assert each is not None
-        window.settled(each)
-    assert window.room == 8
+        window.release(each)
+    assert window.free_slots == 8
 
 
 async def test_a_suspect_goes_next_and_has_nothing_beside_it() -> None:
-    window = Window(8)
+    window = DeliveryWindow(8)
     window.put([a_delivery(1), a_delivery(2)])
     first = await window.take()
     assert first is not None
@@ -163,45 +172,49 @@ async def test_a_suspect_goes_next_and_has_nothing_beside_it() -> None:
     waiting = asyncio.ensure_future(window.take())
     await asyncio.sleep(0)
     assert not waiting.done()  # another is being asked
-    window.settled(first)
+    window.release(first)
     suspect = await waiting
     assert suspect is not None
     assert suspect.sequence == 3
     beside = asyncio.ensure_future(window.take())
     await asyncio.sleep(0)
     assert not beside.done()
-    window.settled(suspect)
+    window.release(suspect)
     last = await beside
     assert last is not None
     assert last.sequence == 2
 
 
 async def test_a_closed_window_gives_back_what_was_not_asked_and_wakes_who_waits() -> None:
-    window = Window(8)
+    window = DeliveryWindow(8)
     window.put([a_delivery(1), a_delivery(2), a_delivery(3)])
     asked = await window.take()
     assert [each.sequence for each in window.close()] == [2, 3]
     assert await window.take() is None
-    assert list(window.held) == [asked]
+    assert list(window.open_deliveries) == [asked]
 
 
 @pytest.mark.parametrize(
     ("fault", "delivered", "expected"),
     [
-        (Fault.MESSAGE, 1, Again(1)),
-        (Fault.MESSAGE, 2, Again(2)),
-        (Fault.MESSAGE, 3, "Refused"),
-        (Fault.UNCLEAR, 3, Again(4)),  # its neighbours may be at fault: it is asked once more, alone
-        (Fault.UNCLEAR, 4, "Refused"),
-        (Fault.SERVER, 3, Again(4)),
-        (Fault.SERVER, 12, Again(30)),
+        (FaultOrigin.MESSAGE, 1, Redeliver(1)),
+        (FaultOrigin.MESSAGE, 2, Redeliver(2)),
+        (FaultOrigin.MESSAGE, 3, "Refused"),
+        (
+            FaultOrigin.UNCLEAR,
+            3,
+            Redeliver(4),
+        ),  # its neighbours may be at fault: it is asked once more, alone
+        (FaultOrigin.UNCLEAR, 4, "Refused"),
+        (FaultOrigin.SERVER, 3, Redeliver(4)),
+        (FaultOrigin.SERVER, 12, Redeliver(30)),
     ],
 )
 def test_a_failure_is_tried_again_as_long_as_it_may_be_anothers(
-    fault: Fault, delivered: int, expected: Again | str
+    fault: FaultOrigin, delivered: int, expected: Redeliver | str
 ) -> None:
-    what = after_failure(fault, "no", delivered, 3)
-    assert (what.reason if isinstance(what, Dead) else what) == expected
+    what = judge_failure(fault, "no", delivered, 3)
+    assert (what.reason if isinstance(what, DeadLetter) else what) == expected
 
 
 def test_what_was_delivered_too_often_is_asked_alone_and_in_the_end_not_at_all() -> None:

@@ -16,8 +16,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 from tidegate.kube import kinds
-from tidegate.kube.parsed import Parsed, Reading
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import ParseResult, TypedCache
 
 Body = dict[str, Any]
 NEWER_MATCH = {"headers": [{"name": "country", "exact": "de"}], "country": "de"}
@@ -28,7 +28,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.store = ObjectStore(kinds.MODEL_ACCESS)
-        self.parsed = Parsed(ModelAccess, self.store)
+        self.parsed = TypedCache(ModelAccess, self.store)
         self._version = 0
 
     def has(self, body: Body, uid: str = "u1", **metadata: Any) -> None:
@@ -46,8 +46,8 @@ class Cluster:
         return self.parsed.get(ObjectKey("ads", "a"))
 
     @property
-    def reading(self) -> list[Reading]:
-        return [*self.parsed.readings()]
+    def reading(self) -> list[ParseResult]:
+        return [*self.parsed.count_by_result()]
 
 
 def an_access(*targets: str, **route: Any) -> Body:
@@ -67,7 +67,7 @@ def test_fields_of_a_newer_version_are_left_out_wherever_they_are_and_named() ->
     body = an_access("one", laterField={"deep": 1})
     body["spec"]["later"] = [1]
     body["spec"]["routes"][0]["targets"][0]["soon"] = True
-    access, unknown = ModelAccess.parse_known({**body, "metadata": {"name": "a"}})
+    access, unknown = ModelAccess.parse_known_fields({**body, "metadata": {"name": "a"}})
     assert targets(access) == ["one"]
     assert sorted(unknown) == ["spec.later", "spec.routes[0].laterField", "spec.routes[0].targets[0].soon"]
 
@@ -89,12 +89,14 @@ def test_fields_of_a_newer_version_are_left_out_wherever_they_are_and_named() ->
 )
 def test_what_is_wrong_otherwise_or_might_let_somebody_in_is_not_left_out(body: Body) -> None:
     with pytest.raises(InvalidSpecError):
-        ModelAccess.parse_known({**body, "metadata": {"name": "a"}})
+        ModelAccess.parse_known_fields({**body, "metadata": {"name": "a"}})
 
 
 def test_a_value_that_an_enum_does_not_have_is_not_guessed() -> None:
     with pytest.raises(InvalidSpecError, match=r"spec\.tier"):
-        Inference.parse_known({**inference_body(), "spec": {**inference_body()["spec"], "tier": "later"}})
+        Inference.parse_known_fields(
+            {**inference_body(), "spec": {**inference_body()["spec"], "tier": "later"}}
+        )
 
 
 def test_people_who_write_are_told_of_an_unknown_field() -> None:
@@ -109,7 +111,7 @@ def test_every_replica_reads_the_same_of_an_object_with_a_newer_field() -> None:
     for each in (warm, cold):
         each.has(an_access("two", laterField=1))
         assert targets(each.access) == ["two"]
-        assert each.reading == [Reading.IN_PART]
+        assert each.reading == [ParseResult.PARTIAL]
 
 
 def test_what_cannot_be_read_at_all_stays_as_it_was_with_its_metadata_of_now() -> None:
@@ -124,7 +126,7 @@ def test_what_cannot_be_read_at_all_stays_as_it_was_with_its_metadata_of_now() -
         assert targets(cluster.access) == ["one"]
     assert cluster.access is not None
     assert cluster.access.metadata.labels == {"team": "ads"}
-    assert cluster.reading == [Reading.AS_BEFORE]
+    assert cluster.reading == [ParseResult.LAST_KNOWN_GOOD]
     ((said),) = [line for line in logs if line["event"] == "object_not_understood"]
     assert (said["key"], said["read"]) == ("ads/a", "as_before")
     assert "country" in said["why"]
@@ -144,20 +146,20 @@ def test_what_never_could_be_read_is_not_there_and_is_said() -> None:
     with capture_logs() as logs:
         cluster.has(an_access("one", match=NEWER_MATCH))
         assert cluster.access is None
-    assert cluster.reading == [Reading.NOT_AT_ALL]
+    assert cluster.reading == [ParseResult.LEFT_OUT]
     assert [line["read"] for line in logs] == ["not_at_all"]
 
 
 def test_what_bounds_others_is_read_in_whole_or_not_at_all() -> None:
     store = ObjectStore(kinds.COMPUTE_POOL)
-    strict, lenient = Parsed(ComputePool, store, strictly=True), Parsed(ComputePool, store)
+    strict, lenient = TypedCache(ComputePool, store, strict=True), TypedCache(ComputePool, store)
     key = ObjectKey("", "cpu-a")
     store.observe("ADDED", compute_pool_body("cpu-a", metadata={"resourceVersion": "1"}))
     assert strict.get(key) is not None
     store.observe("MODIFIED", compute_pool_body("cpu-a", metadata={"resourceVersion": "2"}, laterField=1))
     assert strict.get(key) is None
     assert lenient.get(key) is not None
-    assert [*strict.readings()] == [Reading.NOT_AT_ALL]
+    assert [*strict.count_by_result()] == [ParseResult.LEFT_OUT]
 
 
 def test_what_is_not_understood_is_said_once_and_again_when_it_is_something_else() -> None:
@@ -187,7 +189,7 @@ def test_another_object_of_the_name_inherits_nothing(seen: bool) -> None:
 
 def test_what_two_objects_have_alike_is_in_memory_once_and_each_is_what_it_was() -> None:
     store, (a, b) = ObjectStore(kinds.INFERENCE), (ObjectKey("ads", "a"), ObjectKey("ads", "b"))
-    parsed = Parsed(Inference, store)
+    parsed = TypedCache(Inference, store)
     for key, replicas in ((a, 1), (b, 2)):
         body = inference_body(key.name, replicas=replicas, rollout={"keepVersions": 3})
         store.observe("ADDED", {**body, "status": {"observedGeneration": 1, "replicas": replicas}})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCache
-from tidegate_dataplane.agent.artefacts.source import Download, Resume
+from tidegate_dataplane.agent.artefacts.source import Download, ResumePoint
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
@@ -27,7 +27,7 @@ class Store:
         self.denied = False
 
     @asynccontextmanager
-    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+    async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncGenerator[Download, None]:
         if self.denied:
             raise ArtefactError(FailureReason.FETCH_FAILED, "denied")
         content = self.files[path]
@@ -161,19 +161,19 @@ async def test_a_folder_that_may_not_be_written_costs_the_cache_and_not_the_mode
 async def test_the_room_of_a_killed_agent_is_taken_back_and_that_of_a_living_one_is_not(
     cache: NodeCache,
 ) -> None:
-    living, killed = cache.begin(100), cache.begin(100)
+    living, killed = cache.begin_entry(100), cache.begin_entry(100)
     assert living is not None
     assert killed is not None
     fcntl.flock(killed._descriptor, fcntl.LOCK_UN)  # as the kernel does
 
-    assert cache.begin(150) is not None
+    assert cache.begin_entry(150) is not None
     assert living._path.exists()
     assert not killed._path.exists()
 
 
 async def test_the_bound_counts_what_is_on_its_way(cache: NodeCache) -> None:
-    assert cache.begin(200) is not None
-    assert cache.begin(100) is None
+    assert cache.begin_entry(200) is not None
+    assert cache.begin_entry(100) is None
 
 
 async def test_many_agents_at_once_stay_within_the_bound_and_each_gets_its_file(tmp_path: Path) -> None:

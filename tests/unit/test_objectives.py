@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.telemetry.objectives import BOUNDS_MS, bucket_shares
+from tidegate.telemetry.objectives import BOUNDS_MS, compute_bucket_shares
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from tidegate.telemetry.objectives import BOUNDS_MS, bucket_shares
     ids=["on-a-bound", "between", "below-the-first", "small", "the-last", "beyond"],
 )
 def test_shares(seconds: float, shares: dict[str, float]) -> None:
-    assert bucket_shares(seconds) == pytest.approx(shares)
+    assert compute_bucket_shares(seconds) == pytest.approx(shares)
 
 
 def test_requests_spread_evenly_are_within_in_proportion() -> None:
     counts = {f"{bound:.32g}": float(bound) for bound in BOUNDS_MS}  # one request for each millisecond
-    within = sum(share * counts[bound] for bound, share in bucket_shares(0.040).items())
+    within = sum(share * counts[bound] for bound, share in compute_bucket_shares(0.040).items())
     assert within == pytest.approx(40)

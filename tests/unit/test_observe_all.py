@@ -22,7 +22,7 @@ class Pages:
     def __init__(self, pages: Mapping[str, Sequence[Page]], refused: Mapping[str, int] | None = None) -> None:
         self._pages, self._refused = pages, refused or {}
 
-    async def pages(self, kind: Kind, *, namespace: str = "") -> AsyncIterator[tuple[Page, str]]:
+    async def list_pages(self, kind: Kind, *, namespace: str = "") -> AsyncIterator[tuple[Page, str]]:
         assert kind == INFERENCE
         for number, page in enumerate(self._pages[namespace]):
             if self._refused.get(namespace) == number:

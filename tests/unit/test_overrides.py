@@ -15,8 +15,8 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.compute_override import OverrideObserved, plan_override
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.overrides import JUST_AFTER, bounded, in_force
-from tidegate.planning.plan import Plan
+from tidegate.planning.overrides import END_MARGIN, bound_replicas, select_active
+from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.resources.settings import ServingSettings
 
@@ -25,13 +25,13 @@ SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1
 RANGE = Scaling(min_replicas=1, max_replicas=8)
 
 
-def planned(override: ComputeOverride, now: datetime = NOON, **facts: bool) -> Plan:
+def planned(override: ComputeOverride, now: datetime = NOON, **facts: bool) -> ReconcilePlan:
     return plan_override(
         OverrideObserved(override, now, facts.get("exists", True), facts.get("scaled", True))
     )
 
 
-def ready(plan: Plan) -> tuple[str, str]:
+def ready(plan: ReconcilePlan) -> tuple[str, str]:
     conditions = plan.status["conditions"]
     assert isinstance(conditions, list)
     found = next(each for each in conditions if each["type"] == "Ready")
@@ -62,14 +62,14 @@ def test_an_inference_looks_again_when_its_first_override_ends() -> None:
     )
     inference = an_inference(scaling={"minReplicas": 1, "maxReplicas": 8}, placement={"pool": "cpu-a"})
     plan = plan_inference(InferenceObserved(inference, NOON, epoch=1, overrides=overrides), SETTINGS)
-    assert plan.requeue_after == timedelta(hours=6) + JUST_AFTER
+    assert plan.requeue_after == timedelta(hours=6) + END_MARGIN
 
 
 def test_no_override_lasts_longer_than_seven_days_whatever_it_says() -> None:
     override = a_compute_override(expiresAt="2027-01-01T00:00:00Z", hold=True)
-    assert override.ends == datetime(2026, 1, 8, tzinfo=UTC)
-    assert in_force([override], datetime(2026, 1, 8, tzinfo=UTC)) == ()
-    assert in_force([override], datetime(2026, 1, 7, 23, 59, tzinfo=UTC)) == (override,)
+    assert override.end_time == datetime(2026, 1, 8, tzinfo=UTC)
+    assert select_active([override], datetime(2026, 1, 8, tzinfo=UTC)) == ()
+    assert select_active([override], datetime(2026, 1, 7, 23, 59, tzinfo=UTC)) == (override,)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_one_that_decides_nothing_says_why(facts: dict[str, bool], reason: Reaso
 
 def test_floors_add_up_to_the_highest_and_the_newest_pin_counts_before_them() -> None:
     floors = [a_compute_override(name, floor={"replicas": count}) for name, count in (("a", 5), ("b", 3))]
-    assert bounded(RANGE, 2, floors).floor == 5
+    assert bound_replicas(RANGE, 2, floors).floor == 5
     pins = [a_compute_override(name, pin={"replicas": count}) for name, count in (("c", 7), ("d", 2))]
-    found = bounded(RANGE, 2, [*floors, *pins])
+    found = bound_replicas(RANGE, 2, [*floors, *pins])
     assert (found.floor, found.ceiling, found.floor_source) == (2, 2, "ComputeOverride d")
 
 

@@ -13,39 +13,53 @@ from hypothesis import strategies as st
 
 from builders.certificates import Authority
 from stages.examples import examples
-from tidegate.planning.certificates import FAMILIES, KEEP, Held, Issued, Pair, Part, next_step
+from tidegate.planning.certificates import (
+    FAMILIES,
+    TRUST_OVERLAP,
+    CertificatePair,
+    CertificatePart,
+    IssuedPairs,
+    SecretContent,
+    plan_rotation,
+)
 from tidegate.runtime.certificate_issuer import VALIDITY, CertificateIssuer
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SPREAD = timedelta(minutes=10)
-SIDES = (Part.XDS, Part.GATEWAY)
+SIDES = (CertificatePart.XDS, CertificatePart.GATEWAY)
 ISSUER = CertificateIssuer("tidegate", "tidegate-system")
 
 
-def step(held: Mapping[Part, Held], now: datetime) -> Mapping[Part, Held]:
-    def issue(parts: Sequence[Part]) -> Issued:
+def step(
+    held: Mapping[CertificatePart, SecretContent], now: datetime
+) -> Mapping[CertificatePart, SecretContent]:
+    def issue(parts: Sequence[CertificatePart]) -> IssuedPairs:
         return ISSUER.issue_certificates(parts, now)
 
-    return next_step(held, now, SPREAD, issue)
+    return plan_rotation(held, now, SPREAD, issue)
 
 
-def after(held: Mapping[Part, Held], now: datetime) -> dict[Part, Held]:
+def after(
+    held: Mapping[CertificatePart, SecretContent], now: datetime
+) -> dict[CertificatePart, SecretContent]:
     """All of it once the step is taken."""
     return {**held, **step(held, now)}
 
 
-def made(now: datetime = NOW) -> dict[Part, Held]:
-    return after(dict.fromkeys(SIDES, Held()), now)
+def made(now: datetime = NOW) -> dict[CertificatePart, SecretContent]:
+    return after(dict.fromkeys(SIDES, SecretContent()), now)
 
 
-def asked(held: Mapping[Part, Held]) -> dict[Part, Held]:
+def asked(held: Mapping[CertificatePart, SecretContent]) -> dict[CertificatePart, SecretContent]:
     return {
-        part: Held(each.trusted, each.current, each.following, each.since, asked=part is Part.GATEWAY)
+        part: SecretContent(
+            each.trusted, each.current, each.following, each.since, requested=part is CertificatePart.GATEWAY
+        )
         for part, each in held.items()
     }
 
 
-def trusts(one: Held, pair: Pair | None) -> bool:
+def trusts(one: SecretContent, pair: CertificatePair | None) -> bool:
     assert pair is not None
     certificate = x509.load_pem_x509_certificate(pair.chain)
     for authority in one.trusted:
@@ -57,7 +71,7 @@ def trusts(one: Held, pair: Pair | None) -> bool:
     return False
 
 
-def agree(held: Mapping[Part, Held]) -> bool:
+def agree(held: Mapping[CertificatePart, SecretContent]) -> bool:
     """Whether each trusts what each of them shows."""
     return all(trusts(one, other.current) for one in held.values() for other in held.values())
 
@@ -65,25 +79,25 @@ def agree(held: Mapping[Part, Held]) -> bool:
 def test_the_first_look_fills_all_of_a_family_with_one_authority() -> None:
     held = made()
     assert agree(held)
-    assert held[Part.XDS].trusted == held[Part.GATEWAY].trusted
-    assert len(held[Part.XDS].trusted) == 1
+    assert held[CertificatePart.XDS].trusted == held[CertificatePart.GATEWAY].trusted
+    assert len(held[CertificatePart.XDS].trusted) == 1
     assert step(held, NOW + timedelta(minutes=1)) == {}
 
 
 @pytest.mark.parametrize(
     ("part", "names", "common_name"),
     [
-        (Part.CONTROLLERS, ["tidegate-controllers"], "tidegate-controllers"),
+        (CertificatePart.CONTROLLERS, ["tidegate-controllers"], "tidegate-controllers"),
         (
-            Part.XDS,
+            CertificatePart.XDS,
             ["tidegate-xds", "tidegate-xds.tidegate-system", "tidegate-xds.tidegate-system.svc"],
             "tidegate-xds",
         ),
-        (Part.GATEWAY, ["*.tidegate-system"], "tidegate-gateway"),
+        (CertificatePart.GATEWAY, ["*.tidegate-system"], "tidegate-gateway"),
     ],
 )
 def test_a_certificate_has_the_names_by_which_it_is_known(
-    part: Part, names: list[str], common_name: str
+    part: CertificatePart, names: list[str], common_name: str
 ) -> None:
     issued = ISSUER.issue_certificates([part], NOW)
     certificate = x509.load_pem_x509_certificate(issued.pairs[part].chain)
@@ -96,7 +110,7 @@ def test_a_certificate_has_the_names_by_which_it_is_known(
 
 def test_the_authority_of_the_controllers_signs_no_gateway() -> None:
     assert sorted(len(family) for family in FAMILIES) == [1, 2]
-    assert {part for family in FAMILIES for part in family} == {*Part}
+    assert {part for family in FAMILIES for part in family} == {*CertificatePart}
 
 
 def test_a_rotation_trusts_first_shows_then_and_forgets_last() -> None:
@@ -114,9 +128,9 @@ def test_a_rotation_trusts_first_shows_then_and_forgets_last() -> None:
     switched = after(prepared, due + SPREAD)
     assert all(switched[part].current == prepared[part].following for part in SIDES)
     assert all(each.following is None and len(each.trusted) == 2 for each in switched.values())
-    assert step(switched, due + SPREAD + KEEP - timedelta(seconds=1)) == {}
+    assert step(switched, due + SPREAD + TRUST_OVERLAP - timedelta(seconds=1)) == {}
 
-    done = after(switched, due + SPREAD + KEEP)
+    done = after(switched, due + SPREAD + TRUST_OVERLAP)
     assert all(len(each.trusted) == 1 for each in done.values())
     assert agree(done)
     # Whoever still reads what was there one step before gets along with whoever reads what is there now.
@@ -141,7 +155,7 @@ def test_wherever_steps_break_off_the_end_is_whole_and_nobody_disagrees_on_the_w
     first = {part: each.current for part, each in held.items()}
     for _ in range(12):
         written = step(held, now)
-        kept = data.draw(st.sets(st.sampled_from(sorted(written)))) if written else set[Part]()
+        kept = data.draw(st.sets(st.sampled_from(sorted(written)))) if written else set[CertificatePart]()
         seen, held = held, {**held, **{part: written[part] for part in kept}}
         assert agree(held)
         for one, other in permutations(SIDES):
@@ -150,30 +164,30 @@ def test_wherever_steps_break_off_the_end_is_whole_and_nobody_disagrees_on_the_w
     for _ in range(4):
         held = after(held, now)
         assert agree(held)
-        now += KEEP
+        now += TRUST_OVERLAP
     assert all(held[part].current != first[part] for part in SIDES)
     assert all(each.following is None and len(each.trusted) == 1 for each in held.values())
 
 
 def test_a_secret_that_was_lost_is_filled_again_and_the_other_side_comes_along() -> None:
     old = made()
-    held = after({**old, Part.GATEWAY: Held()}, NOW + timedelta(hours=1))
-    assert trusts(held[Part.XDS], held[Part.GATEWAY].current)
-    assert trusts(held[Part.GATEWAY], held[Part.XDS].current)
-    assert held[Part.XDS].current == old[Part.XDS].current
+    held = after({**old, CertificatePart.GATEWAY: SecretContent()}, NOW + timedelta(hours=1))
+    assert trusts(held[CertificatePart.XDS], held[CertificatePart.GATEWAY].current)
+    assert trusts(held[CertificatePart.GATEWAY], held[CertificatePart.XDS].current)
+    assert held[CertificatePart.XDS].current == old[CertificatePart.XDS].current
     held = after(held, NOW + timedelta(hours=1) + SPREAD)
     assert agree(held)
     assert all(each.following is None for each in held.values())
 
 
 def test_a_secret_put_back_from_elsewhere_is_trusted_at_once_and_both_get_a_new_one() -> None:
-    held = {**made(), Part.GATEWAY: made(NOW + timedelta(hours=1))[Part.GATEWAY]}
+    held = {**made(), CertificatePart.GATEWAY: made(NOW + timedelta(hours=1))[CertificatePart.GATEWAY]}
     assert not agree(held)
     now = NOW + timedelta(days=2)
     held = after(held, now)
     assert agree(held)
     for each in range(1, 3):
-        held = after(held, now + each * KEEP)
+        held = after(held, now + each * TRUST_OVERLAP)
     assert agree(held)
     assert all(len(each.trusted) == 1 for each in held.values())
 
@@ -203,24 +217,27 @@ def test_what_a_clock_that_was_ahead_has_made_is_made_again() -> None:
 def test_a_secret_says_the_same_when_it_is_read_again() -> None:
     prepared = after(made(), NOW + VALIDITY / 2)
     for each in prepared.values():
-        assert Held.parse(each.render()) == each
-    assert Held().render() == {}
+        assert SecretContent.from_data(each.to_data()) == each
+    assert SecretContent().to_data() == {}
 
 
 @pytest.mark.parametrize("broken", ["ca.crt", "tls.crt", "tls.key"])
 def test_a_secret_that_cannot_be_read_counts_as_empty(broken: str) -> None:
-    data = made()[Part.XDS].render()
-    assert Held.parse({**data, broken: b"" if broken == "tls.key" else b"no certificate"}) == Held()
+    data = made()[CertificatePart.XDS].to_data()
+    assert (
+        SecretContent.from_data({**data, broken: b"" if broken == "tls.key" else b"no certificate"})
+        == SecretContent()
+    )
 
 
 def test_a_key_that_is_anothers_counts_as_none() -> None:
-    one, other = (each.render() for each in made().values())
-    assert Held.parse({**one, "tls.key": other["tls.key"]}) == Held()
+    one, other = (each.to_data() for each in made().values())
+    assert SecretContent.from_data({**one, "tls.key": other["tls.key"]}) == SecretContent()
 
 
 def test_a_time_without_a_zone_counts_as_none() -> None:
-    data = made()[Part.XDS].render()
-    assert Held.parse({**data, "since": b"2026-11-23T00:00:00"}).since is None
+    data = made()[CertificatePart.XDS].to_data()
+    assert SecretContent.from_data({**data, "since": b"2026-11-23T00:00:00"}).since is None
 
 
 def test_no_text_shows_a_key() -> None:
@@ -236,7 +253,7 @@ def test_what_helm_made_for_ten_years_is_left_alone_until_half_of_that_is_over(
     pairs = [authority.pair("tidegate-xds", lasting=timedelta(days=3650)) for _ in SIDES]
     ours = authority.certificate.read_bytes()
     held = {
-        part: Held.parse({"ca.crt": ours, "tls.crt": pair.chain, "tls.key": pair.key})
+        part: SecretContent.from_data({"ca.crt": ours, "tls.crt": pair.chain, "tls.key": pair.key})
         for part, pair in zip(SIDES, pairs, strict=True)
     }
     assert step(held, begin + timedelta(days=1800)) == {}

@@ -8,7 +8,7 @@ from builders.pods import a_pod_body
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.kinds import CONFIG_MAP, DEPLOYMENT, POD
 from tidegate.resources.names import INFERENCE_LABEL
-from tidegate_controllers.stores import Owners, Stores
+from tidegate_controllers.stores import OwnerIndex, Stores
 
 CTR, POD_KEY = ObjectKey("ads", "ctr"), ObjectKey("ads", "p0")
 NOT_READY = {"conditions": [{"type": "Ready", "status": "False"}]}
@@ -19,11 +19,11 @@ class Wakes:
 
     def __init__(self) -> None:
         self.stores, self.at_once, self.soon = Stores(), list[ObjectKey](), list[ObjectKey]()
-        Owners(
+        OwnerIndex(
             self.stores.pods,
             INFERENCE_LABEL,
             self.at_once.append,
-            passing=lambda key: self.stores.is_starting(POD, key),
+            is_transient=lambda key: self.stores.is_starting(POD, key),
             wake_soon=self.soon.append,
         )
         self._version = 0

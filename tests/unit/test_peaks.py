@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.peaks import LOWERED_AFTER, Peaks, with_peaks
+from tidegate.planning.peaks import PEAK_WINDOW, Peaks, apply_peaks
 from tidegate.planning.signals import Signal, Signals
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
@@ -28,7 +28,7 @@ class Watcher:
         """What ads/ctr is said to ask for."""
         self.now += STEP
         found = Signals({} if signal is None else {CTR: signal}, "")
-        signals, self.peaks = with_peaks(self.peaks, found, self.now)
+        signals, self.peaks = apply_peaks(self.peaks, found, self.now)
         return signals.by_key[CTR].demand_per_s if CTR in signals.by_key else None
 
     def rates(self, rates: Sequence[float]) -> list[float | None]:
@@ -53,14 +53,14 @@ def test_a_rise_counts_at_once_and_a_fall_when_nothing_as_high_was_seen_for_a_mi
 def test_a_rate_that_was_not_believed_is_no_peak() -> None:
     watcher = Watcher()
     watcher.rates([10])
-    assert watcher.sees(Signal(30.0, START, held="rose to 500/s at once")) == 30
+    assert watcher.sees(Signal(30.0, START, held_reason="rose to 500/s at once")) == 30
     assert watcher.rates([10]) == [10]
 
 
 def test_what_is_stale_counts_no_longer_than_it_would_and_at_least_as_much_as_is_held() -> None:
     watcher = Watcher()
     watcher.rates([42, 10])
-    stale = Signal(10.0, START, fresh=False, held="gateways: none of 2 answers")
+    stale = Signal(10.0, START, fresh=False, held_reason="gateways: none of 2 answers")
     assert [watcher.sees(stale) for _ in range(6)] == [42, 42, 42, 42, 10, 10]
 
 
@@ -72,14 +72,16 @@ def test_what_is_not_heard_of_any_more_is_forgotten() -> None:
 
 
 def test_each_inference_has_peaks_of_its_own() -> None:
-    _, peaks = with_peaks({}, Signals({CTR: Signal(42.0, START), CVR: Signal(5.0, START)}, ""), START)
-    signals, _ = with_peaks(peaks, Signals({CTR: Signal(1.0, START), CVR: Signal(1.0, START)}, "late"), START)
+    _, peaks = apply_peaks({}, Signals({CTR: Signal(42.0, START), CVR: Signal(5.0, START)}, ""), START)
+    signals, _ = apply_peaks(
+        peaks, Signals({CTR: Signal(1.0, START), CVR: Signal(1.0, START)}, "late"), START
+    )
     assert {key: signal.demand_per_s for key, signal in signals.by_key.items()} == {CTR: 42, CVR: 5}
     assert signals.problem == "late"
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_it_is_the_highest_rate_of_the_last_minute(rates: list[float]) -> None:
-    looks = int(LOWERED_AFTER / STEP)
+    looks = int(PEAK_WINDOW / STEP)
     wanted = [max(rates[max(0, at + 1 - looks) : at + 1]) for at in range(len(rates))]
     assert Watcher().rates(rates) == wanted

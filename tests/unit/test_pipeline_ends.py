@@ -18,10 +18,10 @@ from tidegate.api.reasons import Reason
 from tidegate.planning import runner_ends
 from tidegate.planning.model_access import AccessObserved, plan_model_access
 from tidegate.planning.pipelines import PipelinePods, PipelinesObserved, plan_pipelines
-from tidegate.planning.plan import Plan
-from tidegate.planning.pods import PodView, Trouble
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.pods import PodProblem, PodView
 from tidegate.planning.proxies import ProxyView
-from tidegate.resources.serving import template_digest
+from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing import hosts
 from tidegate.routing.access_rules import plan_access
@@ -41,33 +41,33 @@ def a_scene(replicas: int = 1) -> ModelAccess:
 
 def plan_with(
     pods: Sequence[PodView], ends: Sequence[RunnerEnd | None], conditions: Sequence[dict[str, Any]] = ()
-) -> Plan:
+) -> ReconcilePlan:
     """The access with these pods, and what each agent says of a process that ended of late; all run the template of today."""
     access = a_scene(len(pods))
     access = access.parse({**access.dump(), "status": {"conditions": list(conditions)}})
     reports = {pod.uid: a_report(1, ended=end) for pod, end in zip(pods, ends, strict=True)}
     bare = plan_pipelines(access, PipelinesObserved({}, some_callees(), gateway="gateway:8080"), SETTINGS)
-    template = template_digest(bare.apply)
+    template = find_template_hash(bare.apply)
     there = PipelinePods(pods=[replace(pod, template=template) for pod in pods], reports=reports)
     observed = PipelinesObserved({"home": there}, some_callees(), gateway="gateway:8080")
     pipelines = plan_pipelines(access, observed, SETTINGS)
     ctr = a_backend("ctr", "10.0.0.1")
     home = Backend(pipeline_key(access.key, "home"), "home", ctr.endpoints)
-    routing = plan_access(access, {ctr.key: ctr, home.key: home}, hosts.claim((access,)), None)
+    routing = plan_access(access, {ctr.key: ctr, home.key: home}, hosts.find_host_owners((access,)), None)
     proxies = [ProxyView("a", 1)]
     return plan_model_access(
         AccessObserved(access, NOW, routing, proxies, gateway="gateway:8080", pipelines=pipelines)
     )
 
 
-def a_plan(*, killed_for_memory: bool | None, conditions: Sequence[dict[str, Any]] = ()) -> Plan:
+def a_plan(*, killed_for_memory: bool | None, conditions: Sequence[dict[str, Any]] = ()) -> ReconcilePlan:
     """The access with one pod, one of whose processes ended of late (None: none did)."""
     pod = replace(a_pod("scene-0", source="any", ready=False), memory_limit="512Mi")
     end = None if killed_for_memory is None else RunnerEnd(version=1, killed_for_memory=killed_for_memory)
     return plan_with([pod], [end], conditions)
 
 
-def ready(plan: Plan) -> dict[str, Any]:
+def ready(plan: ReconcilePlan) -> dict[str, Any]:
     items: Any = plan.status["conditions"]
     return next(item for item in items if item["type"] == "Ready")
 
@@ -95,7 +95,7 @@ def test_the_end_of_a_process_is_named_with_the_way_out(
     assert says in ready(plan)["message"]
     assert [event.reason for event in plan.events] == [reason]
     assert plan.requeue_after is not None
-    assert plan.requeue_after <= runner_ends.LOOK_AGAIN
+    assert plan.requeue_after <= runner_ends.RUNNER_REQUEUE
     # Said once.
     items: Any = plan.status["conditions"]
     assert a_plan(killed_for_memory=killed_for_memory, conditions=items).events == ()
@@ -114,7 +114,7 @@ def test_an_end_is_over_when_the_pod_is_ready_again() -> None:
 
 
 def test_an_end_does_not_hide_what_keeps_a_pod_from_running() -> None:
-    trouble = Trouble(Reason.IMAGE_PULL, "no such image")
+    trouble = PodProblem(Reason.IMAGE_PULL, "no such image")
     pods = [
         a_pod("scene-0", source="any", ready=False),
         a_pod("scene-1", source="any", ready=False, trouble=trouble),

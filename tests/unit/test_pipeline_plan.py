@@ -16,7 +16,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.planning.pipeline_plan import Callees, compile_pipeline
-from tidegate.planning.serving_status import Refusal
+from tidegate.planning.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
 from tidegate_dataplane.contract import DEFAULTED
 
@@ -31,7 +31,7 @@ def scene(*models: dict[str, Any], **pipeline: Any) -> ModelAccess:
     return a_model_access("scene", routes=[route])
 
 
-def compiled(access: ModelAccess, callees: Callees) -> CompiledPipeline | Refusal:
+def compiled(access: ModelAccess, callees: Callees) -> CompiledPipeline | PlanRefusal:
     route = access.spec.routes[0]
     assert route.pipeline is not None
     return compile_pipeline(access, route, route.pipeline, callees, "gateway:8080")
@@ -101,7 +101,7 @@ ctr = a_loaded_inference("ctr")
 def test_models_that_do_not_fit_are_named(models: list[Any], inferences: list[Inference], says: str) -> None:
     found = compiled(scene(*models), some_callees(*inferences))
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, PlanRefusal)
     assert (found.reason, found.stalled) == (Reason.PIPELINE_INVALID, True)
     assert found.message.startswith("pipeline of route home: ")
     assert says in found.message
@@ -123,7 +123,7 @@ def test_a_default_that_its_output_cannot_hold_is_refused(dtype: str, default: s
     callees = some_callees(a_loaded_inference("ctr", None, [a_tensor("s", dtype)]))
     found = compiled(scene({**CTR, **OPTIONAL, "default": default}), callees)
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, PlanRefusal)
     assert (found.reason, found.stalled) == (Reason.PIPELINE_INVALID, True)
     assert found.message == (
         f"pipeline of route home: the default of pctr is {default}, but output s of Inference ctr is {dtype}: "
@@ -167,7 +167,7 @@ def test_features_and_accesses_that_do_not_fit_are_named(spec: Any, routes: Any,
     models = [CTR] if routes is None else [{"access": "inner", "as": "some"}]
     found = compiled(scene(*models, **spec), callees)
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, PlanRefusal)
     assert (found.reason, says in found.message) == (Reason.PIPELINE_INVALID, True), found.message
 
 
@@ -178,7 +178,7 @@ def test_an_access_with_callers_of_its_own_is_no_part() -> None:
     callees = Callees(some_callees().inferences, {}, {"inner": inner})
     found = compiled(scene({"access": "inner", "as": "some"}), callees)
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, PlanRefusal)
     assert found.reason is Reason.PIPELINE_INVALID
     assert "ModelAccess inner lets only known callers in" in found.message
 
@@ -196,7 +196,7 @@ def test_what_is_not_there_yet_is_waited_for(models: list[Any], features: str | 
     callees = some_callees(ctr, an_inference("new"))
     found = compiled(scene(*models, **({"features": features} if features else {})), callees)
 
-    assert isinstance(found, Refusal)
+    assert isinstance(found, PlanRefusal)
     assert (found.reason, found.stalled) == (reason, False)
 
 

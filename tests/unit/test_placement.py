@@ -17,13 +17,13 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim, make_claim
-from tidegate.planning.compute_pool import readiness
+from tidegate.planning.claims import PoolClaim, make_claim
+from tidegate.planning.compute_pool import judge_readiness
 from tidegate.planning.deployments import DeploymentView
-from tidegate.planning.nodes import node_view
-from tidegate.planning.placement import PlacementResult, place, place_without_pool
-from tidegate.planning.pool_claims import ASSIGNING_REASONS, Ledger, PoolClaims, refuse_claim
-from tidegate.planning.pool_slices import PoolSlices, pool_slices
+from tidegate.planning.nodes import parse_node
+from tidegate.planning.placement import PlacementResult, place_claim, place_without_pool
+from tidegate.planning.pool_claims import ASSIGNING_REASONS, PoolClaims, SliceLedger, refuse_claim
+from tidegate.planning.pool_slices import PoolSlices, sum_pool_slices
 
 TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
 
@@ -31,7 +31,7 @@ TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
 def slices_of(pool: ComputePool, *cpus: int, **facts: Any) -> PoolSlices:
     """The pool on nodes of so many cores, and as many slices of one core."""
     bodies = [node_body(f"node-{n}", cpu=str(cpu), memory="64Gi", **facts) for n, cpu in enumerate(cpus)]
-    return pool_slices(pool, [node_view(body) for body in bodies], {})
+    return sum_pool_slices(pool, [parse_node(body) for body in bodies], {})
 
 
 def a_claim(
@@ -43,42 +43,44 @@ def a_claim(
     assigned: int = 0,
     created: str = "",
     spares: int = 0,
-) -> Claim:
-    return Claim(ObjectKey("ads", name), tier, slices, replicas, assigned, created, spares=spares)
+) -> PoolClaim:
+    return PoolClaim(ObjectKey("ads", name), tier, slices, replicas, assigned, created, spares=spares)
 
 
 def running(replicas: int, *, slices: int = 1, pool: str = "cpu-a") -> DeploymentView:
     """A Deployment on slices of a pool."""
-    return DeploymentView(TEMPLATE, complete=True, overdue=False, replicas=replicas, pool=pool, slices=slices)
+    return DeploymentView(
+        TEMPLATE, complete=True, deadline_exceeded=False, replicas=replicas, pool=pool, slices=slices
+    )
 
 
 def placed(
-    wanted: Claim,
-    *others: Claim,
+    wanted: PoolClaim,
+    *others: PoolClaim,
     cpus: tuple[int, ...] = (4, 4),
     live: DeploymentView | None = None,
     **spec: Any,
 ) -> PlacementResult:
     pool = a_compute_pool(**spec)
-    return place(wanted, live, pool, slices_of(pool, *cpus), PoolClaims((wanted, *others)))
+    return place_claim(wanted, live, pool, slices_of(pool, *cpus), PoolClaims((wanted, *others)))
 
 
 def assigned_replicas(
-    pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]
+    pool: ComputePool, slices: PoolSlices, claims: Sequence[PoolClaim]
 ) -> Mapping[ObjectKey, int]:
     assignments = PoolClaims(claims).assign_slices(pool, slices)
     return {claim.key: assignments.count_replicas(claim.key) for claim in claims}
 
 
 def assign_one_after_the_other(
-    pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]
-) -> tuple[Mapping[ObjectKey, int], Ledger]:
+    pool: ComputePool, slices: PoolSlices, claims: Sequence[PoolClaim]
+) -> tuple[Mapping[ObjectKey, int], SliceLedger]:
     """Assign slices to each claim by itself: the rule in its plainest form. Returns replicas, and what each tier has then."""
-    ledger, nodes = Ledger(), slices.healthy_nodes
+    ledger, nodes = SliceLedger(), slices.healthy_nodes
     for claim in claims:
-        ledger.assign(claim.tier, claim.count_slices(claim.kept_replicas, nodes))
+        ledger.assign_slices(claim.tier, claim.count_slices(claim.kept_replicas, nodes))
     replicas = {claim.key: claim.kept_replicas for claim in claims}
-    if readiness(pool, slices).reason not in ASSIGNING_REASONS:
+    if judge_readiness(pool, slices).reason not in ASSIGNING_REASONS:
         return replicas, ledger
     rank = {tier: number for number, tier in enumerate(Tier)}
     ordered = sorted(claims, key=lambda claim: (rank[claim.tier], claim.created, claim.key))
@@ -91,7 +93,7 @@ def assign_one_after_the_other(
         more = min(desired - before, room // claim.slices)
         if more > 0 and refuse_claim(pool, slices, claim) is None:
             replicas[claim.key] += more
-            ledger.assign(claim.tier, claim.count_slices(before + more, nodes) - assigned)
+            ledger.assign_slices(claim.tier, claim.count_slices(before + more, nodes) - assigned)
     return replicas, ledger
 
 
@@ -188,7 +190,7 @@ def test_more_slices_than_any_node_has_are_refused_with_the_number_that_would_do
 def test_a_pool_that_takes_no_pods_says_why() -> None:
     pool = a_compute_pool()
     wanted = a_claim()
-    result = place(wanted, None, pool, slices_of(pool, 4, cordoned=True), PoolClaims((wanted,)))
+    result = place_claim(wanted, None, pool, slices_of(pool, 4, cordoned=True), PoolClaims((wanted,)))
 
     assert result.verdict.reason is Reason.POOL_NOT_READY
     assert "node node-0 is cordoned" in result.verdict.message
@@ -198,7 +200,7 @@ def test_a_pool_that_takes_no_pods_says_why() -> None:
 def test_a_node_that_fails_takes_nothing_from_what_was_given() -> None:
     pool = a_compute_pool()
     wanted = a_claim(replicas=4, assigned=4)
-    result = place(wanted, running(4), pool, slices_of(pool, 4, ready=False), PoolClaims((wanted,)))
+    result = place_claim(wanted, running(4), pool, slices_of(pool, 4, ready=False), PoolClaims((wanted,)))
 
     assert (result.replicas, result.verdict.holds) == (4, True)
 
@@ -263,7 +265,7 @@ def test_fewer_replicas_are_carried_out_though_the_pool_has_no_room_for_those_th
 
 _CLAIMS = st.lists(
     st.builds(
-        Claim,
+        PoolClaim,
         key=st.builds(ObjectKey, st.just("ads"), st.text("abcdef", min_size=1, max_size=3)),
         tier=st.sampled_from(Tier),
         slices=st.integers(1, 5),
@@ -286,7 +288,7 @@ _CLAIMS = st.lists(
     cpus=st.integers(0, 20),
 )
 def test_no_tier_grows_into_anothers_floor_above_its_ceiling_or_beyond_the_pool(
-    claims: list[Claim], floors: tuple[int, int, int], ceiling: int, cpus: int
+    claims: list[PoolClaim], floors: tuple[int, int, int], ceiling: int, cpus: int
 ) -> None:
     tiers = {
         tier.value: {"floor": floor, "ceiling": ceiling} for tier, floor in zip(Tier, floors, strict=True)
@@ -329,7 +331,7 @@ def assert_assigned_one_after_the_other(claims: PoolClaims, pool: ComputePool, s
     replicas, ledger = assign_one_after_the_other(pool, slices, tuple(claims))
     assignments = claims.assign_slices(pool, slices)
     assert {claim.key: assignments.count_replicas(claim.key) for claim in claims} == replicas
-    assert assignments.ledger.assigned == ledger.assigned
+    assert assignments.ledger.assigned_slices == ledger.assigned_slices
     assert assignments.find_gains() == {
         claim.key: replicas[claim.key] for claim in claims if replicas[claim.key] > claim.kept_replicas
     }
@@ -343,9 +345,9 @@ def test_after_any_changes_slices_are_assigned_as_if_one_after_the_other(
     for what, value in changes:
         if what == "put":
             for each in value:
-                claims.put(each)
+                claims.put_claim(each)
         elif what == "remove":
-            claims.remove(ObjectKey("ads", value))
+            claims.remove_claim(ObjectKey("ads", value))
         elif what == "nodes":
             slices = slices_of(pool, *value)
         else:
@@ -359,7 +361,7 @@ def test_slices_of_very_many_claims_are_assigned_as_if_one_after_the_other(seed:
     pool = a_compute_pool(tiers={"nearline": {"ceiling": 400}, "offline": {"floor": 60}})
     slices = slices_of(pool, 1200, 40)
 
-    def any_claim() -> Claim:
+    def any_claim() -> PoolClaim:
         return a_claim(
             str(random.randrange(600)),
             tier=random.choice(tuple(Tier)),
@@ -373,7 +375,7 @@ def test_slices_of_very_many_claims_are_assigned_as_if_one_after_the_other(seed:
     claims = PoolClaims(any_claim() for _ in range(600))
     for _ in range(12):
         for _ in range(random.choice((1, 40))):
-            claims.put(any_claim())
-            claims.remove(ObjectKey("ads", str(random.randrange(600))))
+            claims.put_claim(any_claim())
+            claims.remove_claim(ObjectKey("ads", str(random.randrange(600))))
         slices = slices_of(pool, random.choice((900, 1200, 3000)), 40)
         assert_assigned_one_after_the_other(claims, pool, slices)

@@ -15,14 +15,14 @@ from builders.work import lines_run
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.parsed import Parsed
-from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
+from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.claims import NodeShare
 from tidegate.planning.placement import PlacementResult
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.placements import Placements, PoolParts
+from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.stores import Stores
 
 
@@ -31,19 +31,19 @@ class World:
 
     def __init__(self) -> None:
         self.stores = Stores()
-        self.inferences = Parsed(Inference, self.stores.inferences)
+        self.inferences = TypedCache(Inference, self.stores.inferences)
         ownership = Ownership(self.stores)
-        self.pools = pools = Parsed(ComputePool, self.stores.pools)
-        self.occupancy = occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
-        ownership.subscribe(occupancy.look_again)
-        self.views = PoolViews(pools, occupancy)
-        parts = PoolParts(pools, self.views, occupancy, ownership)
+        self.pools = pools = TypedCache(ComputePool, self.stores.pools)
+        self.occupancy = occupancy = NodeOccupancy(self.stores.pods, ownership.owns_pod)
+        ownership.subscribe(occupancy.refresh_pod)
+        self.views = PoolSlicesCache(pools, occupancy)
+        parts = PoolSources(pools, self.views, occupancy, ownership)
         self.placements = Placements(parts, self.inferences, self.stores)
         self.woken: set[str] = set()
         self.placements.subscribe(lambda key: self.woken.add(key.name))
         self._version = 0
         self._nodes = occupancy._nodes
-        occupancy.begin()
+        occupancy.start_watching()
         for name in ("a", "b"):
             self.has(self.stores.pools, compute_pool_body(f"cpu-{name}", nodeSelector={"pool": name}))
             self.node(f"node-{name}")
@@ -104,7 +104,7 @@ class World:
     def slices(self, pool: str) -> PoolSlices:
         found = self.pools.get(ObjectKey("", pool))
         assert found is not None
-        return self.views.slices(found)
+        return self.views.get_slices(found)
 
     def pod(self, name: str, number: int, pool: str = "cpu-a", *, cpu: str = "", gone: bool = False) -> None:
         metadata = {"name": f"{name}-{number}", "namespace": "ads"}

@@ -18,7 +18,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
 from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.questions import Question, Questions
+from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 
 POOL = ObjectKey("", "cpu-a")
 STATUS = {
@@ -37,7 +37,7 @@ class World:
         self.pools.observe("ADDED", {**compute_pool_body(), "status": STATUS if status is None else status})
         decision = a_decision(("ctr", 1, 3), price=2.5)
         self.decisions.observe("ADDED", {"apiVersion": "tidegate.io/v1alpha1", **decision.dump()})
-        self.questions = Questions()
+        self.questions = SolverInputs()
         self.registry = CollectorRegistry()
         metrics = PoolMetrics(self.pools, self.decisions, self.questions, lambda: leading)
         self.registry.register(metrics)
@@ -50,7 +50,7 @@ class World:
             a_model("young", Tier.NEARLINE, a_placement("cpu-a"), rate=None),
         ]
         snapshot = a_snapshot(a_pool("cpu-a", slices=8), *models)
-        self.questions.put(POOL, Question(NOW, PolicyMode.AUTO, snapshot))
+        self.questions.put(POOL, SolverInput(NOW, PolicyMode.AUTO, snapshot))
 
     def value(self, gauge: str, tier: str = "") -> float | None:
         labels = {"pool": "cpu-a", **({"tier": tier} if tier else {})}

@@ -11,12 +11,12 @@ from builders.compute_pool import compute_pool_body, node_body, pod_on
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.parsed import Parsed
-from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.nodes import node_view, occupant
-from tidegate.planning.pool_slices import pool_slices
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.nodes import parse_node, parse_occupant
+from tidegate.planning.pool_slices import sum_pool_slices
 
 
 class World:
@@ -24,14 +24,14 @@ class World:
 
     def __init__(self) -> None:
         self.ours = ObjectStore(kinds.POD)
-        self.occupancy = Occupancy(self.ours)
+        self.occupancy = NodeOccupancy(self.ours)
         self.store = ObjectStore(kinds.COMPUTE_POOL)
-        self.pools = Parsed(ComputePool, self.store)
-        self.views = PoolViews(self.pools, self.occupancy)
+        self.pools = TypedCache(ComputePool, self.store)
+        self.views = PoolSlicesCache(self.pools, self.occupancy)
         self.told: list[str] = []
         self.occupancy.subscribe(self.told.append)
         self._nodes = self.occupancy._nodes
-        self._others = self.occupancy._others
+        self._others = self.occupancy._foreign_pods
         self._version = 0
 
     def has(self, body: dict[str, Any], *, gone: bool = False) -> None:
@@ -55,24 +55,24 @@ def test_pods_from_before_the_first_pool_are_counted() -> None:
     world = World()
     world.has(pod_on("node-0", pool="cpu-a"))
     assert world.told == []
-    world.occupancy.begin()
+    world.occupancy.start_watching()
     world.has(node_body())
     world.has(compute_pool_body())
-    assert world.views.slices(world.pool()).used("realtime") == 1
+    assert world.views.get_slices(world.pool()).count_used("realtime") == 1
 
 
 def test_a_strangers_pod_takes_what_it_asks_for_as_a_whole() -> None:
     world = World()
-    world.occupancy.begin()
+    world.occupancy.start_watching()
     pod = pod_on("node-0", managed=False)
     pod["spec"]["resources"] = {"requests": {"cpu": "3"}}
     world.has(pod)
-    assert [each.asks["cpu"] for each in world.occupancy.occupants("node-0")] == [3]
+    assert [each.requests["cpu"] for each in world.occupancy.list_occupants("node-0")] == [3]
 
 
 def test_only_what_counts_is_told() -> None:
     world = World()
-    world.occupancy.begin()
+    world.occupancy.start_watching()
     world.has(node_body())
     world.has(pod_on("node-0"))
     told = len(world.told)
@@ -88,14 +88,14 @@ def test_only_what_counts_is_told() -> None:
 
 def test_a_pod_of_a_recreated_name_on_another_node_frees_the_first() -> None:
     world = World()
-    world.occupancy.begin()
+    world.occupancy.start_watching()
     for name in ("node-0", "node-1"):
         world.has(node_body(name))
     world.has(compute_pool_body())
     world.has(pod_on("node-0", pool="cpu-a"))
-    world.views.slices(world.pool())
+    world.views.get_slices(world.pool())
     world.has(pod_on("node-1", pool="cpu-a"))
-    assert [node.used for node in world.views.slices(world.pool()).nodes] == [{}, {"realtime": 1}]
+    assert [node.used for node in world.views.get_slices(world.pool()).nodes] == [{}, {"realtime": 1}]
 
 
 _NODES = st.builds(
@@ -127,7 +127,7 @@ def test_after_any_events_the_views_are_what_a_look_at_everything_gives(
     events: list[tuple[dict[str, Any], bool]],
 ) -> None:
     world = World()
-    world.occupancy.begin()
+    world.occupancy.start_watching()
     there: dict[tuple[str, str], dict[str, Any]] = {}
     for body, gone in events:
         key = (body["kind"], body["metadata"]["name"])
@@ -138,24 +138,24 @@ def test_after_any_events_the_views_are_what_a_look_at_everything_gives(
         there.pop(key, None)
         if not gone:
             there[key] = body
-        for pool in world.pools.all():
-            found = world.views.slices(pool)
+        for pool in world.pools.list_all():
+            found = world.views.get_slices(pool)
             bodies = {kind: [one for (k, _), one in there.items() if k == kind] for kind in ("Node", "Pod")}
             on: dict[str, list[Any]] = {}
-            for each in filter(None, map(occupant, bodies["Pod"])):
+            for each in filter(None, map(parse_occupant, bodies["Pod"])):
                 on.setdefault(each.node, []).append(each)
-            assert found == pool_slices(pool, map(node_view, bodies["Node"]), on, world.pools.all())
+            assert found == sum_pool_slices(pool, map(parse_node, bodies["Node"]), on, world.pools.list_all())
 
 
 def test_a_node_that_nobody_is_on_any_more_leaves_nothing_behind() -> None:
     world = World()
-    world.occupancy.begin()
+    world.occupancy.start_watching()
     world.has(node_body("node-0"))
     world.has(pod_on("node-0", "theirs", managed=False))
     world.has(pod_on("node-0", pool="cpu-a"))
-    assert len(world.occupancy.occupants("node-0")) == 2
+    assert len(world.occupancy.list_occupants("node-0")) == 2
     world.has(pod_on("node-0", "theirs", managed=False), gone=True)
     world.has(pod_on("node-0", pool="cpu-a"), gone=True)
     world.has(node_body("node-0"), gone=True)
-    assert world.occupancy.occupants("node-0") == ()
+    assert world.occupancy.list_occupants("node-0") == ()
     assert world.occupancy._by_node == {}

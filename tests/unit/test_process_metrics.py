@@ -13,7 +13,7 @@ from tidegate.errors import ApiUnavailableError, ConflictError, NotAllowedError,
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import INFERENCE
-from tidegate.kube.transport import Request
+from tidegate.kube.transport import ApiRequest
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 
@@ -26,7 +26,7 @@ class Answering:
     def __init__(self, answer: dict[str, Any] | TidegateError | None) -> None:
         self._answer = answer
 
-    async def call(self, _: Request) -> dict[str, Any] | None:
+    async def request_json(self, _: ApiRequest) -> dict[str, Any] | None:
         if isinstance(self._answer, TidegateError):
             raise self._answer
         return self._answer
@@ -80,7 +80,7 @@ async def test_reading_is_no_write() -> None:
 async def test_a_client_under_another_name_is_counted_too() -> None:
     registry = CollectorRegistry()
     client = a_client(registry, {"metadata": {"uid": "1"}})
-    await client.acting_as("other").merge(INFERENCE, CTR, {}, Fence.unlimited())
+    await client.with_field_manager("other").merge(INFERENCE, CTR, {}, Fence.unlimited())
     assert writes(registry) == {("merge", "inferences", "ok"): 1}
 
 
@@ -114,11 +114,11 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
     registry = CollectorRegistry()
     metrics = AllocatorMetrics(registry)
     metrics.overrides.labels("gpu-a").set(1)
-    metrics.corrected("gpu-a", {"ads/ctr": 0.9})
-    metrics.due("gpu-a", interval_s=30, now_s=999)
-    metrics.decided("gpu-a", now_s=1000, signals_usable=True)
-    metrics.due("gpu-a", interval_s=30, now_s=1029)
-    metrics.decided("gpu-a", now_s=1030, signals_usable=False)
+    metrics.show_corrections("gpu-a", {"ads/ctr": 0.9})
+    metrics.show_due("gpu-a", interval_s=30, now_s=999)
+    metrics.show_decided("gpu-a", now_s=1000, signals_usable=True)
+    metrics.show_due("gpu-a", interval_s=30, now_s=1029)
+    metrics.show_decided("gpu-a", now_s=1030, signals_usable=False)
     assert gauges(registry) == {
         "overrides": 1,
         "capacity_factor": 0.9,
@@ -135,10 +135,10 @@ def test_a_pool_without_anything_to_decide_is_not_late() -> None:
     registry = CollectorRegistry()
     metrics = AllocatorMetrics(registry)
     metrics.overrides.labels("gpu-a").set(1)
-    metrics.due("gpu-a", interval_s=30, now_s=999)
-    metrics.decided("gpu-a", now_s=1000, signals_usable=True)
-    metrics.idle("gpu-a")
+    metrics.show_due("gpu-a", interval_s=30, now_s=999)
+    metrics.show_decided("gpu-a", now_s=1000, signals_usable=True)
+    metrics.hide_pool("gpu-a")
     assert gauges(registry) == {"overrides": 1}
-    metrics.idle("gpu-a")
-    metrics.forget("gpu-a")
+    metrics.hide_pool("gpu-a")
+    metrics.forget_pool("gpu-a")
     assert gauges(registry) == {}

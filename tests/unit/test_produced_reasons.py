@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tidegate.api.messages.catalogue import OF_REASONS
+from tidegate.api.messages.catalogue import REASON_MESSAGES
 from tidegate.api.reasons import Reason
 from tidegate_dataplane.contract import FailureReason
 
@@ -25,7 +25,7 @@ STEPS = ("Nothing.", "Wait")
 FAILURES = [
     reason
     for reason in Reason
-    if not OF_REASONS[reason].what_to_do.startswith(STEPS) and reason is not Reason.SCALED_TO_ZERO
+    if not REASON_MESSAGES[reason].what_to_do.startswith(STEPS) and reason is not Reason.SCALED_TO_ZERO
 ]
 
 

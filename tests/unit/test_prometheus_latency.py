@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.telemetry.prometheus import Prometheus, Traffic
+from tidegate.telemetry.prometheus import ClusterTraffic, Prometheus
 
 CTR = "inference/ads/ctr/grpc"
 IDLE = "inference/ads/idle/http"
@@ -29,4 +29,7 @@ async def test_both_latencies_are_asked_for_and_stand_beside_the_rate(
     prometheus = Prometheus("http://127.0.0.1:1")
     monkeypatch.setattr(prometheus._api, "query", answer)
 
-    assert await prometheus.traffic() == {CTR: Traffic(120.0, 18.5, 6.25), IDLE: Traffic(0.0, None, None)}
+    assert await prometheus.read_traffic() == {
+        CTR: ClusterTraffic(120.0, 18.5, 6.25),
+        IDLE: ClusterTraffic(0.0, None, None),
+    }

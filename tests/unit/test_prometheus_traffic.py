@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import Look, Reading
+from tidegate.planning.signals import InferenceMetrics, MetricsScrape
 from tidegate.telemetry import expressions
-from tidegate.telemetry.gateways import Gateway
+from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 
 CTR = ObjectKey("ads", "ctr")
 OF_CTR = {"namespace": "ads", "inference": "ctr"}
-GATEWAYS = (Gateway("a", "10.0.0.1:9901"), Gateway("b", "10.0.0.2:9901"))
+GATEWAYS = (ScrapeTarget("a", "10.0.0.1:9901"), ScrapeTarget("b", "10.0.0.2:9901"))
 
 
 def a_sample(value: float, **labels: str) -> dict[str, Any]:
@@ -28,10 +28,10 @@ def of_gateways(**values: float) -> list[dict[str, Any]]:
 
 async def look(
     monkeypatch: pytest.MonkeyPatch, ages_s: Mapping[str, float], **series: list[dict[str, Any]]
-) -> Look:
+) -> MetricsScrape:
     found = {
-        expressions.SEEN_AGO: of_gateways(a=3, b=3),
-        expressions.RUNNING_FOR: of_gateways(**ages_s),
+        expressions.SCRAPE_AGE: of_gateways(a=3, b=3),
+        expressions.GATEWAY_UPTIME: of_gateways(**ages_s),
         expressions.OFFERED: [a_sample(10, **OF_CTR)],
         **{getattr(expressions, name.upper()): samples for name, samples in series.items()},
     }
@@ -41,7 +41,7 @@ async def look(
         return found.get(query, [])
 
     monkeypatch.setattr(source._api, "query", answer)
-    return await source.look()
+    return await source.scrape_signals()
 
 
 @pytest.mark.parametrize(("age_s", "silent"), [(0, ("b",)), (74, ("b",)), (75, ()), (9_000, ())])
@@ -49,17 +49,17 @@ async def test_a_gateway_is_silent_until_its_rates_are_of_the_whole_window(
     monkeypatch: pytest.MonkeyPatch, age_s: float, silent: tuple[str, ...]
 ) -> None:
     seen = await look(monkeypatch, {"a": 9_000, "b": age_s})
-    assert (seen.silent, seen.failure) == (silent, "")
+    assert (seen.silent_gateways, seen.failure) == (silent, "")
     assert seen.by_key[CTR].offered_per_s == 10.0
 
 
 async def test_gateways_that_are_all_new_are_silent_and_were_scraped(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = await look(monkeypatch, {"a": 20, "b": 20})
-    assert (seen.silent, seen.failure) == (("a", "b"), "")
+    assert (seen.silent_gateways, seen.failure) == (("a", "b"), "")
 
 
 async def test_a_series_that_is_missing_is_no_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     old = {"a": 9_000.0, "b": 9_000.0}
-    assert (await look(monkeypatch, old)).by_key[CTR] == Reading(10.0)
+    assert (await look(monkeypatch, old)).by_key[CTR] == InferenceMetrics(10.0)
     served = await look(monkeypatch, old, served=[a_sample(0, **OF_CTR)])
-    assert served.by_key[CTR] == Reading(10.0, 0.0)
+    assert served.by_key[CTR] == InferenceMetrics(10.0, 0.0)

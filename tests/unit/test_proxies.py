@@ -6,8 +6,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
-from tidegate_controllers.proxies import Proxies
+from tidegate.xds.report import ProgrammedReport, ReportedHost, ReportedProxy, ReportedRefusal
+from tidegate_controllers.proxies import ProxyReports
 
 KEY = ObjectKey("ads", "ctr")
 
@@ -18,36 +18,36 @@ UID = "uid-1"
 
 def a_report(
     node: str, generation: int, *, nack: str | None = None, uid: str = UID, answers: bool = True
-) -> ProxyReport:
+) -> ProgrammedReport:
     hosts = {str(HOST): ReportedHost(uid=uid, generation=generation, answers=answers)}
     refused = {} if nack is None else {str(HOST): nack}
     proxy = ReportedProxy(node=node, hosts=hosts, refused=refused, nack=nack)
-    return ProxyReport(revision="r", proxies=(proxy,))
+    return ProgrammedReport(revision="r", proxies=(proxy,))
 
 
-def listening() -> tuple[Proxies, list[ObjectKey]]:
-    proxies, woken = Proxies(tuple), list[ObjectKey]()
+def listening() -> tuple[ProxyReports, list[ObjectKey]]:
+    proxies, woken = ProxyReports(tuple), list[ObjectKey]()
     proxies.subscribe(HostKind.ACCESS, woken.append)
     return proxies, woken
 
 
 def test_proxies_of_a_silent_server_still_count() -> None:
     proxies, _ = listening()
-    proxies.take({"x1": a_report("a", 1), "x2": a_report("b", 1)})
+    proxies.take_reports({"x1": a_report("a", 1), "x2": a_report("b", 1)})
 
-    proxies.take({"x1": a_report("a", 2), "x2": None})
+    proxies.take_reports({"x1": a_report("a", 2), "x2": None})
 
-    assert proxies.view(HOST, UID) == (ProxyView("a", 2), ProxyView("b", 1))
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", 2), ProxyView("b", 1))
 
 
 def test_proxies_of_a_server_that_is_gone_do_not() -> None:
     proxies, woken = listening()
-    proxies.take({"x1": a_report("a", 1), "x2": a_report("b", 1)})
+    proxies.take_reports({"x1": a_report("a", 1), "x2": a_report("b", 1)})
     woken.clear()
 
-    proxies.take({"x1": a_report("a", 1)})
+    proxies.take_reports({"x1": a_report("a", 1)})
 
-    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", 1),)
     assert woken == [KEY]
 
 
@@ -58,76 +58,76 @@ def test_why_callers_are_not_let_in_is_passed_on_and_wakes_the_object() -> None:
     )
     quiet = a_report("a", 1)
     loud = quiet.model_copy(update={"refusals": (refused,)})
-    proxies.take({"x1": quiet, "x2": quiet})
+    proxies.take_reports({"x1": quiet, "x2": quiet})
     woken.clear()
 
-    proxies.take({"x1": quiet, "x2": loud})
-    assert (proxies.refusals(HOST, UID), proxies.refusals(HOST, "another")) == ((refused,), ())
+    proxies.take_reports({"x1": quiet, "x2": loud})
+    assert (proxies.list_refusals(HOST, UID), proxies.list_refusals(HOST, "another")) == ((refused,), ())
     assert woken == [KEY]
-    proxies.take({"x1": loud, "x2": loud})
+    proxies.take_reports({"x1": loud, "x2": loud})
     assert woken == [KEY]
 
-    proxies.take({"x1": quiet, "x2": quiet})
-    assert proxies.refusals(HOST, UID) == ()
+    proxies.take_reports({"x1": quiet, "x2": quiet})
+    assert proxies.list_refusals(HOST, UID) == ()
     assert woken == [KEY, KEY]
 
 
 def test_nothing_is_known_when_no_server_has_answered_for_a_while() -> None:
     proxies, woken = listening()
-    proxies.take({"x1": a_report("a", 1)})
+    proxies.take_reports({"x1": a_report("a", 1)})
     woken.clear()
 
-    proxies.take({"x1": None})
-    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
+    proxies.take_reports({"x1": None})
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", 1),)
     assert woken == []
 
     for _ in range(20):
-        proxies.take({"x1": None})
-    assert proxies.view(HOST, UID) is None
+        proxies.take_reports({"x1": None})
+    assert proxies.view_object(HOST, UID) is None
     assert woken == [KEY]
 
 
 def test_refusal_by_a_proxy_wakes_those_who_wait() -> None:
     proxies, woken = listening()
-    proxies.take({"x1": a_report("a", 1)})
+    proxies.take_reports({"x1": a_report("a", 1)})
     woken.clear()
 
-    proxies.take({"x1": a_report("a", 1, nack="bad route")})
+    proxies.take_reports({"x1": a_report("a", 1, nack="bad route")})
 
     assert woken == [KEY]
 
 
 def test_what_is_refused_of_another_object_is_not_held_against_this_one() -> None:
     proxies, woken = listening()
-    proxies.take({"x1": a_report("a", 1)})
+    proxies.take_reports({"x1": a_report("a", 1)})
     woken.clear()
     other = HostKey(HostKind.ACCESS, ObjectKey("ads", "other"))
     (proxy,) = a_report("a", 1).proxies
     refusing = proxy.model_copy(update={"refused": {str(other): "bad route"}, "nack": "bad route"})
 
-    proxies.take({"x1": ProxyReport(revision="r", proxies=(refusing,))})
+    proxies.take_reports({"x1": ProgrammedReport(revision="r", proxies=(refusing,))})
 
-    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
-    assert proxies.view(other, UID) == (ProxyView("a", None, "bad route", answers=False),)
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", 1),)
+    assert proxies.view_object(other, UID) == (ProxyView("a", None, "bad route", has_endpoints=False),)
     assert woken == [other.object]
 
 
 def test_an_object_made_again_under_its_old_name_is_not_taken_for_the_old_one() -> None:
     proxies, _ = listening()
-    proxies.take({"x1": a_report("a", 1, uid="of the one that was deleted")})
+    proxies.take_reports({"x1": a_report("a", 1, uid="of the one that was deleted")})
 
-    assert proxies.view(HOST, UID) == (ProxyView("a", None, answers=False),)
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", None, has_endpoints=False),)
 
 
 def test_endpoints_that_arrive_later_wake_the_object_and_nobody_of_another_kind() -> None:
     proxies, woken = listening()
     others = list[ObjectKey]()
     proxies.subscribe(HostKind.FEATURES, others.append)
-    proxies.take({"x1": a_report("a", 1, answers=False)})
+    proxies.take_reports({"x1": a_report("a", 1, answers=False)})
     woken.clear()
 
-    proxies.take({"x1": a_report("a", 1)})
+    proxies.take_reports({"x1": a_report("a", 1)})
 
-    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
+    assert proxies.view_object(HOST, UID) == (ProxyView("a", 1),)
     assert woken == [KEY]
     assert others == []

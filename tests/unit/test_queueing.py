@@ -13,15 +13,15 @@ from builders.inference import an_inference
 from tidegate.api.inference import Inference
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.jobs import JobView, job_view
-from tidegate.planning.plan import Plan
-from tidegate.planning.queueing import Queueing, WorkloadView, workload_view
-from tidegate.planning.replicas import settled
+from tidegate.planning.jobs import JobView, parse_job
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.queueing import KueueState, WorkloadView, parse_workload
+from tidegate.planning.replicas import resolve_replicas
 from tidegate.resources.settings import ServingSettings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
-INSTALLED = Queueing(installed=True, workloads={})
+INSTALLED = KueueState(installed=True, workloads={})
 
 
 def queued(status: dict[str, Any] | None = None, **spec: Any) -> Inference:
@@ -29,33 +29,33 @@ def queued(status: dict[str, Any] | None = None, **spec: Any) -> Inference:
     return an_inference(status=status, **changes)
 
 
-def plan(inference: Inference, *jobs: JobView, queueing: Queueing | None = INSTALLED) -> Plan:
-    return plan_inference(InferenceObserved(inference, NOW, epoch=3, jobs=jobs, queueing=queueing), SETTINGS)
+def plan(inference: Inference, *jobs: JobView, queueing: KueueState | None = INSTALLED) -> ReconcilePlan:
+    return plan_inference(InferenceObserved(inference, NOW, epoch=3, jobs=jobs, kueue=queueing), SETTINGS)
 
 
-def job_of(plan: Plan) -> Any:
+def job_of(plan: ReconcilePlan) -> Any:
     return next((one for one in plan.apply if one["kind"] == "Job"), None)
 
 
 def live(made: Any, *, suspend: bool = True, **status: Any) -> JobView:
     """The Job that a plan wants, as Kueue has it."""
     metadata = {**made["metadata"], "uid": "u-1"}
-    return job_view(
+    return parse_job(
         {**made, "metadata": metadata, "spec": {**made["spec"], "suspend": suspend}, "status": status}
     )
 
 
-def condition(plan: Plan, kind: str = "Complete") -> tuple[str, str, str]:
+def condition(plan: ReconcilePlan, kind: str = "Complete") -> tuple[str, str, str]:
     items: Any = plan.status["conditions"]
     found = next(item for item in items if item["type"] == kind)
     return found["status"], found["reason"], found["message"]
 
 
-def said_of(workload: WorkloadView) -> Plan:
+def said_of(workload: WorkloadView) -> ReconcilePlan:
     """The plan for a waiting Job of which Kueue says this."""
     inference = queued()
     job = live(job_of(plan(inference)))
-    return plan(inference, job, queueing=Queueing(True, {"u-1": workload}))
+    return plan(inference, job, queueing=KueueState(True, {"u-1": workload}))
 
 
 def test_a_job_in_a_queue_is_made_suspended_and_has_the_queues_name() -> None:
@@ -78,7 +78,7 @@ def test_another_queue_is_another_job_of_the_same_run() -> None:
 
 
 def test_without_kueue_nothing_is_made_and_the_way_out_is_named() -> None:
-    made = plan(queued(), queueing=Queueing(installed=False, workloads={}))
+    made = plan(queued(), queueing=KueueState(installed=False, workloads={}))
     assert made.apply == ()
     status, reason, message = condition(made)
     assert (status, reason) == ("False", "KueueMissing")
@@ -90,13 +90,13 @@ def test_without_kueue_nothing_is_made_and_the_way_out_is_named() -> None:
 def test_a_job_that_runs_goes_on_where_kueue_is_gone() -> None:
     inference = queued()
     job = live(job_of(plan(inference)), suspend=False)
-    made = plan(inference, job, queueing=Queueing(installed=False, workloads={}))
+    made = plan(inference, job, queueing=KueueState(installed=False, workloads={}))
     assert condition(made)[1] == "Scoring"
 
 
 def test_kueues_words_are_the_status() -> None:
     waits = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 1 more needed"
-    made = said_of(WorkloadView("job-x", waits=waits))
+    made = said_of(WorkloadView("job-x", pending_message=waits))
     assert condition(made)[1:] == (
         "Queued",
         f"its Job waits in LocalQueue offline: {waits}; 0 of 4 shards of run v1-{_run(made)} are done",
@@ -105,13 +105,15 @@ def test_kueues_words_are_the_status() -> None:
     assert condition(made, "Stalled")[0] == "False"
 
 
-def _run(made: Plan) -> str:
+def _run(made: ReconcilePlan) -> str:
     batch: Any = made.status["batch"]
     return str(batch["run"]).removeprefix("v1-")
 
 
 def test_what_kueue_stopped_says_why_and_is_an_event_once() -> None:
-    workload = WorkloadView("job-x", evicted="Preempted", said="made room", waits="quota is used")
+    workload = WorkloadView(
+        "job-x", eviction_reason="Preempted", eviction_message="made room", pending_message="quota is used"
+    )
     made = said_of(workload)
     status, reason, message = condition(made)
     assert (status, reason) == ("False", "Evicted")
@@ -122,11 +124,15 @@ def test_what_kueue_stopped_says_why_and_is_an_event_once() -> None:
     assert [(event.type, event.reason) for event in made.events] == [("Warning", "Evicted")]
     again = queued(status=dict(made.status))
     job = live(job_of(plan(queued())))
-    assert plan(again, job, queueing=Queueing(True, {"u-1": workload})).events == ()
+    assert plan(again, job, queueing=KueueState(True, {"u-1": workload})).events == ()
 
 
 def test_a_workload_that_was_deactivated_waits_for_a_person() -> None:
-    made = said_of(WorkloadView("job-x", evicted="DeactivatedDueToRequeuingLimitExceeded", said="too often"))
+    made = said_of(
+        WorkloadView(
+            "job-x", eviction_reason="DeactivatedDueToRequeuingLimitExceeded", eviction_message="too often"
+        )
+    )
     assert "set spec.active of Workload job-x to true" in condition(made)[2]
     assert condition(made, "Stalled")[0] == "True"
 
@@ -152,13 +158,13 @@ def test_a_job_that_was_admitted_is_about_to_start_and_one_that_runs_is_at_work(
 def test_the_number_of_pods_stays_until_the_run_has_ended(done: int, ended: str, pods: int) -> None:
     before: Any = plan(queued()).status["batch"]
     batch = {**before, "done": done, **({ended: "2026-01-01T11:00:00Z"} if ended else {})}
-    assert settled(queued(status={"batch": batch}), None).spec.replicas == pods
+    assert resolve_replicas(queued(status={"batch": batch}), None).spec.replicas == pods
     unqueued = queued(status={"batch": batch}, batch=batch_spec(shards=4))
-    assert settled(unqueued, None).spec.replicas == (0 if ended else min(3, 4 - done))
+    assert resolve_replicas(unqueued, None).spec.replicas == (0 if ended else min(3, 4 - done))
 
 
 def test_more_replicas_than_shards_are_as_many_as_shards() -> None:
-    assert job_of(plan(settled(queued(replicas=9), None)))["spec"]["parallelism"] == 4
+    assert job_of(plan(resolve_replicas(queued(replicas=9), None)))["spec"]["parallelism"] == 4
 
 
 def test_a_pool_and_a_queue_do_not_go_together() -> None:
@@ -179,8 +185,11 @@ def test_a_workload_is_read_as_kueue_writes_it() -> None:
             ]
         },
     }
-    assert workload_view(body) == WorkloadView(
-        "job-x", waits="no quota", evicted="ClusterQueueStopped", said="The ClusterQueue is stopped"
+    assert parse_workload(body) == WorkloadView(
+        "job-x",
+        pending_message="no quota",
+        eviction_reason="ClusterQueueStopped",
+        eviction_message="The ClusterQueue is stopped",
     )
     checks = a_condition("Admitted", "False", "UnsatisfiedChecks", "waits for check a")
     reserved = a_condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue shared")
@@ -189,5 +198,7 @@ def test_a_workload_is_read_as_kueue_writes_it() -> None:
         "metadata": {"name": "job-x"},
         "status": {"conditions": [reserved, checks, again], "admission": {"clusterQueue": "shared"}},
     }
-    assert workload_view(held) == WorkloadView("job-x", cluster_queue="shared", waits="waits for check a")
-    assert workload_view({"metadata": {"name": "job-x"}}) == WorkloadView("job-x")
+    assert parse_workload(held) == WorkloadView(
+        "job-x", cluster_queue="shared", pending_message="waits for check a"
+    )
+    assert parse_workload({"metadata": {"name": "job-x"}}) == WorkloadView("job-x")

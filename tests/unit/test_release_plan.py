@@ -14,9 +14,9 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import RELEASE_ANNOTATION, ReleaseStatus
 from tidegate.planning.model_access import with_release
 from tidegate.planning.plan import Event
-from tidegate.planning.release import Measured, plan_release, queries_due, under_way
-from tidegate.planning.release_checks import Evidence, judge
-from tidegate.planning.sample import GatewayReading, Sample, Tally
+from tidegate.planning.release import ReleaseMeasurements, is_under_way, list_due_queries, plan_release
+from tidegate.planning.release_checks import Evidence, judge_checks
+from tidegate.planning.sample import GatewayReading, ReleaseSample, RequestTally
 from tidegate.routing.release import share_in_effect
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +50,8 @@ class World:
         self.random = np.random.default_rng(7)
         self.started = {"gateway-1": START - timedelta(hours=1), "gateway-2": START - timedelta(hours=1)}
         self.counted = {
-            name: (Tally(9_000, 90, {5: 9_000}), Tally(90_000, 0, {5: 90_000})) for name in self.started
+            name: (RequestTally(9_000, 90, {5: 9_000}), RequestTally(90_000, 0, {5: 90_000}))
+            for name in self.started
         }
 
     @property
@@ -68,10 +69,10 @@ class World:
                 stable + self._some(self.stable, requests - mine),
             )
 
-    def _some(self, side: Side, requests: int) -> Tally:
+    def _some(self, side: Side, requests: int) -> RequestTally:
         slow = int(self.random.binomial(requests, 0.05))
         failures = int(self.random.binomial(requests, side.failing))
-        return Tally(requests, failures, {8: requests - slow, side.slowest_ms: slow})
+        return RequestTally(requests, failures, {8: requests - slow, side.slowest_ms: slow})
 
     def look(self, **annotations: str) -> None:
         """One pass, as a new process would make it: from what the API server has."""
@@ -83,16 +84,16 @@ class World:
             if name not in self.silent
         )
         measured = (
-            Measured(readings, tuple(self.silent), self.answers, self.pods)
-            if under_way(self.access)
-            else Measured()
+            ReleaseMeasurements(readings, tuple(self.silent), self.answers, self.pods)
+            if is_under_way(self.access)
+            else ReleaseMeasurements()
         )
         plan = plan_release(self.access, measured, self.now)
         self.events += plan.events
         self.writes += plan.status != self.access.status.release
         stored = None if plan.status is None else ReleaseStatus.model_validate(plan.status.dump())
         self.access = with_release(self.access, stored)
-        self.wait = plan.look_again
+        self.wait = plan.requeue_after
 
     def step(self) -> None:
         self.look()
@@ -108,7 +109,7 @@ class World:
     def until_end(self, at_most: timedelta = timedelta(hours=1)) -> None:
         end = self.now + at_most
         self.step()
-        while under_way(self.access) and self.now < end:
+        while is_under_way(self.access) and self.now < end:
             self.step()
 
     def says(self, command: str) -> None:
@@ -218,7 +219,7 @@ def test_without_any_gateway_it_waits() -> None:
 def test_a_gateway_that_restarts_costs_no_verdict() -> None:
     world = World(a_release(steps=[50]), rate=400)
     world.run(60)
-    world.counted["gateway-1"] = (Tally(), Tally())
+    world.counted["gateway-1"] = (RequestTally(), RequestTally())
     world.started["gateway-1"] = world.now
     world.until_end()
     assert world.status.phase == "Promoted"
@@ -317,8 +318,8 @@ QUERY = "sum(rate(clicks_total[5m]))"
 def test_a_query_is_judged_at_the_end_of_the_interval(value: float | None, phase: str, step: int) -> None:
     world = World(a_release(checks=[{"prometheus": QUERY, "max": "1.0"}]), answers={QUERY: value})
     world.step()
-    assert queries_due(world.access, world.now) == ()
-    assert queries_due(world.access, START + INTERVAL) == (QUERY,)
+    assert list_due_queries(world.access, world.now) == ()
+    assert list_due_queries(world.access, START + INTERVAL) == (QUERY,)
     world.until_end(timedelta(minutes=30))
     assert (world.status.phase, world.status.step) == (phase, step)
 
@@ -392,9 +393,11 @@ def test_taking_the_annotation_away_resumes_only_what_it_paused() -> None:
 
 def test_requests_without_an_answer_are_slow_ones() -> None:
     """LatencyP99 alone: three in ten are never answered, the others as fast as ever."""
-    sample = Sample(Tally(10_000, 3_000, {5: 7_000}, 3_000), Tally(10_000, 0, {5: 10_000}))
+    sample = ReleaseSample(
+        RequestTally(10_000, 3_000, {5: 7_000}, 3_000), RequestTally(10_000, 0, {5: 10_000})
+    )
     release = a_release(checks=[LATENCY]).spec.release
-    said = judge(release.checks if release else (), Evidence(sample, 1, {}, asked=True), ())
+    said = judge_checks(release.checks if release else (), Evidence(sample, 1, {}, queried=True), ())
     assert [check.verdict for check in said] == ["Failed"]
 
 
@@ -402,11 +405,11 @@ def test_gateways_that_are_gone_leave_the_status() -> None:
     world = World(a_release(interval="24h"), rate=400)
     for number in range(300):
         world.run(10)
-        world.counted = {f"gateway-{number}": (Tally(), Tally())}
+        world.counted = {f"gateway-{number}": (RequestTally(), RequestTally())}
         world.started = {f"gateway-{number}": world.now}
     world.run(10)
     assert [base.gateway for base in world.status.gateways] == ["gateway-299"]
-    many = {f"many-{number:03}": (Tally(), Tally()) for number in range(300)}
+    many = {f"many-{number:03}": (RequestTally(), RequestTally()) for number in range(300)}
     world.counted, world.started = many, dict.fromkeys(many, world.now)
     world.run(10)
     assert len(world.status.gateways) == 256

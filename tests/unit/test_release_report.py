@@ -7,7 +7,7 @@ import pytest
 from builders.model_access import a_model_access
 from builders.release import a_release, released
 from tidegate.api.release import ReleaseCommand
-from tidegate.reports.release import Acted, ReleaseReport
+from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
 
 CHECKS = [
     {"check": "ErrorRate", "verdict": "Passing", "message": "0.02 % of 12,000"},
@@ -16,7 +16,7 @@ CHECKS = [
 
 
 def lines(report: ReleaseReport, *, wide: bool = False) -> list[str]:
-    return list(report.lines(wide=wide))
+    return list(report.render_lines(wide=wide))
 
 
 def test_a_release_on_its_way_says_how_far_it_is_and_which_checks_do_not_pass() -> None:
@@ -28,7 +28,7 @@ def test_a_release_on_its_way_says_how_far_it_is_and_which_checks_do_not_pass() 
         message="2 of 10 looks",
         checks=CHECKS,
     )
-    report = ReleaseReport.of(access, Acted.NOTHING_ASKED)
+    report = ReleaseReport.from_access(access, ReleaseCommandResult.NOTHING_ASKED)
     assert lines(report) == [
         "ModelAccess ads/ctr, route default: Inference v4 has 50 %, Progressing at step 2 of 3 since 2026-01-01T00:00:00Z",
         "  Undecided   2 of 10 looks",
@@ -38,15 +38,17 @@ def test_a_release_on_its_way_says_how_far_it_is_and_which_checks_do_not_pass() 
 
 
 def test_what_nobody_has_begun_or_acted_on_is_said() -> None:
-    report = ReleaseReport.of(a_release(), Acted.ASKED, ReleaseCommand.PAUSE)
+    report = ReleaseReport.from_access(a_release(), ReleaseCommandResult.ASKED, ReleaseCommand.PAUSE)
     assert lines(report) == [
         "ModelAccess ads/ctr, route default: Inference v4 is not begun yet",
         "  asked       pause is written, and the controllers have not acted on it yet",
     ]
-    again = ReleaseReport.of(released(a_release(), phase="Paused"), Acted.ALREADY, ReleaseCommand.PAUSE)
+    again = ReleaseReport.from_access(
+        released(a_release(), phase="Paused"), ReleaseCommandResult.ALREADY, ReleaseCommand.PAUSE
+    )
     assert lines(again)[-1] == "  already     it was so before: nothing was written"
 
 
 def test_without_a_release_there_is_nothing_to_say() -> None:
     with pytest.raises(ValueError, match=r"ModelAccess ads/ctr has no spec\.release"):
-        ReleaseReport.of(a_model_access(), Acted.NOTHING_ASKED)
+        ReleaseReport.from_access(a_model_access(), ReleaseCommandResult.NOTHING_ASKED)

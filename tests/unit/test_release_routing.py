@@ -21,8 +21,10 @@ STICKY = {"sticky": {"header": "x-user-id"}}
 
 
 def planned(access: ModelAccess, *awake: str) -> AccessPlan:
-    backends = [a_backend(name, *(["10.0.0.1"] if name in awake else [])) for name in access.spec.inferences]
-    return plan_access(access, {one.key: one for one in backends}, hosts.claim([access]), None)
+    backends = [
+        a_backend(name, *(["10.0.0.1"] if name in awake else [])) for name in access.spec.inference_names
+    ]
+    return plan_access(access, {one.key: one for one in backends}, hosts.find_host_owners([access]), None)
 
 
 def sent(plan: AccessPlan) -> dict[str, float]:
@@ -58,7 +60,7 @@ def test_who_has_no_pod_gives_its_share_to_the_stable_targets_alone(
     way: dict[str, Any], status: dict[str, Any], awake: tuple[str, ...], shares: dict[str, float]
 ) -> None:
     plan = planned(released(a_release(route=THREE | way), **status), *awake)
-    assert (sent(plan), plan.unavailable) == (shares, None)
+    assert (sent(plan), plan.unavailable_reason) == (shares, None)
 
 
 @pytest.mark.parametrize("way", [{}, STICKY], ids=["weights", "sticky"])
@@ -76,22 +78,22 @@ def test_for_stable_targets_without_a_pod_the_fallback_answers(way: dict[str, An
 
 @pytest.mark.parametrize("status", [{"step": 5}, {"step": 1}, {"phase": "Promoted"}, {"phase": "RolledBack"}])
 def test_without_any_pod_the_route_says_so_or_the_fallback_answers(status: dict[str, Any]) -> None:
-    assert planned(released(a_release(), **status)).unavailable is not None
+    assert planned(released(a_release(), **status)).unavailable_reason is not None
     plan = planned(released(a_release(route=FALLBACK), **status), "small")
-    assert (sent(plan), plan.unavailable) == ({"small": 100}, None)
+    assert (sent(plan), plan.unavailable_reason) == ({"small": 100}, None)
 
 
 def test_a_stable_target_that_is_deleted_leaves_its_share_to_nobody() -> None:
     access = released(a_release(route={"sticky": {"header": "x-user-id"}}), step=1)
     v4 = a_backend("v4", "10.0.0.1")
-    plan = plan_access(access, {v4.key: v4}, hosts.claim([access]), None)
+    plan = plan_access(access, {v4.key: v4}, hosts.find_host_owners([access]), None)
     assert sent(plan) == {"v3": 99, "v4": 1}
     assert [refusal.reason for refusal in plan.refusals] == ["TargetNotFound"]
 
 
 def test_a_target_that_was_taken_back_never_answers_for_the_stable_ones() -> None:
     plan = planned(released(a_release(), phase="RolledBack"), "v4")
-    assert plan.unavailable is not None
+    assert plan.unavailable_reason is not None
 
 
 def test_the_key_of_a_release_stays_the_same_from_version_to_version() -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from builders.inference import an_inference
 from tidegate.planning.deployments import DeploymentView
-from tidegate.planning.replicas import settled
+from tidegate.planning.replicas import resolve_replicas
 
 RANGE = {"minReplicas": 2, "maxReplicas": 6}
 
 
 def running(replicas: int) -> DeploymentView:
-    return DeploymentView({}, complete=True, overdue=False, replicas=replicas)
+    return DeploymentView({}, complete=True, deadline_exceeded=False, replicas=replicas)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_a_range_is_settled_by_the_allocator(decided: int | None, live: int | No
         status = {"allocation": {"replicas": decided, "decision": "d", "epoch": 1}}
     inference = an_inference(placement={"pool": "cpu-a"}, scaling=RANGE, status=status)
     view = running(live) if live is not None else None
-    assert settled(inference, view).spec.replicas == replicas
+    assert resolve_replicas(inference, view).spec.replicas == replicas
     assert inference.spec.replicas == 1
 
 
 def test_a_fixed_number_is_the_users_own() -> None:
     status = {"allocation": {"replicas": 5, "decision": "d", "epoch": 1}}
-    assert settled(an_inference(replicas=3, status=status), running(1)).spec.replicas == 3
+    assert resolve_replicas(an_inference(replicas=3, status=status), running(1)).spec.replicas == 3

@@ -13,11 +13,11 @@ from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.deployments import deployment_view
+from tidegate.planning.deployments import parse_deployment
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.plan import Plan
-from tidegate.planning.pods import PodView, Trouble
-from tidegate.resources.inference import source_digest
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.pods import PodProblem, PodView
+from tidegate.resources.inference import hash_source
 from tidegate.resources.names import LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION, TEMPLATE_ANNOTATION
 from tidegate.resources.settings import ServingSettings
 
@@ -63,8 +63,10 @@ class Cluster:
             "readyReplicas": ready,
         }
 
-    def reconcile(self, *pods: PodView, settings: ServingSettings = SETTINGS, **observed: Any) -> Plan:
-        view = deployment_view(self.live) if self.live is not None else None
+    def reconcile(
+        self, *pods: PodView, settings: ServingSettings = SETTINGS, **observed: Any
+    ) -> ReconcilePlan:
+        view = parse_deployment(self.live) if self.live is not None else None
         plan = plan_inference(
             InferenceObserved(
                 self.inference,
@@ -98,7 +100,7 @@ class Cluster:
 
     def pod(self, name: str, **facts: Any) -> PodView:
         """A pod of the template that the Deployment has now."""
-        return a_pod(name, source=source_digest(self.inference), template=self.template, **facts)
+        return a_pod(name, source=hash_source(self.inference), template=self.template, **facts)
 
 
 def _stored(before: dict[str, Any] | None, applied: dict[str, Any]) -> dict[str, Any]:
@@ -117,13 +119,13 @@ def a_ready_cluster(**spec: Any) -> Cluster:
     return cluster
 
 
-def ready(plan: Plan) -> tuple[str, str, str]:
+def ready(plan: ReconcilePlan) -> tuple[str, str, str]:
     items: Any = plan.status["conditions"]
     found = next(item for item in items if item["type"] == "Ready")
     return found["status"], found["reason"], found["message"]
 
 
-def stalled(plan: Plan) -> str:
+def stalled(plan: ReconcilePlan) -> str:
     items: Any = plan.status["conditions"]
     return str(next(item["status"] for item in items if item["type"] == "Stalled"))
 
@@ -146,7 +148,7 @@ def test_first_rollout_has_nothing_to_go_back_to_and_remembers_nothing() -> None
     cluster.reconcile()
     cluster.kubernetes_says(reason="ProgressDeadlineExceeded", updated=2, ready=0)
     plan = cluster.reconcile(
-        cluster.pod("new", ready=False, trouble=Trouble(Reason.POD_FAILING, "container triton: no"))
+        cluster.pod("new", ready=False, trouble=PodProblem(Reason.POD_FAILING, "container triton: no"))
     )
 
     assert cluster.annotations == {}

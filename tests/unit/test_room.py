@@ -11,8 +11,14 @@ from builders.fake_clock import FakeClock
 from builders.pods import a_pod
 from tidegate.errors import ApiUnavailableError
 from tidegate.kube.kinds import NODE, Kind
-from tidegate.planning.room import asked, figures, lacking, node_room, open_nodes
-from tidegate_controllers.room import Room
+from tidegate.planning.room import (
+    compute_node_resources,
+    compute_pod_requests,
+    find_insufficient_resources,
+    format_shortages,
+    list_schedulable_nodes,
+)
+from tidegate_controllers.node_capacity import NodeCapacityReader
 
 GIB = 1 << 30
 
@@ -53,7 +59,7 @@ def a_pod_that_asks(memory: str, cpu: str = "1", phase: str = "Running") -> dict
     ],
 )
 def test_scheduler_is_understood(words: str, lacks: tuple[str, ...]) -> None:
-    assert lacking(words) == lacks
+    assert find_insufficient_resources(words) == lacks
 
 
 def test_pod_asks_for_its_containers_and_sidecars_or_its_largest_start() -> None:
@@ -67,23 +73,23 @@ def test_pod_asks_for_its_containers_and_sidecars_or_its_largest_start() -> None
             "overhead": {"memory": "1Mi"},
         }
     }
-    assert asked(pod) == {"cpu": Decimal("3.05"), "memory": 1 << 20, "pods": 1}
+    assert compute_pod_requests(pod) == {"cpu": Decimal("3.05"), "memory": 1 << 20, "pods": 1}
 
 
 def test_what_a_pod_asks_for_as_a_whole_stands_instead_of_its_containers() -> None:
     pod = a_pod_that_asks("1Gi", cpu="1")
     pod["spec"] |= {"resources": {"requests": {"cpu": "4"}}, "overhead": {"cpu": "1"}}
-    assert asked(pod) == {"cpu": 5, "memory": GIB, "pods": 1}
+    assert compute_pod_requests(pod) == {"cpu": 5, "memory": GIB, "pods": 1}
 
 
 def test_most_free_is_what_no_running_pod_has_asked_for() -> None:
     pods = [a_pod_that_asks("5Gi"), a_pod_that_asks("5Gi"), a_pod_that_asks("9Gi", phase="Succeeded")]
-    room = node_room(a_node("a"), pods)
+    room = compute_node_resources(a_node("a"), pods)
 
     assert room.free["memory"] == 6 * GIB
-    assert figures({"memory": Decimal(8 << 40)}, ["memory"], [room, node_room(a_node("b", "2Gi"), [])]) == (
-        "it asks for memory 8Ti, the most free is 6Gi of 16Gi on node a"
-    )
+    assert format_shortages(
+        {"memory": Decimal(8 << 40)}, ["memory"], [room, compute_node_resources(a_node("b", "2Gi"), [])]
+    ) == ("it asks for memory 8Ti, the most free is 6Gi of 16Gi on node a")
 
 
 @pytest.mark.parametrize(
@@ -91,14 +97,14 @@ def test_most_free_is_what_no_running_pod_has_asked_for() -> None:
     [("16384Mi", "16Gi of 16Gi"), ("3359Mi", "3.2Gi of 3.2Gi"), ("0", "0 of 0"), ("1000Ki", "1000Ki")],
 )
 def test_figures_are_short_and_never_too_good(memory: str, said: str) -> None:
-    assert said in figures({}, ["memory"], [node_room(a_node("a", memory), [])])
+    assert said in format_shortages({}, ["memory"], [compute_node_resources(a_node("a", memory), [])])
 
 
 def test_nobody_knows_the_free_room_of_slices_that_no_node_has() -> None:
     asks = {"tidegate.io/slice": Decimal(2)}
-    assert figures(asks, ["tidegate.io/slice"], []) == "it asks for tidegate.io/slice 2"
-    assert "the most free is 0 of 0 on node a" in figures(
-        asks, ["tidegate.io/slice"], [node_room(a_node("a"), [])]
+    assert format_shortages(asks, ["tidegate.io/slice"], []) == "it asks for tidegate.io/slice 2"
+    assert "the most free is 0 of 0 on node a" in format_shortages(
+        asks, ["tidegate.io/slice"], [compute_node_resources(a_node("a"), [])]
     )
 
 
@@ -107,7 +113,7 @@ def test_nodes_that_take_no_pods_have_no_room() -> None:
     wished = a_node("b", "8Gi", taints=[{"key": "spare", "effect": "PreferNoSchedule"}])
     nodes = [tainted, a_node("cordoned", "1Ti", unschedulable=True), wished, a_node("a")]
 
-    assert [node["metadata"]["name"] for node in open_nodes(nodes, "memory")] == ["a", "b"]
+    assert [node["metadata"]["name"] for node in list_schedulable_nodes(nodes, "memory")] == ["a", "b"]
 
 
 class Nodes:
@@ -132,21 +138,21 @@ WAITING = a_pod(source="abc", ready=False, unschedulable="0/8 nodes are availabl
 
 async def test_largest_nodes_are_asked_once_in_a_while_and_only_when_a_pod_waits() -> None:
     clock, api = FakeClock(), Nodes()
-    room = Room(api, clock)  # type: ignore[arg-type]
+    room = NodeCapacityReader(api, clock)  # type: ignore[arg-type]
 
-    assert await room.for_pods([a_pod(source="abc")]) == ()
+    assert await room.find_rooms([a_pod(source="abc")]) == ()
     assert api.asked == []
 
-    found = await room.for_pods([WAITING])
+    found = await room.find_rooms([WAITING])
     assert [each.name for each in found] == ["n8", "n7", "n6", "n5", "n4"]
     assert api.asked == ["nodes", *(f"spec.nodeName={each.name}" for each in found)]
 
-    assert await room.for_pods([WAITING, WAITING]) == found
+    assert await room.find_rooms([WAITING, WAITING]) == found
     assert len(api.asked) == 6
     await clock.advance(11)
-    await room.for_pods([WAITING])
+    await room.find_rooms([WAITING])
     assert len(api.asked) == 12
 
 
 async def test_api_that_does_not_answer_leaves_the_schedulers_words() -> None:
-    assert await Room(Nodes(up=False), FakeClock()).for_pods([WAITING]) == ()  # type: ignore[arg-type]
+    assert await NodeCapacityReader(Nodes(up=False), FakeClock()).find_rooms([WAITING]) == ()  # type: ignore[arg-type]

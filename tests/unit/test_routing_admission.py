@@ -11,10 +11,10 @@ from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.admission import admissions
+from tidegate.routing.admission import admission_limits
 from tidegate.routing.fleet import Backend
 from tidegate.routing.ir import AccessPoolKey, RouteRule
-from tidegate.routing.planner import plan
+from tidegate.routing.planner import plan_routing
 
 CTR = ObjectKey("ads", "ctr")
 
@@ -32,7 +32,7 @@ def valued(*values: str | None, percent: int = 5) -> ModelAccess:
 
 
 def rules(*parts: ModelAccess | Backend) -> tuple[RouteRule, ...]:
-    return plan(a_fleet(*parts)).accesses[CTR].host.rules
+    return plan_routing(a_fleet(*parts)).accesses[CTR].host.rules
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def rules(*parts: ModelAccess | Backend) -> tuple[RouteRule, ...]:
 def test_the_lowest_value_is_refused_first(
     values: list[str | None], percent: int, expected: list[float]
 ) -> None:
-    found = admissions(valued(*values, percent=percent))
+    found = admission_limits(valued(*values, percent=percent))
     assert [found[f"r{number}"].failure_percent for number in range(len(values))] == expected
 
 
@@ -63,7 +63,7 @@ def test_the_fallback_that_answers_for_a_route_is_protected_alike() -> None:
     route = a_route(fallback={"inference": "small"})
     access = a_model_access(routes=[route], protection={"admissionControl": {}})
     (rule,) = rules(access, a_backend("ctr"), a_backend("small", "10.0.0.1"))
-    assert [target.admission for target in rule.targets] == [admissions(access)["default"]]
+    assert [target.admission for target in rule.targets] == [admission_limits(access)["default"]]
 
 
 @pytest.mark.parametrize(("phase", "judged"), [("Progressing", True), ("Promoted", False)])
@@ -95,15 +95,15 @@ def test_a_fallback_is_protected_beside_what_is_judged(way: dict[str, Any]) -> N
         for target in rule.targets
         if isinstance(target.backend, AccessPoolKey)
     }
-    assert found == {"small": admissions(access)["default"], "v4": None}
+    assert found == {"small": admission_limits(access)["default"], "v4": None}
 
 
 def test_a_pipeline_is_a_target_too() -> None:
     pipeline = {"models": [{"inference": "ctr", "as": "pctr"}], "modelName": "scene"}
     routes = [{"name": "scene", "value": "2", "pipeline": pipeline}]
     access = a_model_access(routes=routes, protection={"admissionControl": {}})
-    plans = plan(a_fleet(access, a_backend("ctr", "10.0.0.1"))).accesses[CTR]
-    assert [target.admission for target in plans.host.rules[0].targets] == [admissions(access)["scene"]]
+    plans = plan_routing(a_fleet(access, a_backend("ctr", "10.0.0.1"))).accesses[CTR]
+    assert [target.admission for target in plans.host.rules[0].targets] == [admission_limits(access)["scene"]]
     # Its own calls come from requests that were let in.
     assert plans.parts_host is not None
     assert {target.admission for rule in plans.parts_host.rules for target in rule.targets} == {None}

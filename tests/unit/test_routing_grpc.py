@@ -17,11 +17,11 @@ from tidegate.routing import protos
 from tidegate.routing.credentials import NamedKey
 from tidegate.routing.fleet import FleetState
 from tidegate.routing.grpc import listeners
-from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder, stand_in
+from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder, build_stand_in
 from tidegate.routing.guards import KeyGuard
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.live import LiveRouting, RoutingChange
-from tidegate.routing.planner import plan
+from tidegate.routing.incremental import IncrementalTranslator, RoutingChange
+from tidegate.routing.planner import plan_routing
 from tidegate.routing.snapshot import Snapshot, TypeUrl
 
 CTR = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
@@ -29,18 +29,18 @@ CTR = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 
 def built(*fleets: FleetState) -> Snapshot:
     """The snapshot after all of these, one after the other."""
-    routing, builder = LiveRouting(), GrpcSnapshotBuilder()
+    routing, builder = IncrementalTranslator(), GrpcSnapshotBuilder()
     for fleet in fleets:
-        routing.replace(fleet)
-        builder.take(routing.take_change())
-    return builder.snapshot()
+        routing.replace_fleet(fleet)
+        builder.apply_change(routing.take_change())
+    return builder.build_snapshot()
 
 
 def routes_of(*parts: Any) -> list[Any]:
     """The routes of ads/ctr, as gRPC gets them."""
-    host = plan(a_fleet(*parts)).accesses[ObjectKey("ads", "ctr")].host
-    described: Any = protos.described(
-        protos.any_of(listeners.TYPE, listeners.encode("ctr.ads.tidegate", host))
+    host = plan_routing(a_fleet(*parts)).accesses[ObjectKey("ads", "ctr")].host
+    described: Any = protos.to_redacted_json(
+        protos.encode_any(listeners.TYPE, listeners.encode_listener("ctr.ads.tidegate", host))
     )
     (virtual_host,) = described["api_listener"]["api_listener"]["route_config"]["virtual_hosts"]
     routes: list[Any] = virtual_host["routes"]
@@ -93,7 +93,7 @@ def test_what_has_no_effect_is_named() -> None:
         retry={"attempts": 1},
         fallback={"inference": "c"},
     )
-    assert listeners.ignored(a_model_access(routes=[route], protection=protection)) == (
+    assert listeners.ignored_fields(a_model_access(routes=[route], protection=protection)) == (
         "protection.rateLimit",
         "protection.maxPending",
         "protection.admissionControl",
@@ -107,20 +107,20 @@ def test_what_has_no_effect_is_named() -> None:
 
 
 def test_of_a_plain_access_only_the_timeout_has_no_effect() -> None:
-    assert listeners.ignored(a_model_access(routes=[a_route("r")])) == ("routes[r].timeout",)
+    assert listeners.ignored_fields(a_model_access(routes=[a_route("r")])) == ("routes[r].timeout",)
 
 
 def test_an_access_that_checks_its_callers_is_not_there() -> None:
-    open_host = plan(a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))).hosts[CTR]
+    open_host = plan_routing(a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))).hosts[CTR]
     guard = KeyGuard("x-api-key", (NamedKey("alice", "canary"),))
     guarded = replace(open_host, host=replace(open_host.host, guard=guard))
     builder = GrpcSnapshotBuilder()
-    builder.take(RoutingChange({CTR: open_host}, {}))
-    assert "ctr.ads.tidegate" in builder.snapshot().resources[TypeUrl.LISTENER]
-    builder.take(RoutingChange({CTR: guarded}, {}))
-    assert "ctr.ads.tidegate" not in builder.snapshot().resources[TypeUrl.LISTENER]
+    builder.apply_change(RoutingChange({CTR: open_host}, {}))
+    assert "ctr.ads.tidegate" in builder.build_snapshot().resources[TypeUrl.LISTENER]
+    builder.apply_change(RoutingChange({CTR: guarded}, {}))
+    assert "ctr.ads.tidegate" not in builder.build_snapshot().resources[TypeUrl.LISTENER]
     for auth in ({"apiKeys": {"secret": "keys"}}, {"mtls": {"identities": ["a.example.com"]}}):
-        assert listeners.ignored(a_model_access(auth=auth)) == ("auth",)
+        assert listeners.ignored_fields(a_model_access(auth=auth)) == ("auth",)
 
 
 def test_an_access_whose_callers_cannot_be_checked_leads_nowhere() -> None:
@@ -133,14 +133,14 @@ def test_the_list_fits_into_the_status() -> None:
     match = {"headers": [{"name": "x", "exact": "y"}]}
     routes = [a_route(f"r{n}", "a", match=match, sticky={"header": "u"}) for n in range(64)]
     access: ModelAccess = a_model_access(routes=routes)
-    assert len(listeners.ignored(access)) == 64
-    assert listeners.ignored(access)[-1] == "…"
+    assert len(listeners.ignored_fields(access)) == 64
+    assert listeners.ignored_fields(access)[-1] == "…"
 
 
 def test_a_stand_in_equals_the_cluster_it_stands_for() -> None:
     clusters = built(a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))).resources[TypeUrl.CLUSTER]
-    assert {name: stand_in(name) for name in clusters} == dict(clusters)
-    assert stand_in("foreign") is None
+    assert {name: build_stand_in(name) for name in clusters} == dict(clusters)
+    assert build_stand_in("foreign") is None
 
 
 @settings(max_examples=examples(30))

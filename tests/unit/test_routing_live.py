@@ -14,12 +14,12 @@ from builders.tokens import Issuer
 from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.credentials import NotFetched, SecretData
+from tidegate.routing.credentials import KeyFetchFailed, SecretData
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend, FleetState
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.live import LiveRouting
-from tidegate.routing.planner import plan
+from tidegate.routing.incremental import IncrementalTranslator
+from tidegate.routing.planner import plan_routing
 from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
 
 
@@ -27,16 +27,16 @@ class Replica:
     """What one xDS server has of the routing."""
 
     def __init__(self) -> None:
-        self.routing = LiveRouting()
+        self.routing = IncrementalTranslator()
         self.builder = SnapshotBuilder(ListenerSettings())
 
     def snapshot(self) -> Snapshot:
         """The newest."""
-        return self.builder.apply(self.routing.take_change())
+        return self.builder.apply_change(self.routing.take_change())
 
     def becomes(self, fleet: FleetState) -> Snapshot:
         """The snapshot of a fleet in place of the one before."""
-        self.routing.replace(fleet)
+        self.routing.replace_fleet(fleet)
         return self.snapshot()
 
     def put_secret(self, name: str, entries: dict[str, bytes] | None) -> Snapshot:
@@ -56,7 +56,7 @@ class Replica:
 
 def planned(fleet: FleetState) -> Snapshot:
     """The snapshot of a whole plan."""
-    return SnapshotBuilder(ListenerSettings()).build(plan(fleet))
+    return SnapshotBuilder(ListenerSettings()).build_snapshot(plan_routing(fleet))
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
@@ -90,9 +90,9 @@ def test_replicas_that_learn_in_another_order_serve_the_same_bytes(
 ) -> None:
     one, other = Replica(), Replica()
     one.becomes(before)
-    one.routing.replace(FleetState([], {}))
-    one.routing.replace(a_fleet(fleet.credentials))
-    other.routing.replace(a_fleet(fleet.credentials))
+    one.routing.replace_fleet(FleetState([], {}))
+    one.routing.replace_fleet(a_fleet(fleet.credentials))
+    other.routing.replace_fleet(a_fleet(fleet.credentials))
     parts = [*fleet.accesses, *fleet.backends.values()]
     for replica in (one, other):
         random.shuffle(parts)
@@ -119,7 +119,7 @@ def keyed(name: str, secret: str) -> ModelAccess:
 
 def test_a_secret_concerns_the_accesses_that_name_it_alone() -> None:
     replica = Replica()
-    replica.routing = LiveRouting(secrets_of=["ads"])
+    replica.routing = IncrementalTranslator(secret_namespaces=["ads"])
     before = replica.put(
         keyed("a", "one"), keyed("b", "two"), a_model_access("c"), a_backend("ctr", "10.0.0.1")
     )
@@ -128,7 +128,7 @@ def test_a_secret_concerns_the_accesses_that_name_it_alone() -> None:
     replica.routing.put_secret(ObjectKey("ads", "one"), SecretData({"alice": b"k" * 20}))
     change = replica.routing.take_change()
     assert {str(key) for key in change.hosts} == {"access/ads/a"}
-    after = replica.builder.apply(change)
+    after = replica.builder.apply_change(change)
     assert {str(key) for key in changed(before, after)} == {"access/ads/a"}
     assert {refusal.access.name for refusal in after.refusals} == {"b"}
 
@@ -173,7 +173,7 @@ def test_keys_from_an_address_concern_the_accesses_that_name_it_alone() -> None:
         return a_model_access(name, auth={"jwt": jwt})
 
     replica, keys = Replica(), Issuer.key_set(Issuer("i", "EdDSA")).decode()
-    replica.routing = LiveRouting(keys_of=["login.example.com"])
+    replica.routing = IncrementalTranslator(key_hosts=["login.example.com"])
     before = replica.put(
         tokened("a", "one"), tokened("b", "two"), a_model_access("c"), a_backend("ctr", "10.0.0.1")
     )
@@ -183,7 +183,7 @@ def test_keys_from_an_address_concern_the_accesses_that_name_it_alone() -> None:
     after = replica.snapshot()
     assert {str(key) for key in changed(before, after)} == {"access/ads/a"}
     assert {refusal.access.name for refusal in after.refusals} == {"b"}
-    replica.routing.put_keys("https://login.example.com/one", NotFetched("it answers HTTP 500"))
+    replica.routing.put_keys("https://login.example.com/one", KeyFetchFailed("it answers HTTP 500"))
     (refusal, _) = replica.snapshot().refusals
     assert "(it answers HTTP 500)" in refusal.message
     replica.routing.put_keys("https://login.example.com/one", None)

@@ -22,7 +22,7 @@ from tidegate.routing.envoy import routes
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend, FleetState
 from tidegate.routing.ir import RouteRule
-from tidegate.routing.planner import RoutingPlan, plan
+from tidegate.routing.planner import RoutingPlan, plan_routing
 from tidegate.routing.snapshot import SnapshotBuilder, TypeUrl
 
 CTR = ObjectKey("ads", "ctr")
@@ -30,7 +30,7 @@ CTR = ObjectKey("ads", "ctr")
 
 def planned(*parts: ModelAccess | Backend, key: ObjectKey = CTR) -> AccessPlan:
     """What becomes of one access of the fleet."""
-    return plan(a_fleet(*parts)).accesses[key]
+    return plan_routing(a_fleet(*parts)).accesses[key]
 
 
 def weights(rule: RouteRule) -> dict[str, int]:
@@ -121,7 +121,7 @@ def test_a_target_that_serves_another_name_is_refused() -> None:
 def test_the_older_access_has_the_host() -> None:
     newer = a_model_access("newer", hosts=["x.com"], metadata={"creationTimestamp": "2026-02-01T00:00:00Z"})
     older = a_model_access("older", hosts=["x.com"], metadata={"creationTimestamp": "2026-01-01T00:00:00Z"})
-    result = plan(a_fleet(newer, older)).accesses
+    result = plan_routing(a_fleet(newer, older)).accesses
     assert "x.com" in result[older.key].host.hosts
     assert "x.com" not in result[newer.key].host.hosts
     (refusal,) = result[newer.key].refusals[:1]
@@ -132,17 +132,17 @@ def test_the_older_access_has_the_host() -> None:
 
 def test_of_two_as_old_the_first_by_name_has_the_host() -> None:
     a, b = a_model_access("a", hosts=["x.com"]), a_model_access("b", hosts=["x.com"])
-    assert "x.com" in plan(a_fleet(b, a)).accesses[a.key].host.hosts
+    assert "x.com" in plan_routing(a_fleet(b, a)).accesses[a.key].host.hosts
 
 
 def test_one_without_an_age_wins_over_nobody() -> None:
     unborn = a_model_access("a", hosts=["x.com"], metadata={"creationTimestamp": None})
     stored = a_model_access("b", hosts=["x.com"])
-    assert "x.com" in plan(a_fleet(unborn, stored)).accesses[stored.key].host.hosts
+    assert "x.com" in plan_routing(a_fleet(unborn, stored)).accesses[stored.key].host.hosts
 
 
 def test_features_and_accesses_never_share_a_name() -> None:
-    result = plan(
+    result = plan_routing(
         a_fleet(
             a_model_access("ctr", "ads"),
             a_model_access("ads", "features"),
@@ -160,9 +160,9 @@ def test_a_fallback_answers_while_no_target_exists() -> None:
     """Whoever deletes the target must not take the fallback along."""
     access = a_model_access(routes=[a_route("default", "gone", fallback={"inference": "small"})])
 
-    found = plan(a_fleet(access, a_backend("small", "10.0.0.1"))).accesses[access.key]
+    found = plan_routing(a_fleet(access, a_backend("small", "10.0.0.1"))).accesses[access.key]
 
-    assert found.unavailable is None
+    assert found.unavailable_reason is None
     assert [refusal.reason for refusal in found.refusals] == [Reason.TARGET_NOT_FOUND]
 
 
@@ -170,9 +170,9 @@ def test_a_fallback_of_another_name_is_refused_while_a_target_exists() -> None:
     access = a_model_access(routes=[a_route("default", "ctr", fallback={"inference": "small"})])
     fleet = a_fleet(access, a_backend("ctr"), a_backend("small", "10.0.0.1", model_name="other"))
 
-    found = plan(fleet).accesses[access.key]
+    found = plan_routing(fleet).accesses[access.key]
 
-    assert found.unavailable is not None
+    assert found.unavailable_reason is not None
     assert [refusal.reason for refusal in found.refusals] == [Reason.SERVED_NAME_MISMATCH]
 
 
@@ -180,13 +180,13 @@ def test_retries_that_end_at_the_fallback_have_its_routes_budget() -> None:
     retry = {"attempts": 5, "budgetPercent": 5}
     access = a_model_access(routes=[a_route("default", "gone", retry=retry, fallback={"inference": "small"})])
 
-    result = plan(a_fleet(access, a_backend("small", "10.0.0.1")))
+    result = plan_routing(a_fleet(access, a_backend("small", "10.0.0.1")))
 
     assert [pool.retry_budget_percent for pool in result.ir.pools if pool.endpoints] == [5]
 
 
 def test_the_largest_retry_budget_of_all_routes_counts() -> None:
-    result = plan(
+    result = plan_routing(
         a_fleet(
             a_model_access("a", routes=[a_route(retry={"attempts": 1, "budgetPercent": 10})]),
             a_model_access("b", routes=[a_route(retry={"attempts": 2, "budgetPercent": 30})]),
@@ -200,8 +200,8 @@ def test_the_largest_retry_budget_of_all_routes_counts() -> None:
 def test_every_backend_has_clusters_whether_routed_to_or_not() -> None:
     """So that swapping a target is a change of routes alone."""
     before, after = (
-        SnapshotBuilder(ListenerSettings()).build(
-            plan(
+        SnapshotBuilder(ListenerSettings()).build_snapshot(
+            plan_routing(
                 a_fleet(
                     a_model_access(routes=[a_route("default", target)]),
                     a_backend("a", "10.0.0.1"),
@@ -221,7 +221,7 @@ def test_every_backend_has_clusters_whether_routed_to_or_not() -> None:
 def built(result: RoutingPlan) -> SnapshotBuilder:
     """A builder that has built this before."""
     builder = SnapshotBuilder(ListenerSettings())
-    builder.build(result)
+    builder.build_snapshot(result)
     return builder
 
 
@@ -232,8 +232,8 @@ def test_the_order_of_the_objects_changes_nothing(fleet: FleetState, random: Any
     random.shuffle(accesses)
     random.shuffle(backends)
     shuffled = FleetState(accesses, dict(backends), fleet.credentials)
-    one = SnapshotBuilder(ListenerSettings()).build(plan(fleet))
-    other = SnapshotBuilder(ListenerSettings()).build(plan(shuffled))
+    one = SnapshotBuilder(ListenerSettings()).build_snapshot(plan_routing(fleet))
+    other = SnapshotBuilder(ListenerSettings()).build_snapshot(plan_routing(shuffled))
     assert one.revision == other.revision
     assert one.resources == other.resources
     assert one.refusals == other.refusals
@@ -242,16 +242,16 @@ def test_the_order_of_the_objects_changes_nothing(fleet: FleetState, random: Any
 @settings(max_examples=examples(60))
 @given(any_fleet(), any_fleet())
 def test_what_a_builder_remembers_changes_nothing(before: FleetState, after: FleetState) -> None:
-    fresh = SnapshotBuilder(ListenerSettings()).build(plan(after))
-    assert built(plan(before)).build(plan(after)).resources == fresh.resources
+    fresh = SnapshotBuilder(ListenerSettings()).build_snapshot(plan_routing(after))
+    assert built(plan_routing(before)).build_snapshot(plan_routing(after)).resources == fresh.resources
 
 
 @settings(max_examples=examples(60))
 @given(any_fleet(), any_model_access(name="intruder"))
 def test_one_access_never_changes_the_bytes_of_another(fleet: FleetState, intruder: ModelAccess) -> None:
     """But for the hosts that the older takes from the newer."""
-    without = plan(fleet)
-    with_it = plan(FleetState([*fleet.accesses, intruder], fleet.backends, fleet.credentials))
+    without = plan_routing(fleet)
+    with_it = plan_routing(FleetState([*fleet.accesses, intruder], fleet.backends, fleet.credentials))
     taken = set(with_it.accesses[intruder.key].host.hosts)
     for key, access in without.accesses.items():
         after = with_it.accesses[key].host
@@ -265,7 +265,7 @@ def test_one_access_never_changes_the_bytes_of_another(fleet: FleetState, intrud
 @settings(max_examples=examples(60))
 @given(any_fleet())
 def test_no_route_leads_to_a_cluster_that_is_not_there_or_is_empty(fleet: FleetState) -> None:
-    result = plan(fleet)
+    result = plan_routing(fleet)
     awake = {pool.backend for pool in result.ir.pools if pool.endpoints}
     known = {pool.backend for pool in result.ir.pools}
     for host in result.ir.hosts:
@@ -290,7 +290,7 @@ def test_thousands_of_fuzzed_accesses_change_nothing_of_each_other() -> None:
     ]
     accesses = [fuzzed_access(random, f"a{number}") for number in range(examples(6_000))]
     secrets = credentials(SECRETS, client_authority=ClientAuthority.USABLE)
-    result = plan(a_fleet(*accesses, *backends, secrets))
+    result = plan_routing(a_fleet(*accesses, *backends, secrets))
 
     known = {pool.backend for pool in result.ir.pools}
     assert len(known) == len(result.ir.pools)
@@ -301,12 +301,12 @@ def test_thousands_of_fuzzed_accesses_change_nothing_of_each_other() -> None:
 
     stay = accesses[::2]
     others = [fuzzed_access(random, access.key.name) for access in accesses[1::4]]
-    after = plan(a_fleet(*stay, *others, *backends, secrets))
+    after = plan_routing(a_fleet(*stay, *others, *backends, secrets))
     assert all(after.accesses[access.key] == result.accesses[access.key] for access in stay)
 
 
 @settings(max_examples=examples(60))
 @given(any_fleet())
 def test_every_name_leads_to_one_access(fleet: FleetState) -> None:
-    domains = [domain for host in plan(fleet).ir.hosts for domain in host.hosts]
+    domains = [domain for host in plan_routing(fleet).ir.hosts for domain in host.hosts]
     assert len(domains) == len(set(domains))

@@ -9,9 +9,9 @@ from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.plan import Plan
-from tidegate.resources.inference import inference_objects, source_digest
-from tidegate.resources.serving import template_digest
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.resources.inference import build_inference_objects, hash_source
+from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, SampleProblem, SampleReport
 
@@ -25,12 +25,14 @@ def logging(sample: str = "0.1", **sink: Any) -> dict[str, Any]:
 
 
 def template(inference: Inference) -> str:
-    return template_digest(inference_objects(inference, SETTINGS, ""))
+    return find_template_hash(build_inference_objects(inference, SETTINGS, ""))
 
 
-def a_plan(inference: Inference, *reports: AgentReport, config_map: dict[str, Any] | None = None) -> Plan:
+def a_plan(
+    inference: Inference, *reports: AgentReport, config_map: dict[str, Any] | None = None
+) -> ReconcilePlan:
     pods = [
-        a_pod(f"p{number}", source=source_digest(inference), template=template(inference))
+        a_pod(f"p{number}", source=hash_source(inference), template=template(inference))
         for number in range(len(reports))
     ]
     return plan_inference(
@@ -46,12 +48,12 @@ def a_plan(inference: Inference, *reports: AgentReport, config_map: dict[str, An
     )
 
 
-def config_map(plan: Plan) -> dict[str, Any]:
+def config_map(plan: ReconcilePlan) -> dict[str, Any]:
     (found,) = (dict(manifest) for manifest in plan.apply if manifest["kind"] == "ConfigMap")
     return {**found, "metadata": {**found["metadata"], "uid": "cm"}}  # type: ignore[dict-item]
 
 
-def said(plan: Plan) -> tuple[str, str, str] | None:
+def said(plan: ReconcilePlan) -> tuple[str, str, str] | None:
     items: Any = plan.status["conditions"]
     found = next((item for item in items if item["type"] == "SamplesLogged"), None)
     return (found["status"], found["reason"], found["message"]) if found else None
@@ -90,7 +92,9 @@ def test_a_changed_share_is_ordered_at_once_from_everybody_and_changes_no_versio
     inference = an_inference(replicas=3, logging=logging("0.2"), metadata={"generation": 2})
     plan = a_plan(inference, *[a_report(1)] * 3, config_map=config_map(before))
 
-    assert [order.desired.samples.share for order in plan.orders if order.desired.samples] == [0.2] * 3
+    assert [order.desired_state.samples.share for order in plan.orders if order.desired_state.samples] == [
+        0.2
+    ] * 3
     assert '"share":0.2' in config_map(plan)["data"]["desired.json"].replace(" ", "")
     assert plan.status["swap"] is None if "swap" in plan.status else True
 
@@ -101,7 +105,10 @@ def test_a_version_that_goes_back_goes_back_with_the_log_of_the_spec() -> None:
     plan = a_plan(inference, a_report(1), config_map=config_map(before))
 
     (order,) = plan.orders
-    assert (order.desired.version, order.desired.samples and order.desired.samples.share) == (2, 0.2)
+    assert (
+        order.desired_state.version,
+        order.desired_state.samples and order.desired_state.samples.share,
+    ) == (2, 0.2)
     started = config_map(plan)["data"]["desired.json"].replace(" ", "")
     assert '"version":1' in started
     assert '"share":0.2' in started
@@ -134,7 +141,7 @@ def test_an_event_tells_of_the_end_and_of_the_return_and_the_condition_goes_with
     well = a_report(1, samples=SampleReport())
     away = a_report(1, samples=SampleReport(problem=SampleProblem.SINK_REFUSED, message="no stream"))
 
-    def after(plan: Plan, **spec: Any) -> Inference:
+    def after(plan: ReconcilePlan, **spec: Any) -> Inference:
         return an_inference(status=dict(plan.status), **spec)
 
     broken = a_plan(an_inference(logging=logging()), away)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.examples import examples
-from tidegate.planning.sequential import share_bounds, spent
+from tidegate.planning.sequential import compute_share_bounds, spend_alpha
 
 ALPHA = 0.05
 RUNS = examples(400)
@@ -21,7 +21,7 @@ def first_alarm(
     failures = np.cumsum(random.random(20 * looks) < share)
     for look in range(1, looks + 1):
         requests = 20 * look
-        if share_bounds(int(failures[requests - 1]), requests, alpha).low > limit:
+        if compute_share_bounds(int(failures[requests - 1]), requests, alpha).low > limit:
             return requests
     return None
 
@@ -46,7 +46,7 @@ def test_a_bad_share_is_found_soon(share: float, limit: float, requests: int) ->
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(1e-9, 0.5))
 def test_bounds_surround_what_was_seen(failures: int, successes: int, alpha: float) -> None:
     requests = failures + successes
-    bounds = share_bounds(failures, requests, alpha)
+    bounds = compute_share_bounds(failures, requests, alpha)
     assert 0 <= bounds.low <= bounds.high <= 1
     if requests:
         assert bounds.low <= failures / requests <= bounds.high
@@ -54,14 +54,14 @@ def test_bounds_surround_what_was_seen(failures: int, successes: int, alpha: flo
 
 @given(st.integers(0, 500), st.integers(0, 500))
 def test_more_doubt_is_wider(failures: int, successes: int) -> None:
-    bold, careful = (share_bounds(failures, failures + successes, alpha) for alpha in (0.1, 0.001))
+    bold, careful = (compute_share_bounds(failures, failures + successes, alpha) for alpha in (0.1, 0.001))
     assert careful.low <= bold.low <= bold.high <= careful.high
 
 
 def test_a_few_failures_by_luck_prove_nothing() -> None:
-    assert share_bounds(3, 100, 0.001).low < 0.001
-    assert share_bounds(1, 1, 0.001).low < 0.001
+    assert compute_share_bounds(3, 100, 0.001).low < 0.001
+    assert compute_share_bounds(1, 1, 0.001).low < 0.001
 
 
 def test_an_endless_row_of_tests_spends_no_more_than_it_has() -> None:
-    assert sum(spent(ALPHA, number) for number in range(1, 10_000)) <= ALPHA
+    assert sum(spend_alpha(ALPHA, number) for number in range(1, 10_000)) <= ALPHA

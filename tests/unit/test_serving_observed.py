@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.inference import an_inference
-from tidegate_controllers.serving import ahead_of
+from tidegate_controllers.serving import is_cache_stale
 from tidegate_dataplane.contract import AgentReport, Phase
 
 
@@ -13,6 +13,6 @@ def a_report(generation: int) -> AgentReport:
 
 def test_agent_that_heard_of_a_later_generation_gives_a_lagging_cache_away() -> None:
     inference = an_inference(metadata={"generation": 2})
-    assert ahead_of(inference, {"a": a_report(2), "b": a_report(3)})
-    assert not ahead_of(inference, {"a": a_report(2), "b": a_report(1)})
-    assert not ahead_of(inference, {})
+    assert is_cache_stale(inference, {"a": a_report(2), "b": a_report(3)})
+    assert not is_cache_stale(inference, {"a": a_report(2), "b": a_report(1)})
+    assert not is_cache_stale(inference, {})

@@ -14,8 +14,8 @@ from builders.inference import an_inference
 from builders.pods import a_pod
 from stages.examples import examples
 from tidegate.api.inference import Inference
-from tidegate.planning.pods import PodView, pod_view
-from tidegate.planning.serving_pods import serving_pods
+from tidegate.planning.pods import PodView, parse_pod
+from tidegate.planning.serving_pods import select_serving_pods
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCALED: dict[str, Any] = {"placement": {"pool": "cpu-a"}, "scaling": {"minReplicas": 1, "maxReplicas": 4}}
@@ -32,7 +32,7 @@ def pod(name: str, ready_s: int, **more: Any) -> PodView:
 
 
 def names(inference: Inference, *pods: PodView) -> set[str]:
-    return {each.key.name for each in serving_pods(inference, pods)}
+    return {each.key.name for each in select_serving_pods(inference, pods)}
 
 
 def test_the_oldest_serve_and_the_rest_are_spares() -> None:
@@ -84,8 +84,8 @@ def test_since_when_a_pod_is_ready_is_read_from_its_condition() -> None:
         metadata = {"name": "p", "namespace": "ads", "uid": "u"}
         return {"metadata": metadata, "spec": {}, "status": {"podIP": "10.0.0.1", "conditions": [condition]}}
 
-    assert pod_view(body("True")).ready_since == NOON + timedelta(seconds=7)
-    assert pod_view(body("False")).ready_since is None
+    assert parse_pod(body("True")).ready_since == NOON + timedelta(seconds=7)
+    assert parse_pod(body("False")).ready_since is None
 
 
 @settings(deadline=None, max_examples=examples(200))

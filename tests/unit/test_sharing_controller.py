@@ -19,19 +19,19 @@ from tidegate.errors import ConflictError
 from tidegate.kube import kinds
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
-from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.parsed import Parsed
-from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.node_sharing import NodeAgentReport
 from tidegate.resources.slices import SHARED_GPU
-from tidegate_controllers.allocations import Allocations
-from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.allocations import AllocationResults
+from tidegate_controllers.applier import Applier
 from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.node_agents import NodeAgents
-from tidegate_controllers.overrides import Overrides
+from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.sharing import MpsDaemons, Sharing
+from tidegate_controllers.sharing import GpuSharing, MpsDaemons
 from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract.sharing import DaemonState, MpsServer, NodeReport, ServerStatus
@@ -120,11 +120,11 @@ class World:
         self.stores, self.plugin_pods = Stores(), ObjectStore(kinds.POD)
         self.clock, self.agents, self.api = Clock(), FakeAgents(), Api(self)
         ownership = Ownership(self.stores)
-        self.occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
+        self.occupancy = NodeOccupancy(self.stores.pods, ownership.owns_pod)
         self._version = 0
         self.fence, self.registry = Fence.unlimited(1), CollectorRegistry()
         metrics = SharingMetrics(self.registry)
-        self.sharing = Sharing(
+        self.sharing = GpuSharing(
             cast(NodeAgents, self.agents),
             MpsDaemons(self.plugin_pods, "daemon"),
             self.stores,
@@ -132,18 +132,18 @@ class World:
             self.occupancy,
             metrics,
         )
-        pools = Parsed(ComputePool, self.stores.pools)
+        pools = TypedCache(ComputePool, self.stores.pools)
         self.reconciler = ComputePoolReconciler(
-            Writer(cast(Any, self.api), self.stores, self.fence),
-            PoolViews(pools, self.occupancy),
+            Applier(cast(Any, self.api), self.stores, self.fence),
+            PoolSlicesCache(pools, self.occupancy),
             self.occupancy,
-            Overrides(Parsed(ComputeOverride, self.stores.overrides)),
-            Allocations(lambda _: None),
+            OverrideIndex(TypedCache(ComputeOverride, self.stores.overrides)),
+            AllocationResults(lambda _: None),
             self.sharing,
             cast(Any, self.clock),
         )
-        self.occupancy.begin()
-        for store in (self.occupancy._nodes, self.occupancy._others, self.plugin_pods):
+        self.occupancy.start_watching()
+        for store in (self.occupancy._nodes, self.occupancy._foreign_pods, self.plugin_pods):
             store.synced.set()
         self.node: dict[str, Any] = {}
         self.set_node()

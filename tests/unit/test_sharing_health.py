@@ -21,16 +21,16 @@ from tidegate.planning.node_sharing import (
     NodeAgentReport,
     NodeAgentState,
     SlicePod,
-    daemon_pod,
-    diagnose,
-    slice_pod,
+    diagnose_node,
+    parse_daemon_pod,
+    parse_slice_pod,
 )
 from tidegate.planning.sharing_health import (
     FAULT_POLICIES,
-    RESTARTS,
+    RESTART_POLICY,
     RestartDaemon,
     TaintNode,
-    count_limit,
+    count_allowed_disruptions,
     plan_sharing,
 )
 
@@ -77,9 +77,9 @@ def test_lost_daemon_is_restarted_and_the_node_recovers() -> None:
     assert world.run_until(NODE, FaultState.RESTARTING, 40) == 30
     assert [type(action) for _, action in world.actions] == [RestartDaemon]
     assert world.message.endswith("(MPS daemon restarted, 1 of 3)")
-    assert world.plans[-1].changes[0].event.reason == "DaemonLost"
+    assert world.plans[-1].changes[0].to_event.reason == "DaemonLost"
     world.run_until(NODE, FaultState.RECOVERED, 2)
-    event = world.plans[-1].changes[0].event
+    event = world.plans[-1].changes[0].to_event
     assert (event.reason, event.message) == ("NodeRecovered", "node gpu-0 recovered 31 s after DaemonLost")
     assert (gpu.tainted, len(gpu.pods)) == (False, 2)
     world.run_until(NODE, None, 601)
@@ -91,23 +91,27 @@ def test_restarts_are_spaced_and_bounded_and_then_the_node_is_quarantined() -> N
     assert world.run_until(NODE, FaultState.QUARANTINED, 400) == 390
     restarted_at = [at for at, action in world.actions if isinstance(action, RestartDaemon)]
     assert [later - earlier for earlier, later in pairwise(restarted_at)] == [120, 120]
-    assert (len(restarted_at), gpu.restarts, gpu.tainted) == (RESTARTS.limit, RESTARTS.limit, True)
+    assert (len(restarted_at), gpu.restarts, gpu.tainted) == (
+        RESTART_POLICY.limit,
+        RESTART_POLICY.limit,
+        True,
+    )
     world.run(1000)
-    assert gpu.restarts == RESTARTS.limit
+    assert gpu.restarts == RESTART_POLICY.limit
 
 
 def test_daemon_that_fails_again_and_again_is_not_restarted_for_ever() -> None:
     world, gpu = failing(SharingFault.DAEMON_LOST)
     gpu.restart_helps = True
-    for _ in range(RESTARTS.limit):
+    for _ in range(RESTART_POLICY.limit):
         gpu.fault = SharingFault.DAEMON_LOST
         world.run_until(NODE, FaultState.RESTARTING, 200)
         world.run_until(NODE, FaultState.RECOVERED, 2)
     gpu.fault = SharingFault.DAEMON_LOST
     world.run_until(NODE, FaultState.QUARANTINED, 200)
-    assert gpu.restarts == RESTARTS.limit
+    assert gpu.restarts == RESTART_POLICY.limit
     gpu.fault = None
-    world.run(RESTARTS.remembered.total_seconds() + 2)
+    world.run(RESTART_POLICY.remembered.total_seconds() + 2)
     gpu.fault = SharingFault.DAEMON_LOST
     world.run_until(NODE, FaultState.RESTARTING, 200)
 
@@ -126,7 +130,7 @@ def test_node_is_quarantined_while_its_fault_lasts(fault: SharingFault, after_s:
     world.check()
     assert world.run_until(NODE, FaultState.QUARANTINED, 200) == after_s
     assert gpu.tainted
-    assert [event.reason for event in (change.event for change in world.plans[-1].changes)] == [
+    assert [event.reason for event in (change.to_event for change in world.plans[-1].changes)] == [
         "NodeQuarantined"
     ]
     verdict = world.plans[-1].verdict
@@ -148,7 +152,7 @@ def test_node_is_quarantined_while_its_fault_lasts(fault: SharingFault, after_s:
 def test_fault_that_soon_ends_by_itself_is_reported_and_nothing_is_done(fault: SharingFault) -> None:
     world, gpu = failing(fault)
     world.check()
-    assert [change.event.reason for change in world.plans[-1].changes] == [fault.value]
+    assert [change.to_event.reason for change in world.plans[-1].changes] == [fault.value]
     assert world.state(NODE) is FaultState.DETECTED
     world.run(50)
     gpu.fault = None
@@ -259,7 +263,7 @@ def test_agent_that_has_not_reported_yet_leaves_the_condition_as_it_is() -> None
     view = world.gpus[NODE].view(START)
     for age_s, state in ((29, NodeAgentState.PENDING), (31, NodeAgentState.SILENT)):
         report = NodeAgentReport(None, timedelta(seconds=age_s))
-        assert diagnose(replace(view, agent=report), START).agent is state
+        assert diagnose_node(replace(view, agent=report), START).agent is state
     pending = replace(view, agent=NodeAgentReport(None, timedelta()))
     assert plan_sharing(world.pool, [pending], {}, START).verdict is None
 
@@ -349,16 +353,16 @@ def test_never_more_nodes_than_the_limit_are_restarting_or_quarantined(
             world.now += timedelta(seconds=20)
             world.check()
             entries = world.pool.status.faulty_nodes
-            assert sum(entry.state in acting for entry in entries) <= count_limit(nodes)
+            assert sum(entry.state in acting for entry in entries) <= count_allowed_disruptions(nodes)
             quarantined = {entry.node for entry in entries if entry.state is FaultState.QUARANTINED}
             assert {name for name, gpu in world.gpus.items() if gpu.tainted} == quarantined
-            assert all(entry.restarts <= RESTARTS.limit for entry in entries)
+            assert all(entry.restarts <= RESTART_POLICY.limit for entry in entries)
 
 
 def test_agents_report_at_least_twice_before_anything_is_done() -> None:
     """A report counts for 30 s, so the one that is younger than that is another one than the first."""
     acts_after = {fault: FAULT_POLICIES[fault].quarantine_after for fault in FOUND_BY_AGENTS}
-    acts_after[SharingFault.DAEMON_LOST] = RESTARTS.after
+    acts_after[SharingFault.DAEMON_LOST] = RESTART_POLICY.after
     assert min(acts_after.values()) >= timedelta(seconds=30)
 
 
@@ -373,23 +377,23 @@ def a_pod(**status: Any) -> dict[str, Any]:
 
 def test_pod_is_refused_from_when_the_kubelet_took_it() -> None:
     refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "startTime": "2026-11-01T00:00:00Z"}
-    assert slice_pod(a_pod(**refused)) == SlicePod("u", NODE, refused_at=START)
-    assert slice_pod(a_pod(phase="Failed", reason="Evicted")) == SlicePod("u", NODE)
+    assert parse_slice_pod(a_pod(**refused)) == SlicePod("u", NODE, refused_at=START)
+    assert parse_slice_pod(a_pod(phase="Failed", reason="Evicted")) == SlicePod("u", NODE)
     deleted = a_pod(**refused)
     deleted["metadata"]["deletionTimestamp"] = "2026-11-01T00:00:00Z"
-    assert slice_pod(deleted) == SlicePod("u", NODE, ends_by=START)
+    assert parse_slice_pod(deleted) == SlicePod("u", NODE, ends_by=START)
 
 
 def test_pod_of_the_daemon_is_known_by_its_owner_and_starts_when_it_is_ready() -> None:
     body = a_pod()
     body["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "mps"}]
-    pod = daemon_pod(body, "mps")
+    pod = parse_daemon_pod(body, "mps")
     assert pod is not None
     assert pod.ready_since is None
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-01T00:00:00Z"}
-    pod = daemon_pod({**body, "status": {"conditions": [ready]}}, "mps")
+    pod = parse_daemon_pod({**body, "status": {"conditions": [ready]}}, "mps")
     assert pod is not None
     assert isinstance(pod, DaemonPod)
     assert [pod.has_started(START + timedelta(seconds=age)) for age in (119, 120)] == [False, True]
     assert not replace(pod, terminating=True).has_started(START + timedelta(hours=1))
-    assert daemon_pod(body, "plugin") is None
+    assert parse_daemon_pod(body, "plugin") is None

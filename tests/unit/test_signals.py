@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.signals import (
-    FACTOR,
-    LEAST_PER_S,
-    Beliefs,
-    Look,
-    Patience,
-    Reading,
+    CONFIRM_FACTOR,
+    MIN_COMPARED_PER_S,
+    InferenceMetrics,
+    MetricsScrape,
+    RateEstimates,
     Signal,
     Signals,
-    estimate,
+    StalenessPolicy,
+    estimate_signals,
 )
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 START = datetime(2026, 11, 1, 20, tzinfo=UTC)
 INTERVAL = timedelta(seconds=30)
 WINDOW = timedelta(seconds=30)
-PATIENCE = Patience()
+PATIENCE = StalenessPolicy()
 
 
 def a_look(
@@ -36,24 +36,24 @@ def a_look(
     failure: str = "",
     age_s: float = 0,
     **rest: float,
-) -> Look:
-    by_key = {} if ctr is None else {CTR: Reading(ctr, **rest)}
-    return Look("the gateways", by_key, WINDOW, timedelta(seconds=age_s), silent, failure)
+) -> MetricsScrape:
+    by_key = {} if ctr is None else {CTR: InferenceMetrics(ctr, **rest)}
+    return MetricsScrape("the gateways", by_key, WINDOW, timedelta(seconds=age_s), silent, failure)
 
 
 class Watcher:
     """Looks every 30 s, and remembers."""
 
     def __init__(self) -> None:
-        self.beliefs: Beliefs = {}
+        self.beliefs: RateEstimates = {}
         self.now = START
 
-    def sees(self, look: Look) -> Signals:
+    def sees(self, look: MetricsScrape) -> Signals:
         self.now += INTERVAL
-        signals, self.beliefs = estimate(self.beliefs, look, self.now, PATIENCE)
+        signals, self.beliefs = estimate_signals(self.beliefs, look, self.now, PATIENCE)
         return signals
 
-    def offered(self, look: Look) -> Signal:
+    def offered(self, look: MetricsScrape) -> Signal:
         return self.sees(look).by_key[CTR]
 
 
@@ -70,7 +70,7 @@ def test_what_is_read_is_what_is_relied_on(watcher: Watcher) -> None:
     assert signals.by_key == {
         CTR: Signal(140.0, watcher.now, served_per_s=120.0, latency_p99_s=0.03, queue_s=0.002, busy=0.7)
     }
-    assert signals.fresh
+    assert signals.all_fresh
     assert signals.message == "the figures of all gateways are fresh"
 
 
@@ -78,7 +78,7 @@ def test_what_is_read_is_what_is_relied_on(watcher: Watcher) -> None:
 def test_what_cannot_be_true_is_not_believed(watcher: Watcher, wrong: float) -> None:
     signals = watcher.sees(a_look(wrong))
     assert signals.by_key[CTR].offered_per_s == 100.0
-    assert not signals.fresh
+    assert not signals.all_fresh
     assert signals.message.startswith("ads/ctr: what was read is no number of requests per second")
 
 
@@ -90,10 +90,10 @@ def test_details_that_cannot_be_true_are_left_out(watcher: Watcher) -> None:
 
 def test_a_failure_holds_all_and_says_why(watcher: Watcher) -> None:
     known_at = watcher.now
-    signals = watcher.sees(Look("Prometheus", {}, WINDOW, failure="connection refused"))
-    assert signals.by_key[CTR] == Signal(100.0, known_at, fresh=False, held=signals.problem)
+    signals = watcher.sees(MetricsScrape("Prometheus", {}, WINDOW, failure="connection refused"))
+    assert signals.by_key[CTR] == Signal(100.0, known_at, fresh=False, held_reason=signals.problem)
     assert signals.message == "Prometheus: connection refused; demand is held at what was known last"
-    assert watcher.sees(a_look(90.0)).fresh
+    assert watcher.sees(a_look(90.0)).all_fresh
 
 
 def test_figures_that_are_too_old_say_nothing(watcher: Watcher) -> None:
@@ -108,7 +108,7 @@ def test_figures_that_are_too_old_say_nothing(watcher: Watcher) -> None:
 def test_zero_is_believed_when_complete_looks_saw_it_twice(watcher: Watcher) -> None:
     first = watcher.offered(a_look(0.0))
     assert (first.offered_per_s, first.fresh) == (100.0, True)
-    assert first.held.startswith("fell to 0/s at once")
+    assert first.held_reason.startswith("fell to 0/s at once")
     assert watcher.offered(a_look(0.0)) == Signal(0.0, watcher.now)
 
 
@@ -117,7 +117,7 @@ def test_zero_is_not_believed_while_a_gateway_is_silent(watcher: Watcher) -> Non
         signals = watcher.sees(a_look(0.0, silent=("gateway-1",)))
         assert signals.by_key[CTR].offered_per_s == 100.0
         assert "gateway-1 says nothing" in signals.message
-    assert not signals.fresh
+    assert not signals.all_fresh
 
 
 def test_more_is_believed_while_a_gateway_is_silent(watcher: Watcher) -> None:
@@ -134,7 +134,7 @@ def test_part_of_a_first_look_is_no_signal() -> None:
 def test_a_lying_spike_is_followed_only_part_of_the_way_and_forgotten(watcher: Watcher) -> None:
     spike = watcher.offered(a_look(1_000.0))
     assert (spike.offered_per_s, spike.fresh) == (300.0, True)
-    assert spike.held.startswith("rose to 1000/s at once")
+    assert spike.held_reason.startswith("rose to 1000/s at once")
     assert watcher.offered(a_look(110.0)) == Signal(110.0, watcher.now)
     assert watcher.offered(a_look(1_000.0)).offered_per_s == 330.0
 
@@ -151,8 +151,8 @@ def test_two_spikes_that_disagree_count_as_far_as_they_agree(watcher: Watcher) -
 
 
 def test_a_look_that_shares_time_with_the_first_confirms_nothing(watcher: Watcher) -> None:
-    def minute(rate: float) -> Look:
-        return Look("Prometheus", {CTR: Reading(rate)}, timedelta(minutes=1))
+    def minute(rate: float) -> MetricsScrape:
+        return MetricsScrape("Prometheus", {CTR: InferenceMetrics(rate)}, timedelta(minutes=1))
 
     assert watcher.offered(minute(1_000.0)).offered_per_s == 300.0
     assert watcher.offered(minute(1_000.0)).offered_per_s == 300.0
@@ -178,7 +178,7 @@ def test_an_inference_without_a_route_is_forgotten_and_not_idle(watcher: Watcher
     assert held[0].message == "ads/ctr: no gateway counts its requests"
     after = watcher.sees(a_look())
     assert not after.by_key
-    assert after.fresh
+    assert after.all_fresh
 
 
 def test_a_long_failure_ends_in_no_signal_at_all(watcher: Watcher) -> None:
@@ -187,18 +187,20 @@ def test_a_long_failure_ends_in_no_signal_at_all(watcher: Watcher) -> None:
         assert watcher.offered(a_look(failure="gone")).offered_per_s == 100.0
     after = watcher.sees(a_look(failure="gone"))
     assert not after.by_key
-    assert not after.fresh
+    assert not after.all_fresh
 
 
 def test_what_is_stale_elsewhere_is_not_ones_own_matter() -> None:
     watcher = Watcher()
-    both = Look("the gateways", {CTR: Reading(5.0), CVR: Reading(5.0)}, WINDOW)
+    both = MetricsScrape("the gateways", {CTR: InferenceMetrics(5.0), CVR: InferenceMetrics(5.0)}, WINDOW)
     watcher.sees(both)
-    signals = watcher.sees(Look("the gateways", {CTR: Reading(5.0), CVR: Reading(nan)}, WINDOW))
-    assert not signals.fresh
-    assert signals.about([CTR]).fresh
-    assert signals.about([CVR, ObjectKey("ads", "unknown")]).message.startswith("ads/cvr: ")
-    assert not watcher.sees(a_look(failure="gone")).about([CTR]).fresh
+    signals = watcher.sees(
+        MetricsScrape("the gateways", {CTR: InferenceMetrics(5.0), CVR: InferenceMetrics(nan)}, WINDOW)
+    )
+    assert not signals.all_fresh
+    assert signals.select_inferences([CTR]).all_fresh
+    assert signals.select_inferences([CVR, ObjectKey("ads", "unknown")]).message.startswith("ads/cvr: ")
+    assert not watcher.sees(a_look(failure="gone")).select_inferences([CTR]).all_fresh
 
 
 # Properties
@@ -214,7 +216,7 @@ LOOKS = st.builds(
 HISTORIES = st.lists(LOOKS, max_size=12)
 
 
-def watched(history: list[Look]) -> Watcher:
+def watched(history: list[MetricsScrape]) -> Watcher:
     watcher = Watcher()
     for look in history:
         watcher.sees(look)
@@ -222,7 +224,7 @@ def watched(history: list[Look]) -> Watcher:
 
 
 @given(HISTORIES)
-def test_a_signal_is_always_an_amount(history: list[Look]) -> None:
+def test_a_signal_is_always_an_amount(history: list[MetricsScrape]) -> None:
     watcher = Watcher()
     for look in history:
         for signal in watcher.sees(look).by_key.values():
@@ -231,11 +233,11 @@ def test_a_signal_is_always_an_amount(history: list[Look]) -> None:
 
 
 @given(HISTORIES, LOOKS)
-def test_a_look_that_is_not_whole_lowers_nothing(history: list[Look], look: Look) -> None:
+def test_a_look_that_is_not_whole_lowers_nothing(history: list[MetricsScrape], look: MetricsScrape) -> None:
     watcher = watched(history)
     before = watcher.beliefs.get(CTR)
-    said = look.by_key.get(CTR, Reading()).offered_per_s
-    whole = not (look.silent or look.failure) and look.age <= PATIENCE.stale_after
+    said = look.by_key.get(CTR, InferenceMetrics()).offered_per_s
+    whole = not (look.silent_gateways or look.failure) and look.age <= PATIENCE.stale_after
     believable = said is not None and isfinite(said) and 0 <= said <= 1e9
     signals = watcher.sees(look)
     if before is not None and not (whole and believable):
@@ -244,7 +246,7 @@ def test_a_look_that_is_not_whole_lowers_nothing(history: list[Look], look: Look
 
 
 @given(HISTORIES)
-def test_zero_is_relied_on_only_when_a_look_said_nearly_nothing(history: list[Look]) -> None:
+def test_zero_is_relied_on_only_when_a_look_said_nearly_nothing(history: list[MetricsScrape]) -> None:
     said = [look.by_key[CTR].offered_per_s for look in history if look.by_key]
     watcher = Watcher()
     for look in history:
@@ -254,18 +256,24 @@ def test_zero_is_relied_on_only_when_a_look_said_nearly_nothing(history: list[Lo
 
 
 @given(HISTORIES, st.floats(0, 1e5))
-def test_one_look_moves_a_signal_by_no_more_than_the_factor(history: list[Look], rate: float) -> None:
+def test_one_look_moves_a_signal_by_no_more_than_the_factor(
+    history: list[MetricsScrape], rate: float
+) -> None:
     watcher = watched(history)
     before = watcher.beliefs.get(CTR)
-    if before is None or before.suspicion is not None:
+    if before is None or before.unconfirmed is not None:
         return
     after = watcher.offered(a_look(rate)).offered_per_s
-    base = max(before.offered_per_s, LEAST_PER_S)
-    assert base / FACTOR * (1 - 1e-9) <= max(after, LEAST_PER_S) <= base * FACTOR * (1 + 1e-9)
+    base = max(before.offered_per_s, MIN_COMPARED_PER_S)
+    assert (
+        base / CONFIRM_FACTOR * (1 - 1e-9)
+        <= max(after, MIN_COMPARED_PER_S)
+        <= base * CONFIRM_FACTOR * (1 + 1e-9)
+    )
 
 
 @given(HISTORIES, st.floats(0, 1e5))
-def test_what_three_whole_looks_say_is_believed(history: list[Look], rate: float) -> None:
+def test_what_three_whole_looks_say_is_believed(history: list[MetricsScrape], rate: float) -> None:
     watcher = watched(history)
     for _ in range(2):
         watcher.sees(a_look(rate))
@@ -273,5 +281,5 @@ def test_what_three_whole_looks_say_is_believed(history: list[Look], rate: float
 
 
 @given(HISTORIES)
-def test_the_same_looks_say_the_same(history: list[Look]) -> None:
+def test_the_same_looks_say_the_same(history: list[MetricsScrape]) -> None:
     assert watched(history).beliefs == watched(history).beliefs

@@ -19,18 +19,18 @@ from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from tidegate.api.inference import Inference
-from tidegate.cli.naming import Asked, asked
-from tidegate.cli.waiting import settled
+from tidegate.cli.run.object_names import ObjectName, parse_object_name
+from tidegate.cli.run.wait import wait_until_settled
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.kube import kinds
 from tidegate.main import app
-from tidegate.reports.fleet import SHOWN, Fleet, FleetReport, fleet
-from tidegate.reports.state import ObjectReport, State
-from tidegate.reports.status import EVENTS, PODS, Beside
-from tidegate.reports.status_access import access_status
-from tidegate.reports.status_feature import feature_status
-from tidegate.reports.status_inference import InferenceStatusReport, inference_status
-from tidegate.reports.status_pool import InPool, pool_status
+from tidegate.reports.fleet import MAX_ATTENTION, FleetObjects, FleetReport, report_fleet
+from tidegate.reports.state import ObjectReport, ObjectState
+from tidegate.reports.status import MAX_EVENTS, MAX_PODS, RelatedObjects
+from tidegate.reports.status_access import report_access
+from tidegate.reports.status_feature import report_features
+from tidegate.reports.status_inference import InferenceStatusReport, report_inference
+from tidegate.reports.status_pool import PoolObjects, report_pool
 
 EARLIER = "2026-01-01T11:00:00Z"
 
@@ -69,38 +69,38 @@ LOADING = conditions(
 )
 
 
-def state_of(status: dict[str, Any], **metadata: Any) -> State:
-    return ObjectReport.of(an_inference(status=status, metadata=metadata)).state
+def state_of(status: dict[str, Any], **metadata: Any) -> ObjectState:
+    return ObjectReport.from_object(an_inference(status=status, metadata=metadata)).state
 
 
 @pytest.mark.parametrize(
     ("status", "metadata", "state"),
     [
-        (READY, {}, State.READY),
-        (STALLED, {}, State.STALLED),
-        (LOADING, {}, State.PROGRESSING),
-        ({}, {}, State.PROGRESSING),
-        (READY, {"generation": 2}, State.PROGRESSING),
-        (STALLED, {"generation": 2}, State.PROGRESSING),
-        (READY, {"deletionTimestamp": EARLIER}, State.DELETING),
-        (conditions(("Ready", "False", "ImagePull", "no such image")), {}, State.NOT_READY),
-        (conditions(("Ready", "False", "OfANewerVersion", "?")), {}, State.NOT_READY),
+        (READY, {}, ObjectState.READY),
+        (STALLED, {}, ObjectState.STALLED),
+        (LOADING, {}, ObjectState.PROGRESSING),
+        ({}, {}, ObjectState.PROGRESSING),
+        (READY, {"generation": 2}, ObjectState.PROGRESSING),
+        (STALLED, {"generation": 2}, ObjectState.PROGRESSING),
+        (READY, {"deletionTimestamp": EARLIER}, ObjectState.DELETING),
+        (conditions(("Ready", "False", "ImagePull", "no such image")), {}, ObjectState.NOT_READY),
+        (conditions(("Ready", "False", "OfANewerVersion", "?")), {}, ObjectState.NOT_READY),
         (
             conditions(
                 ("Ready", "True", "AllReplicasReady", ""), ("SamplesLogged", "False", "SinkRefused", "403")
             ),
             {},
-            State.DEGRADED,
+            ObjectState.DEGRADED,
         ),
         (
             conditions(("Ready", "True", "AllReplicasReady", ""), ("Complete", "False", "Queued", "waits")),
             {},
-            State.READY,
+            ObjectState.READY,
         ),
     ],
 )
 def test_conditions_together_are_one_state(
-    status: dict[str, Any], metadata: dict[str, Any], state: State
+    status: dict[str, Any], metadata: dict[str, Any], state: ObjectState
 ) -> None:
     assert state_of(status, **metadata) is state
 
@@ -113,21 +113,21 @@ def test_a_release_under_way_is_as_it_should_be_and_one_that_was_taken_back_is_n
         status = access.status.model_copy(
             update={"conditions": said.conditions, "observed_generation": access.metadata.generation}
         )
-        return ObjectReport.of(access.model_copy(update={"status": status}))
+        return ObjectReport.from_object(access.model_copy(update={"status": status}))
 
-    assert with_ready("Progressing").state is State.RELEASING
-    assert with_ready("Promoted").state is State.READY
+    assert with_ready("Progressing").state is ObjectState.RELEASING
+    assert with_ready("Promoted").state is ObjectState.READY
     back = with_ready("RolledBack", ("RolledBack", "True", "CheckFailed", "errors of v4: 9 %"))
-    assert (back.state, back.reason) == (State.DEGRADED, "CheckFailed")
-    assert State.RELEASING.as_it_should_be
-    assert not State.DEGRADED.as_it_should_be
+    assert (back.state, back.reason) == (ObjectState.DEGRADED, "CheckFailed")
+    assert ObjectState.RELEASING.healthy
+    assert not ObjectState.DEGRADED.healthy
 
 
 # the fleet
 
 
-def a_fleet(**more: Any) -> Fleet:
-    return Fleet(
+def a_fleet(**more: Any) -> FleetObjects:
+    return FleetObjects(
         inferences=[
             an_inference("ctr", status=READY),
             an_inference("cvr", status=LOADING),
@@ -159,8 +159,8 @@ def a_fleet(**more: Any) -> Fleet:
 
 
 def test_the_fleet_is_on_one_screen_with_the_worst_first() -> None:
-    report = fleet(a_fleet(skipped=["featurecomputes: no right to them"]), NOW, "0.1.0", None)
-    text = "\n".join(report.lines(wide=False))
+    report = report_fleet(a_fleet(skipped=["featurecomputes: no right to them"]), NOW, "0.1.0", None)
+    text = "\n".join(report.render_lines(wide=False))
     rows = [line.split() for line in text.splitlines()]
     assert "tidegate 0.1.0, control plane 0.1.0; all namespaces" in text
     assert ["Inference", "3", "1", "1", "1"] in rows
@@ -172,27 +172,27 @@ def test_the_fleet_is_on_one_screen_with_the_worst_first() -> None:
     assert "ComputeOverride sale pins 3 replicas" in text
     assert "ComputeOverride over" not in text
     assert "left out   featurecomputes: no right to them" in text
-    assert not report.as_it_should_be
-    assert report.hopeless
+    assert not report.healthy
+    assert report.stalled
     assert report.headline() == (
-        "as they should be: 1/3 Inference, 1/1 ModelAccess, 1/1 ComputePool; Inference ads/astray Stalled"
+        "healthy: 1/3 Inference, 1/1 ModelAccess, 1/1 ComputePool; Inference ads/astray Stalled"
     )
 
 
 def test_of_many_that_are_not_as_they_should_be_a_few_are_listed_and_the_rest_counted() -> None:
-    broken = [an_inference(f"m{number}", status=STALLED) for number in range(SHOWN + 5)]
-    report = fleet(Fleet(inferences=broken), NOW, "0.1.0", "ads")
-    assert (len(report.attention), report.attention_more) == (SHOWN, 5)
-    text = "\n".join(report.lines(wide=False))
+    broken = [an_inference(f"m{number}", status=STALLED) for number in range(MAX_ATTENTION + 5)]
+    report = report_fleet(FleetObjects(inferences=broken), NOW, "0.1.0", "ads")
+    assert (len(report.attention), report.attention_more) == (MAX_ATTENTION, 5)
+    text = "\n".join(report.render_lines(wide=False))
     assert "and 5 more" in text
     assert "namespace ads" in text
 
 
 def test_a_fleet_in_which_all_is_well_lists_nobody() -> None:
-    report = fleet(Fleet(inferences=[an_inference(status=READY)]), NOW, "0.1.0", None)
-    assert report.as_it_should_be
-    assert list(report.names()) == []
-    assert "STATE" not in "\n".join(report.lines(wide=True))
+    report = report_fleet(FleetObjects(inferences=[an_inference(status=READY)]), NOW, "0.1.0", None)
+    assert report.healthy
+    assert list(report.object_names()) == []
+    assert "STATE" not in "\n".join(report.render_lines(wide=True))
 
 
 # one object
@@ -228,7 +228,7 @@ def of_inference(one: Inference, **beside: Any) -> InferenceStatusReport:
     )
     elsewhere = a_model_access("home", "shop", routes=[a_route("all", "ctr")])
     overrides = [a_compute_override("sale", pin={"replicas": 3})]
-    return inference_status(one, [access, elsewhere], overrides, Beside(NOW, **beside))
+    return report_inference(one, [access, elsewhere], overrides, RelatedObjects(NOW, **beside))
 
 
 def test_an_inference_shows_versions_pods_routes_and_events() -> None:
@@ -258,7 +258,7 @@ def test_an_inference_shows_versions_pods_routes_and_events() -> None:
     assert [(each.access, each.role.value, each.weight, each.endpoints) for each in report.accesses] == [
         ("ads/home", "Target", 90, 2)
     ]
-    text = "\n".join(report.lines(wide=False))
+    text = "\n".join(report.render_lines(wide=False))
     for said in (
         "Inference ads/ctr: Progressing since 2026-01-01T11:00:00Z",
         "serving 1, spec asks for 2, loaded 1",
@@ -270,18 +270,18 @@ def test_an_inference_shows_versions_pods_routes_and_events() -> None:
     ):
         assert said in text, text
     assert "uri" not in text
-    assert "file:///models/ctr" in "\n".join(report.lines(wide=True))
+    assert "file:///models/ctr" in "\n".join(report.render_lines(wide=True))
     fallback = of_inference(an_inference("base", status=READY))
     assert [(each.role.value, each.weight) for each in fallback.accesses] == [("Fallback", None)]
 
 
 def test_pods_and_events_are_bounded_and_those_not_ready_come_first() -> None:
-    pods = [a_pod(f"p{number:03}", ready=number != 70) for number in range(PODS + 30)]
-    events = [an_event(f"E{number}", EARLIER) for number in range(EVENTS + 9)]
+    pods = [a_pod(f"p{number:03}", ready=number != 70) for number in range(MAX_PODS + 30)]
+    events = [an_event(f"E{number}", EARLIER) for number in range(MAX_EVENTS + 9)]
     report = of_inference(an_inference(status=READY), pods=pods, events=events, skipped=["x"])
-    assert (len(report.pods), report.pod_count, len(report.events)) == (PODS, PODS + 30, EVENTS)
+    assert (len(report.pods), report.pod_count, len(report.events)) == (MAX_PODS, MAX_PODS + 30, MAX_EVENTS)
     assert report.pods[0].name == "p070"
-    text = "\n".join(report.lines(wide=False))
+    text = "\n".join(report.render_lines(wide=False))
     assert "and 30 more pods" in text
     assert "left out    x" in text
 
@@ -305,14 +305,14 @@ def test_an_access_shows_shares_in_effect_and_its_release() -> None:
     )
     status = access.status.model_copy(update={"routes": routes.routes})
     one = access.model_copy(update={"status": status})
-    report = access_status(one, [an_inference("v3", status=READY)], Beside(NOW))
+    report = report_access(one, [an_inference("v3", status=READY)], RelatedObjects(NOW))
     assert [(each.inference, each.share, each.state) for each in report.routes] == [
-        ("v3", 75.0, State.READY),
+        ("v3", 75.0, ObjectState.READY),
         ("v4", 25.0, None),
         ("v5", 5.0, None),
         ("base", None, None),
     ]
-    text = "\n".join(report.lines(wide=False))
+    text = "\n".join(report.render_lines(wide=False))
     assert "release     route default: Inference v4 has 10 %" in text
     assert "Fallback, serving" in text
     assert "not all run it" in text
@@ -326,10 +326,10 @@ def test_a_pool_shows_what_holds_it_and_who_is_placed_in_it() -> None:
     hold = a_compute_override(
         "stop", target={"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, hold=True
     )
-    within = InPool([*others, ready, late], [a_decision(("ctr", 1, 3))], [hold])
-    report = pool_status(a_compute_pool(status=READY), within, Beside(NOW))
+    within = PoolObjects([*others, ready, late], [a_decision(("ctr", 1, 3))], [hold])
+    report = report_pool(a_compute_pool(status=READY), within, RelatedObjects(NOW))
     assert [(each.inference, each.slices) for each in report.placed] == [("ads/cvr", 6), ("ads/ctr", 2)]
-    text = "\n".join(report.lines(wide=False))
+    text = "\n".join(report.render_lines(wide=False))
     assert "ComputeOverride stop" in text
     assert "1/1" in text
     assert "cpu-a-1 at" in text
@@ -337,9 +337,9 @@ def test_a_pool_shows_what_holds_it_and_who_is_placed_in_it() -> None:
 
 def test_features_show_their_plan() -> None:
     status = {**READY, "planHash": "a" * 64, "readyReplicas": 1}
-    report = feature_status(a_feature_compute(status=status), Beside(NOW))
-    assert f"plan        {'a' * 12}\n" in "\n".join(report.lines(wide=False))
-    assert "a" * 64 in "\n".join(report.lines(wide=True))
+    report = report_features(a_feature_compute(status=status), RelatedObjects(NOW))
+    assert f"plan        {'a' * 12}\n" in "\n".join(report.render_lines(wide=False))
+    assert "a" * 64 in "\n".join(report.render_lines(wide=True))
 
 
 # names
@@ -348,22 +348,22 @@ def test_features_show_their_plan() -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("ctr", Asked("ctr")),
-        ("ads/ctr", Asked("ctr", None, "ads")),
-        ("mac/ctr", Asked("ctr", kinds.MODEL_ACCESS)),
-        ("ModelAccess/ads/ctr", Asked("ctr", kinds.MODEL_ACCESS, "ads")),
-        ("pool/gold", Asked("gold", kinds.COMPUTE_POOL)),
-        ("features/ctr", Asked("ctr", None, "features")),
+        ("ctr", ObjectName("ctr")),
+        ("ads/ctr", ObjectName("ctr", None, "ads")),
+        ("mac/ctr", ObjectName("ctr", kinds.MODEL_ACCESS)),
+        ("ModelAccess/ads/ctr", ObjectName("ctr", kinds.MODEL_ACCESS, "ads")),
+        ("pool/gold", ObjectName("gold", kinds.COMPUTE_POOL)),
+        ("features/ctr", ObjectName("ctr", None, "features")),
     ],
 )
-def test_names_are_read_with_their_kind_and_namespace(text: str, meant: Asked) -> None:
-    assert asked(text) == meant
+def test_names_are_read_with_their_kind_and_namespace(text: str, meant: ObjectName) -> None:
+    assert parse_object_name(text) == meant
 
 
 @pytest.mark.parametrize("text", ["", "/", "a/b/c", "inference/", "inference//ctr", "ads/", "pool/ads/gold"])
 def test_what_names_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="does not name an object"):
-        asked(text)
+        parse_object_name(text)
 
 
 # waiting
@@ -374,7 +374,7 @@ class Look:
     """One look: what it found, or the error that it met."""
 
     settled: bool = False
-    hopeless: bool = False
+    stalled: bool = False
     line: str = "on its way"
     error: Exception | None = None
 
@@ -394,7 +394,7 @@ async def waited(
         return one
 
     patience = timedelta(seconds=patience_s)
-    found = await settled(look, patience, told.append, every_s=0.005, stalled_for_s=stalled_s)
+    found = await wait_until_settled(look, patience, told.append, interval_s=0.005, stalled_for_s=stalled_s)
     return found, told
 
 
@@ -406,9 +406,9 @@ async def test_it_waits_until_it_is_settled_and_tells_each_change_once() -> None
 
 
 async def test_what_is_stalled_for_a_while_is_given_up_and_a_blip_is_not() -> None:
-    stalled = Look(hopeless=True, line="stalled")
+    stalled = Look(stalled=True, line="stalled")
     found, told = await asyncio.wait_for(waited([Look(), stalled]), 5.0)
-    assert (found.hopeless, told) == (True, ["on its way", "stalled"])
+    assert (found.stalled, told) == (True, ["on its way", "stalled"])
     found, _ = await waited([stalled, Look(), stalled, Look(settled=True)], stalled_s=60.0)
     assert found.settled
 
@@ -429,5 +429,5 @@ def test_a_wait_that_is_no_duration_is_refused() -> None:
 
 
 def test_json_has_every_field_of_the_schema() -> None:
-    report = fleet(a_fleet(), datetime(2026, 1, 1, tzinfo=UTC), "0.1.0", None)
-    assert set(report.serialised()) == set(FleetReport.model_json_schema(mode="serialization")["required"])
+    report = report_fleet(a_fleet(), datetime(2026, 1, 1, tzinfo=UTC), "0.1.0", None)
+    assert set(report.to_json()) == set(FleetReport.model_json_schema(mode="serialization")["required"])

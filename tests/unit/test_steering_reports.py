@@ -20,28 +20,28 @@ from builders.inference import an_inference
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.connection import usual_namespace
-from tidegate.cli.options import Format, show
-from tidegate.cli.targets import EITHER, named
+from tidegate.cli.connection import read_default_namespace
+from tidegate.cli.options import OutputFormat, print_report
+from tidegate.cli.run.targets import TARGET_KINDS, parse_target_name
 from tidegate.errors import PermanentError
 from tidegate.kube.kinds import INFERENCE, Kind
 from tidegate.main import app
-from tidegate.reports.decision import HistoryReport, history
-from tidegate.reports.report import Report
-from tidegate.reports.standing import OverrideAction
-from tidegate.reports.steered import (
-    Done,
-    Steered,
+from tidegate.reports.decision import HistoryReport, report_history
+from tidegate.reports.explanation import ExplanationInputs, explain_inference, explain_pool
+from tidegate.reports.overrides import (
+    OverrideContext,
+    OverrideEffect,
+    OverrideRequest,
+    OverrideWrite,
     SteeringReport,
-    Step,
-    Wanted,
     override_name,
-    plan_end,
-    plan_steering,
-    told,
-    told_end,
+    plan_ending,
+    plan_override,
+    report_applied,
+    report_ended,
 )
-from tidegate.reports.why import Seen, why_inference, why_pool
+from tidegate.reports.report import Report
+from tidegate.reports.shared import OverrideAction
 
 POOL_HELD = {"target": {"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, "hold": True}
 BOUND = [{"constraint": "capacity of cpu-a: 4 slices", "price": 0.5}]
@@ -76,7 +76,7 @@ def a_condition(kind: str, status: str, reason: str, message: str) -> dict[str, 
 
 
 def lines(report: Report, *, wide: bool = False) -> str:
-    return "\n".join(report.lines(wide=wide))
+    return "\n".join(report.render_lines(wide=wide))
 
 
 # history
@@ -84,7 +84,7 @@ def lines(report: Report, *, wide: bool = False) -> str:
 
 def some_decisions() -> HistoryReport:
     earlier = NOW - timedelta(minutes=5)
-    return history(
+    return report_history(
         [
             a_decision(("ctr", 1, 3), ("batch", 3, 1), at=earlier, outcome={"error": "overtaken by another"}),
             a_decision(
@@ -140,14 +140,14 @@ def test_history_has_the_newest_first_and_says_what_came_of_each() -> None:
 )
 def test_history_is_about_whom_it_was_asked(of: dict[str, str], names: list[str]) -> None:
     empty = a_decision(name="cpu-a-2", at=NOW + timedelta(minutes=1))
-    found = history([a_decision(("ctr", 1, 3), ("batch", 3, 1)), empty], "them", **of)
+    found = report_history([a_decision(("ctr", 1, 3), ("batch", 3, 1)), empty], "them", **of)
     assert [each.name for each in found.decisions] == names
     if not names:
         assert lines(found) == "no decision about them"
 
 
 def test_history_of_an_inference_shows_its_own_moves() -> None:
-    found = history([a_decision(("ctr", 1, 3), ("batch", 3, 1))], "it", inference="ads/ctr")
+    found = report_history([a_decision(("ctr", 1, 3), ("batch", 3, 1))], "it", inference="ads/ctr")
     assert "ads/batch" not in lines(found)
     assert [move.inference for move in found.decisions[0].moves] == ["ads/ctr", "ads/batch"]
 
@@ -160,7 +160,9 @@ def test_why_says_who_decided_what_binds_and_what_is_not_as_it_should_be() -> No
     pinned = a_compute_override("sale", pin={"replicas": 3})
     over = a_compute_override("over", pin={"replicas": 9}, expiresAt="2026-01-01T11:00:00Z")
     other = a_compute_override("other", hold=True, target={"name": "ctr2"})
-    report = why_inference(moved(), Seen(a_compute_pool(), [decision], [pinned, over, other], NOW))
+    report = explain_inference(
+        moved(), ExplanationInputs(a_compute_pool(), [decision], [pinned, over, other], NOW)
+    )
     said = lines(report)
     assert "3 replicas, 2 ready, of 1 to 6" in said
     assert "3 replicas, by AllocationDecision cpu-a-1 at 2026-01-01T12:00:00Z" in said
@@ -172,23 +174,25 @@ def test_why_says_who_decided_what_binds_and_what_is_not_as_it_should_be() -> No
     assert "Stalled is" not in said
     assert [each.name for each in report.overrides] == ["sale"]
     assert "Placed is True" in lines(report, wide=True)
-    assert list(report.names()) == ["inference.tidegate.io/ctr"]
+    assert list(report.object_names()) == ["inference.tidegate.io/ctr"]
 
 
 def test_why_tells_what_a_newer_decision_would_do() -> None:
     newer = a_decision(("ctr", 3, 5), name="cpu-a-2", mode="RecommendOnly", at=NOW + timedelta(minutes=1))
-    report = why_inference(moved(), Seen(a_compute_pool(), [a_decision(("ctr", 1, 3)), newer], [], NOW))
+    report = explain_inference(
+        moved(), ExplanationInputs(a_compute_pool(), [a_decision(("ctr", 1, 3)), newer], [], NOW)
+    )
     assert "would move  3 -> 5" in lines(report)
     assert "AllocationDecision cpu-a-2, recommended" in lines(report)
 
 
 def test_why_without_an_allocator_or_a_decision() -> None:
-    seen = Seen(a_compute_pool(), [], [], NOW)
-    assert "2 replicas, by spec.replicas" in lines(why_inference(a_model(scaling=False), seen))
-    assert "1 replicas, by spec.scaling.minReplicas" in lines(why_inference(a_model(), seen))
-    gone = why_inference(moved(), seen)
+    seen = ExplanationInputs(a_compute_pool(), [], [], NOW)
+    assert "2 replicas, by spec.replicas" in lines(explain_inference(a_model(scaling=False), seen))
+    assert "1 replicas, by spec.scaling.minReplicas" in lines(explain_inference(a_model(), seen))
+    gone = explain_inference(moved(), seen)
     assert "by AllocationDecision cpu-a-1 which is not kept any more" in lines(gone)
-    assert "outdated" in lines(why_inference(a_model(metadata={"generation": 2}), seen))
+    assert "outdated" in lines(explain_inference(a_model(metadata={"generation": 2}), seen))
 
 
 def test_why_of_a_pool_names_all_that_holds_it() -> None:
@@ -203,7 +207,7 @@ def test_why_of_a_pool_names_all_that_holds_it() -> None:
         },
     )
     hold = a_compute_override("freeze", metadata={"annotations": {"tidegate.io/author": "ann"}}, **POOL_HELD)
-    report = why_pool(pool, Seen(pool, [a_decision(("ctr", 1, 3))], [hold], NOW))
+    report = explain_pool(pool, ExplanationInputs(pool, [a_decision(("ctr", 1, 3))], [hold], NOW))
     assert [(each.by, each.name, each.until) for each in report.held_by] == [
         ("ComputeOverride", "freeze", datetime(2026, 1, 2, tzinfo=UTC)),
         ("policy.mode", None, None),
@@ -215,7 +219,7 @@ def test_why_of_a_pool_names_all_that_holds_it() -> None:
     assert "frozen until 2026-01-01T13:00:00Z by spec.policy.freeze[0]" in said
     assert "AllocationDecision cpu-a-1 at 2026-01-01T12:00:00Z, on its way" in said
     let_go = a_compute_pool(policy={"mode": "Auto"})
-    assert why_pool(let_go, Seen(let_go, [], [], NOW)).held_by == ()
+    assert explain_pool(let_go, ExplanationInputs(let_go, [], [], NOW)).held_by == ()
 
 
 # hold, override, resume
@@ -223,29 +227,29 @@ def test_why_of_a_pool_names_all_that_holds_it() -> None:
 
 def a_target(
     *overrides: ComputeOverride, inference: Inference | None = None, mode: str = "Auto", now: datetime = NOW
-) -> Steered:
+) -> OverrideContext:
     """ads/ctr in cpu-a, or another one; or that pool itself where the pool is meant."""
-    return Steered(inference, a_compute_pool(policy={"mode": mode}), overrides, now)
+    return OverrideContext(inference, a_compute_pool(policy={"mode": mode}), overrides, now)
 
 
-def stored(step: Step) -> ComputeOverride:
+def stored(step: OverrideWrite) -> ComputeOverride:
     """What the API server would have made of a new one."""
     made = {"uid": "u", "creationTimestamp": "2026-01-01T12:00:00Z"}
     return ComputeOverride.parse({**step.body, "metadata": {**step.body["metadata"], **made}})
 
 
-def steered(seen: Steered, wanted: Wanted) -> SteeringReport:
+def steered(seen: OverrideContext, wanted: OverrideRequest) -> SteeringReport:
     """What the command says once it is made."""
-    step = plan_steering(seen, wanted)
-    return told(seen, step, stored(step))
+    step = plan_override(seen, wanted)
+    return report_applied(seen, step, stored(step))
 
 
-HOLD = Wanted("2h", "the sale")
-PIN = Wanted("2h", "the sale", pin=9)
+HOLD = OverrideRequest("2h", "the sale")
+PIN = OverrideRequest("2h", "the sale", pin=9)
 
 
 def test_a_hold_is_made_once_and_changed_after_that() -> None:
-    step = plan_steering(a_target(), HOLD)
+    step = plan_override(a_target(), HOLD)
     made = stored(step)
     assert (step.existing, step.ended) == (None, None)
     assert (made.spec.hold, made.spec.expires_at, made.spec.target.kind) == (
@@ -254,14 +258,14 @@ def test_a_hold_is_made_once_and_changed_after_that() -> None:
         OverrideKind.COMPUTE_POOL,
     )
     later = a_target(made, now=NOW + timedelta(minutes=30))
-    again = plan_steering(later, HOLD)
+    again = plan_override(later, HOLD)
     assert again.existing is made
     assert again.body["spec"]["expiresAt"] == "2026-01-01T14:30:00Z"
     # One that has ended cannot be told from one that was never made: it gets out of the way.
-    anew = plan_steering(a_target(made, now=NOW + timedelta(days=1)), HOLD)
+    anew = plan_override(a_target(made, now=NOW + timedelta(days=1)), HOLD)
     assert (anew.existing, anew.ended) == (None, made)
-    assert plan_end(a_target(made), OverrideAction.HOLD) == (made,)
-    assert plan_end(a_target(), OverrideAction.HOLD) == ()
+    assert plan_ending(a_target(made), OverrideAction.HOLD) == (made,)
+    assert plan_ending(a_target(), OverrideAction.HOLD) == ()
 
 
 def test_names_of_overrides_are_unique() -> None:
@@ -276,34 +280,39 @@ def test_names_of_overrides_are_unique() -> None:
 @pytest.mark.parametrize(
     ("target", "wanted", "said"),
     [
-        (a_target(), Wanted("2h", " \n"), "--reason is empty"),
-        (a_target(), Wanted("169h", "x"), "--for 169h: an override lasts from 1m to 168h"),
-        (a_target(), Wanted("59s", "x"), "from 1m to 168h"),
-        (a_target(), Wanted("soon", "x"), "'soon' is not a duration"),
+        (a_target(), OverrideRequest("2h", " \n"), "--reason is empty"),
+        (a_target(), OverrideRequest("169h", "x"), "--for 169h: an override lasts from 1m to 168h"),
+        (a_target(), OverrideRequest("59s", "x"), "from 1m to 168h"),
+        (a_target(), OverrideRequest("soon", "x"), "'soon' is not a duration"),
         (a_target(), PIN, "ComputePool cpu-a can only be held"),
         (a_target(inference=a_model(scaling=False)), HOLD, "spec.replicas is fixed: set spec.scaling"),
-        (a_target(), Wanted("2h", "x" * 513), "spec.reason"),
+        (a_target(), OverrideRequest("2h", "x" * 513), "spec.reason"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_way_out(target: Steered, wanted: Wanted, said: str) -> None:
+def test_what_cannot_be_is_refused_with_the_way_out(
+    target: OverrideContext, wanted: OverrideRequest, said: str
+) -> None:
     with pytest.raises((PermanentError, ValueError), match=re.escape(said)):
-        plan_steering(target, wanted)
+        plan_override(target, wanted)
 
 
 def test_none_lasts_longer_than_a_week_by_being_changed() -> None:
-    made = stored(plan_steering(a_target(), Wanted("160h", "the sale")))
+    made = stored(plan_override(a_target(), OverrideRequest("160h", "the sale")))
     later = a_target(made, now=NOW + timedelta(hours=100))
-    within, beyond = plan_steering(later, Wanted("68h", "x")), plan_steering(later, Wanted("100h", "x"))
+    within, beyond = (
+        plan_override(later, OverrideRequest("68h", "x")),
+        plan_override(later, OverrideRequest("100h", "x")),
+    )
     ends = [step.body["spec"]["expiresAt"] for step in (within, beyond)]
     assert ends == ["2026-01-08T12:00:00Z"] * 2
     assert within.shortened == ""
-    assert "none lasts longer than 168h" in told(later, beyond, made).in_the_way[0]
+    assert "none lasts longer than 168h" in report_applied(later, beyond, made).warnings[0]
 
 
 def test_a_name_that_somebody_else_has_is_not_taken() -> None:
     name = override_name(OverrideAction.HOLD, OverrideKind.COMPUTE_POOL, ObjectKey("", "cpu-a"))
     with pytest.raises(PermanentError, match=f"kubectl delete computeoverride {name}"):
-        plan_steering(a_target(a_compute_override(name, hold=True)), HOLD)
+        plan_override(a_target(a_compute_override(name, hold=True)), HOLD)
 
 
 def test_what_stands_in_the_way_of_an_override_is_said() -> None:
@@ -311,26 +320,26 @@ def test_what_stands_in_the_way_of_an_override_is_said() -> None:
         "newer", pin={"replicas": 2}, metadata={"creationTimestamp": "2026-01-01T11:59:00Z"}
     )
     seen = a_target(newest, inference=a_model(), mode="RecommendOnly")
-    report = steered(seen, Wanted("2h", "x", floor=9))
-    assert [each.partition(":")[0] for each in report.in_the_way[:2]] == [
+    report = steered(seen, OverrideRequest("2h", "x", floor=9))
+    assert [each.partition(":")[0] for each in report.warnings[:2]] == [
         "ComputePool cpu-a is in mode RecommendOnly",
         "spec.scaling of Inference ads/ctr is 1 to 6",
     ]
-    assert "9 counts as 6" in report.in_the_way[1]
-    assert "pins 2 replicas" in report.in_the_way[2]
-    assert "pins and holds count before floors" in report.in_the_way[2]
+    assert "9 counts as 6" in report.warnings[1]
+    assert "pins 2 replicas" in report.warnings[2]
+    assert "pins and holds count before floors" in report.warnings[2]
     free = a_target(inference=a_model())
-    assert steered(free, HOLD).in_the_way == ()
+    assert steered(free, HOLD).warnings == ()
     # The newest pin or hold counts: this one.
     pinned = a_target(newest, inference=a_model())
-    assert steered(pinned, HOLD).in_the_way == ()
+    assert steered(pinned, HOLD).warnings == ()
 
 
 def test_resume_tells_what_else_holds_it() -> None:
-    made = stored(plan_steering(a_target(), HOLD))
-    assert not told_end(a_target(made), [made]).still_held
+    made = stored(plan_override(a_target(), HOLD))
+    assert not report_ended(a_target(made), [made]).still_held
     other = a_compute_override("other", **POOL_HELD)
-    report = told_end(a_target(made, other, mode="Hold"), [made])
+    report = report_ended(a_target(made, other, mode="Hold"), [made])
     assert report.still_held
     assert [(each.by, each.name) for each in report.held_by] == [
         ("ComputeOverride", "other"),
@@ -338,8 +347,8 @@ def test_resume_tells_what_else_holds_it() -> None:
     ]
     assert "ended ComputeOverride hold-cpu-a" in lines(report)
     assert "held as well: ComputeOverride other" in lines(report)
-    nothing = told_end(a_target(), [])
-    assert (nothing.done, nothing.still_held) == (Done.NOTHING_TO_END, False)
+    nothing = report_ended(a_target(), [])
+    assert (nothing.done, nothing.still_held) == (OverrideEffect.NOTHING_TO_END, False)
 
 
 # names and options
@@ -348,23 +357,27 @@ def test_resume_tells_what_else_holds_it() -> None:
 @pytest.mark.parametrize(
     ("text", "among", "said"),
     [
-        ("modelaccess/ctr", EITHER, "'modelaccess/ctr' is no Inference or ComputePool"),
+        ("modelaccess/ctr", TARGET_KINDS, "'modelaccess/ctr' is no Inference or ComputePool"),
         ("pool/cpu-a", (INFERENCE,), "'pool/cpu-a' is no Inference"),
     ],
 )
 def test_a_kind_that_is_not_meant_here_is_refused(text: str, among: Sequence[Kind], said: str) -> None:
     with pytest.raises(PermanentError, match=said):
-        named(text, among)
+        parse_target_name(text, among)
 
 
 def test_namespace_is_that_of_the_context(tmp_path: Path) -> None:
     path = tmp_path / "config"
     contexts = [{"name": "a", "context": {"namespace": "ads"}}, {"name": "b", "context": {}}]
     path.write_text(yaml.safe_dump({"current-context": "a", "contexts": contexts}))
-    assert [usual_namespace(path, context) for context in (None, "a", "b")] == ["ads", "ads", "default"]
+    assert [read_default_namespace(path, context) for context in (None, "a", "b")] == [
+        "ads",
+        "ads",
+        "default",
+    ]
     path.write_text("- no kubeconfig")
     with pytest.raises(PermanentError, match="cannot read the context's namespace"):
-        usual_namespace(path, None)
+        read_default_namespace(path, None)
 
 
 @pytest.mark.parametrize(
@@ -389,12 +402,14 @@ def test_arguments_that_do_not_fit_are_refused(arguments: tuple[str, ...], said:
     assert said in refused.output
 
 
-@pytest.mark.parametrize("output", [Format.JSON, Format.YAML])
-def test_json_and_yaml_say_all_that_a_report_has(output: Format, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("output", [OutputFormat.JSON, OutputFormat.YAML])
+def test_json_and_yaml_say_all_that_a_report_has(
+    output: OutputFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
     report = some_decisions()
-    show(report, output)
+    print_report(report, output)
     said = capsys.readouterr().out
-    read = json.loads(said) if output is Format.JSON else yaml.safe_load(said)
+    read = json.loads(said) if output is OutputFormat.JSON else yaml.safe_load(said)
     assert HistoryReport.model_validate(read) == report
     assert set(read["decisions"][0]) == {
         field.alias for field in type(report.decisions[0]).model_fields.values()
@@ -402,7 +417,7 @@ def test_json_and_yaml_say_all_that_a_report_has(output: Format, capsys: pytest.
 
 
 def test_names_are_what_kubectl_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    show(some_decisions(), Format.NAME)
+    print_report(some_decisions(), OutputFormat.NAME)
     assert capsys.readouterr().out.split() == [
         f"allocationdecision.tidegate.io/cpu-a-{number}" for number in (2, 1, 0)
     ]

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.routing.sticky import LENGTH, Interval, Share, intervals
+from tidegate.routing.sticky import LINE_LENGTH, StickyInterval, StickyShare, divide_line
 
 NAMES = ["v1", "v2", "v9", "v10"]
 WEIGHT = st.integers(1, 1_000_000)
 
 
-def line(weights: Mapping[str, int], asleep: str = "") -> tuple[Interval, ...]:
-    return intervals([Share(name, weight, name != asleep) for name, weight in weights.items()])
+def line(weights: Mapping[str, int], asleep: str = "") -> tuple[StickyInterval, ...]:
+    return divide_line([StickyShare(name, weight, name != asleep) for name, weight in weights.items()])
 
 
-def owners(*lines: tuple[Interval, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def owners(*lines: tuple[StickyInterval, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """The stretches of the line on which every layout has one owner, with their lengths."""
     ends: list[dict[int, str]] = []
     for layout in lines:
@@ -34,7 +34,9 @@ def owners(*lines: tuple[Interval, ...]) -> Iterator[tuple[int, tuple[str, ...]]
         begin = end
 
 
-def moved(before: tuple[Interval, ...], after: tuple[Interval, ...]) -> dict[tuple[str, str], int]:
+def moved(
+    before: tuple[StickyInterval, ...], after: tuple[StickyInterval, ...]
+) -> dict[tuple[str, str], int]:
     """How much of the line went from where to where."""
     result: dict[tuple[str, str], int] = {}
     for length, (one, other) in owners(before, after):
@@ -47,14 +49,14 @@ def moved(before: tuple[Interval, ...], after: tuple[Interval, ...]) -> dict[tup
 def test_every_target_has_its_share_of_the_line(weights: dict[str, int]) -> None:
     total = sum(weights.values())
     lengths = {interval.name: interval.length for interval in line(weights)}
-    assert sum(lengths.values()) == LENGTH
-    assert all(abs(lengths[name] - LENGTH * weight / total) <= 1 for name, weight in weights.items())
+    assert sum(lengths.values()) == LINE_LENGTH
+    assert all(abs(lengths[name] - LINE_LENGTH * weight / total) <= 1 for name, weight in weights.items())
 
 
 @given(WEIGHT, WEIGHT, WEIGHT, WEIGHT)
 def test_between_two_targets_exactly_the_difference_moves_and_one_way(a: int, b: int, c: int, d: int) -> None:
     before, after = line({"v1": a, "v2": b}), line({"v1": c, "v2": d})
-    difference = LENGTH * a // (a + b) - LENGTH * c // (c + d)
+    difference = LINE_LENGTH * a // (a + b) - LINE_LENGTH * c // (c + d)
     expected = {("v1", "v2") if difference > 0 else ("v2", "v1"): abs(difference)} if difference else {}
     assert moved(before, after) == expected
 
@@ -77,7 +79,7 @@ def test_between_neighbours_of_many_targets_exactly_the_weight_moves(
     total = sum(weights)
     change = moved(line(before), line(after))
     assert set(change) <= {(one, other)}
-    assert abs(change.get((one, other), 0) - LENGTH * amount / total) <= 1
+    assert abs(change.get((one, other), 0) - LINE_LENGTH * amount / total) <= 1
 
 
 @given(
@@ -94,7 +96,7 @@ def test_no_change_moves_more_than_the_boundaries_between(
 
     least = sum(abs(share(before, name) - share(after, name)) for name in NAMES) / 2
     total = sum(moved(line(before), line(after)).values())
-    assert total <= (len(NAMES) - 1) * least * LENGTH + 2 * len(NAMES)
+    assert total <= (len(NAMES) - 1) * least * LINE_LENGTH + 2 * len(NAMES)
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), WEIGHT, min_size=2), st.data())
@@ -123,5 +125,5 @@ def test_targets_lie_in_the_order_of_their_names(names: list[str], order: list[s
 
 
 def test_a_weight_of_zero_has_no_users() -> None:
-    assert line({"v1": 0, "v2": 5}) == (Interval("v2", LENGTH),)
-    assert line({"v1": 0, "v2": 5, "v9": 0}, asleep="v1") == (Interval("v2", LENGTH),)
+    assert line({"v1": 0, "v2": 5}) == (StickyInterval("v2", LINE_LENGTH),)
+    assert line({"v1": 0, "v2": 5, "v9": 0}, asleep="v1") == (StickyInterval("v2", LINE_LENGTH),)

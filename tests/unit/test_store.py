@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from builders.pods import a_pod_body
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import WrongThreadError
-from tidegate.kube.facts import pod_facts, sharing
 from tidegate.kube.kinds import INFERENCE, POD
 from tidegate.kube.store import ObjectStore
-from tidegate.kube.views import Views
+from tidegate.kube.transforms import share_equal_parts, trim_pod
+from tidegate.kube.view_cache import ViewCache
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0]) | st.sampled_from("ab"),
@@ -91,7 +91,7 @@ def test_an_object_that_is_as_it_was_before_it_could_not_be_read_is_no_longer_le
 
 
 def test_what_nobody_reads_is_no_news() -> None:
-    store, told = ObjectStore(POD, transform=pod_facts), list[ObjectKey]()
+    store, told = ObjectStore(POD, transform=trim_pod), list[ObjectKey]()
     store.subscribe(told.append)
     body = a_pod_body("ctr-1")
     body["metadata"]["resourceVersion"] = "6"
@@ -118,7 +118,7 @@ def test_objects_of_one_template_are_kept_as_one_but_for_what_differs() -> None:
 
 @given(JSON, JSON)
 def test_what_is_shared_is_what_was_given(value: Any, like: Any) -> None:
-    made = sharing(value, like)
+    made = share_equal_parts(value, like)
     assert json.dumps(made, sort_keys=True) == json.dumps(value, sort_keys=True), (
         "by value and type: 1, 1.0 and true differ"
     )
@@ -126,7 +126,7 @@ def test_what_is_shared_is_what_was_given(value: Any, like: Any) -> None:
 
 def test_an_object_that_somebody_cannot_read_stays_as_it_was_for_all() -> None:
     store, told = a_store("app")
-    views = Views(store, lambda body: int(body["metadata"]["labels"]["app"]))
+    views = ViewCache(store, lambda body: int(body["metadata"]["labels"]["app"]))
     store.subscribe(told.append)
     store.observe("ADDED", a_pod(version=1, app="1"))
     store.observe("MODIFIED", a_pod(version=2, app="one"))
@@ -135,19 +135,19 @@ def test_an_object_that_somebody_cannot_read_stays_as_it_was_for_all() -> None:
     assert [(key.name, views.get(key)) for key in sorted(store.keys())] == [("a", 1), ("c", 3)]
     assert views.by_label("app", "1") == (1,)
     assert not store.by_label("app", "one")
-    assert {key.name: (each.uid, each.why.split(" ")[0]) for key, each in store.left_out.items()} == {
+    assert {key.name: (each.uid, each.problem.split(" ")[0]) for key, each in store.left_out.items()} == {
         "a": ("uid-a", "ValueError"),
         "b": ("uid-b", "ValueError"),
     }
     store.observe("MODIFIED", a_pod(version=5, app="5"))
     store.observe("DELETED", a_pod("b", 6, app="two"))
-    assert views.all() == (5, 3)
+    assert views.list_all() == (5, 3)
     assert not store.left_out
 
 
 def test_of_another_object_of_its_name_nothing_stays() -> None:
     store, _ = a_store()
-    views = Views(store, lambda body: int(body["metadata"]["labels"]["app"]))
+    views = ViewCache(store, lambda body: int(body["metadata"]["labels"]["app"]))
     store.observe("ADDED", a_pod(version=1, app="1"))
     again = a_pod(version=2, app="one")
     again["metadata"]["uid"] = "another"
@@ -173,8 +173,8 @@ def test_why_an_object_is_left_out_does_not_say_what_it_holds() -> None:
     store, _ = a_store()
     store.subscribe(lambda key: int(store.get(key)["metadata"]["labels"]["token"]))  # type: ignore[index]
     store.observe("ADDED", a_pod(token="s3cret"))
-    assert "s3cret" not in store.left_out[A].why
-    assert "test_store.py" in store.left_out[A].why
+    assert "s3cret" not in store.left_out[A].problem
+    assert "test_store.py" in store.left_out[A].problem
 
 
 async def test_a_change_in_another_thread_is_refused() -> None:
@@ -237,7 +237,7 @@ def test_a_listing_drops_ghosts_and_says_only_what_changed() -> None:
 
 def test_listings_of_single_namespaces_leave_those_of_others_alone_and_are_all_waited_for() -> None:
     store, told = a_store()
-    store.expect(["ads", "shop"])
+    store.expect_listings(["ads", "shop"])
     store.replace([a_pod("a"), a_pod("b")], namespace="ads")
     assert not store.synced.is_set()
     store.replace([a_pod("a", namespace="shop")], namespace="shop")
@@ -250,15 +250,15 @@ def test_listings_of_single_namespaces_leave_those_of_others_alone_and_are_all_w
 
 def test_a_namespace_that_may_not_be_listed_is_waited_for_until_another_was() -> None:
     store, told = a_store()
-    store.expect(["ads", "shop"])
-    store.forgo("shop")
+    store.expect_listings(["ads", "shop"])
+    store.skip_namespace("shop")
     assert not store.synced.is_set(), "nothing is known yet"
     store.replace([a_pod("a")], namespace="ads")
     assert not store.synced.is_set()
-    store.forgo("shop")
+    store.skip_namespace("shop")
     assert store.synced.is_set()
     told.clear()
-    store.forgo("ads")
+    store.skip_namespace("ads")
     assert (told, set(store.keys())) == ([], {A})
 
 
@@ -267,7 +267,7 @@ def test_a_resync_of_some_namespaces_leaves_those_of_others() -> None:
     store.observe("ADDED", a_pod("a", version=5))
     store.observe("ADDED", a_pod("ghost", version=5))
     store.observe("ADDED", a_pod("a", namespace="shop", version=5))
-    store.resync([A], "10", within=["ads"])
+    store.prune_absent([A], "10", within=["ads"])
     assert set(store.keys()) == {A, ObjectKey("shop", "a")}
 
 
@@ -285,7 +285,7 @@ def test_a_resync_beside_another_feeder_keeps_what_is_newer_than_the_listing() -
     store.observe("ADDED", a_pod("b", version=12))
     told.clear()
     store.observe("MODIFIED", a_pod("a", version=4))
-    store.resync([A], resource_version="10")
+    store.prune_absent([A], resource_version="10")
     assert version_of(store, A) == "5"
     assert version_of(store, B) == "12"
     assert told == [ObjectKey("ads", "ghost")]

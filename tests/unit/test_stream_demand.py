@@ -11,10 +11,17 @@ import pytest
 from builders.pods import a_pod, a_report
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.pods import PodView
-from tidegate.planning.signals import Look
-from tidegate.planning.stream_demand import CATCH_UP_S, STALE_S, Counted, follow, newest, reading
-from tidegate.telemetry.signals import SignalWatch, TieredWatch
-from tidegate.telemetry.stream_traffic import NOBODY, StreamTraffic
+from tidegate.planning.signals import MetricsScrape
+from tidegate.planning.stream_demand import (
+    CATCH_UP_S,
+    STALE_AFTER_S,
+    BrokerCount,
+    find_newest_count,
+    to_metrics,
+    update_count,
+)
+from tidegate.telemetry.signals import MergedSignalReader, SignalReader
+from tidegate.telemetry.stream_traffic import NO_COUNTS_MESSAGE, StreamTraffic
 from tidegate_dataplane.contract import AgentReport, StreamCount, StreamReport
 
 RANK = ObjectKey("ads", "rank")
@@ -30,28 +37,28 @@ def saying(count: StreamCount | None) -> AgentReport:
 
 
 def test_what_comes_and_what_waits_is_asked_for() -> None:
-    first = follow(None, a_count(0, 1_000), 100.0)
-    assert reading(first) is None  # a count alone is no rate
-    second = follow(first, a_count(300, 1_500, age_s=2.0), 112.0)
-    assert second == Counted(110.0, 300, 1_500, 50.0)
-    found = reading(second)
+    first = update_count(None, a_count(0, 1_000), 100.0)
+    assert to_metrics(first) is None  # a count alone is no rate
+    second = update_count(first, a_count(300, 1_500, age_s=2.0), 112.0)
+    assert second == BrokerCount(110.0, 300, 1_500, 50.0)
+    found = to_metrics(second)
     assert found is not None
     assert found.offered_per_s == 50.0 + 300 / CATCH_UP_S
 
 
 def test_the_youngest_count_is_taken_and_one_that_is_known_already_says_nothing_new() -> None:
     reports = [saying(None), saying(a_count(1, 10, 1.5)), a_report(1), saying(a_count(2, 12, 0.5))]
-    assert newest(reports) == a_count(2, 12, 0.5)
-    assert newest([a_report(1)]) is None
+    assert find_newest_count(reports) == a_count(2, 12, 0.5)
+    assert find_newest_count([a_report(1)]) is None
     # A pod that has lost its broker goes on saying what it knew.
-    assert newest([saying(a_count(1, 10, STALE_S + 1))]) is None
-    before = Counted(100.0, 5, 50, 7.0)
-    assert follow(before, a_count(5, 50, 2.0), 102.1) is before
+    assert find_newest_count([saying(a_count(1, 10, STALE_AFTER_S + 1))]) is None
+    before = BrokerCount(100.0, 5, 50, 7.0)
+    assert update_count(before, a_count(5, 50, 2.0), 102.1) is before
 
 
 def test_a_consumer_that_was_recreated_has_no_rate_yet() -> None:
-    after = follow(Counted(100.0, 5, 50_000, 7.0), a_count(0, 3), 110.0)
-    assert (after.per_s, reading(after)) == (None, None)
+    after = update_count(BrokerCount(100.0, 5, 50_000, 7.0), a_count(0, 3), 110.0)
+    assert (after.per_s, to_metrics(after)) == (None, None)
 
 
 class Agents:
@@ -75,10 +82,10 @@ def test_rates_outlive_the_pod_that_counted_and_silence_is_not_zero(agents: Agen
     clock = [100.0]
     traffic = StreamTraffic(lambda: agents.pods, agents, lambda: clock[0])
 
-    def looked(after_s: float, count: StreamCount | None) -> Look:
+    def looked(after_s: float, count: StreamCount | None) -> MetricsScrape:
         clock[0] += after_s
         agents.says = count
-        return asyncio.run(traffic.look())
+        return asyncio.run(traffic.scrape_signals())
 
     assert looked(0.0, a_count(0, 100)).by_key == {}
     found = looked(10.0, a_count(60, 200))
@@ -95,28 +102,28 @@ def test_rates_outlive_the_pod_that_counted_and_silence_is_not_zero(agents: Agen
 
 
 class Source:
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: MetricsScrape) -> None:
         self._look = look
 
-    async def look(self) -> Look:
+    async def scrape_signals(self) -> MetricsScrape:
         return self._look
 
 
 def test_a_stream_whose_pods_are_silent_is_stale_and_nobody_else_is() -> None:
     async def scene() -> None:
         clock, agents = [100.0], Agents()
-        streams = SignalWatch(StreamTraffic(lambda: agents.pods, agents, lambda: clock[0]), lambda: NOW)
-        requests = SignalWatch(Source(Look("the gateways", {}, timedelta(seconds=10))), lambda: NOW)
-        watch = TieredWatch(requests, streams)
+        streams = SignalReader(StreamTraffic(lambda: agents.pods, agents, lambda: clock[0]), lambda: NOW)
+        requests = SignalReader(Source(MetricsScrape("the gateways", {}, timedelta(seconds=10))), lambda: NOW)
+        watch = MergedSignalReader(requests, streams)
         for arrived in (100, 200):
             clock[0] += 10.0
             agents.says = a_count(0, arrived)
             signals = await watch.read()
-        assert (signals.by_key[RANK].offered_per_s, signals.fresh) == (10.0, True)
+        assert (signals.by_key[RANK].offered_per_s, signals.all_fresh) == (10.0, True)
         agents.says = None
         signals = await watch.read()
-        assert (signals.problem, signals.fresh) == ("", False)
-        assert signals.by_key[RANK].held == NOBODY
+        assert (signals.problem, signals.all_fresh) == ("", False)
+        assert signals.by_key[RANK].held_reason == NO_COUNTS_MESSAGE
         assert signals.by_key[RANK].offered_per_s == 10.0
 
     asyncio.run(scene())

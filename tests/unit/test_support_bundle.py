@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from builders.inference import inference_body
 from tidegate.errors import PermanentError
-from tidegate.reports.bundle import BundleReport, Contents, Missing, size
-from tidegate.reports.redaction import GONE, Redaction
+from tidegate.reports.bundle import BundleContents, BundleReport, MissingPart, format_size
+from tidegate.reports.redaction import REDACTED, Redactor
 
 CANARY = "hunter2-canary"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZHMifQ.c2lnbmF0dXJl"
@@ -41,8 +41,8 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZHMifQ.c2lnbmF0dXJl"
     ],
 )
 def test_what_looks_like_a_credential_is_taken_out_of_text(secret: str) -> None:
-    redaction = Redaction()
-    text = redaction.text(f"before {secret}")
+    redaction = Redactor()
+    text = redaction.redact_text(f"before {secret}")
     assert CANARY not in text
     assert text.startswith("before ")
     assert redaction.count >= 1
@@ -50,7 +50,7 @@ def test_what_looks_like_a_credential_is_taken_out_of_text(secret: str) -> None:
 
 @pytest.mark.parametrize("token", [JWT, "AKIAIOSFODNN7EXAMPLE", f"hf_{'a' * 34}", f"ghp_{'b' * 36}"])
 def test_tokens_are_known_by_their_looks(token: str) -> None:
-    assert Redaction().text(f"said {token} twice") == f"said {GONE} twice"
+    assert Redactor().redact_text(f"said {token} twice") == f"said {REDACTED} twice"
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,15 @@ def test_tokens_are_known_by_their_looks(token: str) -> None:
     ],
 )
 def test_what_helps_stays(text: str) -> None:
-    redaction = Redaction()
-    assert redaction.text(text) == text
+    redaction = Redactor()
+    assert redaction.redact_text(text) == text
     assert redaction.count == 0
 
 
 @given(st.text())
 def test_what_was_redacted_is_not_redacted_again(text: str) -> None:
-    once = Redaction().text(text)
-    assert Redaction().text(once) == once
+    once = Redactor().redact_text(text)
+    assert Redactor().redact_text(once) == once
 
 
 def an_object() -> dict[str, Any]:
@@ -109,40 +109,40 @@ def an_object() -> dict[str, Any]:
 
 
 def test_objects_keep_their_shape_and_lose_what_may_be_secret() -> None:
-    redaction = Redaction()
-    body = redaction.body(an_object())
+    redaction = Redactor()
+    body = redaction.redact_object(an_object())
     assert CANARY not in json.dumps(body)
     assert body["metadata"]["annotations"]["tidegate.io/applied"] == "abc"
     assert set(body["metadata"]["annotations"]) == set(an_object()["metadata"]["annotations"])
     [container] = body["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == ["--token", GONE, f"--password={GONE}", "--rate", "3"]
+    assert container["args"] == ["--token", REDACTED, f"--password={REDACTED}", "--rate", "3"]
     assert [each["name"] for each in container["env"]] == ["PLAIN", "EMPTY", "REF"]
     assert container["env"][2]["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "k"}
     assert redaction.count == 8
     untouched = inference_body("ctr", model={"secretName": "keys"})
-    assert Redaction().body(untouched) == untouched
+    assert Redactor().redact_object(untouched) == untouched
 
 
 def test_a_secret_is_refused_whole() -> None:
     with pytest.raises(PermanentError, match="never part"):
-        Redaction().body({"kind": "Secret", "data": {"a": "b"}})
+        Redactor().redact_object({"kind": "Secret", "data": {"a": "b"}})
 
 
 def test_a_bundle_has_bounds_and_says_what_they_cost() -> None:
-    contents = Contents(most_bytes=100, most_of_one=60)
-    contents.add("a.json", b"x" * 50, "whole")
-    contents.add("b.json", b"x" * 61, "too large")
+    contents = BundleContents(max_bytes=100, max_file_bytes=60)
+    contents.add_whole("a.json", b"x" * 50, "whole")
+    contents.add_whole("b.json", b"x" * 61, "too large")
     contents.add_newest("c.log", b"old" + b"n" * 47 + b"new", "log", cut=7)
     contents.add_newest("d.log", b"n", "log")
     assert contents.parts.keys() == {"a.json", "c.log"}
     assert contents.parts["c.log"].endswith(b"new")
-    assert contents.total == 100
+    assert contents.total_bytes == 100
     assert [(each.path, each.cut_bytes) for each in contents.files] == [("a.json", 0), ("c.log", 10)]
     assert [each.what for each in contents.missing] == ["b.json", "d.log"]
 
 
 def a_report() -> BundleReport:
-    contents = Contents(1 << 20, 1 << 20)
+    contents = BundleContents(1 << 20, 1 << 20)
     contents.add_newest("logs/a.log", b"n" * 2_048, "log", cut=3_000_000)
     return BundleReport(
         file="x.tar.gz",
@@ -153,17 +153,17 @@ def a_report() -> BundleReport:
         release_namespace="tidegate-system",
         namespace=None,
         files=tuple(contents.files),
-        missing=(Missing(what="objects/pods.json", why="403"),),
+        missing=(MissingPart(what="objects/pods.json", why="403"),),
         redacted=3,
-        bytes=contents.total,
+        bytes=contents.total_bytes,
     )
 
 
 def test_what_is_in_it_and_what_is_not_is_printed() -> None:
-    text = "\n".join(a_report().lines(wide=False))
+    text = "\n".join(a_report().render_lines(wide=False))
     assert "x.tar.gz: 1 files, 2.0 KiB" in text
     assert "log; 2.9 MiB left out" in text
     assert "left out   objects/pods.json: 403" in text
     assert "3 values were redacted" in text
-    assert list(a_report().names()) == []
-    assert [size(1), size(1_024), size(3 << 20)] == ["1 B", "1.0 KiB", "3.0 MiB"]
+    assert list(a_report().object_names()) == []
+    assert [format_size(1), format_size(1_024), format_size(3 << 20)] == ["1 B", "1.0 KiB", "3.0 MiB"]

@@ -14,9 +14,9 @@ from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import Look, Reading
+from tidegate.planning.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.report import Report
-from tidegate.reports.top import Busy, ModelTop, TopBy, top_inferences, top_pools
+from tidegate.reports.top import ModelTop, TopInputs, TopOrder, report_inferences, report_pools
 
 
 def a_model(name: str, ready: int = 2, *, slices: int = 2, **spec: Any) -> Inference:
@@ -27,35 +27,35 @@ def a_model(name: str, ready: int = 2, *, slices: int = 2, **spec: Any) -> Infer
     )
 
 
-def busy(failure: str = "", silent: tuple[str, ...] = (), **readings: Reading) -> Busy:
+def busy(failure: str = "", silent: tuple[str, ...] = (), **readings: InferenceMetrics) -> TopInputs:
     by_key = {ObjectKey("ads", name): reading for name, reading in readings.items()}
-    look = Look("gateways", by_key, timedelta(), silent=silent, failure=failure)
-    return Busy(look, 5.0, NOW, {"ads/ctr": 120.0})
+    look = MetricsScrape("gateways", by_key, timedelta(), silent_gateways=silent, failure=failure)
+    return TopInputs(look, 5.0, NOW, {"ads/ctr": 120.0})
 
 
-def only(inference: Inference, measured: Busy) -> ModelTop:
-    [found] = top_inferences([inference], measured, "ads").items
+def only(inference: Inference, measured: TopInputs) -> ModelTop:
+    [found] = report_inferences([inference], measured, "ads").items
     return found
 
 
 def text(report: Report, *, wide: bool = False) -> str:
-    return "\n".join(report.lines(wide=wide))
+    return "\n".join(report.render_lines(wide=wide))
 
 
 def test_what_was_answered_is_worth_its_value_per_slice() -> None:
     model = a_model("ctr", value={"perRequest": "0.5"}, slo={"latencyP99": "30ms"})
-    one = only(model, busy(ctr=Reading(110.0, 100.0, 0.025)))
+    one = only(model, busy(ctr=InferenceMetrics(110.0, 100.0, 0.025)))
     assert (one.slices, one.value_per_second, one.value_per_slice) == (4, 50.0, 12.5)
     assert (one.requests_per_second, one.latency_p99_ms, one.misses_slo) == (110.0, 25.0, False)
     assert one.demand_per_second == 120.0
-    assert only(model, busy(ctr=Reading(1.0, 1.0, 0.031))).misses_slo
+    assert only(model, busy(ctr=InferenceMetrics(1.0, 1.0, 0.031))).misses_slo
 
 
 def test_what_nobody_counts_is_not_known_and_not_nothing() -> None:
     one = only(a_model("ctr"), busy())
     assert (one.requests_per_second, one.value_per_second, one.latency_p99_ms) == (None, None, None)
     assert not one.misses_slo
-    row = text(top_inferences([a_model("ctr")], busy(), "ads")).splitlines()[1]
+    row = text(report_inferences([a_model("ctr")], busy(), "ads")).splitlines()[1]
     assert row.split() == ["ads/ctr", "realtime", "cpu-a", "2/2", "4", "-", "-", "-", "-", "-"]
 
 
@@ -63,31 +63,31 @@ def test_offline_work_is_worth_its_slices_and_what_is_in_no_pool_has_none() -> N
     offline = a_model("batch", 3, slices=1, tier="offline", value={"perRequest": "2"})
     one = only(offline, busy())
     assert (one.value_per_second, one.value_per_slice) == (6.0, 2.0)
-    free = only(an_inference("ctr"), busy(ctr=Reading(10.0, 10.0)))
+    free = only(an_inference("ctr"), busy(ctr=InferenceMetrics(10.0, 10.0)))
     assert (free.slices, free.value_per_second, free.value_per_slice) == (None, 10.0, None)
 
 
 def test_a_p99_that_does_not_exist_is_said_and_is_no_number_in_json() -> None:
     model = a_model("ctr", slo={"latencyP99": "30ms"})
-    report = top_inferences([model], busy(ctr=Reading(10.0, 1.0, inf)), "ads")
+    report = report_inferences([model], busy(ctr=InferenceMetrics(10.0, 1.0, inf)), "ads")
     assert (report.items[0].p99_unanswered, report.items[0].latency_p99_ms) == (True, None)
     assert "none!" in text(report)
-    json.dumps(report.serialised(), allow_nan=False)
+    json.dumps(report.to_json(), allow_nan=False)
 
 
 def test_the_busiest_come_first_or_what_was_asked_for() -> None:
     models = [a_model("a", 1), a_model("b", 3), a_model("c", 0)]
-    measured = busy(a=Reading(9.0, 9.0, 0.1), b=Reading(10.0, 10.0, 0.2))
+    measured = busy(a=InferenceMetrics(9.0, 9.0, 0.1), b=InferenceMetrics(10.0, 10.0, 0.2))
 
-    def order(by: TopBy) -> str:
-        return "".join(each.inference[-1] for each in top_inferences(models, measured, None, by).items)
+    def order(by: TopOrder) -> str:
+        return "".join(each.inference[-1] for each in report_inferences(models, measured, None, by).items)
 
-    assert {by: order(by) for by in TopBy} == {
-        TopBy.REQUESTS: "bac",
-        TopBy.VALUE: "abc",
-        TopBy.SLICES: "bac",
-        TopBy.LATENCY: "bac",
-        TopBy.NAME: "abc",
+    assert {by: order(by) for by in TopOrder} == {
+        TopOrder.REQUESTS: "bac",
+        TopOrder.VALUE: "abc",
+        TopOrder.SLICES: "bac",
+        TopOrder.LATENCY: "bac",
+        TopOrder.NAME: "abc",
     }
 
 
@@ -98,9 +98,9 @@ def test_the_busiest_come_first_or_what_was_asked_for() -> None:
         (busy(silent=("gateway-2",)), "at least what is said: nothing is known of gateway-2"),
     ],
 )
-def test_why_figures_are_missing_is_said(measured: Busy, said: str) -> None:
-    assert said in text(top_inferences([a_model("ctr")], measured, "ads"))
-    assert said in text(top_pools([a_compute_pool()], [], [], measured))
+def test_why_figures_are_missing_is_said(measured: TopInputs, said: str) -> None:
+    assert said in text(report_inferences([a_model("ctr")], measured, "ads"))
+    assert said in text(report_pools([a_compute_pool()], [], [], measured))
 
 
 def test_a_pool_adds_up_what_is_known_and_says_of_how_many_it_is_not() -> None:
@@ -112,11 +112,11 @@ def test_a_pool_adds_up_what_is_known_and_says_of_how_many_it_is_not() -> None:
         }
     )
     models = [a_model("ctr"), a_model("cvr"), a_model("off", 0), an_inference("free")]
-    report = top_pools(
+    report = report_pools(
         [a_compute_pool("empty"), pool],
         models,
         [a_decision(("ctr", 1, 3), price=0.25)],
-        busy(ctr=Reading(50.0, 40.0)),
+        busy(ctr=InferenceMetrics(50.0, 40.0)),
     )
     first, second = report.items
     assert (first.pool, first.used, first.use, first.inferences) == ("cpu-a", 8, 0.8, 3)

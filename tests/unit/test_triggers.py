@@ -10,9 +10,9 @@ import pytest
 
 from builders.allocator import NOW, a_member, observed
 from builders.compute_override import a_compute_override
-from tidegate.api.allocation_decision import Trigger
-from tidegate.planning.allocation_view import AllocationObserved, Member
-from tidegate.planning.triggers import Circumstances, cause, trigger
+from tidegate.api.allocation_decision import DecisionTrigger
+from tidegate.planning.allocation_view import AllocationObserved, PoolMember
+from tidegate.planning.triggers import DecisionInputs, find_trigger, resolve_trigger
 
 CTR = a_member("ctr")
 OVERRIDE = a_compute_override(
@@ -22,7 +22,7 @@ OVERRIDE = a_compute_override(
 )
 
 
-def seen(*members: Member, slices: Sequence[int] = (8, 8), **more: Any) -> AllocationObserved:
+def seen(*members: PoolMember, slices: Sequence[int] = (8, 8), **more: Any) -> AllocationObserved:
     """A pool of two nodes that decides about ctr."""
     return observed(*(members or (CTR,)), slices=slices, **more)
 
@@ -34,10 +34,10 @@ def seen(*members: Member, slices: Sequence[int] = (8, 8), **more: Any) -> Alloc
         (seen(now=NOW + timedelta(minutes=5)), None),
         (seen(slices=(8, 8, 8)), None),
         (seen(slices=(8, 4)), None),
-        (seen(slices=(8,)), Trigger.NODE_LOST),
-        (seen(overrides=(OVERRIDE,)), Trigger.OVERRIDE_CHANGED),
-        (seen(policy={"mode": "Hold"}), Trigger.POOL_CHANGED),
-        (seen(CTR, a_member("cvr")), Trigger.INFERENCE_CHANGED),
+        (seen(slices=(8,)), DecisionTrigger.NODE_LOST),
+        (seen(overrides=(OVERRIDE,)), DecisionTrigger.OVERRIDE_CHANGED),
+        (seen(policy={"mode": "Hold"}), DecisionTrigger.POOL_CHANGED),
+        (seen(CTR, a_member("cvr")), DecisionTrigger.INFERENCE_CHANGED),
         (seen(CTR, a_member("fixed", most=None)), None),
     ],
     ids=[
@@ -52,26 +52,26 @@ def seen(*members: Member, slices: Sequence[int] = (8, 8), **more: Any) -> Alloc
         "not decided about",
     ],
 )
-def test_it_is_decided_at_once_for(later: AllocationObserved, wanted: Trigger | None) -> None:
-    assert trigger(Circumstances.of(seen()), Circumstances.of(later)) is wanted
+def test_it_is_decided_at_once_for(later: AllocationObserved, wanted: DecisionTrigger | None) -> None:
+    assert find_trigger(DecisionInputs.from_observed(seen()), DecisionInputs.from_observed(later)) is wanted
 
 
 @pytest.mark.parametrize(
     ("due", "first", "wanted"),
     [
-        (Trigger.INTERVAL, False, Trigger.OVERRIDE_CHANGED),
-        (Trigger.INFERENCE_CHANGED, False, Trigger.OVERRIDE_CHANGED),
-        (Trigger.STARTED, True, Trigger.STARTED),
+        (DecisionTrigger.INTERVAL, False, DecisionTrigger.OVERRIDE_CHANGED),
+        (DecisionTrigger.INFERENCE_CHANGED, False, DecisionTrigger.OVERRIDE_CHANGED),
+        (DecisionTrigger.STARTED, True, DecisionTrigger.STARTED),
     ],
 )
 def test_a_decision_is_called_by_what_changed_while_demand_was_read(
-    due: Trigger, first: bool, wanted: Trigger
+    due: DecisionTrigger, first: bool, wanted: DecisionTrigger
 ) -> None:
     """But a process that knows nothing of demand yet is not to look like one that does."""
-    now = Circumstances.of(seen(overrides=(OVERRIDE,)))
-    assert cause(due, None if first else Circumstances.of(seen()), now) is wanted
+    now = DecisionInputs.from_observed(seen(overrides=(OVERRIDE,)))
+    assert resolve_trigger(due, None if first else DecisionInputs.from_observed(seen()), now) is wanted
 
 
 def test_a_decision_that_nothing_led_to_is_called_by_why_it_was_due() -> None:
-    same = Circumstances.of(seen())
-    assert cause(Trigger.INTERVAL, same, same) is Trigger.INTERVAL
+    same = DecisionInputs.from_observed(seen())
+    assert resolve_trigger(DecisionTrigger.INTERVAL, same, same) is DecisionTrigger.INTERVAL

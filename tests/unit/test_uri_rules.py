@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from stages.examples import examples
-from tidegate_dataplane.agent.artefacts.archive import MAX_HEADER_BYTES, Budget, unpack_layer
-from tidegate_dataplane.agent.artefacts.checked_client import joined
-from tidegate_dataplane.agent.artefacts.paths import checked_relative
-from tidegate_dataplane.agent.artefacts.uri import Scheme, parse_uri
+from tidegate_dataplane.agent.artefacts.archive import MAX_HEADER_BYTES, UnpackBudget, unpack_layer
+from tidegate_dataplane.agent.artefacts.checked_client import join_location
+from tidegate_dataplane.agent.artefacts.paths import check_relative_path
+from tidegate_dataplane.agent.artefacts.uri import UriScheme, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
@@ -42,7 +42,7 @@ PIECES = [
 paths = st.lists(st.sampled_from(PIECES), max_size=8).map("/".join)
 texts = st.builds(
     "{}://{}/{}".format,
-    st.sampled_from([*Scheme, "http", "ftp", "FILE", ""]),
+    st.sampled_from([*UriScheme, "http", "ftp", "FILE", ""]),
     st.one_of(st.sampled_from(["", "host", "Host:5000", "user:secret@host", "[::1]", "host:x"]), paths),
     paths,
 )
@@ -68,7 +68,7 @@ def test_a_uri_is_refused_or_stays_in_its_place(text: str) -> None:
 @given(st.one_of(paths, st.text(max_size=40)))
 def test_a_relative_path_is_refused_or_stays_below(text: str) -> None:
     try:
-        path = PurePosixPath(checked_relative(text, what="file"))
+        path = PurePosixPath(check_relative_path(text, subject="file"))
     except ArtefactError:
         return
     assert not path.is_absolute()
@@ -110,7 +110,7 @@ def test_a_layer_is_refused_or_writes_below_its_folder_alone(
     archive.write_bytes(gzip.compress(stream.getvalue()) if compressed else stream.getvalue())
     reason = None
     try:
-        unpack_layer(archive, folder, below="models", budget=Budget(1 << 20, what="a model"))
+        unpack_layer(archive, folder, below="models", budget=UnpackBudget(1 << 20, artefact="a model"))
     except ArtefactError as error:
         reason = error.refusal.reason
     assert reason in (None, FailureReason.ARTEFACT_INVALID, FailureReason.ARTEFACT_TOO_LARGE)
@@ -127,7 +127,9 @@ def test_a_giant_header_is_not_read_into_memory(tmp_path: Path, kind: bytes) -> 
     (tmp_path / "layer").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
 
     with pytest.raises(ArtefactError) as raised:
-        unpack_layer(tmp_path / "layer", tmp_path, below="models", budget=Budget(1 << 20, what="a model"))
+        unpack_layer(
+            tmp_path / "layer", tmp_path, below="models", budget=UnpackBudget(1 << 20, artefact="a model")
+        )
 
     assert f"{MAX_HEADER_BYTES} are allowed" in raised.value.refusal.message
 
@@ -141,13 +143,13 @@ def test_a_layer_with_a_broken_sparse_header_is_refused(tmp_path: Path) -> None:
         tar.addfile(info, io.BytesIO())
 
     with pytest.raises(ArtefactError) as raised:
-        unpack_layer(archive, folder, below="models", budget=Budget(1 << 20, what="a model"))
+        unpack_layer(archive, folder, below="models", budget=UnpackBudget(1 << 20, artefact="a model"))
 
     assert raised.value.refusal.reason is FailureReason.ARTEFACT_INVALID
 
 
 def test_a_redirect_to_what_is_no_url_is_an_answer_like_any_other() -> None:
     with pytest.raises(ArtefactError) as raised:
-        joined("https://models.example.com/ctr", "https://[bad")
+        join_location("https://models.example.com/ctr", "https://[bad")
 
     assert raised.value.refusal.reason is FailureReason.FETCH_FAILED

@@ -8,14 +8,14 @@ import pytest
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.pods import PodView
 from tidegate.planning.swap_failures import (
-    DEADLINE,
-    LONGEST_RETRY,
-    RETRY_AFTER,
-    KnownFailure,
-    Progress,
-    Replica,
+    MAX_RETRY_DELAY,
+    PROGRESS_DEADLINE,
+    RETRY_DELAY,
+    ObservedReplica,
+    RecordedFailure,
+    VersionProgress,
 )
-from tidegate.planning.version_swap import Memory, Swap, plan_swap
+from tidegate.planning.version_swap import SwapHistory, SwapPlan, plan_swap
 from tidegate_dataplane.contract import (
     AgentReport,
     DesiredState,
@@ -72,7 +72,7 @@ class Pod:
         else:
             self.serving = self.order.version
 
-    def replica(self) -> Replica:
+    def replica(self) -> ObservedReplica:
         view = PodView(
             ObjectKey("ads", self.name),
             self.name,
@@ -80,11 +80,11 @@ class Pod:
             "10.0.0.1",
             ready=True,
             terminating=False,
-            killed_for_memory=self.killed,
+            oom_killed_at=self.killed,
             memory_limit="512Mi",
         )
         if self.silent or self.order is None:
-            return Replica(view, None, outgrown=self.outgrown)
+            return ObservedReplica(view, None, memory_limit_outdated=self.outgrown)
         ready = self.serving == self.order.version
         report = AgentReport(
             pod=self.name,
@@ -102,7 +102,7 @@ class Pod:
             loaded=(*self.kept, self.serving) if self.serving else (),
             failure=self.failure,
         )
-        return Replica(view, report, outgrown=self.outgrown)
+        return ObservedReplica(view, report, memory_limit_outdated=self.outgrown)
 
 
 @dataclass
@@ -111,14 +111,14 @@ class Fleet:
 
     pods: list[Pod]
     committed: DesiredState | None = None
-    failure: KnownFailure | None = None
+    failure: RecordedFailure | None = None
     now: datetime = START
-    progress: Progress | None = None
+    progress: VersionProgress | None = None
     serving: int | None = None
     log: list[str] = field(default_factory=list)
 
-    def reconcile(self, target: DesiredState) -> Swap:
-        memory = Memory(self.committed, self.failure, self.progress, self.serving)
+    def reconcile(self, target: DesiredState) -> SwapPlan:
+        memory = SwapHistory(self.committed, self.failure, self.progress, self.serving)
         swap = plan_swap(target, memory, [pod.replica() for pod in self.pods], self.now)
         if self.committed is None or swap.committed.version != self.committed.version:
             self.log.append(f"commit {swap.committed.version}")
@@ -127,12 +127,12 @@ class Fleet:
         for order in swap.orders:
             pod = by_name[order.pod.key.name]
             self.log.append(
-                f"{pod.name}: {pod.order.version if pod.order else '-'} -> {order.desired.version}"
+                f"{pod.name}: {pod.order.version if pod.order else '-'} -> {order.desired_state.version}"
             )
-            pod.start(order.desired)
+            pod.start(order.desired_state)
         return swap
 
-    def run(self, target: DesiredState, *, rounds: int = 60) -> Swap:
+    def run(self, target: DesiredState, *, rounds: int = 60) -> SwapPlan:
         """Reconciles and lets agents work until a round changes nothing."""
         swap = self.reconcile(target)
         for _ in range(rounds):
@@ -206,7 +206,7 @@ def test_missing_artefact_is_tried_again_after_a_while_without_a_change() -> Non
     fleet.pods[0].broken[2] = FailureReason.ARTEFACT_NOT_FOUND
     swap = fleet.run(an_order(2, generation=2))
     assert swap.retry_after is not None
-    assert timedelta(0) < swap.retry_after <= RETRY_AFTER
+    assert timedelta(0) < swap.retry_after <= RETRY_DELAY
     fleet.log.clear()
 
     fleet.pods[0].broken.clear()
@@ -214,7 +214,7 @@ def test_missing_artefact_is_tried_again_after_a_while_without_a_change() -> Non
     assert fleet.log == []
 
     # While it is tried again the failure stays in sight, so that conditions do not come and go.
-    fleet.now += RETRY_AFTER
+    fleet.now += RETRY_DELAY
     retry = fleet.reconcile(an_order(2, generation=2))
     assert retry.retrying
     assert retry.failure is not None
@@ -291,7 +291,7 @@ def test_agent_that_stays_silent_ends_the_change_after_the_deadline_and_is_named
     fleet.reconcile(target)
     fleet.pods[1].silent = True
     fleet.reconcile(target)
-    fleet.now += DEADLINE - timedelta(seconds=1)
+    fleet.now += PROGRESS_DEADLINE - timedelta(seconds=1)
     assert fleet.reconcile(target).failure is None
 
     fleet.now += timedelta(seconds=1)
@@ -314,7 +314,7 @@ def test_replica_that_hangs_while_loading_does_not_hold_the_change_for_ever() ->
             pod.step()
     assert [pod.serving for pod in fleet.pods] == [2, 2, 1, 1]
 
-    fleet.now += DEADLINE
+    fleet.now += PROGRESS_DEADLINE
     failure = fleet.reconcile(target).failure
     for pod in fleet.pods:
         pod.step()
@@ -331,7 +331,7 @@ def test_long_download_is_no_deadlock() -> None:
     fleet.pods[0].fetching = True
     for _ in range(3):
         assert fleet.reconcile(target).failure is None
-        fleet.now += DEADLINE
+        fleet.now += PROGRESS_DEADLINE
     fleet.pods[0].fetching = False
 
     assert fleet.run(target).done
@@ -350,8 +350,8 @@ def test_failure_that_may_pass_is_tried_ever_more_seldom_and_only_the_status_kno
         fleet.now += swap.retry_after
         fleet.reconcile(target)
 
-    assert pauses[:3] == [RETRY_AFTER, 2 * RETRY_AFTER, 4 * RETRY_AFTER]
-    assert pauses[-1] == LONGEST_RETRY
+    assert pauses[:3] == [RETRY_DELAY, 2 * RETRY_DELAY, 4 * RETRY_DELAY]
+    assert pauses[-1] == MAX_RETRY_DELAY
 
 
 def test_lost_config_map_does_not_make_an_unproven_target_the_committed_one() -> None:
@@ -429,4 +429,4 @@ def test_new_checksum_for_the_same_version_is_checked_by_every_replica() -> None
     swap = fleet.reconcile(an_order(1, generation=2, sha256="0" * 64))
 
     assert not swap.done
-    assert [order.desired.sha256 for order in swap.orders] == ["0" * 64]
+    assert [order.desired_state.sha256 for order in swap.orders] == ["0" * 64]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from tidegate.web.metrics import Counted, WebMetrics
+from tidegate.web.metrics import RequestMetricsMiddleware, WebMetrics
 
 
 async def answer(request: Request) -> PlainTextResponse:
@@ -37,7 +37,7 @@ async def test_each_answer_is_counted_once_by_its_status(
 ) -> None:
     registry = CollectorRegistry()
     app = Starlette(routes=[Route("/{status:int}", answer, methods=["GET"]), Route("/bug", fail)])
-    app.add_middleware(Counted, metrics=WebMetrics(registry))
+    app.add_middleware(RequestMetricsMiddleware, metrics=WebMetrics(registry))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://here"
     ) as client:

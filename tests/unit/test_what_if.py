@@ -21,7 +21,7 @@ from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.what_if import WhatIf
 from tidegate.main import app
-from tidegate.planning.what_if import Answer, answer, changed
+from tidegate.planning.what_if import WhatIfAnswer, apply_changes, build_answer
 from tidegate.reports.plan import PlanReport
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -37,13 +37,13 @@ def four_slices() -> AllocationSnapshot:
 
 
 def otherwise(snapshot: AllocationSnapshot, **question: Any) -> AllocationSnapshot:
-    return changed(snapshot, WhatIf.model_validate(question))
+    return apply_changes(snapshot, WhatIf.model_validate(question))
 
 
-def asked(snapshot: AllocationSnapshot, **question: Any) -> Answer:
+def asked(snapshot: AllocationSnapshot, **question: Any) -> WhatIfAnswer:
     after = otherwise(snapshot, **question)
     assignment = Solver(time.monotonic).solve(after)
-    return answer(after, assignment, pool="gpu-a", at=NOW, mode=PolicyMode.AUTO, seconds=0.01)
+    return build_answer(after, assignment, pool="gpu-a", time=NOW, mode=PolicyMode.AUTO, seconds=0.01)
 
 
 @given(snapshots())
@@ -66,7 +66,7 @@ def test_what_is_no_snapshot_is_refused(body: object) -> None:
 
 @given(snapshots())
 def test_without_changes_it_is_the_same_question(snapshot: AllocationSnapshot) -> None:
-    assert changed(snapshot, WhatIf()) == snapshot
+    assert apply_changes(snapshot, WhatIf()) == snapshot
 
 
 def test_more_demand_takes_more_slices_and_says_what_they_serve() -> None:
@@ -145,14 +145,14 @@ def test_questions_of_another_shape_are_refused(question: dict[str, Any]) -> Non
 
 def test_the_report_says_moves_and_what_they_are_for() -> None:
     question = WhatIf.model_validate({"inferences": [{"inference": "ads/ctr", "demand": 250}]})
-    report = PlanReport.of(asked(four_slices(), **question.model_dump(by_alias=True)), NOW, question)
-    lines = list(report.lines(wide=True))
+    report = PlanReport.from_answer(asked(four_slices(), **question.model_dump(by_alias=True)), NOW, question)
+    lines = list(report.render_lines(wide=True))
     assert lines[0] == "ComputePool gpu-a, as the allocator saw it at 2026-01-01T12:00:00Z"
     assert lines[1].startswith("  moves       ads/ctr (realtime) 1 -> 3: ")
     assert any(line.startswith("  missed      150 -> 0 real-time") for line in lines)
     assert lines[-1].startswith("  found       by LP in 0.01 s")
-    assert list(report.names()) == ["inference.tidegate.io/ctr"]
-    calm = list(PlanReport.of(asked(four_slices()), NOW, WhatIf()).lines(wide=False))
+    assert list(report.object_names()) == ["inference.tidegate.io/ctr"]
+    calm = list(PlanReport.from_answer(asked(four_slices()), NOW, WhatIf()).render_lines(wide=False))
     assert calm[1] == "  moves       nothing: everybody has what they would be given"
 
 

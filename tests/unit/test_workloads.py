@@ -9,7 +9,7 @@ from builders.inference import an_inference
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.client import KubeClient
 from tidegate_controllers.stores import Stores
-from tidegate_controllers.workloads import Workloads
+from tidegate_controllers.workloads import KueueWorkloads
 
 NOBODY = cast("KubeClient", None)
 """Nothing is watched here: the test feeds the caches."""
@@ -34,7 +34,7 @@ def a_workload(job: str = "inf-ctr-1", uid: str = "j-1", version: str = "1", **s
 
 def test_a_workload_wakes_the_inference_of_its_job_and_so_does_its_end() -> None:
     stores, woken = Stores(), list[ObjectKey]()
-    workloads = Workloads(NOBODY, stores.jobs)
+    workloads = KueueWorkloads(NOBODY, stores.jobs)
     workloads.subscribe(woken.append)
     stores.jobs.replace([a_job()])
 
@@ -49,20 +49,20 @@ def test_a_workload_wakes_the_inference_of_its_job_and_so_does_its_end() -> None
 
 def test_nothing_is_known_before_the_first_listing_and_asked_for_only_where_a_queue_is_named() -> None:
     stores = Stores()
-    workloads = Workloads(NOBODY, stores.jobs)
+    workloads = KueueWorkloads(NOBODY, stores.jobs)
     plain = an_inference(tier="offline", batch=batch_spec())
     queued = an_inference(tier="offline", batch=batch_spec(queueName="offline"))
-    assert workloads.known(plain)
-    assert workloads.of(plain) is None
-    assert not workloads.known(queued)
-    unlisted = workloads.of(queued)
+    assert workloads.has_synced(plain)
+    assert workloads.get_queueing(plain) is None
+    assert not workloads.has_synced(queued)
+    unlisted = workloads.get_queueing(queued)
     assert unlisted is not None
     assert not unlisted.installed
 
     stores.jobs.replace([a_job(owner=queued.metadata.uid)])
     stopped = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "made room"}
     workloads.store.replace([a_workload(conditions=[stopped])])
-    found = workloads.of(queued)
+    found = workloads.get_queueing(queued)
     assert found is not None
     assert found.installed
-    assert found.workloads["j-1"].evicted == "Preempted"
+    assert found.workloads["j-1"].eviction_reason == "Preempted"

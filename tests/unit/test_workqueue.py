@@ -22,7 +22,7 @@ from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import HasBegun, QueueSettings, WorkQueue
 
 A, B = ObjectKey("ads", "a"), ObjectKey("ads", "b")
-NO_JITTER = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=60), jitter=0.0)
+NO_JITTER = Backoff(initial=timedelta(seconds=1), cap=timedelta(seconds=60), jitter=0.0)
 
 
 class Reconciler:
@@ -403,9 +403,9 @@ def test_no_change_is_ever_lost(steps: list[tuple[str, ObjectKey]], workers: int
 @pytest.mark.parametrize("failures", [1, 2, 5, 40, 10_000])
 def test_backoff_grows_to_its_cap_with_jitter(failures: int) -> None:
     backoff = Backoff(
-        first=timedelta(seconds=1), cap=timedelta(seconds=60), jitter=0.5, random=random.Random(7)
+        initial=timedelta(seconds=1), cap=timedelta(seconds=60), jitter=0.5, random=random.Random(7)
     )
     due = min(2.0 ** min(failures - 1, 30), 60.0)
-    delays = [backoff.delay(failures).total_seconds() for _ in range(200)]
+    delays = [backoff.compute_delay(failures).total_seconds() for _ in range(200)]
     assert all(due / 2 <= delay <= due for delay in delays)
     assert len(set(delays)) > 100

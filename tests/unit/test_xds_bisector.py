@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.routing.snapshot import Resource
+from tidegate.routing.snapshot import XdsResource
 from tidegate.xds.subscription import Change, NackBisector
 
 
 def a_change(*names: str, version: str = "1") -> Change:
-    return {name: Resource(name, version, b"") for name in names}
+    return {name: XdsResource(name, version, b"") for name in names}
 
 
 def test_nothing_is_withheld_before_a_nack() -> None:
@@ -43,8 +43,8 @@ def test_something_else_under_a_rejected_name_is_not_suspected() -> None:
     assert bisector.next_batch(a_change("a", version="2")) == a_change("a", version="2")
     assert bisector.next_batch({"a": None}) == {"a": None}
     assert bisector.rejected_in({}) == {}
-    assert bisector.rejected_in({"a": Resource("a", "1", b"")}) == {"a": "bad a"}
-    assert bisector.rejected_in({"a": Resource("a", "2", b"")}) == {}
+    assert bisector.rejected_in({"a": XdsResource("a", "1", b"")}) == {"a": "bad a"}
+    assert bisector.rejected_in({"a": XdsResource("a", "2", b"")}) == {}
 
 
 def test_an_accepted_resource_is_cleared() -> None:
@@ -58,7 +58,7 @@ def test_a_deletion_can_be_rejected_like_a_resource() -> None:
     bisector = NackBisector()
     bisector.record_nack({"a": None}, "still in use")
     assert bisector.rejected_in({}) == {"a": "still in use"}
-    assert bisector.rejected_in({"a": Resource("a", "1", b"")}) == {}
+    assert bisector.rejected_in({"a": XdsResource("a", "1", b"")}) == {}
 
 
 @given(bad=st.sets(st.integers(0, 63)), count=st.integers(1, 64))

@@ -14,8 +14,15 @@ from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, from_json, proxies_of, to_json
-from tidegate.xds.stream import Running, StreamProgress
+from tidegate.xds.report import (
+    ProgrammedReport,
+    ReportedHost,
+    ReportedProxy,
+    from_json,
+    merge_proxies,
+    to_json,
+)
+from tidegate.xds.stream import RunningState, StreamProgress
 
 CTR = CTR_HOST
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)
@@ -36,74 +43,74 @@ def a_host(generation: int, *, answers: bool = True) -> ReportedHost:
 def progress(
     acked: Snapshot | None, node: str = "gateway-1", *, nack: str | None = None, warm: bool = False
 ) -> StreamProgress:
-    return StreamProgress(node, acked, nack, warm, None if acked is None else Running(acked))
+    return StreamProgress(node, acked, nack, warm, None if acked is None else RunningState(acked))
 
 
 def test_without_proxies_nothing_is_programmed(ledger: AckLedger) -> None:
-    assert not ledger.programmed(CTR, 0)
-    assert ledger.report() == ProxyReport(revision=SECOND.revision)
+    assert not ledger.is_programmed(CTR, 0)
+    assert ledger.build_report() == ProgrammedReport(revision=SECOND.revision)
 
 
 def test_a_generation_is_programmed_once_every_proxy_runs_it_or_a_later_one(ledger: AckLedger) -> None:
-    ledger.record(1, progress(SECOND, "one"))
-    ledger.record(2, progress(FIRST, "two"))
-    assert ledger.programmed(CTR, 1)
-    assert not ledger.programmed(CTR, 2)
-    ledger.record(2, progress(SECOND, "two"))
-    assert ledger.programmed(CTR, 2)
-    assert not ledger.programmed(CTR, 3)
+    ledger.record_progress(1, progress(SECOND, "one"))
+    ledger.record_progress(2, progress(FIRST, "two"))
+    assert ledger.is_programmed(CTR, 1)
+    assert not ledger.is_programmed(CTR, 2)
+    ledger.record_progress(2, progress(SECOND, "two"))
+    assert ledger.is_programmed(CTR, 2)
+    assert not ledger.is_programmed(CTR, 3)
 
 
 def test_a_proxy_that_has_accepted_nothing_counts(ledger: AckLedger) -> None:
-    ledger.record(1, progress(SECOND, "one"))
-    ledger.record(2, progress(None, "two"))
-    assert not ledger.programmed(CTR, 1)
+    ledger.record_progress(1, progress(SECOND, "one"))
+    ledger.record_progress(2, progress(None, "two"))
+    assert not ledger.is_programmed(CTR, 1)
 
 
 def test_an_access_that_is_not_in_the_snapshot_is_not_programmed(ledger: AckLedger) -> None:
-    ledger.record(1, progress(SECOND))
-    assert not ledger.programmed(HostKey(HostKind.ACCESS, ObjectKey("ads", "other")), 0)
+    ledger.record_progress(1, progress(SECOND))
+    assert not ledger.is_programmed(HostKey(HostKind.ACCESS, ObjectKey("ads", "other")), 0)
 
 
 def test_a_proxy_that_is_gone_counts_no_more(ledger: AckLedger) -> None:
-    ledger.record(1, progress(SECOND, "one"))
-    ledger.record(2, progress(None, "two"))
-    ledger.closed(2, "two")
-    assert ledger.programmed(CTR, 2)
-    assert ledger.connected == 1
+    ledger.record_progress(1, progress(SECOND, "one"))
+    ledger.record_progress(2, progress(None, "two"))
+    ledger.record_closed(2, "two")
+    assert ledger.is_programmed(CTR, 2)
+    assert ledger.connected_count == 1
 
 
 def test_the_end_of_an_older_stream_does_not_end_the_newer(ledger: AckLedger) -> None:
-    ledger.record(1, progress(FIRST))
-    ledger.record(2, progress(SECOND))
-    ledger.record(1, progress(FIRST))
-    ledger.closed(1, "gateway-1")
-    assert ledger.programmed(CTR, 2)
+    ledger.record_progress(1, progress(FIRST))
+    ledger.record_progress(2, progress(SECOND))
+    ledger.record_progress(1, progress(FIRST))
+    ledger.record_closed(1, "gateway-1")
+    assert ledger.is_programmed(CTR, 2)
 
 
 def test_a_proxy_that_comes_back_with_what_it_had_still_runs_it(ledger: AckLedger) -> None:
-    ledger.record(1, progress(SECOND))
-    ledger.closed(1, "gateway-1")
-    ledger.record(2, progress(None, warm=True))
-    assert ledger.programmed(CTR, 2)
+    ledger.record_progress(1, progress(SECOND))
+    ledger.record_closed(1, "gateway-1")
+    ledger.record_progress(2, progress(None, warm=True))
+    assert ledger.is_programmed(CTR, 2)
 
 
 def test_a_proxy_that_restarted_runs_nothing(ledger: AckLedger) -> None:
-    ledger.record(1, progress(SECOND))
-    ledger.closed(1, "gateway-1")
-    ledger.record(2, progress(None, warm=False))
-    assert not ledger.programmed(CTR, 2)
+    ledger.record_progress(1, progress(SECOND))
+    ledger.record_closed(1, "gateway-1")
+    ledger.record_progress(2, progress(None, warm=False))
+    assert not ledger.is_programmed(CTR, 2)
 
 
 def test_a_stream_without_a_node_is_not_a_proxy_yet(ledger: AckLedger) -> None:
-    ledger.record(1, progress(None, ""))
-    ledger.closed(1, "")
-    assert ledger.connected == 0
+    ledger.record_progress(1, progress(None, ""))
+    ledger.record_closed(1, "")
+    assert ledger.connected_count == 0
 
 
 def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
-    ledger.record(1, progress(FIRST, nack="bad route"))
-    assert json.loads(to_json(ledger.report())) == {
+    ledger.record_progress(1, progress(FIRST, nack="bad route"))
+    assert json.loads(to_json(ledger.build_report())) == {
         "revision": SECOND.revision,
         "proxies": [
             {
@@ -129,12 +136,14 @@ def test_a_report_of_a_newer_server_is_read() -> None:
 @pytest.mark.parametrize("refuses", [False, True])
 def test_what_many_proxies_run_alike_is_reported_once(ledger: AckLedger, refuses: bool) -> None:
     for number in range(20):
-        running = Running(SECOND, {CTR: FIRST.hosts[CTR]}) if refuses else Running(FIRST)
-        ledger.record(number, StreamProgress(f"gateway-{number}", FIRST, None, warm=False, running=running))
-    text = to_json(ledger.report())
+        running = RunningState(SECOND, {CTR: FIRST.hosts[CTR]}) if refuses else RunningState(FIRST)
+        ledger.record_progress(
+            number, StreamProgress(f"gateway-{number}", FIRST, None, warm=False, running=running)
+        )
+    text = to_json(ledger.build_report())
     assert text.count("access/ads/ctr") == 1
     report = from_json(text)
-    assert report == ledger.report()
+    assert report == ledger.build_report()
     assert len({id(proxy.hosts) for proxy in report.proxies}) == 1
 
 
@@ -147,7 +156,7 @@ def test_a_proxy_that_moved_between_replicas_counts_once_with_all_that_it_accept
     old = ReportedProxy(node="a", revision="r1", hosts={"access/ads/ctr": a_host(2)})
     new = ReportedProxy(node="a", revision="", hosts={})
     other = ReportedProxy(node="b", revision="r1", hosts={"access/ads/ctr": a_host(1)})
-    proxies = proxies_of([ProxyReport(proxies=(new, other)), ProxyReport(proxies=(old,))])
+    proxies = merge_proxies([ProgrammedReport(proxies=(new, other)), ProgrammedReport(proxies=(old,))])
     assert [(proxy.node, dict(proxy.hosts)) for proxy in proxies] == [
         ("a", {"access/ads/ctr": a_host(2)}),
         ("b", {"access/ads/ctr": a_host(1)}),
@@ -158,7 +167,7 @@ def test_of_two_words_about_one_generation_the_one_that_promises_less_counts() -
     one = ReportedProxy(node="a", hosts={"access/ads/ctr": a_host(2, answers=False)})
     other = ReportedProxy(node="a", hosts={"access/ads/ctr": a_host(2)})
     for reports in ([one, other], [other, one]):
-        (proxy,) = proxies_of([ProxyReport(proxies=(report,)) for report in reports])
+        (proxy,) = merge_proxies([ProgrammedReport(proxies=(report,)) for report in reports])
         assert proxy.hosts == {"access/ads/ctr": a_host(2, answers=False)}
 
 
@@ -168,22 +177,22 @@ def test_of_what_a_proxy_refused_it_runs_what_it_ran_before_and_of_all_else_the_
     other = host("other")
     newest = a_snapshot({"a": 2}, routes_to=["a"], generation=2, others={"other": ["a"], "third": ["a"]})
     refused = {CTR: "bad route", host("third"): "bad cluster"}
-    running = Running(newest, {CTR: FIRST.hosts[CTR], host("third"): None})
-    ledger.record(1, StreamProgress("gateway-1", FIRST, "bad cluster", False, running, refused))
-    assert ledger.programmed(other, 2)
-    assert ledger.programmed(CTR, 1)
-    assert not ledger.programmed(CTR, 2)
-    assert not ledger.programmed(host("third"), 0)
-    (proxy,) = ledger.report().proxies
+    running = RunningState(newest, {CTR: FIRST.hosts[CTR], host("third"): None})
+    ledger.record_progress(1, StreamProgress("gateway-1", FIRST, "bad cluster", False, running, refused))
+    assert ledger.is_programmed(other, 2)
+    assert ledger.is_programmed(CTR, 1)
+    assert not ledger.is_programmed(CTR, 2)
+    assert not ledger.is_programmed(host("third"), 0)
+    (proxy,) = ledger.build_report().proxies
     assert proxy.revision == FIRST.revision
     assert {name: one.generation for name, one in proxy.hosts.items()} == {str(CTR): 1, str(other): 2}
     assert proxy.refused == {"access/ads/ctr": "bad route", "access/ads/third": "bad cluster"}
 
 
 def test_that_something_is_refused_is_a_new_edition(ledger: AckLedger) -> None:
-    ledger.record(1, progress(FIRST))
+    ledger.record_progress(1, progress(FIRST))
     before = ledger.edition
-    ledger.record(1, replace(progress(FIRST), refused={CTR: "bad route"}))
+    ledger.record_progress(1, replace(progress(FIRST), refused={CTR: "bad route"}))
     assert ledger.edition != before
 
 

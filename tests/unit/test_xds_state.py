@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.proxy import CLUSTER, CTR, ENDPOINT, LISTENER, SCOPE, a_snapshot
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.held_back import find_held_back, rejected_hosts
 from tidegate.xds.protocols import DeltaSubscription
 from tidegate.xds.state import StreamState
@@ -39,7 +39,7 @@ def answer(state: StreamState, type_url: TypeUrl, change: Change, error: str | N
 
 
 def of(snapshot: Snapshot, type_url: TypeUrl, name: str) -> Change:
-    resource: Resource = snapshot.resources[type_url][name]
+    resource: XdsResource = snapshot.resources[type_url][name]
     return {name: resource}
 
 
@@ -76,9 +76,9 @@ def test_a_suspect_is_waited_for_until_the_rejected_resource_is_found() -> None:
 
 def test_what_a_proxy_runs_differs_until_it_accepts_the_routes() -> None:
     state = a_state(OLD)
-    assert state.differing(SCOPE, BOTH) == {CTR}
+    assert state.differing_names(SCOPE, BOTH) == {CTR}
     answer(state, SCOPE, of(BOTH, SCOPE, CTR))
-    assert state.differing(SCOPE, BOTH) == frozenset()
+    assert state.differing_names(SCOPE, BOTH) == frozenset()
 
 
 def test_a_rejected_route_is_exempt_and_keeps_what_it_leads_to_as_the_proxy_runs_it() -> None:
@@ -88,7 +88,7 @@ def test_a_rejected_route_is_exempt_and_keeps_what_it_leads_to_as_the_proxy_runs
     held_back = find_held_back(state, goal)
     assert held_back.scopes == {CTR: "bad route"}
     assert held_back.is_exempt(SCOPE, CTR, goal)
-    assert state.differing(CLUSTER, goal) == {"old", "idle"}
+    assert state.differing_names(CLUSTER, goal) == {"old", "idle"}
     assert held_back.is_exempt(CLUSTER, "old", goal)
     assert not held_back.is_exempt(CLUSTER, "idle", goal)
 
@@ -96,9 +96,9 @@ def test_a_rejected_route_is_exempt_and_keeps_what_it_leads_to_as_the_proxy_runs
 def test_a_rejected_route_from_an_earlier_stream_keeps_every_cluster() -> None:
     """The proxy came back with a version that this process has never seen, and rejects the present one."""
     state = a_state(OLD)
-    state.subscriptions[SCOPE] = DeltaSubscription.open(SCOPE, frozenset(), {CTR: "of old"})
+    state.subscriptions[SCOPE] = DeltaSubscription.from_first_request(SCOPE, frozenset(), {CTR: "of old"})
     answer(state, SCOPE, of(NEW, SCOPE, CTR), error="bad route")
-    assert find_held_back(state, NEW).keeps("anything")
+    assert find_held_back(state, NEW).keeps_cluster("anything")
 
 
 def test_a_route_to_a_rejected_cluster_is_held_back_for_the_same_reason() -> None:

@@ -22,7 +22,7 @@ from builders.proxy import (
     names_in,
 )
 from stages.examples import examples
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.inspection import SyncState
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
@@ -375,7 +375,7 @@ def test_a_refused_resource_is_not_sent_again_as_it_was() -> None:
 def runs(proxy: Proxy, name: str = "ctr") -> int | None:
     """The generation of an access that the server believes the proxy to run."""
     running = proxy.stream.progress.running
-    state = running.host(host(name)) if running is not None else None
+    state = running.host_state(host(name)) if running is not None else None
     return state.generation if state is not None else None
 
 
@@ -612,7 +612,7 @@ def fleets_of_many(draw: st.DrawFn) -> Snapshot:
     return a_snapshot(clusters, routes_to=draw(somewhere), endpoints=endpoints, others=others)
 
 
-def is_refused_scope(scope: Resource) -> bool:
+def is_refused_scope(scope: XdsResource) -> bool:
     """Some of them, and always the same."""
     return scope.version[0] in "0123"
 
@@ -659,7 +659,7 @@ def test_in_any_order_of_events_a_refusal_holds_up_what_leads_to_it_and_nothing_
     running = proxy.stream.progress.running
     assert running is not None
     assert running.snapshot is last
-    assert {str(key) for key in running.others} == waits
+    assert {str(key) for key in running.differing_hosts} == waits
     assert set(proxy.clusters) <= {*there, *proxy.routes_to}
     assert set(proxy.scopes) <= set(last.resources[SCOPE])
 
@@ -740,5 +740,5 @@ def test_in_any_order_of_events_no_cluster_is_left_waiting_for_its_endpoints(
     assert proxy.endpoints == last.resources[ENDPOINT]
     assert proxy.stream.counters.gate_misses == 0
     assert proxy.stream.progress.acked is last
-    assert set(proxy.stream.states().values()) == {SyncState.SYNCED}
+    assert set(proxy.stream.sync_states().values()) == {SyncState.SYNCED}
     assert all(one.version for response in proxy.received for one in response.resources)

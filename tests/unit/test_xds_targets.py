@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from builders.proxy import CLUSTER, CTR, ENDPOINT, GATEWAY, LISTENER, SCOPE, a_snapshot
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
-from tidegate.xds.held_back import NOTHING, HeldBack
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
+from tidegate.xds.held_back import NOTHING_HELD_BACK, HeldBack
 from tidegate.xds.protocols import DeltaSubscription, SotwSubscription
 from tidegate.xds.state import StreamState
 from tidegate.xds.subscription import Subscription
-from tidegate.xds.targets import TABLE, InGoal, Targets, Update
+from tidegate.xds.targets import TABLE, InGoal, ProxyUpdate, StreamTargets
 
 SECRET = TypeUrl.SECRET
 RUNS = a_snapshot({"a": 1}, routes_to=["a"])
@@ -36,10 +36,10 @@ def a_state(runs: Snapshot = RUNS) -> StreamState:
 
 def found(
     state: StreamState, type_url: TypeUrl, name: str, goal: Snapshot, **options: Any
-) -> Resource | None:
+) -> XdsResource | None:
     """What the gateway should have under `name`."""
-    update = Update(goal, options.pop("held_back", NOTHING), **options)
-    return Targets(state).find(state.subscriptions[type_url], update).get(name)
+    update = ProxyUpdate(goal, options.pop("held_back", NOTHING_HELD_BACK), **options)
+    return StreamTargets(state).find_target(state.subscriptions[type_url], update).get(name)
 
 
 ROWS = [
@@ -102,9 +102,11 @@ def test_each_row_of_the_table(
 @pytest.mark.parametrize("type_url", [SCOPE, LISTENER, SECRET])
 def test_what_the_goal_does_not_have_is_dropped(type_url: TypeUrl) -> None:
     state = a_state()
-    other = Resource("other", "1", b"")
+    other = XdsResource("other", "1", b"")
     state.subscriptions[type_url] = DeltaSubscription(type_url, None, accepted={"other": other})
-    target = Targets(state).find(state.subscriptions[type_url], Update(RUNS, NOTHING))
+    target = StreamTargets(state).find_target(
+        state.subscriptions[type_url], ProxyUpdate(RUNS, NOTHING_HELD_BACK)
+    )
     assert target["other"] is None
 
 
@@ -155,9 +157,12 @@ def test_endpoints_wait_for_their_changed_cluster() -> None:
 def test_endpoints_of_a_cluster_that_was_overtaken_go_out_all_the_same() -> None:
     state = a_state()
     state.subscriptions[CLUSTER].record_sent({"b": CHANGED.resources[CLUSTER]["b"]}, "1")
-    targets, endpoints = Targets(state), state.subscriptions[ENDPOINT]
+    targets, endpoints = StreamTargets(state), state.subscriptions[ENDPOINT]
     targets.note_overtaken(CHANGED, RUNS)
-    assert targets.find(endpoints, Update(RUNS, NOTHING))["b"] is CHANGED.resources[ENDPOINT]["b"]
+    assert (
+        targets.find_target(endpoints, ProxyUpdate(RUNS, NOTHING_HELD_BACK))["b"]
+        is CHANGED.resources[ENDPOINT]["b"]
+    )
 
 
 def test_a_suspected_cluster_may_wait_for_the_endpoints_of_the_goal() -> None:

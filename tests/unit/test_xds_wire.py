@@ -19,9 +19,9 @@ from tidegate.routing.envoy import clusters, endpoints, routes
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint, FleetState
-from tidegate.routing.ir import AccessPoolKey, Pool, PoolRole, Protocol
-from tidegate.routing.planner import plan
-from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl
+from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, PoolRole
+from tidegate.routing.planner import plan_routing
+from tidegate.routing.snapshot import SnapshotBuilder, TypeUrl, XdsResource
 from tidegate.xds.messages import (
     DeltaRequest,
     DiscoveryResponse,
@@ -39,7 +39,9 @@ ENDPOINTS = st.builds(
     decision=st.sampled_from(["", "gpu-a-7", "x" * 253]),
 )
 POOLS = st.builds(
-    Pool, st.just(BackendKey(BackendKind.INFERENCE, "ads", "ctr")), st.lists(ENDPOINTS, max_size=4).map(tuple)
+    EndpointPool,
+    st.just(BackendKey(BackendKind.INFERENCE, "ads", "ctr")),
+    st.lists(ENDPOINTS, max_size=4).map(tuple),
 )
 
 REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
@@ -48,14 +50,14 @@ REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=3), st.text())
 def test_a_packed_any_is_an_any(pieces: list[bytes], url: str) -> None:
-    message = protos.decode("google.protobuf.Any", wire.packed_any(url, *pieces))
+    message = protos.decode("google.protobuf.Any", wire.encode_any(url, *pieces))
     assert (message.type_url, message.value) == (url, b"".join(pieces))
 
 
 @settings(deadline=None)
-@given(POOLS, st.sampled_from(Protocol))
-def test_endpoints_are_what_protobuf_writes(pool: Pool, protocol: Protocol) -> None:
-    written = endpoints.encode(cluster_name(pool.backend, protocol), pool, protocol)
+@given(POOLS, st.sampled_from(InferenceProtocol))
+def test_endpoints_are_what_protobuf_writes(pool: EndpointPool, protocol: InferenceProtocol) -> None:
+    written = endpoints.encode_endpoints(cluster_name(pool.backend, protocol), pool, protocol)
     message = protos.decode(endpoints.TYPE, written)
     assert message.SerializeToString(deterministic=True) == written
     assert message.cluster_name == cluster_name(pool.backend, protocol)
@@ -65,10 +67,12 @@ def test_endpoints_are_what_protobuf_writes(pool: Pool, protocol: Protocol) -> N
         for each in locality.lb_endpoints
         for socket in [each.endpoint.address.socket_address]
     ]
-    ports = "grpc_port" if protocol is Protocol.GRPC else "http_port"
+    ports = "grpc_port" if protocol is InferenceProtocol.GRPC else "http_port"
     assert found == [(each.address, getattr(each, ports)) for each in pool.endpoints]
     decisions = [
-        each.metadata.filter_metadata[endpoints.METADATA].fields[endpoints.DECISION].string_value
+        each.metadata.filter_metadata[endpoints.METADATA_NAMESPACE]
+        .fields[endpoints.DECISION_KEY]
+        .string_value
         for locality in message.endpoints
         for each in locality.lb_endpoints
     ]
@@ -79,7 +83,7 @@ def test_endpoints_are_what_protobuf_writes(pool: Pool, protocol: Protocol) -> N
 @given(any_fleet())
 def test_virtual_hosts_of_any_fleet_are_what_protobuf_writes(fleet: FleetState) -> None:
     """In the order of the fields' numbers and nothing twice, as when protobuf wrote all of it: no version changed with that."""
-    for planned in plan(fleet).hosts.values():
+    for planned in plan_routing(fleet).hosts.values():
         written = routes.encode_host(planned.host)
         message = protos.decode("envoy.config.route.v3.VirtualHost", written)
         assert message.SerializeToString(deterministic=True) == written
@@ -88,7 +92,7 @@ def test_virtual_hosts_of_any_fleet_are_what_protobuf_writes(fleet: FleetState) 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=4), st.text(), st.text())
 def test_a_response_is_what_protobuf_reads(bodies: list[bytes], version: str, nonce: str) -> None:
-    resources = tuple(Resource("r", "v", wire.packed_any("t", body)) for body in bodies)
+    resources = tuple(XdsResource("r", "v", wire.encode_any("t", body)) for body in bodies)
     data = encode_sotw_response(DiscoveryResponse(TypeUrl.SCOPE, version, nonce, resources))
     message = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", data)
     assert (message.version_info, message.nonce, message.type_url) == (version, nonce, TypeUrl.SCOPE)
@@ -119,8 +123,8 @@ def test_a_refusal_is_read_even_without_words(detail: dict[str, object], expecte
 
 
 def test_a_delta_response_is_what_envoy_reads() -> None:
-    body = protos.any_of(clusters.TYPE, protos.encode(clusters.TYPE, {"name": "a"}))
-    response = DiscoveryResponse(TypeUrl.LISTENER, "v1", "7", (Resource("a", "1", body),), ("b", "c"))
+    body = protos.encode_any(clusters.TYPE, protos.encode(clusters.TYPE, {"name": "a"}))
+    response = DiscoveryResponse(TypeUrl.LISTENER, "v1", "7", (XdsResource("a", "1", body),), ("b", "c"))
     read = protos.decode("envoy.service.discovery.v3.DeltaDiscoveryResponse", encode_delta_response(response))
     assert (read.system_version_info, read.type_url, read.nonce) == ("v1", TypeUrl.LISTENER, "7")
     assert [
@@ -153,18 +157,18 @@ def test_rubbish_is_refused() -> None:
 
 def test_hosts_that_are_joined_are_one_scope_and_each_access_has_its_own() -> None:
     fleet = a_fleet(a_model_access("a"), a_model_access("b"), a_backend("ctr", "10.0.0.1"))
-    scopes = SnapshotBuilder(ListenerSettings()).build(plan(fleet)).resources[TypeUrl.SCOPE]
+    scopes = SnapshotBuilder(ListenerSettings()).build_snapshot(plan_routing(fleet)).resources[TypeUrl.SCOPE]
     assert set(scopes) == {"hosts", "access/ads/a", "access/ads/b"}
     for name, hosts in (("hosts", {"access/ads/a", "access/ads/b"}), ("access/ads/a", {"access/ads/a"})):
-        described: Any = protos.described(scopes[name].body)
+        described: Any = protos.to_redacted_json(scopes[name].body)
         assert described["key"] == {"fragments": [{"string_key": name}]}
         configuration = described["route_configuration"]
         assert {host["name"] for host in configuration["virtual_hosts"]} == hosts
 
 
-def named_clusters(scope: Resource) -> set[str]:
+def named_clusters(scope: XdsResource) -> set[str]:
     """Return every cluster that the routes of a scope name."""
-    described: Any = protos.described(scope.body)
+    described: Any = protos.to_redacted_json(scope.body)
     names = set[str]()
     for host in described["route_configuration"].get("virtual_hosts", ()):
         for route in host["routes"]:
@@ -178,7 +182,7 @@ def named_clusters(scope: Resource) -> set[str]:
 @settings(deadline=None, max_examples=examples(100))
 @given(any_fleet())
 def test_a_scope_references_the_clusters_that_its_routes_name(fleet: FleetState) -> None:
-    scopes = SnapshotBuilder(ListenerSettings()).build(plan(fleet)).resources[TypeUrl.SCOPE]
+    scopes = SnapshotBuilder(ListenerSettings()).build_snapshot(plan_routing(fleet)).resources[TypeUrl.SCOPE]
     assert {name: scope.references for name, scope in scopes.items()} == {
         name: named_clusters(scope) for name, scope in scopes.items()
     }
@@ -188,8 +192,8 @@ NAMES = {BackendKind.PIPELINE: "scene.home"}
 
 
 @pytest.mark.parametrize("kind", BackendKind)
-@pytest.mark.parametrize("protocol", Protocol)
-def test_the_name_of_a_cluster_tells_what_it_is(kind: BackendKind, protocol: Protocol) -> None:
+@pytest.mark.parametrize("protocol", InferenceProtocol)
+def test_the_name_of_a_cluster_tells_what_it_is(kind: BackendKind, protocol: InferenceProtocol) -> None:
     """And has no dot: Envoy would take what follows for a part of the metric's name."""
     key = BackendKey(kind, "ads", NAMES.get(kind, "ctr-v3"))
     name = cluster_name(key, protocol)
@@ -201,7 +205,7 @@ def test_the_name_of_a_cluster_tells_what_it_is(kind: BackendKind, protocol: Pro
 @pytest.mark.parametrize("fallback", ["", "small"])
 def test_the_name_of_an_accesss_own_cluster_tells_what_it_is(role: PoolRole, fallback: str) -> None:
     key = AccessPoolKey(role, ObjectKey("ads", "ctr"), "ctr-v3", fallback)
-    assert parse_cluster_name(cluster_name(key, Protocol.GRPC)) == (key, Protocol.GRPC)
+    assert parse_cluster_name(cluster_name(key, InferenceProtocol.GRPC)) == (key, InferenceProtocol.GRPC)
 
 
 @pytest.mark.parametrize(

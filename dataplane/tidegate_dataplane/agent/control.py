@@ -19,11 +19,11 @@ def control_app(agent: Agent) -> web.Application:
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
             return web.json_response({"error": f"not a desired state: {problems}"}, status=422)
-        accepted = agent.accept(order)
-        return _report(agent, status=200 if accepted else 409)
+        accepted = agent.accept_order(order)
+        return _report_response(agent, status=200 if accepted else 409)
 
     async def get_report(_: web.Request) -> web.Response:
-        return _report(agent, status=200)
+        return _report_response(agent, status=200)
 
     app = web.Application(middlewares=[controllers_only], client_max_size=MAX_ORDER_BYTES)
     app.router.add_put("/v1/desired", put_desired)
@@ -31,5 +31,5 @@ def control_app(agent: Agent) -> web.Application:
     return app
 
 
-def _report(agent: Agent, *, status: int) -> web.Response:
-    return web.Response(text=agent.report().to_json(), status=status, content_type="application/json")
+def _report_response(agent: Agent, *, status: int) -> web.Response:
+    return web.Response(text=agent.build_report().to_json(), status=status, content_type="application/json")

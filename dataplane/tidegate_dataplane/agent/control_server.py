@@ -14,7 +14,7 @@ from tidegate_dataplane.agent.certificates import CLIENT_COMMON_NAME, common_nam
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S = 1.0
+CHECK_INTERVAL_S = 1.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -51,17 +51,17 @@ class ControlServer:
         self._authority_content: bytes | None = None
 
     async def start(self) -> None:
-        """Listen if the authority file exists; otherwise `watch` starts listening later."""
+        """Listen if the authority file exists; otherwise `watch_authority` starts listening later."""
         await self._runner.setup()
-        await self.refresh()
+        await self.reload_authority()
 
-    async def watch(self) -> None:
+    async def watch_authority(self) -> None:
         """Reload the authority file whenever it changes, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self.refresh()
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            await self.reload_authority()
 
-    async def refresh(self) -> None:
+    async def reload_authority(self) -> None:
         """Reload the authority file if it has changed, and listen from the first valid one on."""
         try:
             content = self._authority.read_bytes()
@@ -79,14 +79,16 @@ class ControlServer:
         if listens:
             log.info("client_authority_renewed")
             return
-        listener = _listener(self._address, self._port)
+        listener = _open_listener(self._address, self._port)
         first = server_context(self._pem, self._authority)
-        first.sni_callback = self._take_newest
+        first.sni_callback = self._use_newest_context
         await web.SockSite(self._runner, listener, ssl_context=first).start()
         self.port = int(listener.getsockname()[1])
         log.info("control_listening", port=self.port)
 
-    def _take_newest(self, connection: ssl.SSLObject, name: str | None, before: ssl.SSLContext) -> None:
+    def _use_newest_context(
+        self, connection: ssl.SSLObject, name: str | None, before: ssl.SSLContext
+    ) -> None:
         """Use the newest context; the ssl module calls this at the beginning of each handshake, with or without SNI."""
         del name, before
         if self._context is not None:
@@ -98,7 +100,7 @@ class ControlServer:
             await self._runner.cleanup()
 
 
-def _listener(address: str, port: int) -> socket.socket:
+def _open_listener(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

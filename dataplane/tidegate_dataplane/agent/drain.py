@@ -16,16 +16,16 @@ import structlog
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S = 0.2
+POLL_INTERVAL_S = 0.2
 LEAVING_FILE, DRAINED_FILE = "leaving", "drained"
 """In the folder that the agent shares with Triton's container."""
 WORK_LIMIT_S = 10.0
 """Limit for the pod's own work once its requests have ended, since Triton waits for the file."""
-SILENCES = 3
+MAX_MISSED_ANSWERS = 3
 """Triton has ended after so many missed answers in a row; after one it may only be busy."""
 
 
-class Requests(Protocol):
+class RequestCounter(Protocol):
     """Interface of Triton that draining needs."""
 
     async def request_count(self) -> int | None:
@@ -38,7 +38,7 @@ class Drain:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: RequestCounter,
         *,
         quiet_s: float,
         limit_s: float,
@@ -68,33 +68,33 @@ class Drain:
         if self.active:
             return
         self.active = True
-        self._sign(LEAVING_FILE)
+        self._touch_marker(LEAVING_FILE)
         work = asyncio.ensure_future(self._finish_work()) if self._finish_work is not None else None
         started = quiet_since = self._clock()
         count, silences = await self._requests.request_count(), 0
         while count is not None and self._clock() - started < self._limit_s:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
             latest, now = await self._requests.request_count(), self._clock()
             silences = silences + 1 if latest is None else 0
             if latest is None:
-                if silences >= SILENCES:
+                if silences >= MAX_MISSED_ANSWERS:
                     break
             elif latest != count:
                 count, quiet_since = latest, now
             elif now - quiet_since >= self._quiet_s and now - started >= self._least_s:
                 break
         if work is not None:
-            await self._end_of(work)
-        self._sign(DRAINED_FILE)
+            await self._wait_for_work(work)
+        self._touch_marker(DRAINED_FILE)
         log.info("drained", requests=count, seconds=round(self._clock() - started, 1))
 
-    async def _end_of(self, work: "asyncio.Future[None]") -> None:
+    async def _wait_for_work(self, work: "asyncio.Future[None]") -> None:
         await asyncio.wait((work,), timeout=WORK_LIMIT_S)
         if not work.done():
             log.error("work_not_finished", limit_s=WORK_LIMIT_S)
         elif not work.cancelled() and (error := work.exception()) is not None:
             log.error("work_not_finished", exc_info=error)
 
-    def _sign(self, name: str) -> None:
+    def _touch_marker(self, name: str) -> None:
         if self._folder is not None:
             (self._folder / name).touch()

@@ -13,34 +13,36 @@ log = structlog.get_logger()
 CONTROL_KEY_MODE = 0o640
 
 
-class _Kept(BaseModel):
+class _SavedOrders(BaseModel):
     """Orders that survive a restart of the agent."""
 
     accepted: DesiredState | None = None
     proven: DesiredState | None = None
 
 
-class Keepsake:
+class OrderCheckpoint:
     """`<cache>/agent.json`: the newest accepted order and the last proven one."""
 
     def __init__(self, cache: Path) -> None:
         self._path = cache / "agent.json"
-        self._state = _Kept()
+        self._state = _SavedOrders()
 
-    def read(self) -> tuple[DesiredState | None, DesiredState | None]:
+    def read_orders(self) -> tuple[DesiredState | None, DesiredState | None]:
         """Return (accepted, proven); both are None if the file cannot be read."""
         try:
-            self._state = _Kept.model_validate_json(self._path.read_bytes())
+            self._state = _SavedOrders.model_validate_json(self._path.read_bytes())
         except (OSError, ValidationError):
-            self._state = _Kept()
+            self._state = _SavedOrders()
         return self._state.accepted, self._state.proven
 
-    def keep(self, *, accepted: DesiredState | None = None, proven: DesiredState | None = None) -> None:
+    def save_orders(
+        self, *, accepted: DesiredState | None = None, proven: DesiredState | None = None
+    ) -> None:
         """Write the orders that changed; None leaves an order as it is.
 
         A full disk is logged and otherwise ignored: only a restarted agent would miss the file.
         """
-        state = _Kept(accepted=accepted or self._state.accepted, proven=proven or self._state.proven)
+        state = _SavedOrders(accepted=accepted or self._state.accepted, proven=proven or self._state.proven)
         if state == self._state:
             return
         self._state = state

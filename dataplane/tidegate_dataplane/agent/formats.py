@@ -14,21 +14,21 @@ MODEL_FILES: Mapping[ModelFormat, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Native:
+class NativeBackend:
     """A backend of Triton, and Triton's name for the pair of backend and format."""
 
     backend: str
     platform: str
 
 
-NATIVE: Mapping[ModelFormat, Native] = {
-    ModelFormat.ONNX: Native("onnxruntime", "onnxruntime_onnx"),
-    ModelFormat.TORCH_EXPORT: Native("pytorch", "torch_aoti"),
-    ModelFormat.TENSORRT: Native("tensorrt", "tensorrt_plan"),
+NATIVE_BACKENDS: Mapping[ModelFormat, NativeBackend] = {
+    ModelFormat.ONNX: NativeBackend("onnxruntime", "onnxruntime_onnx"),
+    ModelFormat.TORCH_EXPORT: NativeBackend("pytorch", "torch_aoti"),
+    ModelFormat.TENSORRT: NativeBackend("tensorrt", "tensorrt_plan"),
 }
 
-COMPILED = frozenset({ModelFormat.TORCH_EXPORT, ModelFormat.TENSORRT})
+COMPILED_FORMATS = frozenset({ModelFormat.TORCH_EXPORT, ModelFormat.TENSORRT})
 """Formats compiled ahead of time, whose signature cannot be read without the compiler's libraries."""
 
-BRINGS_CODE = frozenset({ModelFormat.PYTHON, ModelFormat.TORCH_EXPORT})
+CODE_FORMATS = frozenset({ModelFormat.PYTHON, ModelFormat.TORCH_EXPORT})
 """Formats whose artefacts contain code: Python, or the shared library that torch.export compiles to."""

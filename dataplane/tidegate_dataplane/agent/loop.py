@@ -12,18 +12,25 @@ from typing import Any, Protocol
 import structlog
 
 from tidegate_dataplane.agent import state
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import OpenSource, fetch
-from tidegate_dataplane.agent.artefacts.receive import Progress
-from tidegate_dataplane.agent.config_text import Config, config_text
-from tidegate_dataplane.agent.files import Keepsake
-from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.refusals import ArtefactError, Refusal
-from tidegate_dataplane.agent.reporting import Doing, make_report, served_model
-from tidegate_dataplane.agent.repository import HOSTS, Installed, Repository
-from tidegate_dataplane.agent.runners import Runners
-from tidegate_dataplane.agent.settings import OnnxBackend, Settings
-from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, ServerState, Tidy
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.fetch import OpenSource, fetch_artefact
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
+from tidegate_dataplane.agent.files import OrderCheckpoint
+from tidegate_dataplane.agent.metrics import AgentMetrics
+from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
+from tidegate_dataplane.agent.report import CurrentStep, make_report, served_model
+from tidegate_dataplane.agent.repository import HOST_MODELS, InstalledVersion, ModelRepository
+from tidegate_dataplane.agent.runners import RunnerRegistry
+from tidegate_dataplane.agent.settings import AgentSettings, OnnxBackend
+from tidegate_dataplane.agent.state import (
+    AgentMemory,
+    CleanUp,
+    FetchArtefact,
+    LoadVersions,
+    ObservedPod,
+    ServerState,
+)
 from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.contract import (
     AgentReport,
@@ -40,14 +47,16 @@ log = structlog.get_logger()
 STARTING_POLL_S = 0.2
 
 
-class Server(Protocol):
+class ModelServer(Protocol):
     """Interface of Triton that the loop needs."""
 
     async def observe(self, model: str | None) -> ServerState:
         """Return what is ready."""
         ...
 
-    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
+    async def load(
+        self, model: str, version: int, config: ModelConfig, *, timeout_s: float
+    ) -> VersionRefusal | None:
         """Load what the configuration lists; return why the version is not ready afterwards, None if it is."""
         ...
 
@@ -56,10 +65,10 @@ class Server(Protocol):
         ...
 
 
-class Samples(Protocol):
+class SampleConsumer(Protocol):
     """Interface of the sample log that the loop needs."""
 
-    def follow(self, order: DesiredState) -> None:
+    def follow_order(self, order: DesiredState) -> None:
         """Log samples according to the order."""
         ...
 
@@ -68,10 +77,10 @@ class Samples(Protocol):
         ...
 
 
-class Work(Protocol):
+class StreamConsumer(Protocol):
     """Interface of the near-line stream that the loop needs."""
 
-    def follow(self, order: DesiredState) -> None:
+    def follow_order(self, order: DesiredState) -> None:
         """Consume the stream of the order."""
         ...
 
@@ -81,12 +90,12 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Unproven:
+class _UnprovenVersion:
     """A version that replaced another with the same number; `before` describes the replaced one."""
 
     order: DesiredState
-    installed: Installed
-    before: Facts
+    installed: InstalledVersion
+    before: ArtefactFacts
 
 
 class Agent:
@@ -94,16 +103,16 @@ class Agent:
 
     def __init__(
         self,
-        settings: Settings,
-        server: Server,
-        repository: Repository,
-        keepsake: Keepsake,
+        settings: AgentSettings,
+        server: ModelServer,
+        repository: ModelRepository,
+        checkpoint: OrderCheckpoint,
         open_source: OpenSource,
-        metrics: Metrics,
+        metrics: AgentMetrics,
         clock: Callable[[], float] = time.monotonic,
-        samples: Samples | None = None,
-        runners: Runners | None = None,
-        stream: Work | None = None,
+        samples: SampleConsumer | None = None,
+        runners: RunnerRegistry | None = None,
+        stream: StreamConsumer | None = None,
     ) -> None:
         self._settings = settings
         self._samples = samples
@@ -111,7 +120,7 @@ class Agent:
         self._runners = runners
         self._server = server
         self._repository = repository
-        self._keepsake = keepsake
+        self._checkpoint = checkpoint
         self._open_source = open_source
         self._metrics = metrics
         self._clock = clock
@@ -119,31 +128,31 @@ class Agent:
         if runners is not None:
             runners.subscribe(self._changed.set)
         self._desired: DesiredState | None = None
-        self._memory = Memory(backend=settings.onnx_backend)
-        self._observed = Observed(ServerState(), {})
-        self._doing = Doing()
-        self._ended_server: DesiredState | None = None
-        self._unproven: _Unproven | None = None
+        self._memory = AgentMemory(backend=settings.onnx_backend)
+        self._observed = ObservedPod(ServerState(), {})
+        self._current_step = CurrentStep()
+        self._crashed_order: DesiredState | None = None
+        self._unproven: _UnprovenVersion | None = None
 
     def start_with(self, order: DesiredState | None) -> None:
         """Start with the newer order: the one in the pod's ConfigMap, or the one that an earlier agent accepted."""
-        accepted, proven = self._keepsake.read()
+        accepted, proven = self._checkpoint.read_orders()
         newest = order
         if accepted is not None and (order is None or accepted.epoch >= order.epoch):
             newest = accepted
-        self._memory = Memory(proven=proven, backend=self._settings.onnx_backend)
+        self._memory = AgentMemory(proven=proven, backend=self._settings.onnx_backend)
         self._desired = newest
         if newest is not None:
-            self._follow(newest)
+            self._follow_order(newest)
 
-    def accept(self, order: DesiredState) -> bool:
+    def accept_order(self, order: DesiredState) -> bool:
         """Make `order` the one to work towards; return False if an older leader than the newest seen sent it."""
         current = self._desired
         if current is not None and order.epoch < current.epoch:
             return False
-        self._keepsake.keep(accepted=order)
+        self._checkpoint.save_orders(accepted=order)
         self._desired = order
-        self._follow(order)
+        self._follow_order(order)
         if current is None or state.content_of(current) != state.content_of(order):
             log.info(
                 "order_accepted",
@@ -156,11 +165,11 @@ class Agent:
             self._changed.set()
         return True
 
-    def report(self) -> AgentReport:
+    def build_report(self) -> AgentReport:
         """Return the last observed state, compared with the newest order."""
         native = self._memory.backend is OnnxBackend.NATIVE
         report = make_report(
-            self._settings.pod_name, self._desired, self._observed, self._memory, self._doing
+            self._settings.pod_name, self._desired, self._observed, self._memory, self._current_step
         )
         return report.model_copy(
             update={
@@ -175,34 +184,34 @@ class Agent:
         """Return the model that answers in this pod; None before one does."""
         return served_model(self._desired, self._observed, self._memory)
 
-    def _follow(self, order: DesiredState) -> None:
+    def _follow_order(self, order: DesiredState) -> None:
         """Apply the parts of the order that need no step of the loop."""
         self._metrics.target_version.set(order.version)
         if self._samples is not None:
-            self._samples.follow(order)
+            self._samples.follow_order(order)
         if self._stream is not None:
-            self._stream.follow(order)
+            self._stream.follow_order(order)
 
     async def run(self) -> None:
         """Take steps until cancelled."""
         while True:
-            took_step = await self.turn()
+            took_step = await self.take_step()
             if not took_step:
                 live = self._observed.server.live
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.poll_s if live else STARTING_POLL_S):
                         await self._changed.wait()
 
-    async def turn(self) -> bool:
+    async def take_step(self) -> bool:
         """Observe, plan and take one step; return whether there was one."""
         self._changed.clear()
         desired = self._desired
         if self._unproven is not None and (
             desired is None or self._unproven.order != state.content_of(desired)
         ):
-            await self._put_back()
-        await self._observe(desired)
-        action = state.plan(
+            await self._restore_displaced()
+        await self._observe_pod(desired)
+        action = state.plan_step(
             desired,
             self._observed,
             self._memory,
@@ -210,51 +219,51 @@ class Agent:
             intra_op_threads=self._settings.intra_op_threads,
         )
         match action:
-            case Fetch():
-                await self._fetch(action)
-            case Load():
-                await self._load(action)
-            case state.Refuse(order, refusal):
-                await self._put_back()
-                self._failed(order, refusal)
-            case Tidy():
-                await self._tidy(action)
+            case FetchArtefact():
+                await self._fetch_artefact(action)
+            case LoadVersions():
+                await self._load_model(action)
+            case state.RefuseOrder(order, refusal):
+                await self._restore_displaced()
+                self._record_failure(order, refusal)
+            case CleanUp():
+                await self._clean_up_models(action)
                 return False
             case state.Wait():
                 return False
-        self._doing = Doing()
-        await self._observe(self._desired)
+        self._current_step = CurrentStep()
+        await self._observe_pod(self._desired)
         return True
 
-    async def _observe(self, desired: DesiredState | None) -> None:
+    async def _observe_pod(self, desired: DesiredState | None) -> None:
         model = self.served_model or (desired.model if desired else None)
         server = await self._server.observe(model)
         stored = await asyncio.to_thread(
-            lambda: {name: self._repository.stored(name) for name in self._repository.models()}
+            lambda: {name: self._repository.read_stored(name) for name in self._repository.list_models()}
         )
         if self._runners is not None:
-            for name in _of_our_runner(server, desired, self._memory.proven):
-                self._runners.look(name, server.ready.get(name, ()))
-        self._observed = Observed(
+            for name in _models_in_our_runner(server, desired, self._memory.proven):
+                self._runners.check_versions(name, server.ready.get(name, ()))
+        self._observed = ObservedPod(
             server,
             stored,
-            broken=self._runners.broken if self._runners is not None else frozenset(),
-            marks=self._runners.marks if self._runners is not None else {},
+            broken=self._runners.broken_models if self._runners is not None else frozenset(),
+            marks=self._runners.reload_marks if self._runners is not None else {},
         )
-        self._memory = state.with_backend(self._memory, server)
+        self._memory = state.learn_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
-        self._metrics.serves(serving, time.time())
+        self._metrics.set_serving_version(serving, time.time())
 
-    async def _fetch(self, action: Fetch) -> None:
-        order, progress, started = action.order, Progress(), self._clock()
-        self._doing = Doing(action, progress)
+    async def _fetch_artefact(self, action: FetchArtefact) -> None:
+        order, progress, started = action.order, DownloadProgress(), self._clock()
+        self._current_step = CurrentStep(action, progress)
         staging: Path | None = None
         try:
-            staging = await asyncio.to_thread(self._repository.staging)
-            parts = self._repository.parts
+            staging = await asyncio.to_thread(self._repository.make_staging)
+            partial_dir = self._repository.partial_dir
             facts = await self._unless_changed(
-                fetch(order, staging, self._open_source, progress, parts=parts)
+                fetch_artefact(order, staging, self._open_source, progress, partial_dir=partial_dir)
             )
             if facts is None:
                 log.info(
@@ -262,13 +271,13 @@ class Agent:
                 )
                 return
             before = self._observed.stored.get(order.model, {}).get(order.version)
-            installed = await asyncio.to_thread(self._repository.install, staging, order, facts)
+            installed = await asyncio.to_thread(self._repository.install_version, staging, order, facts)
         except ArtefactError as error:
-            self._failed(order, error.refusal)
+            self._record_failure(order, error.refusal)
             return
         except OSError as error:
             message = f"{order.uri}/{order.version} cannot be stored: {error}"
-            self._failed(order, Refusal(FailureReason.FETCH_FAILED, message))
+            self._record_failure(order, VersionRefusal(FailureReason.FETCH_FAILED, message))
             return
         except Exception as error:  # noqa: BLE001 - see below
             # Whatever an unexpected artefact or server causes, the current version goes on serving.
@@ -277,13 +286,13 @@ class Agent:
                 "fetch_crashed", error=type(error).__name__, file=Path(place.filename).name, line=place.lineno
             )
             message = f"{order.uri}/{order.version} cannot be read ({type(error).__name__}): report it, with the agent's log"
-            self._failed(order, Refusal(FailureReason.ARTEFACT_INVALID, message))
+            self._record_failure(order, VersionRefusal(FailureReason.ARTEFACT_INVALID, message))
             return
         finally:
             self._metrics.fetched_bytes.inc(progress.done)
-            await asyncio.to_thread(self._repository.discard, staging)
+            await asyncio.to_thread(self._repository.discard_folder, staging)
         if before is not None:
-            self._unproven = _Unproven(order, installed, before)
+            self._unproven = _UnprovenVersion(order, installed, before)
         seconds = self._clock() - started
         self._metrics.fetch_seconds.observe(seconds)
         log.info(
@@ -296,7 +305,7 @@ class Agent:
             seconds=round(seconds, 3),
         )
 
-    async def _unless_changed(self, work: Coroutine[Any, Any, Facts]) -> Facts | None:
+    async def _unless_changed(self, work: Coroutine[Any, Any, ArtefactFacts]) -> ArtefactFacts | None:
         """Await the work, or cancel it and return None when another order arrives first."""
         task = asyncio.ensure_future(work)
         changed = asyncio.ensure_future(self._changed.wait())
@@ -309,45 +318,45 @@ class Agent:
             await asyncio.gather(task, changed, return_exceptions=True)
         return None if task.cancelled() else task.result()
 
-    async def _load(self, action: Load) -> None:
+    async def _load_model(self, action: LoadVersions) -> None:
         order, started = action.order, self._clock()
-        self._doing = Doing(action)
+        self._current_step = CurrentStep(action)
         try:
             refusal = await self._server.load(
                 order.model, order.version, action.config, timeout_s=self._settings.load_timeout_s
             )
         except ServerGoneError:
-            refusal = self._server_gone(order)
+            refusal = self._refuse_second_crash(order)
             if refusal is None:
                 return
         if refusal is not None:
-            if self._learned_of_no_backend(order, refusal):
+            if self._switch_to_hosted_onnx(order, refusal):
                 return
-            await self._put_back()
-            self._failed(order, refusal)
+            await self._restore_displaced()
+            self._record_failure(order, refusal)
             return
         if self._runners is not None:
-            self._runners.loaded(order.model)
-        await self._proven(action)
+            self._runners.reset_model(order.model)
+        await self._record_success(action)
         seconds = self._clock() - started
         self._metrics.load_seconds.observe(seconds)
         log.info("model_loaded", model=order.model, versions=action.versions, seconds=round(seconds, 3))
 
-    def _server_gone(self, order: DesiredState) -> Refusal | None:
+    def _refuse_second_crash(self, order: DesiredState) -> VersionRefusal | None:
         """Return a refusal once the server has ended twice under the same load.
 
         The first end may be a coincidence.
         """
-        if self._ended_server != order:
-            self._ended_server = order
+        if self._crashed_order != order:
+            self._crashed_order = order
             return None
-        return Refusal(
+        return VersionRefusal(
             FailureReason.SERVER_ENDED,
             f"Triton ended twice while it loaded version {order.version} of {order.model}: out of memory, or a crash "
             "in the model; the log of container triton says which",
         )
 
-    def _learned_of_no_backend(self, order: DesiredState, refusal: Refusal) -> bool:
+    def _switch_to_hosted_onnx(self, order: DesiredState, refusal: VersionRefusal) -> bool:
         """Switch to our own ONNX runner if the refusal shows that Triton has no ONNX backend; return whether it did."""
         unknown = self._memory.backend is OnnxBackend.AUTO and order.format is ModelFormat.ONNX
         if unknown and refusal.reason is FailureReason.BACKEND_MISSING:
@@ -356,25 +365,27 @@ class Agent:
             return True
         return False
 
-    async def _proven(self, action: Load) -> None:
+    async def _record_success(self, action: LoadVersions) -> None:
         order = action.order
-        self._ended_server = None
+        self._crashed_order = None
         if self._unproven is not None and self._unproven.order == order:
-            await asyncio.to_thread(self._repository.discard, self._unproven.installed.displaced)
+            await asyncio.to_thread(self._repository.discard_folder, self._unproven.installed.displaced)
             self._unproven = None
         with contextlib.suppress(OSError):  # the file is for people only
-            await asyncio.to_thread(self._repository.write_config, order.model, config_text(action.config))
-        self._memory = state.after_success(self._memory, order)
-        self._keepsake.keep(proven=order)
+            await asyncio.to_thread(self._repository.write_config, order.model, to_config_text(action.config))
+        self._memory = state.record_success(self._memory, order)
+        self._checkpoint.save_orders(proven=order)
 
-    async def _put_back(self) -> None:
+    async def _restore_displaced(self) -> None:
         """Restore the version that an unproven one displaced."""
         if self._unproven is not None:
-            await asyncio.to_thread(self._repository.restore, self._unproven.installed, self._unproven.before)
+            await asyncio.to_thread(
+                self._repository.restore_displaced, self._unproven.installed, self._unproven.before
+            )
             self._unproven = None
 
-    def _failed(self, order: DesiredState, refusal: Refusal) -> None:
-        self._memory = state.after_failure(self._memory, order, refusal, now_s=self._clock())
+    def _record_failure(self, order: DesiredState, refusal: VersionRefusal) -> None:
+        self._memory = state.record_failure(self._memory, order, refusal, now_s=self._clock())
         self._metrics.failures.labels(refusal.reason).inc()
         log.warning(
             "order_failed",
@@ -384,19 +395,19 @@ class Agent:
             message=refusal.message,
         )
 
-    async def _tidy(self, action: Tidy) -> None:
+    async def _clean_up_models(self, action: CleanUp) -> None:
         for model in action.unload:
             with contextlib.suppress(ServerGoneError):
                 await self._server.unload(model)
         for model, version in action.remove:
-            await asyncio.to_thread(self._repository.remove, model, version)
+            await asyncio.to_thread(self._repository.remove_version, model, version)
         log.info("tidied", unloaded=action.unload, removed=action.remove)
 
 
-def _of_our_runner(server: ServerState, *orders: DesiredState | None) -> set[str]:
+def _models_in_our_runner(server: ServerState, *orders: DesiredState | None) -> set[str]:
     """Return the models that a process of ours runs in the server."""
     return {
         order.model
         for order in orders
-        if order is not None and order.format in HOSTS and server.backends.get(order.model) == "python"
+        if order is not None and order.format in HOST_MODELS and server.backends.get(order.model) == "python"
     }

@@ -11,16 +11,16 @@ METRIC = "tidegate_model_memory_bytes"
 TIMEOUT = aiohttp.ClientTimeout(total=1.0)
 MAX_PAGE_BYTES = 64 << 20
 
-PREFIX = f"{METRIC}{{".encode()
+METRIC_PREFIX = f"{METRIC}{{".encode()
 
 _SAMPLE = re.compile(rf"^{METRIC}{{(?P<labels>.*)}} (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
-Memory = Mapping[str, Mapping[int, int]]
+MemoryByVersion = Mapping[str, Mapping[int, int]]
 """Bytes by model and version; a version that is not measured is absent."""
 
 
-async def read_memory(url: str) -> Memory | None:
+async def read_memory(url: str) -> MemoryByVersion | None:
     """Return the measurements on the metrics page at `url`; None if the page cannot be read."""
     try:
         async with bounded_session(TIMEOUT) as session, session.get(url) as response:
@@ -31,14 +31,14 @@ async def read_memory(url: str) -> Memory | None:
                     line.decode()
                     async for lines in read_lines(response, MAX_PAGE_BYTES)
                     for line in lines
-                    if line.startswith(PREFIX)
+                    if line.startswith(METRIC_PREFIX)
                 ]
             )
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
 
 
-def parse_memory(lines: Iterable[str]) -> Memory:
+def parse_memory(lines: Iterable[str]) -> MemoryByVersion:
     """Return the measured bytes among the lines of a page in Prometheus' text format."""
     bytes_by_model: dict[str, dict[int, int]] = {}
     for sample in filter(None, map(_SAMPLE.match, lines)):

@@ -2,14 +2,14 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tidegate_dataplane.agent.nearline.verdict import DeadReason
+from tidegate_dataplane.agent.nearline.failure_policy import DeadReason
 from tidegate_dataplane.contract import exported
 from tidegate_dataplane.sampling.frames import Dropped
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics:
+class AgentMetrics:
     """Metrics of one agent, in a registry of their own."""
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Metrics:
             self.samples_dropped.labels(reason)
         self.samples_held = exported.SAMPLES_HELD.on(self.registry)
         self.samples_held_bytes = exported.SAMPLES_HELD_BYTES.on(self.registry)
-        self._near_line()
+        self._add_nearline_metrics()
 
-    def _near_line(self) -> None:
+    def _add_nearline_metrics(self) -> None:
         """Add the metrics of the near-line worker."""
         self.nearline_consuming = exported.CONSUMING.on(self.registry)
         self.nearline_backlog = exported.BACKLOG.on(self.registry)
@@ -52,13 +52,13 @@ class Metrics:
         for reason in DeadReason:
             self.nearline_dead_letters.labels(reason)
 
-    def serves(self, version: int, now_s: float) -> None:
+    def set_serving_version(self, version: int, now_s: float) -> None:
         """Set the version that answers since `now_s` (seconds since 1970); 0 means none."""
         if version != self._serving:
             self._serving_since.set(now_s if version else 0)
         self._serving = version
         self._serving_version.set(version)
 
-    def text(self) -> bytes:
+    def render_text(self) -> bytes:
         """Return the metrics in the exposition format."""
         return generate_latest(self.registry)

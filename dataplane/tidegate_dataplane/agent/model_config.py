@@ -5,23 +5,23 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.config_text import Config, parse_config_text
-from tidegate_dataplane.agent.formats import COMPILED, MODEL_FILES, NATIVE
-from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.config_text import ModelConfig, parse_config_text
+from tidegate_dataplane.agent.formats import COMPILED_FORMATS, MODEL_FILES, NATIVE_BACKENDS
+from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
-from tidegate_dataplane.agent.warm_up import one_row_of_zeros, with_warm_up, without_warm_up
+from tidegate_dataplane.agent.warm_up import with_warm_up, without_warm_up, zero_row_request
 from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
 
 CONFIG_DIGEST = "tidegate_config_digest"
-LOADED_ANEW = "tidegate_loaded_anew"
+RELOAD_MARK = "tidegate_loaded_anew"
 INTRA_OP_THREADS = "intra_op_thread_count"
 ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
 # Batches that a pipeline has under way: an instance only waits for answers. More would cut what waits into more calls.
 PIPELINE_INSTANCES = [{"kind": "KIND_CPU", "count": 4}]
 
 # What the config.pbtxt beside an artefact that is not code may set.
-KEPT_FIELDS = frozenset(
+ALLOWED_FIELDS = frozenset(
     {
         "instance_group",
         "metric_tags",
@@ -52,28 +52,28 @@ DECIDED_FIELDS = frozenset(
 CODE_PARAMETER = "EXECUTION_ENV_PATH"
 
 
-def render(
-    order: DesiredState, facts: Facts, *, backend: OnnxBackend, intra_op_threads: int | None
-) -> Config | Refusal:
+def render_config(
+    order: DesiredState, facts: ArtefactFacts, *, backend: OnnxBackend, intra_op_threads: int | None
+) -> ModelConfig | VersionRefusal:
     """Return the configuration for `order` without a version policy, or why there cannot be one."""
     try:
         artefact = parse_config_text(facts.config_text or "")
     except ValueError as error:
-        return _refuse(f"config.pbtxt beside the versions cannot be read: {error}")
+        return _invalid_config(f"config.pbtxt beside the versions cannot be read: {error}")
     if order.format is ModelFormat.PYTHON:
-        config = _python(order, artefact)
-    elif order.format in COMPILED:
-        config = _compiled(order, artefact)
+        config = _python_config(order, artefact)
+    elif order.format in COMPILED_FORMATS:
+        config = _compiled_config(order, artefact)
     else:
-        config = _derived(order, facts, artefact, backend=backend, intra_op_threads=intra_op_threads)
-    if isinstance(config, Refusal):
+        config = _derive_config(order, facts, artefact, backend=backend, intra_op_threads=intra_op_threads)
+    if isinstance(config, VersionRefusal):
         return config
     if order.format is ModelFormat.ONNX and config["backend"] == "python":
         config = with_warm_up(config, order.warmup_requests)
     return _with_batching(order, config, artefact)
 
 
-def config_digest(config: Config) -> str:
+def config_digest(config: ModelConfig) -> str:
     """Return a digest of everything but the version policy, so that versions of one signature share it.
 
     It excludes our own warm-up as well: more warm-up requests must not unload the kept versions.
@@ -82,14 +82,14 @@ def config_digest(config: Config) -> str:
     return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def for_versions(config: Config, versions: Sequence[int], *, mark: str = "") -> Config:
+def with_versions(config: ModelConfig, versions: Sequence[int], *, mark: str = "") -> ModelConfig:
     """Return the configuration that serves exactly `versions`; requests without a version get the highest.
 
     A `mark` changes the configuration for the server, which then reloads it, and leaves our digest as it is.
     """
     ours = {CONFIG_DIGEST: {"string_value": config_digest(config)}}
     if mark:
-        ours[LOADED_ANEW] = {"string_value": mark}
+        ours[RELOAD_MARK] = {"string_value": mark}
     return {
         **config,
         "parameters": {**config.get("parameters", {}), **ours},
@@ -97,51 +97,59 @@ def for_versions(config: Config, versions: Sequence[int], *, mark: str = "") -> 
     }
 
 
-def _refuse(message: str) -> Refusal:
-    return Refusal(FailureReason.ARTEFACT_INVALID, message)
+def _invalid_config(message: str) -> VersionRefusal:
+    return VersionRefusal(FailureReason.ARTEFACT_INVALID, message)
 
 
-def _derived(
-    order: DesiredState, facts: Facts, artefact: Config, *, backend: OnnxBackend, intra_op_threads: int | None
-) -> Config | Refusal:
-    config = _kept(order, artefact)
-    if isinstance(config, Refusal):
+def _derive_config(
+    order: DesiredState,
+    facts: ArtefactFacts,
+    artefact: ModelConfig,
+    *,
+    backend: OnnxBackend,
+    intra_op_threads: int | None,
+) -> ModelConfig | VersionRefusal:
+    config = _keep_allowed_fields(order, artefact)
+    if isinstance(config, VersionRefusal):
         return config
     if order.format is ModelFormat.ONNX and intra_op_threads is not None:
         threads = {INTRA_OP_THREADS: {"string_value": str(intra_op_threads)}}
         config["parameters"] = {**threads, **config.get("parameters", {})}
     native = order.format is ModelFormat.ONNX and backend is not OnnxBackend.HOSTED
     if native:
-        config |= _native(order.format)
+        config |= _native_fields(order.format)
     else:
         instances = PIPELINE_INSTANCES if order.format is ModelFormat.PIPELINE else ON_CPU
         config = {"instance_group": instances, **config, "backend": "python"}
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0
-    config["input"] = [_declaration(spec, batched=facts.batched) for spec in facts.inputs]
-    config["output"] = [_declaration(spec, batched=facts.batched) for spec in facts.outputs]
+    config["input"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.inputs]
+    config["output"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.outputs]
     if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
-        config.setdefault("model_warmup", one_row_of_zeros(config))
+        config.setdefault("model_warmup", zero_row_request(config))
     return config
 
 
-def _kept(order: DesiredState, artefact: Config) -> Config | Refusal:
+def _keep_allowed_fields(order: DesiredState, artefact: ModelConfig) -> ModelConfig | VersionRefusal:
     """Return the allowed fields of the artefact's own configuration, under our model name."""
-    foreign = sorted(set(artefact) - KEPT_FIELDS - DECIDED_FIELDS)
+    foreign = sorted(set(artefact) - ALLOWED_FIELDS - DECIDED_FIELDS)
     if foreign:
-        allowed = ", ".join(sorted(KEPT_FIELDS))
-        return _refuse(
+        allowed = ", ".join(sorted(ALLOWED_FIELDS))
+        return _invalid_config(
             f"config.pbtxt sets {', '.join(foreign)}; beside an artefact of format {order.format} it may set {allowed}"
         )
     if CODE_PARAMETER in artefact.get("parameters", {}):
-        return _refuse(
+        return _invalid_config(
             f"config.pbtxt sets the parameter {CODE_PARAMETER}, which brings code; use format Python"
         )
-    return {**{name: value for name, value in artefact.items() if name in KEPT_FIELDS}, "name": order.model}
+    return {
+        **{name: value for name, value in artefact.items() if name in ALLOWED_FIELDS},
+        "name": order.model,
+    }
 
 
-def _native(model_format: ModelFormat) -> Config:
+def _native_fields(model_format: ModelFormat) -> ModelConfig:
     """Return the fields that select Triton's own backend for the format."""
-    native = NATIVE[model_format]
+    native = NATIVE_BACKENDS[model_format]
     return {
         "backend": native.backend,
         "platform": native.platform,
@@ -149,41 +157,43 @@ def _native(model_format: ModelFormat) -> Config:
     }
 
 
-def _compiled(order: DesiredState, artefact: Config) -> Config | Refusal:
+def _compiled_config(order: DesiredState, artefact: ModelConfig) -> ModelConfig | VersionRefusal:
     """Return the configuration of a compiled model, with batches no larger than it was compiled for."""
     if not artefact.get("input") or not artefact.get("output"):
-        return _refuse(
+        return _invalid_config(
             f"an artefact of format {order.format} needs {order.uri}/config.pbtxt with its inputs and outputs: they "
             "cannot be read from a compiled model"
         )
-    config = _kept(order, artefact)
-    if isinstance(config, Refusal):
+    config = _keep_allowed_fields(order, artefact)
+    if isinstance(config, VersionRefusal):
         return config
     max_batch_size = min(order.max_batch_size, artefact.get("max_batch_size", 0))
     signature = {"input": artefact["input"], "output": artefact["output"]}
-    return {**config, **_native(order.format), **signature, "max_batch_size": max_batch_size}
+    return {**config, **_native_fields(order.format), **signature, "max_batch_size": max_batch_size}
 
 
-def _python(order: DesiredState, artefact: Config) -> Config | Refusal:
+def _python_config(order: DesiredState, artefact: ModelConfig) -> ModelConfig | VersionRefusal:
     if not artefact.get("input") and not artefact.get("output"):
-        return _refuse(
+        return _invalid_config(
             f"a Python artefact needs {order.uri}/config.pbtxt with its inputs and outputs: they cannot be "
             "read from code"
         )
-    config: Config = {"instance_group": ON_CPU, **artefact, "name": order.model, "backend": "python"}
+    config: ModelConfig = {"instance_group": ON_CPU, **artefact, "name": order.model, "backend": "python"}
     config.pop("platform", None)
     config.pop("version_policy", None)
     config["max_batch_size"] = order.max_batch_size if artefact.get("max_batch_size", 0) > 0 else 0
     return config
 
 
-def _with_batching(order: DesiredState, config: Config, artefact: Config) -> Config | Refusal:
+def _with_batching(
+    order: DesiredState, config: ModelConfig, artefact: ModelConfig
+) -> ModelConfig | VersionRefusal:
     if order.batching is BatchingMode.OFF:
         return {name: value for name, value in config.items() if name != "dynamic_batching"}
     if config["max_batch_size"] == 0:
         tensors = [*config.get("input", []), *config.get("output", [])]
         shapes = ", ".join(f"{tensor['name']} {tensor.get('dims', [])}" for tensor in tensors)
-        return _refuse(
+        return _invalid_config(
             "batching.mode Fixed needs a free first dimension on every input and output, and this artefact has "
             f"{shapes}; export it so, or set batching.mode to Disabled"
         )
@@ -191,7 +201,7 @@ def _with_batching(order: DesiredState, config: Config, artefact: Config) -> Con
     return {**config, "dynamic_batching": {**artefact.get("dynamic_batching", {}), **delay}}
 
 
-def _declaration(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+def _declare_tensor(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
     dims = list(spec.shape[1:] if batched else spec.shape)
     data_type = "TYPE_STRING" if spec.dtype == "BYTES" else f"TYPE_{spec.dtype}"
     if dims:

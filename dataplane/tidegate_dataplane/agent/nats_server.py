@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.broker_tls import CA, CERTIFICATE, PRIVATE_KEY, broker_tls
@@ -40,7 +40,7 @@ class NatsServer:
         self,
         url: str,
         secret: str,
-        credentials: Callable[[], Credentials],
+        credentials: Callable[[], SecretCredentials],
         secret_dir: Path,
         *,
         allow_loopback: bool,
@@ -51,12 +51,12 @@ class NatsServer:
         self._credentials = credentials
         self._secret_dir = secret_dir
         self._allow_loopback = allow_loopback
-        self.said = ""
-        self.denied = ""
+        self.last_error = ""
+        self.permission_error = ""
 
-    def forget(self) -> None:
+    def clear_errors(self) -> None:
         """Clear the asynchronous errors of the server."""
-        self.said, self.denied = "", ""
+        self.last_error, self.permission_error = "", ""
 
     async def connect(self, name: str) -> "Client":
         """Resolve the host again and connect, with `name` as the name of the connection.
@@ -68,9 +68,9 @@ class NatsServer:
         from nats import errors
         from nats.aio.client import Client
 
-        scheme, host, port = self._address()
+        scheme, host, port = self._parse_address()
         credentials, client = self._credentials(), Client()
-        identity = self._identity(credentials, host)
+        identity = self._connect_options(credentials, host)
         try:
             addresses = await checked_addresses(host, port, allow_loopback=self._allow_loopback)
             address = addresses[0][2]
@@ -85,30 +85,30 @@ class NatsServer:
                     reconnect_time_wait=0,
                     connect_timeout=int(CONNECT_TIMEOUT_S),
                     ping_interval=PING_EVERY_S,
-                    error_cb=self._hear,
+                    error_cb=self._record_error,
                     **identity,
                 )
                 return client
         except ArtefactError as error:  # before there was a connection
-            raise self.refusal(error.refusal.message) from error
+            raise self.refusal_error(error.refusal.message) from error
         except (errors.Error, OSError, TimeoutError, ValueError) as error:
-            await closed(client)
-            detail = self.said or credentials.redacted(str(error) or type(error).__name__)
+            await close_client(client)
+            detail = self.last_error or credentials.redact_secrets(str(error) or type(error).__name__)
             if "authorization" in detail.lower():
-                raise self.refusal(self._hint(credentials)) from error
+                raise self.refusal_error(self._explain_denial(credentials)) from error
             raise BrokerError(f"NATS at {self.url} cannot be reached: {detail}", refused=False) from error
 
-    def refusal(self, reason: str) -> BrokerError:
+    def refusal_error(self, reason: str) -> BrokerError:
         """Return the error for a server that is reachable and refuses."""
         return BrokerError(f"NATS at {self.url}: {reason}", refused=True)
 
-    def away(self, reason: str) -> BrokerError:
+    def connection_error(self, reason: str) -> BrokerError:
         """Return the error for a failed connection: the last asynchronous error of the server, else `reason`."""
-        if self.denied:
-            return self.refusal(self.denied)
-        return BrokerError(f"NATS at {self.url}: {self.said or reason}", refused=False)
+        if self.permission_error:
+            return self.refusal_error(self.permission_error)
+        return BrokerError(f"NATS at {self.url}: {self.last_error or reason}", refused=False)
 
-    async def called(self, call: Awaitable[T]) -> T:
+    async def call_server(self, call: Awaitable[T]) -> T:
         """Await a call of the client with a timeout; errors of the JetStream API pass through untranslated."""
         from nats import errors
         from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
@@ -117,53 +117,53 @@ class NatsServer:
             async with asyncio.timeout(CALL_TIMEOUT_S + 1):
                 return await call
         except ServiceUnavailableError as error:
-            raise self.away("JetStream is not available there") from error
+            raise self.connection_error("JetStream is not available there") from error
         except (APIError, NoStreamResponseError):
             raise
         except (errors.Error, OSError, TimeoutError) as error:
-            raise self.away(str(error) or type(error).__name__) from error
+            raise self.connection_error(str(error) or type(error).__name__) from error
 
-    def _address(self) -> tuple[str, str, int]:
+    def _parse_address(self) -> tuple[str, str, int]:
         try:
             parts = urlsplit(self.url)
             return parts.scheme, parts.hostname or "", parts.port or PORT
         except ValueError as error:
-            raise self.refusal(f"the URL is invalid: {error}") from error
+            raise self.refusal_error(f"the URL is invalid: {error}") from error
 
-    def _identity(self, credentials: Credentials, host: str) -> dict[str, Any]:
+    def _connect_options(self, credentials: SecretCredentials, host: str) -> dict[str, Any]:
         values = credentials.values
         if self._secret and (missing := missing_keys(values)):
-            raise self.refusal(f"Secret {self._secret} of the namespace {missing}")
+            raise self.refusal_error(f"Secret {self._secret} of the namespace {missing}")
         options: dict[str, Any] = {}
         if TOKEN in values:
             options["token"] = values[TOKEN]
         elif USERNAME in values:
             options |= {"user": values[USERNAME], "password": values[PASSWORD]}
         if self.url.startswith("tls://") or CA in values:
-            options |= {"tls": self._tls(values), "tls_hostname": host}
+            options |= {"tls": self._make_tls_context(values), "tls_hostname": host}
         return options
 
-    def _tls(self, values: Mapping[str, str]) -> ssl.SSLContext:
+    def _make_tls_context(self, values: Mapping[str, str]) -> ssl.SSLContext:
         try:
             return broker_tls(values, self._secret_dir, self._secret)
         except ValueError as error:
-            raise self.refusal(str(error)) from error
+            raise self.refusal_error(str(error)) from error
 
-    def _hint(self, credentials: Credentials) -> str:
+    def _explain_denial(self, credentials: SecretCredentials) -> str:
         if credentials.values.keys() & {TOKEN, USERNAME, CERTIFICATE}:
-            return credentials.hint()
+            return credentials.explain_denial()
         name = self._secret
         wants = f"Secret {name} of the namespace has none" if name else "secretName names no Secret"
         return f"credentials are required, and {wants}: put {TOKEN}, or {USERNAME} and {PASSWORD}, into one"
 
-    async def _hear(self, error: Exception) -> None:
+    async def _record_error(self, error: Exception) -> None:
         """Record an asynchronous error: the cause of a failed connection, or a missing permission."""
-        self.said = self._credentials().redacted(str(error) or type(error).__name__)[:300]
-        if "permissions violation" in self.said.lower():
-            self.denied = self.said
+        self.last_error = self._credentials().redact_secrets(str(error) or type(error).__name__)[:300]
+        if "permissions violation" in self.last_error.lower():
+            self.permission_error = self.last_error
 
 
-async def closed(client: "Client") -> None:
+async def close_client(client: "Client") -> None:
     """Close the client, and anything that a failed connection left open."""
     with contextlib.suppress(Exception):  # it is gone either way
         await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)

@@ -6,11 +6,11 @@ from aiohttp import web
 
 from tidegate_dataplane.agent.drain import Drain
 from tidegate_dataplane.agent.loop import Agent
-from tidegate_dataplane.agent.metrics import CONTENT_TYPE, Metrics
-from tidegate_dataplane.agent.runners import Runners
+from tidegate_dataplane.agent.metrics import CONTENT_TYPE, AgentMetrics
+from tidegate_dataplane.agent.runners import RunnerRegistry
 
 
-class Readiness(Protocol):
+class ReadinessCheck(Protocol):
     """Interface of Triton that the readiness probe needs."""
 
     async def is_ready(self, model: str) -> bool | None:
@@ -19,7 +19,7 @@ class Readiness(Protocol):
 
 
 def probes_app(
-    agent: Agent, server: Readiness, drain: Drain, runners: Runners, metrics: Metrics
+    agent: Agent, server: ReadinessCheck, drain: Drain, runners: RunnerRegistry, metrics: AgentMetrics
 ) -> web.Application:
     """Return /startedz, /healthz, /readyz and /metrics."""
 
@@ -33,7 +33,7 @@ def probes_app(
         if drain.active:
             return web.Response(text="draining\n", status=503)
         model = agent.served_model
-        if runners.resting or model in runners.broken:
+        if runners.is_resting or model in runners.broken_models:
             return web.Response(text="the model's process ended\n", status=503)
         answer = await server.is_ready(model) if model is not None else False
         # A pod that is short of CPU is slow, not broken; Triton's own liveness probe detects a hang.
@@ -41,7 +41,7 @@ def probes_app(
         return web.Response(text="ok\n") if last else web.Response(text="no model is ready\n", status=503)
 
     async def get_metrics(_: web.Request) -> web.Response:
-        return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=metrics.render_text(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()
     app.router.add_get("/startedz", get_health)

@@ -11,28 +11,28 @@ import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
-from tidegate_dataplane.agent.artefacts.places import sources
+from tidegate_dataplane.agent.artefacts.source_factory import make_source_opener
 from tidegate_dataplane.agent.certificates import make_server_certificate
 from tidegate_dataplane.agent.control import control_app
 from tidegate_dataplane.agent.control_server import ControlServer
 from tidegate_dataplane.agent.drain import Drain
-from tidegate_dataplane.agent.files import Keepsake, ensure_control_key, read_first_order
+from tidegate_dataplane.agent.files import OrderCheckpoint, ensure_control_key, read_first_order
 from tidegate_dataplane.agent.loop import Agent
-from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.nearline.stream import Stream, workers
+from tidegate_dataplane.agent.metrics import AgentMetrics
+from tidegate_dataplane.agent.nearline.stream import NearlineStream, make_worker_starter
 from tidegate_dataplane.agent.probes import probes_app
-from tidegate_dataplane.agent.repository import Repository
-from tidegate_dataplane.agent.runners import Runners
+from tidegate_dataplane.agent.repository import ModelRepository
+from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.agent.samples.log import SampleLog
-from tidegate_dataplane.agent.samples.places import sinks
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.samples.sink_factory import make_sink_opener
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.agent.triton import Triton
 from tidegate_dataplane.contract import DesiredState
 
 log = structlog.get_logger()
 
 
-async def serve(settings: Settings, environment: Mapping[str, str] = os.environ) -> None:
+async def run_agent(settings: AgentSettings, environment: Mapping[str, str] = os.environ) -> None:
     """Run the agent until SIGTERM or SIGINT."""
     stop, leaving = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -41,23 +41,23 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     loop.add_signal_handler(signal.SIGUSR1, leaving.set)
 
     key = ensure_control_key(settings.run_dir)
-    repository = Repository(settings.repository_dir, settings.cache_dir)
-    repository.prepare()
-    metrics = Metrics()
+    repository = ModelRepository(settings.repository_dir, settings.cache_dir)
+    repository.prepare_folders()
+    metrics = AgentMetrics()
     triton = Triton(settings.triton_grpc, key, metrics=settings.triton_metrics)
-    runners = Runners(metrics)
-    samples = SampleLog(settings, metrics, sinks(settings, environment), runners)
+    runners = RunnerRegistry(metrics)
+    samples = SampleLog(settings, metrics, make_sink_opener(settings, environment), runners)
 
     async def model_answers(model: str) -> bool:
-        return model not in runners.broken and await triton.is_ready(model) is True
+        return model not in runners.broken_models and await triton.is_ready(model) is True
 
-    stream = Stream(workers(settings, environment, metrics, model_answers))
+    stream = NearlineStream(make_worker_starter(settings, environment, metrics, model_answers))
     agent = Agent(
         settings,
         triton,
         repository,
-        Keepsake(settings.cache_dir),
-        sources(settings, environment),
+        OrderCheckpoint(settings.cache_dir),
+        make_source_opener(settings, environment),
         metrics,
         samples=samples,
         runners=runners,
@@ -70,7 +70,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         limit_s=settings.drain_limit_s,
         least_s=settings.drain_least_s,
         folder=settings.run_dir,
-        finish_work=stream.finish,
+        finish_work=stream.finish_work,
     )
 
     async def drain_on_signal() -> None:
@@ -91,17 +91,17 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     await web.TCPSite(probes, settings.address, settings.http_port).start()
     log.info("agent_started", pod=settings.pod_name, http_port=probes.addresses[0][1])
     try:
-        await _until(stop, agent.run, control.watch, drain_on_signal)
+        await _run_until(stop, agent.run, control.watch_authority, drain_on_signal)
         await drain.run()
-        await stream.finish()
-        await samples.finish()
+        await stream.finish_work()
+        await samples.finish_writing()
     finally:
         await control.stop()
         await probes.cleanup()
         await triton.close()
 
 
-async def _until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _run_until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run the parts until `stop` is set; a part that fails ends the process, and the kubelet restarts it."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(part()) for part in parts]
@@ -110,7 +110,7 @@ async def _until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, N
             task.cancel()
 
 
-def _first_order(settings: Settings) -> DesiredState | None:
+def _first_order(settings: AgentSettings) -> DesiredState | None:
     try:
         return read_first_order(settings.config_dir)
     except ValidationError as error:

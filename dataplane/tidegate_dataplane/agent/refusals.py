@@ -6,14 +6,14 @@ from tidegate_dataplane.contract import FailureReason
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class VersionRefusal:
     """A reason from the closed set and a message that names the object, the number and the way out."""
 
     reason: FailureReason
     message: str
 
     @property
-    def may_pass(self) -> bool:
+    def is_transient(self) -> bool:
         """Return whether the same attempt may succeed soon without any change."""
         return self.reason is FailureReason.FETCH_FAILED
 
@@ -23,7 +23,7 @@ class ArtefactError(Exception):
 
     def __init__(self, reason: FailureReason, message: str) -> None:
         super().__init__(message)
-        self.refusal = Refusal(reason, message)
+        self.refusal = VersionRefusal(reason, message)
 
 
 class DeniedError(ArtefactError):

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tidegate_dataplane.agent.artefacts.facts import Facts
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.contract import DesiredState, ModelFormat
 
 INCOMING = ".incoming"
 PARTS = ".parts"
 PACKAGE = Path(__file__).parent.parent
-HOSTS = {
+HOST_MODELS = {
     ModelFormat.ONNX: PACKAGE / "models" / "host" / "model.py",
     ModelFormat.FEATURES: PACKAGE / "models" / "features" / "model.py",
     ModelFormat.PIPELINE: PACKAGE / "models" / "pipeline" / "model.py",
 }
 # What our models need at run time; it travels with the version, so the server's image cannot disagree.
-PARTS_OF = {
+RUNTIME_PARTS = {
     ModelFormat.ONNX: ("__init__.py", "sampling"),
     ModelFormat.FEATURES: ("__init__.py", "contract", "features", "sampling"),
     ModelFormat.PIPELINE: ("__init__.py", "contract", "pipeline", "sampling"),
@@ -29,14 +29,14 @@ PARTS_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledVersion:
     """An installed version folder, and the one it displaced until the new one is proven."""
 
     folder: Path
     displaced: Path | None
 
 
-class Repository:
+class ModelRepository:
     """`<root>/<model>/<version>/…` for Triton, `<cache>/records/<model>/<version>.json` for the agent."""
 
     def __init__(self, root: Path, cache: Path) -> None:
@@ -44,67 +44,67 @@ class Repository:
         self._records = cache / "records"
 
     @property
-    def parts(self) -> Path:
+    def partial_dir(self) -> Path:
         """Return the folder of unfinished downloads, which a restarted agent resumes; on the repository's file system."""
         return self._root / PARTS
 
-    def prepare(self) -> None:
+    def prepare_folders(self) -> None:
         """Create the folders and remove what an earlier agent left unfinished, except downloads."""
         shutil.rmtree(self._root / INCOMING, ignore_errors=True)
         (self._root / INCOMING).mkdir(parents=True)
         self._records.mkdir(parents=True, exist_ok=True)
 
-    def staging(self) -> Path:
+    def make_staging(self) -> Path:
         """Return a new empty folder on the repository's own file system, so that a rename puts it in place."""
         folder = Path(tempfile.mkdtemp(dir=self._root / INCOMING))
         folder.chmod(0o755)
         return folder
 
-    def stored(self, model: str) -> Mapping[int, Facts]:
+    def read_stored(self, model: str) -> Mapping[int, ArtefactFacts]:
         """Return the complete versions of `model` on disk."""
-        versions: dict[int, Facts] = {}
+        versions: dict[int, ArtefactFacts] = {}
         for record in sorted((self._records / model).glob("*.json")):
             try:
-                facts = Facts.model_validate_json(record.read_bytes())
+                facts = ArtefactFacts.model_validate_json(record.read_bytes())
             except ValidationError:
                 continue
             folder = self._root / model / str(facts.version)
-            if all(_size(folder / file.path) == file.size for file in facts.files):
+            if all(_file_size(folder / file.path) == file.size for file in facts.files):
                 versions[facts.version] = facts
         return versions
 
-    def install(self, staging: Path, order: DesiredState, facts: Facts) -> Installed:
+    def install_version(self, staging: Path, order: DesiredState, facts: ArtefactFacts) -> InstalledVersion:
         """Add our runtime files to the artefact, then move the folder to its place."""
-        _complete(staging, order)
+        _add_runtime_files(staging, order)
         folder = self._root / order.model / str(order.version)
         folder.parent.mkdir(parents=True, exist_ok=True)
         record = self._records / order.model / f"{order.version}.json"
         displaced = None
         if folder.exists():
-            displaced = self.staging()
+            displaced = self.make_staging()
             record.unlink(missing_ok=True)
             folder.rename(displaced / "version")
         staging.rename(folder)
-        _write(record, facts.model_dump_json())
-        return Installed(folder, displaced)
+        _write_whole(record, facts.model_dump_json())
+        return InstalledVersion(folder, displaced)
 
-    def restore(self, installed: Installed, facts: Facts) -> None:
+    def restore_displaced(self, installed: InstalledVersion, facts: ArtefactFacts) -> None:
         """Undo an installation that displaced a version; `facts` describe the displaced one."""
         if installed.displaced is None:
             return
         shutil.rmtree(installed.folder)
         (installed.displaced / "version").rename(installed.folder)
         installed.displaced.rmdir()
-        _write(
+        _write_whole(
             self._records / installed.folder.parent.name / f"{facts.version}.json", facts.model_dump_json()
         )
 
-    def discard(self, folder: Path | None) -> None:
+    def discard_folder(self, folder: Path | None) -> None:
         """Remove a staging folder or a displaced version."""
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def remove(self, model: str, version: int) -> None:
+    def remove_version(self, model: str, version: int) -> None:
         """Remove one version and its record."""
         (self._records / model / f"{version}.json").unlink(missing_ok=True)
         shutil.rmtree(self._root / model / str(version), ignore_errors=True)
@@ -114,23 +114,23 @@ class Repository:
         shutil.rmtree(self._records / model, ignore_errors=True)
         shutil.rmtree(self._root / model, ignore_errors=True)
 
-    def models(self) -> tuple[str, ...]:
+    def list_models(self) -> tuple[str, ...]:
         """Return the names of the models on disk."""
         return tuple(sorted(path.name for path in self._records.iterdir() if path.is_dir()))
 
     def write_config(self, model: str, text: str) -> None:
         """Write config.pbtxt for people to read; the server gets the same content as an override."""
-        _write(self._root / model / "config.pbtxt", text)
+        _write_whole(self._root / model / "config.pbtxt", text)
 
 
-def _complete(folder: Path, order: DesiredState) -> None:
+def _add_runtime_files(folder: Path, order: DesiredState) -> None:
     # The server takes a version folder whose time changed for a changed version and would load it twice:
     # a file of this name keeps its Python backend from writing byte code there.
     (folder / "__pycache__").touch()
-    host = HOSTS.get(order.format)
+    host = HOST_MODELS.get(order.format)
     if host is not None:
         shutil.copyfile(host, folder / "model.py")
-        _copy_package(folder / PACKAGE.name, PARTS_OF[order.format])
+        _copy_package(folder / PACKAGE.name, RUNTIME_PARTS[order.format])
     if order.format is ModelFormat.FEATURES and order.plan is not None:
         (folder / "plan.json").write_text(order.plan.to_json())
     if order.format is ModelFormat.PIPELINE and order.pipeline is not None:
@@ -152,14 +152,14 @@ def _copy_package(target: Path, parts: Sequence[str]) -> None:
             shutil.copyfile(source, target / part)
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return -1
 
 
-def _write(path: Path, text: str) -> None:
+def _write_whole(path: Path, text: str) -> None:
     """Write the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")

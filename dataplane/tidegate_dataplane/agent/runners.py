@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 
 import structlog
 
-from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.contract import RunnerEnd
 from tidegate_dataplane.sampling.frames import Hello
 
@@ -21,18 +21,18 @@ REST_S = 4.0
 
 It doubles with each end of the last REMEMBERED_S, since a request that ends the process is likely to come again.
 """
-LONGEST_REST_S = 32.0
+MAX_REST_S = 32.0
 REMEMBERED_S = 300.0
 RECENTLY_S = 15.0
 """How long the report shows an end."""
-COME_BACK_S = 5.0
+RECONNECT_S = 5.0
 """How long a runner may be missing, for example after a start of the agent; it tries to connect twice a second."""
 
 
-class Runners:
+class RunnerRegistry:
     """Tracks the runners that connect to the pod's socket; a peer stands for one connection."""
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, metrics: AgentMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
         self._connected: dict[Hashable, Hello] = {}
@@ -51,15 +51,15 @@ class Runners:
         """Call `wake` whenever a model breaks."""
         self._wake = wake
 
-    def listen(self) -> None:
+    def start_listening(self) -> None:
         """Treat runners that are not connected as missing from now on."""
         self._listening = True
 
-    def here(self, peer: Hashable, hello: Hello) -> None:
+    def add_runner(self, peer: Hashable, hello: Hello) -> None:
         """Add a connected runner; if it replaces one that disconnected from the same server, report that one as crashed."""
         self._connected[peer] = hello
-        if self._complete(hello.model, hello.version):
-            self._is_back(hello.model)
+        if self._is_complete(hello.model, hello.version):
+            self._clear_missing(hello.model)
         lost = self._disconnected.pop((hello.model, hello.version), None)
         if lost is None:
             return
@@ -69,68 +69,68 @@ class Runners:
             self._ends_s.clear()
             return
         for_memory = hello.memory_kills > lost.memory_kills
-        self._ended(hello, for_memory=for_memory)
+        self._record_end(hello, for_memory=for_memory)
         self._metrics.runner_ends.labels("memory" if for_memory else "other").inc()
         log.warning("runner_ended", model=hello.model, version=hello.version, killed_for_memory=for_memory)
 
-    def unloaded(self, peer: Hashable) -> None:
+    def remove_runner(self, peer: Hashable) -> None:
         """Remove a runner that announced its end."""
         self._connected.pop(peer, None)
 
-    def gone(self, peer: Hashable) -> None:
+    def record_disconnect(self, peer: Hashable) -> None:
         """Record that a connection ended without notice, and mark its model as broken."""
         hello = self._connected.pop(peer, None)
         if hello is None:
             return
         self._disconnected[hello.model, hello.version] = hello
         self._ends_s.append(self._clock())
-        self._ended(hello, for_memory=False)
-        self._breaks(hello.model)
+        self._record_end(hello, for_memory=False)
+        self._mark_broken(hello.model)
         self._wake()
 
-    def loaded(self, model: str) -> None:
+    def reset_model(self, model: str) -> None:
         """Clear the losses of a model that the server has just reloaded."""
         self._broken.discard(model)
         self._disconnected = {key: hello for key, hello in self._disconnected.items() if key[0] != model}
 
-    def look(self, model: str, versions: Collection[int]) -> None:
+    def check_versions(self, model: str, versions: Collection[int]) -> None:
         """Compare the connected runners with the versions that the server reports as ready.
 
         A process that ended while no agent listened has left no notice; live ones reconnect soon after the agent starts.
         Triton spreads the requests of a version over all of its processes, so one that is missing breaks the version.
         A model whose runners never reconnected is reloaded once, and not again before one has connected.
         """
-        if not self._listening or all(self._complete(model, version) for version in versions):
-            self._is_back(model)
+        if not self._listening or all(self._is_complete(model, version) for version in versions):
+            self._clear_missing(model)
             return
         missing_s = self._clock() - self._missing_since.setdefault(model, self._clock())
-        if missing_s >= COME_BACK_S and model not in self._broken | self._never_connected:
+        if missing_s >= RECONNECT_S and model not in self._broken | self._never_connected:
             log.warning("runner_missing", model=model, versions=sorted(versions))
             self._never_connected.add(model)
-            self._breaks(model)
+            self._mark_broken(model)
 
-    def _complete(self, model: str, version: int) -> bool:
+    def _is_complete(self, model: str, version: int) -> bool:
         """Return whether every process of a version is connected."""
         hellos = [
             hello for hello in self._connected.values() if (hello.model, hello.version) == (model, version)
         ]
         return bool(hellos) and len(hellos) >= max(hello.instances for hello in hellos)
 
-    def _is_back(self, model: str) -> None:
+    def _clear_missing(self, model: str) -> None:
         self._missing_since.pop(model, None)
         self._never_connected.discard(model)
 
-    def _breaks(self, model: str) -> None:
+    def _mark_broken(self, model: str) -> None:
         self._broken.add(model)
         self._marks[model] = uuid.uuid4().hex[:8]
 
     @property
-    def broken(self) -> frozenset[str]:
+    def broken_models(self) -> frozenset[str]:
         """Return the models that have lost a process since they were loaded."""
         return frozenset(self._broken)
 
     @property
-    def marks(self) -> Mapping[str, str]:
+    def reload_marks(self) -> Mapping[str, str]:
         """Return a mark for each model that ever lost a process; it changes with each loss.
 
         The server reloads a model only if its configuration has changed.
@@ -138,18 +138,18 @@ class Runners:
         return dict(self._marks)
 
     @property
-    def resting(self) -> bool:
+    def is_resting(self) -> bool:
         """Return whether a runner was lost so recently that the pod must not get requests yet."""
         now = self._clock()
         recent_ends_s = [end_s for end_s in self._ends_s if now - end_s < REMEMBERED_S]
         return bool(recent_ends_s) and now - recent_ends_s[-1] < min(
-            REST_S * 2 ** (len(recent_ends_s) - 1), LONGEST_REST_S
+            REST_S * 2 ** (len(recent_ends_s) - 1), MAX_REST_S
         )
 
     def report(self) -> RunnerEnd | None:
         """Return the last end of a runner if it is recent."""
         return self._end if self._end is not None and self._clock() - self._end_s < RECENTLY_S else None
 
-    def _ended(self, hello: Hello, *, for_memory: bool) -> None:
+    def _record_end(self, hello: Hello, *, for_memory: bool) -> None:
         self._end = RunnerEnd(version=hello.version, killed_for_memory=for_memory)
         self._end_s = self._clock()

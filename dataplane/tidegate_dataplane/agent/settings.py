@@ -20,7 +20,7 @@ class OnnxBackend(StrEnum):
     HOSTED = "hosted"
 
 
-class Settings(BaseModel):
+class AgentSettings(BaseModel):
     """Paths, ports and limits of one agent."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

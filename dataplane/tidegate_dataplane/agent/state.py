@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.config_text import Config
-from tidegate_dataplane.agent.model_config import config_digest, for_versions, render
-from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.config_text import ModelConfig
+from tidegate_dataplane.agent.model_config import config_digest, render_config, with_versions
+from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, TensorSpec
 
@@ -33,7 +33,7 @@ class ServerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedPod:
     """Observed state of the server and the disk; `stored` maps model → version → facts.
 
     `broken` are models that the server reports as ready although their processes have ended; a model is reloaded when its
@@ -41,7 +41,7 @@ class Observed:
     """
 
     server: ServerState
-    stored: Mapping[str, Mapping[int, Facts]]
+    stored: Mapping[str, Mapping[int, ArtefactFacts]]
     broken: frozenset[str] = frozenset()
     marks: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -51,13 +51,13 @@ class Setback:
     """An order that failed, and when it is tried again."""
 
     order: DesiredState
-    refusal: Refusal
+    refusal: VersionRefusal
     attempts: int
     retry_at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class AgentMemory:
     """What the agent remembers and cannot observe.
 
     `proven` is the last order whose version served: the pod falls back to it.
@@ -68,7 +68,7 @@ class Memory:
     setbacks: tuple[Setback, ...] = ()
     backend: OnnxBackend = OnnxBackend.AUTO
 
-    def setback_of(self, order: DesiredState) -> Setback | None:
+    def find_setback(self, order: DesiredState) -> Setback | None:
         """Return the setback of exactly this order."""
         return next((setback for setback in self.setbacks if setback.order == order), None)
 
@@ -79,38 +79,38 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class FetchArtefact:
     """Fetch the artefact of `order` into the repository."""
 
     order: DesiredState
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadVersions:
     """Load exactly `versions` of the order's model; the highest is the order's."""
 
     order: DesiredState
     versions: tuple[int, ...]
-    config: Config
+    config: ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseOrder:
     """Record that `order` cannot be carried out."""
 
     order: DesiredState
-    refusal: Refusal
+    refusal: VersionRefusal
 
 
 @dataclass(frozen=True, slots=True)
-class Tidy:
+class CleanUp:
     """Unload models that are no longer ordered and remove versions that are no longer needed."""
 
     unload: tuple[str, ...]
     remove: tuple[tuple[str, int], ...]
 
 
-Action = Wait | Fetch | Load | Refuse | Tidy
+Action = Wait | FetchArtefact | LoadVersions | RefuseOrder | CleanUp
 
 
 def content_of(desired: DesiredState) -> DesiredState:
@@ -121,10 +121,10 @@ def content_of(desired: DesiredState) -> DesiredState:
     return desired.model_copy(update={"epoch": 0, "generation": 0, "samples": None, "stream": None})
 
 
-def plan(
+def plan_step(
     desired: DesiredState | None,
-    observed: Observed,
-    memory: Memory,
+    observed: ObservedPod,
+    memory: AgentMemory,
     *,
     now_s: float,
     intra_op_threads: int | None,
@@ -133,51 +133,57 @@ def plan(
     if desired is None:
         return Wait()
     order = content_of(desired)
-    if not _resting(memory, order, now_s):
-        return _step(order, observed, memory, intra_op_threads) or _tidy(order, observed)
-    if memory.proven is not None and memory.proven != order and not _resting(memory, memory.proven, now_s):
-        back = _step(memory.proven, observed, memory, intra_op_threads)
-        if isinstance(back, Load):
+    if not _is_backing_off(memory, order, now_s):
+        return _next_step(order, observed, memory, intra_op_threads) or _plan_clean_up(order, observed)
+    if (
+        memory.proven is not None
+        and memory.proven != order
+        and not _is_backing_off(memory, memory.proven, now_s)
+    ):
+        back = _next_step(memory.proven, observed, memory, intra_op_threads)
+        if isinstance(back, LoadVersions):
             return back
     return Wait()
 
 
-def _resting(memory: Memory, order: DesiredState, now_s: float) -> bool:
-    setback = memory.setback_of(order)
+def _is_backing_off(memory: AgentMemory, order: DesiredState, now_s: float) -> bool:
+    setback = memory.find_setback(order)
     return setback is not None and now_s < setback.retry_at_s
 
 
-def _step(
-    order: DesiredState, observed: Observed, memory: Memory, intra_op_threads: int | None
+def _next_step(
+    order: DesiredState, observed: ObservedPod, memory: AgentMemory, intra_op_threads: int | None
 ) -> Action | None:
     """Return the next step for `order`, None when its version serves as ordered."""
     facts = observed.stored.get(order.model, {}).get(order.version)
-    if facts is None or not facts.matches(order):
-        return Fetch(order)
-    config = render(order, facts, backend=memory.backend, intra_op_threads=intra_op_threads)
-    if isinstance(config, Refusal):
-        return Refuse(order, config)
+    if facts is None or not facts.matches_order(order):
+        return FetchArtefact(order)
+    config = render_config(order, facts, backend=memory.backend, intra_op_threads=intra_op_threads)
+    if isinstance(config, VersionRefusal):
+        return RefuseOrder(order, config)
     server = observed.server
     if not server.live:
         return Wait()
     if (
         memory.proven == order
-        and serves(order, server)
+        and serves_order(order, server)
         and server.digests.get(order.model) == config_digest(config)
         and order.model not in observed.broken
     ):
         return None
-    versions = _versions(order, observed, config)
-    return Load(order, versions, for_versions(config, versions, mark=observed.marks.get(order.model, "")))
+    versions = _versions_to_load(order, observed, config)
+    return LoadVersions(
+        order, versions, with_versions(config, versions, mark=observed.marks.get(order.model, ""))
+    )
 
 
-def serves(order: DesiredState, server: ServerState) -> bool:
+def serves_order(order: DesiredState, server: ServerState) -> bool:
     """Return whether requests without a version get the order's version."""
     ready = server.ready.get(order.model, ())
     return bool(ready) and max(ready) == order.version
 
 
-def _versions(order: DesiredState, observed: Observed, config: Config) -> tuple[int, ...]:
+def _versions_to_load(order: DesiredState, observed: ObservedPod, config: ModelConfig) -> tuple[int, ...]:
     """Return the order's version and the older ones that stay loaded under the same configuration.
 
     Requests without a version get the highest, so newer versions are unloaded when the order rolls back.
@@ -192,7 +198,7 @@ def _versions(order: DesiredState, observed: Observed, config: Config) -> tuple[
     return (*kept_versions, order.version)
 
 
-def _tidy(order: DesiredState, observed: Observed) -> Action:
+def _plan_clean_up(order: DesiredState, observed: ObservedPod) -> Action:
     unload = tuple(sorted(set(observed.server.ready) - {order.model}))
     needed = {order.version, *observed.server.ready.get(order.model, ())}
     # After a rollback the newer version is out of memory, and on disk: going forth again fetches nothing.
@@ -201,27 +207,29 @@ def _tidy(order: DesiredState, observed: Observed) -> Action:
     for model, versions in observed.stored.items():
         if model != order.model:
             remove += [(model, version) for version in versions]
-    return Tidy(unload, tuple(remove)) if unload or remove else Wait()
+    return CleanUp(unload, tuple(remove)) if unload or remove else Wait()
 
 
-def after_failure(memory: Memory, order: DesiredState, refusal: Refusal, *, now_s: float) -> Memory:
+def record_failure(
+    memory: AgentMemory, order: DesiredState, refusal: VersionRefusal, *, now_s: float
+) -> AgentMemory:
     """Record the setback and when to retry: soon if the failure may pass or the artefact is not found, else slowly."""
-    earlier = memory.setback_of(order)
+    earlier = memory.find_setback(order)
     attempts = earlier.attempts + 1 if earlier else 1
-    soon = refusal.may_pass or refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
+    soon = refusal.is_transient or refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
     first, longest = FETCH_RETRY_S if soon else SLOW_RETRY_S
     pause = min(first * 2 ** min(attempts - 1, 20), longest)
     other_setbacks = tuple(setback for setback in memory.setbacks if setback.order != order)
     return replace(memory, setbacks=(*other_setbacks[-3:], Setback(order, refusal, attempts, now_s + pause)))
 
 
-def after_success(memory: Memory, order: DesiredState) -> Memory:
+def record_success(memory: AgentMemory, order: DesiredState) -> AgentMemory:
     """Record that the order's version serves; setbacks of other orders stay."""
     other_setbacks = tuple(setback for setback in memory.setbacks if setback.order != order)
     return replace(memory, proven=order, setbacks=other_setbacks)
 
 
-def with_backend(memory: Memory, server: ServerState) -> Memory:
+def learn_backend(memory: AgentMemory, server: ServerState) -> AgentMemory:
     """Derive from a loaded ONNX model what runs ONNX in this server."""
     order = memory.proven
     if memory.backend is not OnnxBackend.AUTO or order is None or order.format is not ModelFormat.ONNX:

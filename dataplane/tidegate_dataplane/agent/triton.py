@@ -18,10 +18,10 @@ import grpc
 from tritonclient.grpc import aio  # type: ignore[import-untyped]  # publishes no types
 from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
 
-from tidegate_dataplane.agent.config_text import Config
-from tidegate_dataplane.agent.memory import Memory, read_memory
+from tidegate_dataplane.agent.config_text import ModelConfig
+from tidegate_dataplane.agent.memory import MemoryByVersion, read_memory
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
-from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.state import ServerState
 from tidegate_dataplane.contract import FailureReason, TensorSpec
 
@@ -36,9 +36,9 @@ NO_PLATFORM = "failed to poll from model repository"
 NEWER_PLATFORMS = frozenset({"torch_aoti"})
 # Separates the message from the traceback of a model's own code, which is in Triton's log as well.
 TRACEBACK = "\n\nAt:\n"
-MAX_WORDS = 4096
+MAX_MESSAGE_CHARS = 4096
 # Parts of the messages of our runner and of Triton that identify the cause of a failed load.
-TELLING = (
+FAILURE_PATTERNS = (
     ("out of memory: ", FailureReason.OUT_OF_MEMORY),
     ("failed warm-up request", FailureReason.WARMUP_FAILED),
     ("failed to run warmup sample", FailureReason.WARMUP_FAILED),
@@ -53,7 +53,7 @@ CHANNEL_OPTIONS = [
     ("grpc.absolute_max_metadata_size", 1 << 20),
 ]
 # Exceptions of the client when the server ends during a call.
-GONE = (InferenceServerException, grpc.RpcError, OSError)
+CONNECTION_ERRORS = (InferenceServerException, grpc.RpcError, OSError)
 
 
 class ServerGoneError(Exception):
@@ -68,7 +68,7 @@ class Triton:
         self._client: Any = aio.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
         self._headers = {CONTROL_HEADER: control_key}
         self._metrics_url = f"http://{metrics}/metrics"
-        self._memory: Memory = {}
+        self._memory: MemoryByVersion = {}
         self._measured: Mapping[str, tuple[int, ...]] | None = None
 
     async def close(self) -> None:
@@ -81,22 +81,24 @@ class Triton:
             index = await self._client.get_model_repository_index(
                 headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
             )
-            ready = _ready(index)
-            configs = {name: await self._config(name) for name in ready}
-            inputs, outputs = await self._signature(model) if model in ready else ((), ())
-        except GONE:
+            ready = _ready_versions(index)
+            configs = {name: await self._get_config(name) for name in ready}
+            inputs, outputs = await self._get_signature(model) if model in ready else ((), ())
+        except CONNECTION_ERRORS:
             return ServerState()
         return ServerState(
             live=True,
             ready=ready,
-            digests={name: _digest(config) for name, config in configs.items()},
+            digests={name: _config_digest(config) for name, config in configs.items()},
             backends={name: str(config.get("backend", "")) for name, config in configs.items()},
             inputs=inputs,
             outputs=outputs,
-            memory=await self._memory_of(ready),
+            memory=await self._read_memory(ready),
         )
 
-    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
+    async def load(
+        self, model: str, version: int, config: ModelConfig, *, timeout_s: float
+    ) -> VersionRefusal | None:
         """Load what `config` lists; return why `version` is not ready afterwards, None when it is.
 
         Raises:
@@ -108,29 +110,29 @@ class Triton:
             )
             if await self._client.is_model_ready(model, str(version), client_timeout=RPC_TIMEOUT_S):
                 return None
-            message = await self._reason(model, version)
+            message = await self._find_load_error(model, version)
         except InferenceServerException as error:
             status = str(error.status() or "")
             if "UNAVAILABLE" in status:
                 raise ServerGoneError(str(error.message())) from error
             if "DEADLINE_EXCEEDED" in status:
                 message = f"no answer within {timeout_s:g} s; the server is still busy with it and takes no other load"
-                return Refusal(FailureReason.LOAD_TIMED_OUT, message)
+                return VersionRefusal(FailureReason.LOAD_TIMED_OUT, message)
             message = str(error.message()).strip()
         except (grpc.RpcError, OSError) as error:
             raise ServerGoneError(str(error)) from error
         missing = _missing_backend(message, config)
         if missing is not None:
-            return Refusal(FailureReason.BACKEND_MISSING, missing)
-        message = message.split(TRACEBACK)[0][:MAX_WORDS]
-        reasons = (reason for pattern, reason in TELLING if pattern in message)
-        return Refusal(next(reasons, FailureReason.LOAD_FAILED), message)
+            return VersionRefusal(FailureReason.BACKEND_MISSING, missing)
+        message = message.split(TRACEBACK)[0][:MAX_MESSAGE_CHARS]
+        reasons = (reason for pattern, reason in FAILURE_PATTERNS if pattern in message)
+        return VersionRefusal(next(reasons, FailureReason.LOAD_FAILED), message)
 
     async def unload(self, model: str) -> None:
         """Unload every version of a model; one that is not loaded is no error."""
         try:
             await self._client.unload_model(model, headers=self._headers, client_timeout=RPC_TIMEOUT_S)
-        except GONE as error:
+        except CONNECTION_ERRORS as error:
             raise ServerGoneError(str(error)) from error
 
     async def is_ready(self, model: str) -> bool | None:
@@ -146,29 +148,31 @@ class Triton:
         """Return how many requests were answered or failed since the models were loaded; None without a server."""
         try:
             answer = await self._client.get_inference_statistics(as_json=True, client_timeout=RPC_TIMEOUT_S)
-        except GONE:
+        except CONNECTION_ERRORS:
             return None
         stats = [entry.get("inference_stats", {}) for entry in answer.get("model_stats", [])]
         return sum(
             int(entry.get(kind, {}).get("count", 0)) for entry in stats for kind in ("success", "fail")
         )
 
-    async def _memory_of(self, ready: Mapping[str, tuple[int, ...]]) -> Memory:
+    async def _read_memory(self, ready: Mapping[str, tuple[int, ...]]) -> MemoryByVersion:
         """Return the memory of the ready versions; they are measured at load, so read again only when the set changes."""
         if ready != self._measured:
             memory = await read_memory(self._metrics_url)
             self._memory, self._measured = (memory or {}), (ready if memory is not None else None)
         return self._memory
 
-    async def _config(self, model: str) -> Mapping[str, Any]:
+    async def _get_config(self, model: str) -> Mapping[str, Any]:
         answer = await self._client.get_model_config(model, as_json=True, client_timeout=RPC_TIMEOUT_S)
         return dict(answer.get("config", {}))
 
-    async def _signature(self, model: str | None) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    async def _get_signature(
+        self, model: str | None
+    ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
         answer = await self._client.get_model_metadata(model, as_json=True, client_timeout=RPC_TIMEOUT_S)
-        return _specs(answer.get("inputs", [])), _specs(answer.get("outputs", []))
+        return _parse_specs(answer.get("inputs", [])), _parse_specs(answer.get("outputs", []))
 
-    async def _reason(self, model: str, version: int) -> str:
+    async def _find_load_error(self, model: str, version: int) -> str:
         index = await self._client.get_model_repository_index(
             headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
         )
@@ -178,7 +182,7 @@ class Triton:
         return "the server loaded the model without this version and gives no reason"
 
 
-def _missing_backend(message: str, config: Config) -> str | None:
+def _missing_backend(message: str, config: ModelConfig) -> str | None:
     """Return the message for a server without the backend or platform of `config`; None for any other error."""
     if NO_BACKEND in message:
         problem = f"has no backend {config['backend']!r}"
@@ -192,7 +196,7 @@ def _missing_backend(message: str, config: Config) -> str | None:
     )
 
 
-def _ready(index: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _ready_versions(index: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     ready: dict[str, tuple[int, ...]] = {}
     for entry in index.get("models", []):
         if entry.get("state") == "READY" and str(entry.get("version", "")).isdigit():
@@ -200,11 +204,11 @@ def _ready(index: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return ready
 
 
-def _digest(config: Mapping[str, Any]) -> str:
+def _config_digest(config: Mapping[str, Any]) -> str:
     return str(config.get("parameters", {}).get(CONFIG_DIGEST, {}).get("string_value", ""))
 
 
-def _specs(tensors: list[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+def _parse_specs(tensors: list[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(
             name=tensor["name"],

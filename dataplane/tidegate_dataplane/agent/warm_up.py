@@ -7,12 +7,12 @@ fails Triton 2.51 dies now and then with signal 11, and the version that serves 
 
 from typing import Any
 
-from tidegate_dataplane.agent.config_text import Config
+from tidegate_dataplane.agent.config_text import ModelConfig
 
 WARM_UP_PARAMETER = "tidegate_warmup_requests"
 
 
-def with_warm_up(config: Config, requests: int) -> Config:
+def with_warm_up(config: ModelConfig, requests: int) -> ModelConfig:
     """Return `config` with the number of requests that our runner answers while it starts."""
     if not requests:
         return config
@@ -20,7 +20,7 @@ def with_warm_up(config: Config, requests: int) -> Config:
     return {**config, "parameters": {**config.get("parameters", {}), **parameter}}
 
 
-def without_warm_up(config: Config) -> Config:
+def without_warm_up(config: ModelConfig) -> ModelConfig:
     """Return `config` as it was before `with_warm_up`."""
     parameters = {
         name: value for name, value in config.get("parameters", {}).items() if name != WARM_UP_PARAMETER
@@ -28,7 +28,7 @@ def without_warm_up(config: Config) -> Config:
     return {**config, "parameters": parameters}
 
 
-def one_row_of_zeros(config: Config) -> list[dict[str, Any]]:
+def zero_row_request(config: ModelConfig) -> list[dict[str, Any]]:
     """Return one warm-up execution for Triton's own backends; none if the shapes do not define a row."""
     tensors = config["input"]
     if not tensors or any(size < 1 for tensor in tensors for size in tensor["dims"]):

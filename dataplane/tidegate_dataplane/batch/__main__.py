@@ -14,9 +14,9 @@ from prometheus_client import start_http_server
 
 from tidegate_dataplane.agent.artefacts.credentials import read_credentials
 from tidegate_dataplane.agent.files import read_first_order
-from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
+from tidegate_dataplane.agent.nearline.model import NoAnswerError, TritonModel
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.results import Results
@@ -51,7 +51,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
             structlog.processors.JSONRenderer(),
         ]
     )
-    settings = Settings.from_environment(environment)
+    settings = AgentSettings.from_environment(environment)
     metrics = BatchMetrics()
     start_http_server(settings.batch_http_port, settings.address, metrics.registry)
     code, said = _scored(settings, environment, metrics)
@@ -66,7 +66,9 @@ def _told_to_end(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _scored(settings: Settings, environment: Mapping[str, str], metrics: BatchMetrics) -> tuple[int, str]:
+def _scored(
+    settings: AgentSettings, environment: Mapping[str, str], metrics: BatchMetrics
+) -> tuple[int, str]:
     """Try until the shard is done, cannot be done, or nothing has moved for STUCK_S; say why where it is not."""
     desired = read_first_order(settings.config_dir)
     if desired is None or desired.batch is None or INDEX not in environment:
@@ -88,7 +90,7 @@ def _scored(settings: Settings, environment: Mapping[str, str], metrics: BatchMe
 
 
 def _tried(
-    settings: Settings,
+    settings: AgentSettings,
     environment: Mapping[str, str],
     desired: DesiredState,
     order: BatchOrder,
@@ -102,9 +104,9 @@ def _tried(
     except ServerFaultError as error:
         return TRY_AGAIN, str(error)
     except ArtefactError as error:
-        return None if error.refusal.may_pass else NEVER, error.refusal.message
+        return None if error.refusal.is_transient else NEVER, error.refusal.message
     except NoAnswerError as error:
-        return None, f"the server does not answer: {error.said}"
+        return None, f"the server does not answer: {error.message}"
     except Exception as error:  # nobody knows of it, and in a pod elsewhere it may not be
         log.exception("shard_broke")
         return TRY_AGAIN, f"{_cause(error)}; the log of this pod has more"
@@ -112,7 +114,7 @@ def _tried(
 
 
 def _attempt(
-    settings: Settings,
+    settings: AgentSettings,
     environment: Mapping[str, str],
     desired: DesiredState,
     order: BatchOrder,
@@ -134,9 +136,9 @@ def _attempt(
             runner.run(model.close())
 
 
-async def _model(settings: Settings, desired: DesiredState) -> Model:
+async def _model(settings: AgentSettings, desired: DesiredState) -> TritonModel:
     """Its channel belongs to the loop that it is made in."""
-    return Model(settings.triton_grpc, desired.model, str(desired.version))
+    return TritonModel(settings.triton_grpc, desired.model, str(desired.version))
 
 
 def _cause(error: BaseException) -> str:

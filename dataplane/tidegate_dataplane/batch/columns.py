@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import pyarrow.compute  # type: ignore[import-untyped]
 
-from tidegate_dataplane.agent.nearline.message import TEXT, TYPES, Tensor
+from tidegate_dataplane.agent.nearline.message import TEXT, TYPES, InferenceTensor
 from tidegate_dataplane.batch.errors import TableError
 from tidegate_dataplane.contract import TensorSpec
 
@@ -111,7 +111,7 @@ def runs(table: Any, inputs: Sequence[Input]) -> list[tuple[int, int]]:
     return [(start, end - start) for start, end in itertools.pairwise(ordered)]
 
 
-def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[Tensor, ...]:
+def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[InferenceTensor, ...]:
     """The tensors of rows that all have one; `where` names the rows in what is said.
 
     Raises:
@@ -120,7 +120,7 @@ def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[Tensor, ..
     return tuple(_tensor(table.column(each.column), each, where) for each in inputs)
 
 
-def _tensor(column: Any, each: Input, where: str) -> Tensor:
+def _tensor(column: Any, each: Input, where: str) -> InferenceTensor:
     rows, values = len(column), column.combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
@@ -130,7 +130,7 @@ def _tensor(column: Any, each: Input, where: str) -> Tensor:
     wanted = _ARROW[each.datatype]
     try:
         flat = _numbers(values.cast(wanted), each.datatype)
-        return Tensor(each.name, each.datatype, flat.reshape((rows, *_shape(each, rows, len(flat)))))
+        return InferenceTensor(each.name, each.datatype, flat.reshape((rows, *_shape(each, rows, len(flat)))))
     except (pa.ArrowException, ValueError) as error:
         said = str(error).strip().splitlines()[0][:200]
         raise TableError(

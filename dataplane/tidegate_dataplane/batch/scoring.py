@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidegate_dataplane.agent.nearline.message import MalformedError, Tensor
+from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin
+from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError
 from tidegate_dataplane.agent.nearline.model import NoAnswerError
-from tidegate_dataplane.agent.nearline.verdict import Fault
 from tidegate_dataplane.batch.columns import Array
 
 AT_ONCE: Final = 4
@@ -21,7 +21,9 @@ PAUSE_S: Final = 0.5
 class Asked(Protocol):
     """What is needed of the model."""
 
-    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+    async def infer(
+        self, request_id: str, inputs: Sequence[InferenceTensor]
+    ) -> tuple[str, tuple[InferenceTensor, ...]]:
         """Return the version that answered and its outputs; raises NoAnswerError, or MalformedError."""
         ...
 
@@ -36,11 +38,11 @@ class Batch:
 
     first: int
     rows: int
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[InferenceTensor, ...]
 
     def cut(self, start: int, end: int) -> "Batch":
         """Some of these rows."""
-        inputs = tuple(Tensor(one.name, one.datatype, one.array[start:end]) for one in self.inputs)
+        inputs = tuple(InferenceTensor(one.name, one.datatype, one.array[start:end]) for one in self.inputs)
         return Batch(self.first + start, end - start, inputs)
 
 
@@ -124,21 +126,21 @@ class Scorer:
             return await self._again(batch, error)
 
     async def _ask(self, batch: Batch) -> Answer:
-        _, outputs = await self._model.ask(f"{self._name}-{batch.first}", batch.inputs)
+        _, outputs = await self._model.infer(f"{self._name}-{batch.first}", batch.inputs)
         for each in outputs:
             if len(each.array.shape) == 0 or len(each.array) != batch.rows:
                 raise NoAnswerError(
-                    Fault.UNCLEAR,
+                    FaultOrigin.UNCLEAR,
                     f"output {each.name!r} has shape {list(each.array.shape)} for {batch.rows} rows",
                 )
         return Answer(batch.first, batch.rows, {each.name: each.array for each in outputs})
 
 
 def _by_server(error: NoAnswerError | MalformedError) -> bool:
-    return isinstance(error, NoAnswerError) and error.fault is not Fault.MESSAGE
+    return isinstance(error, NoAnswerError) and error.fault is not FaultOrigin.MESSAGE
 
 
 def _words(error: NoAnswerError | MalformedError) -> str:
-    if isinstance(error, NoAnswerError) and error.fault is Fault.SERVER:
-        return f"the server was gone each of {TRIES + 1} times it was asked, last alone: {error.said}"
-    return error.said if isinstance(error, NoAnswerError) else str(error)
+    if isinstance(error, NoAnswerError) and error.fault is FaultOrigin.SERVER:
+        return f"the server was gone each of {TRIES + 1} times it was asked, last alone: {error.message}"
+    return error.message if isinstance(error, NoAnswerError) else str(error)

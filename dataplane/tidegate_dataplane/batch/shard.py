@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import structlog
 
-from tidegate_dataplane.agent.nearline.model import Model, Signature
+from tidegate_dataplane.agent.nearline.model import ModelSignature, TritonModel
 from tidegate_dataplane.batch.columns import Input, inputs_of, output_column, refused_rows, runs, tensors
 from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.metrics import BatchMetrics
@@ -35,7 +35,7 @@ class Shard:
         index: int,
         source: Source,
         results: Results,
-        model: Model,
+        model: TritonModel,
         metrics: BatchMetrics,
         wait: Wait,
     ) -> None:
@@ -126,9 +126,9 @@ class Shard:
             log.info("part_written", shard=self._index, part=number, rows=scored.num_rows)
         return added
 
-    def _signature(self) -> Signature:
+    def _signature(self) -> ModelSignature:
         self._wait(self._scorer.ready())
-        signature: Signature = self._wait(self._model.signature())
+        signature: ModelSignature = self._wait(self._model.get_signature())
         if signature.rows == 0:
             raise TableError(
                 "the model takes no rows: its artefact has no batch dimension, the first of every input and output"
@@ -188,7 +188,7 @@ class Shard:
         )
 
     def _assembled(
-        self, plan: TablePlan, part: Span, table: Any, answers: Sequence[Answer], signature: Signature
+        self, plan: TablePlan, part: Span, table: Any, answers: Sequence[Answer], signature: ModelSignature
     ) -> tuple[Any, Any]:
         """The table of results, and that of refused rows."""
         good = [answer for answer in answers if not answer.refused]

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.files import folder_source
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme, parse_uri
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.errors import TableError
 from tidegate_dataplane.contract import FailureReason
 
-READABLE: Final = (Scheme.FILE, Scheme.PVC, Scheme.S3, Scheme.GS)
-WRITABLE: Final = (Scheme.PVC, Scheme.S3, Scheme.GS)
+READABLE: Final = (UriScheme.FILE, UriScheme.PVC, UriScheme.S3, UriScheme.GS)
+WRITABLE: Final = (UriScheme.PVC, UriScheme.S3, UriScheme.GS)
 
 
 class Source(Protocol):
@@ -109,7 +109,7 @@ def _link(part: Path, target: Path) -> None:
     os.link(part, target)
 
 
-def open_source(uri: str, settings: Settings, credentials: Credentials) -> Source:
+def open_source(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Source:
     """Return the folder that a table is read from.
 
     Raises:
@@ -119,12 +119,12 @@ def open_source(uri: str, settings: Settings, credentials: Credentials) -> Sourc
     parsed = parse_uri(uri)
     if parsed.scheme not in READABLE:
         raise TableError(f"tables cannot be read from {uri}: use s3://, gs:// or pvc://")
-    if parsed.scheme in (Scheme.FILE, Scheme.PVC):
+    if parsed.scheme in (UriScheme.FILE, UriScheme.PVC):
         return folder_source(parsed, file_root=settings.file_root, pvc_root=settings.pvc_root)
     return _object_store(parsed, settings, credentials)
 
 
-def open_sink(uri: str, settings: Settings, credentials: Credentials) -> Sink:
+def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Sink:
     """Return the folder that results are written to.
 
     Raises:
@@ -134,12 +134,12 @@ def open_sink(uri: str, settings: Settings, credentials: Credentials) -> Sink:
     parsed = parse_uri(uri)
     if parsed.scheme not in WRITABLE:
         raise TableError(f"results cannot be written to {uri}: use s3://, gs:// or pvc://")
-    if parsed.scheme is Scheme.PVC:
+    if parsed.scheme is UriScheme.PVC:
         return Claim(parsed, settings.batch_pvc_root)
     return _object_store(parsed, settings, credentials)
 
 
-def _object_store(uri: ArtefactUri, settings: Settings, credentials: Credentials) -> ObjectSource:
+def _object_store(uri: ArtefactUri, settings: AgentSettings, credentials: SecretCredentials) -> ObjectSource:
     return ObjectSource(
         uri,
         credentials,

@@ -5,12 +5,12 @@ import math
 from aiohttp import web
 
 from tidegate_dataplane.agent.control_server import controllers_only
-from tidegate_dataplane.node_agent.watcher import Watcher
+from tidegate_dataplane.node_agent.watcher import MpsWatcher
 
 MAX_WAIT_S = 30.0
 
 
-def control_app(watcher: Watcher) -> web.Application:
+def control_app(watcher: MpsWatcher) -> web.Application:
     """Return the application that serves `GET /v1/node?known=<revision>&wait=<seconds>`.
 
     It answers as soon as the report has another revision, so that a client can follow many nodes without polling.

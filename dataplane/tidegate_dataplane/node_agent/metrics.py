@@ -8,13 +8,13 @@ from prometheus_client.registry import Collector
 
 from tidegate_dataplane.contract import exported
 from tidegate_dataplane.contract.sharing import DaemonState, ServerStatus
-from tidegate_dataplane.node_agent.watcher import Watcher
+from tidegate_dataplane.node_agent.watcher import MpsWatcher
 
 
 class NodeMetrics(Collector):
     """Reads the watcher's report at every scrape."""
 
-    def __init__(self, watcher: Watcher, registry: CollectorRegistry) -> None:
+    def __init__(self, watcher: MpsWatcher, registry: CollectorRegistry) -> None:
         self._watcher = watcher
         registry.register(self)
 

@@ -29,7 +29,7 @@ class ProgramMissingError(Exception):
     """The control program cannot be started, so the state of the daemon is unknown."""
 
 
-class Mps:
+class MpsControl:
     """Client of the daemon behind one pipe directory."""
 
     def __init__(self, program: str, pipe_directory: Path, timeout_s: float) -> None:
@@ -44,7 +44,7 @@ class Mps:
         Raises:
             DaemonGoneError, DaemonHangsError, ProgramMissingError: as does every other command.
         """
-        return _pids(await self.run_command("get_server_list"))
+        return _parse_pids(await self.run_command("get_server_list"))
 
     async def get_status(self, server: int) -> ServerStatus:
         """Return the status of a server."""
@@ -53,14 +53,14 @@ class Mps:
 
     async def list_clients(self, server: int) -> tuple[int, ...]:
         """Return the pids of a server's clients."""
-        return _pids(await self.run_command(f"get_client_list {server}"))
+        return _parse_pids(await self.run_command(f"get_client_list {server}"))
 
     async def run_command(self, text: str) -> str:
         """Write one command to the program's standard input; return its output."""
         if self._killed_process is not None and self._killed_process.returncode is None:
             message = f"{self._program} has been killed and does not end: the driver holds it"
             raise DaemonHangsError(message)
-        process, name = await self._start(), text.split(maxsplit=1)[0]
+        process, name = await self._start_program(), text.split(maxsplit=1)[0]
         try:
             async with asyncio.timeout(self._timeout_s):
                 output, _ = await process.communicate(f"{text}\n".encode())
@@ -68,7 +68,7 @@ class Mps:
             message = f"{name} did not answer within {self._timeout_s:g} s"
             raise DaemonHangsError(message) from None
         finally:
-            await self._end(process)
+            await self._kill_program(process)
         printed = output.decode(errors="replace").strip()
         if process.returncode != 0:
             raise DaemonGoneError(
@@ -76,7 +76,7 @@ class Mps:
             )
         return printed
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start_program(self) -> asyncio.subprocess.Process:
         try:
             return await asyncio.create_subprocess_exec(
                 self._program,
@@ -90,7 +90,7 @@ class Mps:
             message = f"{self._program} cannot be started: {error}"
             raise ProgramMissingError(message) from error
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def _kill_program(self, process: asyncio.subprocess.Process) -> None:
         """Kill the program and its children if it has not ended."""
         if process.returncode is not None:
             return
@@ -103,5 +103,5 @@ class Mps:
                 await process.wait()
 
 
-def _pids(text: str) -> tuple[int, ...]:
+def _parse_pids(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split() if word.isascii() and word.isdecimal())

@@ -12,21 +12,21 @@ from tidegate_dataplane.agent.certificates import make_server_certificate
 from tidegate_dataplane.agent.control_server import ControlServer
 from tidegate_dataplane.node_agent.control import control_app
 from tidegate_dataplane.node_agent.metrics import NodeMetrics
-from tidegate_dataplane.node_agent.mps import Mps
+from tidegate_dataplane.node_agent.mps import MpsControl
 from tidegate_dataplane.node_agent.pods import pod_of
-from tidegate_dataplane.node_agent.settings import Settings
-from tidegate_dataplane.node_agent.watcher import Watcher
+from tidegate_dataplane.node_agent.settings import NodeAgentSettings
+from tidegate_dataplane.node_agent.watcher import MpsWatcher
 
 log = structlog.get_logger()
 
 
-async def serve(settings: Settings) -> None:
+async def run_node_agent(settings: NodeAgentSettings) -> None:
     """Run the node agent until SIGTERM or SIGINT."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
-    mps = Mps(settings.program, settings.pipe_directory, settings.command_timeout_s)
-    watcher = Watcher(
+    mps = MpsControl(settings.program, settings.pipe_directory, settings.command_timeout_s)
+    watcher = MpsWatcher(
         settings.node_name,
         mps,
         lambda pid: pod_of(settings.proc, pid),
@@ -43,7 +43,7 @@ async def serve(settings: Settings) -> None:
     )
     registry = CollectorRegistry()
     NodeMetrics(watcher, registry)
-    probes = web.AppRunner(_probes(watcher, registry), access_log=None, handle_signals=False)
+    probes = web.AppRunner(_make_probes_app(watcher, registry), access_log=None, handle_signals=False)
     await control.start()
     await probes.setup()
     await web.TCPSite(probes, settings.address, settings.http_port).start()
@@ -52,7 +52,7 @@ async def serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(watcher.run(settings.interval_s)),
-                group.create_task(control.watch()),
+                group.create_task(control.watch_authority()),
             ]
             await stop.wait()
             for task in tasks:
@@ -63,7 +63,7 @@ async def serve(settings: Settings) -> None:
         await probes.cleanup()
 
 
-def _probes(watcher: Watcher, registry: CollectorRegistry) -> web.Application:
+def _make_probes_app(watcher: MpsWatcher, registry: CollectorRegistry) -> web.Application:
     """Return /healthz, /readyz and /metrics; the agent is ready after its first query of MPS, whatever the result."""
 
     async def get_health(_: web.Request) -> web.Response:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 PREFIX = "TIDEGATE_NODE_"
 
 
-class Settings(BaseModel):
+class NodeAgentSettings(BaseModel):
     """Paths, ports and times of one node agent."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -8,16 +8,21 @@ from datetime import datetime
 import structlog
 
 from tidegate_dataplane.contract.sharing import DaemonState, MpsClient, MpsServer, NodeReport
-from tidegate_dataplane.node_agent.mps import DaemonGoneError, DaemonHangsError, Mps, ProgramMissingError
+from tidegate_dataplane.node_agent.mps import (
+    DaemonGoneError,
+    DaemonHangsError,
+    MpsControl,
+    ProgramMissingError,
+)
 
 log = structlog.get_logger()
 
 
-class Watcher:
+class MpsWatcher:
     """The report of one node's MPS, kept up to date."""
 
     def __init__(
-        self, node: str, mps: Mps, pod_of: Callable[[int], str], now: Callable[[], datetime]
+        self, node: str, mps: MpsControl, pod_of: Callable[[int], str], now: Callable[[], datetime]
     ) -> None:
         """`pod_of` returns the uid of the pod that a pid belongs to; `now` is the wall clock."""
         self._node = node
@@ -36,7 +41,7 @@ class Watcher:
     async def run(self, interval_s: float) -> None:
         """Update the report every `interval_s` until cancelled."""
         while True:
-            await self._update()
+            await self._update_report()
             await asyncio.sleep(interval_s)
 
     async def wait_for_change(self, revision: str, wait_s: float) -> NodeReport | None:
@@ -58,8 +63,8 @@ class Watcher:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _update(self) -> None:
-        report = await self._ask()
+    async def _update_report(self) -> None:
+        report = await self._query_mps()
         content = report.model_dump_json(exclude={"revision"})
         report = report.model_copy(update={"revision": hashlib.sha256(content.encode()).hexdigest()[:16]})
         before, self._report = self._report, report
@@ -70,13 +75,15 @@ class Watcher:
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _ask(self) -> NodeReport:
+    async def _query_mps(self) -> NodeReport:
         servers: list[MpsServer] = []
         clients: list[MpsClient] = []
         try:
             for server in sorted(await self._mps.list_servers()):
                 servers.append(MpsServer(pid=server, status=await self._mps.get_status(server)))
-                clients += [self._client(server, pid) for pid in sorted(await self._mps.list_clients(server))]
+                clients += [
+                    self._make_client(server, pid) for pid in sorted(await self._mps.list_clients(server))
+                ]
         except DaemonGoneError as error:
             return NodeReport(node=self._node, daemon=DaemonState.GONE, message=str(error))
         except DaemonHangsError as error:
@@ -87,7 +94,7 @@ class Watcher:
             node=self._node, daemon=DaemonState.ANSWERS, servers=tuple(servers), clients=tuple(clients)
         )
 
-    def _client(self, server: int, pid: int) -> MpsClient:
+    def _make_client(self, server: int, pid: int) -> MpsClient:
         clients = self._report.clients if self._report is not None else ()
         before = next((client for client in clients if (client.server, client.pid) == (server, pid)), None)
         # A process that has ended, and that MPS still counts, keeps the pod that it had.

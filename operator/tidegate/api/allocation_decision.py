@@ -10,8 +10,8 @@ from pydantic import Field
 
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
-from tidegate.api.meta import Resource, StatusModel
-from tidegate.api.schema import ListAtomic, Rule
+from tidegate.api.meta import CustomResource, StatusModel
+from tidegate.api.schema import ListAtomic, ValidationRule
 
 
 class SolverMethod(StrEnum):
@@ -22,7 +22,7 @@ class SolverMethod(StrEnum):
     GREEDY = "Greedy"
 
 
-class Trigger(StrEnum):
+class DecisionTrigger(StrEnum):
     """What made the allocator decide."""
 
     STARTED = "Started"
@@ -38,7 +38,7 @@ class Trigger(StrEnum):
     """The spec of an autoscaled Inference changed, or one was created or deleted."""
 
 
-class Predicted(StatusModel):
+class PredictedOutcome(StatusModel):
     """What is expected once all replicas of the decision are ready."""
 
     value: Annotated[
@@ -85,7 +85,7 @@ class DecidedBinding(StatusModel):
     ] = 0.0
 
 
-class NotKept(StatusModel):
+class UnmetRule(StatusModel):
     """A rule that could not be kept."""
 
     rule: Annotated[str, Field(max_length=64, description="The rule.")]
@@ -98,8 +98,8 @@ class NotKept(StatusModel):
 class AllocationDecisionSpec(StatusModel):
     """What the allocator decided, from which inputs, and why."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="self == oldSelf",
             message="what was decided stays as it was: write nothing here",
             check=lambda _: True,  # only the API server knows the previous object
@@ -108,7 +108,7 @@ class AllocationDecisionSpec(StatusModel):
 
     pool: Annotated[str, Field(max_length=63, description="The ComputePool.")]
     at: Annotated[datetime, Field(description="Time of the decision.")]
-    trigger: Annotated[Trigger | None, Field(description=Trigger.__doc__)] = None
+    trigger: Annotated[DecisionTrigger | None, Field(description=DecisionTrigger.__doc__)] = None
     mode: Annotated[PolicyMode, Field(description="Mode of the pool's policy at that time.")]
     moves: Annotated[
         tuple[DecidedMove, ...],
@@ -136,7 +136,7 @@ class AllocationDecisionSpec(StatusModel):
         ListAtomic(),
     ] = ()
     not_kept: Annotated[
-        tuple[NotKept, ...],
+        tuple[UnmetRule, ...],
         Field(max_length=100, description="Rules that could not be kept, the most important first."),
         ListAtomic(),
     ] = ()
@@ -146,7 +146,7 @@ class AllocationDecisionSpec(StatusModel):
     objective: Annotated[
         float, Field(description="Value per second of the requests served, minus the cost of moving.")
     ] = 0.0
-    predicted: Annotated[Predicted | None, Field(description=Predicted.__doc__)] = None
+    predicted: Annotated[PredictedOutcome | None, Field(description=PredictedOutcome.__doc__)] = None
     gap: Annotated[
         float | None,
         Field(
@@ -162,7 +162,7 @@ class AllocationDecisionSpec(StatusModel):
     inputs_hash: Annotated[str, Field(max_length=64, description="SHA-256 of the solver's inputs.")] = ""
 
 
-class Outcome(StatusModel):
+class DecisionOutcome(StatusModel):
     """How the decision was carried out."""
 
     applied_at: Annotated[
@@ -184,16 +184,16 @@ class Outcome(StatusModel):
 class AllocationDecisionStatus(StatusModel):
     """Progress and result of the decision."""
 
-    outcome: Annotated[Outcome | None, Field(description=Outcome.__doc__)] = None
+    outcome: Annotated[DecisionOutcome | None, Field(description=DecisionOutcome.__doc__)] = None
 
 
-class AllocationDecision(Resource):
+class AllocationDecision(CustomResource):
     """One decision of a ComputePool's allocator. Tidegate writes it and keeps the last 200 of each pool."""
 
     KIND: ClassVar[str] = "AllocationDecision"
     PLURAL: ClassVar[str] = "allocationdecisions"
     NAMESPACED: ClassVar[bool] = False
-    RULES: ClassVar[tuple[Rule, ...]] = ()
+    RULES: ClassVar[tuple[ValidationRule, ...]] = ()
 
     spec: Annotated[AllocationDecisionSpec, Field(description=AllocationDecisionSpec.__doc__)]
     status: Annotated[AllocationDecisionStatus, Field(description=AllocationDecisionStatus.__doc__)] = (
@@ -201,12 +201,12 @@ class AllocationDecision(Resource):
     )
 
     @property
-    def executed(self) -> bool:
+    def should_execute(self) -> bool:
         """Return whether the mode at that time executes decisions."""
-        return self.spec.mode.executes
+        return self.spec.mode.executes_decisions
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Return whether the decision was carried out completely, or was given up."""
         outcome = self.status.outcome
         return outcome is not None and (outcome.applied_at is not None or bool(outcome.error))

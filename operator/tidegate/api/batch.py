@@ -7,17 +7,17 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import DurationText, ObjectName, TableUri, between
+from tidegate.api.fields import DurationText, ObjectName, TableUri, duration_between
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.sample_log import SampleUri
-from tidegate.api.schema import ListMap, ListSet, Rule, Rules, lacks, matches
+from tidegate.api.schema import ListMap, ListSet, ValidationRule, ValidationRules, must_match, must_not_match
 
 MAX_SHARDS: Final = 1_000
 
 ColumnName = Annotated[
     str,
     Field(min_length=1, max_length=256),
-    Rules(matches(r"[^\x00-\x1f\x7f]+", "must have no control characters")),
+    ValidationRules(must_match(r"[^\x00-\x1f\x7f]+", "must have no control characters")),
 ]
 
 
@@ -33,7 +33,10 @@ class BatchInput(ApiModel):
 
     uri: Annotated[
         Annotated[
-            TableUri, Rules(lacks("^https://", "a folder cannot be listed over https: use s3, gs or pvc"))
+            TableUri,
+            ValidationRules(
+                must_not_match("^https://", "a folder cannot be listed over https: use s3, gs or pvc")
+            ),
         ],
         Field(
             description="Folder of the files; subfolders are included: s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, "
@@ -84,11 +87,11 @@ class BatchOutput(ApiModel):
     ] = 65_536
 
 
-class Batch(ApiModel):
+class BatchSpec(ApiModel):
     """Scores a table by a Job, instead of answering requests: sharded, resumable, each row exactly once."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!(self.output.uri + '/').startsWith(self.input.uri.endsWith('/') ? self.input.uri : self.input.uri + '/')",
             message="output.uri must not be within input.uri, or results would be scored by the next run",
             check=lambda batch: not f"{batch.output.uri}/".startswith(batch.input.uri.rstrip("/") + "/"),
@@ -127,7 +130,7 @@ class Batch(ApiModel):
         ),
     ] = 0
     deadline: Annotated[
-        Annotated[DurationText, between("1m", "720h")] | None,
+        Annotated[DurationText, duration_between("1m", "720h")] | None,
         Field(
             description="Longest duration of the run, pauses included, from 1m to 720h: after it the pods are deleted and the run "
             "has failed. With spec.scaling, the value of a run that is behind schedule rises, up to ten times. "

@@ -10,10 +10,17 @@ from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import MAX_REPLICAS, ObjectName, TimeText
-from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObjectKey, ObservedGeneration, Resource, StatusModel
-from tidegate.api.schema import ListMap, Rule, Rules, matches
+from tidegate.api.meta import (
+    NOT_OBSERVED,
+    ApiModel,
+    CustomResource,
+    ObjectKey,
+    ObservedGeneration,
+    StatusModel,
+)
+from tidegate.api.schema import ListMap, ValidationRule, ValidationRules, must_match
 
-LONGEST: Final = timedelta(days=7)
+MAX_OVERRIDE_DURATION: Final = timedelta(days=7)
 AUTHOR_ANNOTATION: Final = "tidegate.io/author"
 """The authenticated user who wrote the spec; the chart's admission policy sets it."""
 
@@ -28,8 +35,8 @@ class OverrideKind(StrEnum):
 class OverrideTarget(ApiModel):
     """The object that the override applies to."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="(self.kind == 'Inference') == has(self.namespace)",
             message="namespace is for kind Inference, and needed there: set it, or remove it for kind ComputePool",
             check=lambda target: (target.kind is OverrideKind.INFERENCE) == (target.namespace is not None),
@@ -49,13 +56,13 @@ class OverrideTarget(ApiModel):
         return ObjectKey(self.namespace or "", self.name)
 
 
-class Pin(ApiModel):
+class ReplicaPin(ApiModel):
     """Fixes the number of replicas, within spec.scaling."""
 
     replicas: Annotated[int, Field(strict=True, ge=0, le=MAX_REPLICAS, description="Number of replicas.")]
 
 
-class Floor(ApiModel):
+class ReplicaFloor(ApiModel):
     """Sets the smallest number of replicas, within spec.scaling."""
 
     replicas: Annotated[
@@ -66,19 +73,19 @@ class Floor(ApiModel):
 class ComputeOverrideSpec(ApiModel):
     """The override, its end and its reason."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="(has(self.pin) ? 1 : 0) + (has(self.floor) ? 1 : 0) + (self.hold ? 1 : 0) == 1",
             message="set exactly one of pin, floor and hold: true",
             check=lambda spec: (spec.pin is not None) + (spec.floor is not None) + spec.hold == 1,
         ),
-        Rule(
+        ValidationRule(
             cel="self.target.kind == 'Inference' || self.hold",
             message="a ComputePool can only be held: set hold: true, or name an Inference",
             check=lambda spec: spec.target.kind is OverrideKind.INFERENCE or spec.hold,
             field="target",
         ),
-        Rule(
+        ValidationRule(
             cel="self.target == oldSelf.target",
             message="the target cannot change: delete this override and make another",
             check=lambda _: True,  # only the API server knows the previous object
@@ -87,8 +94,8 @@ class ComputeOverrideSpec(ApiModel):
     )
 
     target: Annotated[OverrideTarget, Field(description=OverrideTarget.__doc__)]
-    pin: Annotated[Pin | None, Field(description=Pin.__doc__)] = None
-    floor: Annotated[Floor | None, Field(description=Floor.__doc__)] = None
+    pin: Annotated[ReplicaPin | None, Field(description=ReplicaPin.__doc__)] = None
+    floor: Annotated[ReplicaFloor | None, Field(description=ReplicaFloor.__doc__)] = None
     hold: Annotated[
         bool,
         Field(
@@ -100,7 +107,7 @@ class ComputeOverrideSpec(ApiModel):
     reason: Annotated[
         str,
         Field(min_length=1, max_length=512, description="Why the override exists, for other people."),
-        Rules(matches(r"(?s).*[^ \t\n\r].*", "must say something")),
+        ValidationRules(must_match(r"(?s).*[^ \t\n\r].*", "must say something")),
     ]
     expires_at: Annotated[
         TimeText,
@@ -122,7 +129,7 @@ class ComputeOverrideStatus(StatusModel):
     ] = ()
 
 
-class ComputeOverride(Resource):
+class ComputeOverride(CustomResource):
     """Overrides the allocator for a limited time and for a reason: pins replicas, sets a floor, or holds."""
 
     KIND: ClassVar[str] = "ComputeOverride"
@@ -135,11 +142,11 @@ class ComputeOverride(Resource):
     )
 
     @property
-    def ends(self) -> datetime:
+    def end_time(self) -> datetime:
         """Return when the override ends: at most seven days after its creation."""
         expiry = datetime.fromisoformat(self.spec.expires_at)
         created = self.metadata.creation_timestamp
-        return expiry if created is None else min(expiry, created.astimezone(UTC) + LONGEST)
+        return expiry if created is None else min(expiry, created.astimezone(UTC) + MAX_OVERRIDE_DURATION)
 
     @property
     def author(self) -> str:

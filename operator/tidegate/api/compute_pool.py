@@ -10,11 +10,11 @@ from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.faulty_nodes import MAX_FAULTY_NODES, FaultyNode
-from tidegate.api.fields import DurationText, QuantityBetween, between
+from tidegate.api.fields import DurationText, QuantityBetween, duration_between
 from tidegate.api.inference import Tier
-from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
-from tidegate.api.schema import ListAtomic, ListMap, Rule
+from tidegate.api.schema import ListAtomic, ListMap, ValidationRule
 
 MAX_SLICES: Final = 1_000_000
 
@@ -43,8 +43,8 @@ class TaintEffect(StrEnum):
 class Toleration(ApiModel):
     """A taint of the pool's nodes that its pods tolerate, as in a pod."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="self.operator != 'Exists' || !has(self.value)",
             message="value is only for operator Equal: remove value, or set operator: Equal",
             check=lambda toleration: (
@@ -64,7 +64,7 @@ class Toleration(ApiModel):
         None
     )
 
-    def pod_form(self) -> dict[str, object]:
+    def to_pod_toleration(self) -> dict[str, object]:
         """Return the toleration as the API server stores it in a pod."""
         return self.model_dump(mode="json", exclude_none=True)
 
@@ -112,13 +112,13 @@ class MpsSlice(ApiModel):
 class SliceSpec(ApiModel):
     """Size of one slice. All slices of a pool are equal."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="has(self.cpu) != has(self.mps)",
             message="set exactly one of cpu and mps",
             check=lambda spec: (spec.cpu is None) != (spec.mps is None),
         ),
-        Rule(
+        ValidationRule(
             cel="has(self.cpu) == has(oldSelf.cpu)",
             message="slices cannot change from cpu to mps or back: make another ComputePool and move Inferences to it",
             check=lambda _: True,  # only the API server knows the previous object
@@ -145,8 +145,8 @@ class SliceSpec(ApiModel):
 class TierBounds(ApiModel):
     """Floor and ceiling of a tier, in slices."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.ceiling) || self.floor <= self.ceiling",
             message="floor must not be above ceiling: lower floor, or raise ceiling",
             check=lambda bounds: bounds.ceiling is None or bounds.floor <= bounds.ceiling,
@@ -177,9 +177,9 @@ class TierBounds(ApiModel):
 class RealtimeBounds(TierBounds):
     """Bounds and warm spares of tier realtime."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
         *TierBounds.RULES,
-        Rule(
+        ValidationRule(
             cel="!has(self.ceiling) || self.warmSpares <= self.ceiling",
             message="warmSpares must not be above ceiling, since spares count in it: lower warmSpares, or raise ceiling",
             check=lambda bounds: bounds.ceiling is None or bounds.warm_spares <= bounds.ceiling,
@@ -199,21 +199,21 @@ class RealtimeBounds(TierBounds):
     ] = 0
 
 
-class Tiers(ApiModel):
+class PoolTiers(ApiModel):
     """Bounds of each tier. They apply to pods that start; running pods are not stopped."""
 
     realtime: Annotated[RealtimeBounds, Field(description="Bounds of tier realtime.")] = RealtimeBounds()
     nearline: Annotated[TierBounds, Field(description="Bounds of tier nearline.")] = TierBounds()
     offline: Annotated[TierBounds, Field(description="Bounds of tier offline.")] = TierBounds()
 
-    def of(self, tier: Tier) -> TierBounds:
+    def bounds_for(self, tier: Tier) -> TierBounds:
         """Return the bounds of one tier."""
         return {Tier.REALTIME: self.realtime, Tier.NEARLINE: self.nearline, Tier.OFFLINE: self.offline}[tier]
 
     @property
-    def floors(self) -> int:
+    def total_floor(self) -> int:
         """Return the sum of all tiers' floors."""
-        return sum(self.of(tier).floor for tier in Tier)
+        return sum(self.bounds_for(tier).floor for tier in Tier)
 
 
 class PolicyMode(StrEnum):
@@ -224,7 +224,7 @@ class PolicyMode(StrEnum):
     HOLD = "Hold"
 
     @property
-    def executes(self) -> bool:
+    def executes_decisions(self) -> bool:
         """Return whether the planner executes decisions in this mode."""
         return self is not PolicyMode.RECOMMEND_ONLY
 
@@ -243,7 +243,7 @@ class MoveBudget(ApiModel):
         ),
     ]
     per: Annotated[
-        Annotated[DurationText, between("10s", "24h")],
+        Annotated[DurationText, duration_between("10s", "24h")],
         Field(description="Length of the period, from 10s to 24h."),
     ] = "10m"
 
@@ -260,7 +260,7 @@ class FreezeWindow(ApiModel):
         ),
     ]
     duration: Annotated[
-        Annotated[DurationText, between("1m", "168h")],
+        Annotated[DurationText, duration_between("1m", "168h")],
         Field(description="Length of the window, from 1m to 168h."),
     ]
     time_zone: Annotated[
@@ -279,11 +279,11 @@ class AllocationPolicy(ApiModel):
         ),
     ] = PolicyMode.RECOMMEND_ONLY
     interval: Annotated[
-        Annotated[DurationText, between("1s", "10m")],
+        Annotated[DurationText, duration_between("1s", "10m")],
         Field(description="Time between two runs of the allocator, from 1s to 10m."),
     ] = "30s"
     dwell: Annotated[
-        Annotated[DurationText, between("0s", "1h")],
+        Annotated[DurationText, duration_between("0s", "1h")],
         Field(
             description="How long a realtime replica is kept after a decision started it, from 0s to 1h, unless lost nodes "
             "or realtime floors require its slices. A longer dwell moves less; a shorter one frees slices sooner after a peak."
@@ -321,7 +321,7 @@ class ComputePoolSpec(ApiModel):
         ListAtomic(),
     ] = ()
     slice: Annotated[SliceSpec, Field(description=SliceSpec.__doc__)]
-    tiers: Annotated[Tiers, Field(description=Tiers.__doc__)] = Tiers()
+    tiers: Annotated[PoolTiers, Field(description=PoolTiers.__doc__)] = PoolTiers()
     policy: Annotated[AllocationPolicy, Field(description=AllocationPolicy.__doc__)] = AllocationPolicy()
 
 
@@ -348,7 +348,7 @@ class SliceCounts(StatusModel):
     ] = 0
 
 
-class TierUse(StatusModel):
+class TierUsage(StatusModel):
     """Slices that are assigned to one tier."""
 
     name: Annotated[str, Field(max_length=16, description="The tier.")]
@@ -362,7 +362,7 @@ class ComputePoolStatus(StatusModel):
     nodes: Annotated[int, Field(ge=0, description="Number of nodes that belong to the pool.")] = 0
     slices: Annotated[SliceCounts, Field(description=SliceCounts.__doc__)] = SliceCounts()
     tiers: Annotated[
-        tuple[TierUse, ...],
+        tuple[TierUsage, ...],
         Field(max_length=8, description="Slices that are assigned to each tier."),
         ListMap("name"),
     ] = ()
@@ -393,7 +393,7 @@ class ComputePoolStatus(StatusModel):
     ] = ()
 
 
-class ComputePool(Resource):
+class ComputePool(CustomResource):
     """Nodes whose compute is divided into equal slices, on which Inferences are placed."""
 
     KIND: ClassVar[str] = "ComputePool"

@@ -65,9 +65,9 @@ class ConditionStatus(StrEnum):
     UNKNOWN = "Unknown"
 
     @classmethod
-    def of(cls, holds: bool) -> ConditionStatus:
+    def from_bool(cls, is_true: bool) -> ConditionStatus:
         """Return TRUE or FALSE."""
-        return cls.TRUE if holds else cls.FALSE
+        return cls.TRUE if is_true else cls.FALSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ class ObservedCondition(StatusModel):
     last_transition_time: Annotated[datetime, Field(description="When status last changed.")]
 
     @property
-    def as_it_should_be(self) -> bool:
+    def is_healthy(self) -> bool:
         """Return whether the status is the healthy one: True, but False for Reconciling, Stalled and RolledBack."""
-        healthy = ConditionStatus.of(self.type not in _HEALTHY_WHEN_FALSE)
+        healthy = ConditionStatus.from_bool(self.type not in _HEALTHY_WHEN_FALSE)
         return self.status is healthy or (self.type, self.reason) in _HEALTHY_FALSE_REASONS
 
 
-def merge(
+def merge_conditions(
     existing: Sequence[Mapping[str, object] | ObservedCondition], new: Sequence[Condition], now: datetime
 ) -> list[dict[str, Any]]:
     """Merge `new` into `existing`; return JSON objects that can be written to a status.
@@ -120,47 +120,51 @@ def merge(
     for item in existing:
         before = dict(item) if isinstance(item, Mapping) else item.dump()
         condition = new_by_type.pop(str(before.get("type")), None)
-        merged.append(before if condition is None else _render(condition, before, now))
-    merged.extend(_render(condition, {}, now) for condition in new_by_type.values())
+        merged.append(before if condition is None else _render_condition(condition, before, now))
+    merged.extend(_render_condition(condition, {}, now) for condition in new_by_type.values())
     return merged
 
 
-def own_conditions(conditions: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+def select_own_conditions(conditions: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
     """Return the conditions of our types, which we may write without taking over another controller's."""
     return [item for item in conditions if item.get("type") in _OWN_TYPES]
 
 
-def find(conditions: Sequence[Mapping[str, object]], kind: ConditionType) -> Mapping[str, object] | None:
+def find_condition(
+    conditions: Sequence[Mapping[str, object]], condition_type: ConditionType
+) -> Mapping[str, object] | None:
     """Return the condition of a type; None if there is none."""
-    return next((item for item in conditions if item.get("type") == kind.value), None)
+    return next((item for item in conditions if item.get("type") == condition_type.value), None)
 
 
-def is_true(conditions: Sequence[Mapping[str, object]], kind: ConditionType, *, generation: int = 0) -> bool:
+def is_condition_true(
+    conditions: Sequence[Mapping[str, object]], condition_type: ConditionType, *, generation: int = 0
+) -> bool:
     """Return whether the condition is True and was observed at `generation` or a later one."""
-    item = find(conditions, kind)
+    item = find_condition(conditions, condition_type)
     if item is None or item.get("status") != ConditionStatus.TRUE.value:
         return False
     observed = item.get("observedGeneration", 0)
     return isinstance(observed, int) and observed >= generation
 
 
-def timestamp(moment: datetime) -> str:
+def format_timestamp(moment: datetime) -> str:
     """Format a time as Kubernetes does: RFC 3339 in UTC, whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _render(condition: Condition, before: Mapping[str, object], now: datetime) -> dict[str, Any]:
-    same_status = before.get("status") == condition.status.value
-    changed_at = before.get("lastTransitionTime") if same_status else None
+def _render_condition(condition: Condition, previous: Mapping[str, object], now: datetime) -> dict[str, Any]:
+    same_status = previous.get("status") == condition.status.value
+    changed_at = previous.get("lastTransitionTime") if same_status else None
     return {
         "type": condition.type.value,
         "status": condition.status.value,
         "reason": condition.reason.value,
-        "message": _shortened(condition.message),
+        "message": _shorten_message(condition.message),
         "observedGeneration": condition.observed_generation,
-        "lastTransitionTime": changed_at or timestamp(now),
+        "lastTransitionTime": changed_at or format_timestamp(now),
     }
 
 
-def _shortened(message: str) -> str:
+def _shorten_message(message: str) -> str:
     return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"

@@ -36,12 +36,12 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(microseconds=int(matched[1]) * _MICROSECONDS_PER_UNIT[matched[2]])
 
 
-def format_duration(length: timedelta) -> str:
+def format_duration(duration: timedelta) -> str:
     """Format a duration in the largest unit that needs no fraction; parse_duration is the inverse.
 
     Raises ValueError for a duration that is negative or needs more than six digits.
     """
-    total = length // timedelta(microseconds=1)
+    total = duration // timedelta(microseconds=1)
     unit = next(
         unit for unit in reversed(_MICROSECONDS_PER_UNIT) if total % _MICROSECONDS_PER_UNIT[unit] == 0
     )

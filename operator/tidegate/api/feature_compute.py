@@ -9,9 +9,9 @@ from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import MAX_REPLICAS, Identifier, Resources, Sha256, TableUri
-from tidegate.api.inference import Tensor
-from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
-from tidegate.api.schema import ListAtomic, ListMap, ListSet, Rule, Rules, matches
+from tidegate.api.inference import TensorMetadata
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
+from tidegate.api.schema import ListAtomic, ListMap, ListSet, ValidationRule, ValidationRules, must_match
 
 MAX_ENTITIES: Final = 16
 MAX_SOURCES: Final = 32
@@ -36,18 +36,18 @@ class ValueType(StrEnum):
 FieldReference = Annotated[
     str,
     Field(min_length=3, max_length=127),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[A-Za-z_][A-Za-z0-9_]*[.][A-Za-z_][A-Za-z0-9_]*",
             "must be <source>.<column> or <entity>.<key>, like profiles.age",
         )
     ),
 ]
 
-Buckets = Annotated[int, Field(strict=True, ge=1, le=MAX_BUCKETS)]
+BucketCount = Annotated[int, Field(strict=True, ge=1, le=MAX_BUCKETS)]
 
 
-class Entity(ApiModel):
+class FeatureEntity(ApiModel):
     """Something that features describe, identified by a key in each request."""
 
     name: Annotated[Identifier, Field(description="Name of the entity, like user.")]
@@ -57,7 +57,7 @@ class Entity(ApiModel):
     type: Annotated[KeyType, Field(description="Type of the key: int64 or string.")]
 
 
-class Table(ApiModel):
+class SourceTable(ApiModel):
     """One Parquet file, read at start."""
 
     uri: Annotated[
@@ -72,19 +72,19 @@ class Table(ApiModel):
     ] = None
 
 
-class Source(ApiModel):
+class FeatureSource(ApiModel):
     """A table of facts about one entity, with one row per key."""
 
     name: Annotated[Identifier, Field(description="Name of the source, like profiles.")]
     entity: Annotated[Identifier, Field(description="The entity whose key identifies a row.")]
-    table: Annotated[Table, Field(description=Table.__doc__)]
+    table: Annotated[SourceTable, Field(description=SourceTable.__doc__)]
 
 
-class Lookup(ApiModel):
+class LookupOperation(ApiModel):
     """The value of a column, unchanged."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="self.type != 'int64' || self.default.matches(r'^-?[0-9]{1,18}$')",
             message="the default of an int64 must be a whole number of at most 18 digits",
             check=lambda lookup: lookup.type is not ValueType.INT64 or lookup.default.lstrip("-").isdigit(),
@@ -115,11 +115,11 @@ class Lookup(ApiModel):
     ] = "0"
 
 
-class Bucketize(ApiModel):
+class BucketizeOperation(ApiModel):
     """The index of the interval that contains a number: 0 below the first boundary, then one more per boundary."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="self.boundaries.isSorted()",
             message="boundaries must be ascending",
             check=lambda bucketize: list(bucketize.boundaries) == sorted(set(bucketize.boundaries)),
@@ -139,14 +139,14 @@ class Bucketize(ApiModel):
     ]
 
 
-class Hash(ApiModel):
+class HashOperation(ApiModel):
     """A stable hash of a value, modulo a number of buckets."""
 
     field: Annotated[FieldReference, Field(description="<source>.<column> or <entity>.<key>.")]
-    buckets: Annotated[Buckets, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
+    buckets: Annotated[BucketCount, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
 
 
-class Cross(ApiModel):
+class CrossOperation(ApiModel):
     """A stable hash of several values together, modulo a number of buckets."""
 
     fields: Annotated[
@@ -158,18 +158,18 @@ class Cross(ApiModel):
         ),
         ListSet(),
     ]
-    buckets: Annotated[Buckets, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
+    buckets: Annotated[BucketCount, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
 
 
 def _has_one_operation(feature: Feature) -> bool:
-    return len(feature.operations) == 1
+    return len(feature.configured_operations) == 1
 
 
 class Feature(ApiModel):
     """One output tensor, made by exactly one operation."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="[has(self.lookup), has(self.bucketize), has(self.hash), has(self.cross)].filter(x, x).size() == 1",
             message="a feature must have exactly one of lookup, bucketize, hash and cross",
             check=_has_one_operation,
@@ -177,37 +177,41 @@ class Feature(ApiModel):
     )
 
     name: Annotated[Identifier, Field(description="Name of the feature and of its output tensor.")]
-    lookup: Annotated[Lookup | None, Field(description=Lookup.__doc__)] = None
-    bucketize: Annotated[Bucketize | None, Field(description=Bucketize.__doc__)] = None
-    hash: Annotated[Hash | None, Field(description=Hash.__doc__)] = None
-    cross: Annotated[Cross | None, Field(description=Cross.__doc__)] = None
+    lookup: Annotated[LookupOperation | None, Field(description=LookupOperation.__doc__)] = None
+    bucketize: Annotated[BucketizeOperation | None, Field(description=BucketizeOperation.__doc__)] = None
+    hash: Annotated[HashOperation | None, Field(description=HashOperation.__doc__)] = None
+    cross: Annotated[CrossOperation | None, Field(description=CrossOperation.__doc__)] = None
 
     @property
-    def operations(self) -> tuple[Lookup | Bucketize | Hash | Cross, ...]:
+    def configured_operations(
+        self,
+    ) -> tuple[LookupOperation | BucketizeOperation | HashOperation | CrossOperation, ...]:
         """Return the operations that are set: exactly one in a valid feature."""
         operations = (self.lookup, self.bucketize, self.hash, self.cross)
         return tuple(operation for operation in operations if operation is not None)
 
     @property
-    def references(self) -> tuple[str, ...]:
+    def field_references(self) -> tuple[str, ...]:
         """Return the fields that the feature reads."""
         return tuple(
             reference
-            for operation in self.operations
-            for reference in (operation.fields if isinstance(operation, Cross) else (operation.field,))
+            for operation in self.configured_operations
+            for reference in (
+                operation.fields if isinstance(operation, CrossOperation) else (operation.field,)
+            )
         )
 
 
-def _known_fields(operation: str) -> str:
+def _fields_are_declared(operation_name: str) -> str:
     """Return CEL: each operation's field is a column of a declared source or the key of a declared entity."""
     return (
-        f"self.features.all(f, !has(f.{operation})"
-        f" || has(self.sources) && self.sources.exists(s, f.{operation}.field.startsWith(s.name + '.'))"
-        f" || self.entities.exists(e, f.{operation}.field == e.name + '.' + e.key))"
+        f"self.features.all(f, !has(f.{operation_name})"
+        f" || has(self.sources) && self.sources.exists(s, f.{operation_name}.field.startsWith(s.name + '.'))"
+        f" || self.entities.exists(e, f.{operation_name}.field == e.name + '.' + e.key))"
     )
 
 
-_CROSSED_FIELDS_ARE_KNOWN: Final = (
+_CROSSED_FIELDS_ARE_DECLARED: Final = (
     "self.features.all(f, !has(f.cross) || f.cross.fields.all(r,"
     " has(self.sources) && self.sources.exists(s, r.startsWith(s.name + '.')) || self.entities.exists(e, r == e.name + '.' + e.key)))"
 )
@@ -216,8 +220,8 @@ _CROSSED_FIELDS_ARE_KNOWN: Final = (
 class FeatureComputeSpec(ApiModel):
     """Entities, sources and features to compute."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.sources) || self.sources.all(s, self.entities.exists(e, e.name == s.entity))",
             message="every source must name one of the entities",
             check=lambda spec: (
@@ -225,7 +229,7 @@ class FeatureComputeSpec(ApiModel):
             ),
             field="sources",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.sources) || self.sources.all(s, !self.entities.exists(e, e.name == s.name))",
             message="a source must not have the name of an entity, or <name>.<field> would mean two things",
             check=lambda spec: {source.name for source in spec.sources}.isdisjoint(
@@ -233,11 +237,11 @@ class FeatureComputeSpec(ApiModel):
             ),
             field="sources",
         ),
-        Rule(
+        ValidationRule(
             cel=" && ".join(
                 [
-                    *(_known_fields(name) for name in ("lookup", "bucketize", "hash")),
-                    _CROSSED_FIELDS_ARE_KNOWN,
+                    *(_fields_are_declared(name) for name in ("lookup", "bucketize", "hash")),
+                    _CROSSED_FIELDS_ARE_DECLARED,
                 ]
             ),
             message="every field must be <source>.<column> of a declared source or <entity>.<key> of a declared entity",
@@ -247,12 +251,12 @@ class FeatureComputeSpec(ApiModel):
     )
 
     entities: Annotated[
-        tuple[Entity, ...],
+        tuple[FeatureEntity, ...],
         Field(min_length=1, max_length=MAX_ENTITIES, description="Entities that the features describe."),
         ListMap("name"),
     ]
     sources: Annotated[
-        tuple[Source, ...],
+        tuple[FeatureSource, ...],
         Field(max_length=MAX_SOURCES, description="Tables with facts about the entities."),
         ListMap("name"),
     ] = ()
@@ -284,7 +288,7 @@ class FeatureComputeSpec(ApiModel):
         return tuple(
             reference
             for feature in self.features
-            for reference in feature.references
+            for reference in feature.field_references
             if reference not in keys and reference.partition(".")[0] not in sources
         )
 
@@ -298,7 +302,7 @@ class FeatureComputeStatus(StatusModel):
         Field(max_length=64, description="SHA-256 of the compiled plan, which also runs offline."),
     ] = None
     outputs: Annotated[
-        tuple[Tensor, ...],
+        tuple[TensorMetadata, ...],
         Field(max_length=MAX_FEATURES, description="Tensors of a response."),
         ListAtomic(),
     ] = ()
@@ -317,7 +321,7 @@ class FeatureComputeStatus(StatusModel):
     ] = ()
 
 
-class FeatureCompute(Resource):
+class FeatureCompute(CustomResource):
     """Features of entities, computed by the same engine online (Triton on CPU) and offline (files)."""
 
     KIND: ClassVar[str] = "FeatureCompute"

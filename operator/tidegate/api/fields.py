@@ -14,7 +14,7 @@ from pydantic_core import core_schema
 from tidegate.api.durations import DURATION_PATTERN, parse_duration
 from tidegate.api.meta import DNS_LABEL, ApiModel
 from tidegate.api.quantities import QUANTITY_PATTERN, parse_quantity
-from tidegate.api.schema import Rule, Rules, lacks, matches, with_rules
+from tidegate.api.schema import ValidationRule, ValidationRules, must_match, must_not_match, with_rules
 
 MAX_REPLICAS: Final = 1_000
 SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
@@ -22,10 +22,10 @@ SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 # Short enough that the rules over it stay within the API server's cost budget.
 MAX_URI_LENGTH: Final = 1_024
 
-SCHEMES: Final = ("file", "pvc", "https", "s3", "gs", "oci", "hf")
+URI_SCHEMES: Final = ("file", "pvc", "https", "s3", "gs", "oci", "hf")
 """Schemes of URIs; the agents have a source for each."""
-_SCHEME: Final = "|".join(SCHEMES)
-_PLACE: Final = (
+_SCHEME_PATTERN: Final = "|".join(URI_SCHEMES)
+_URI_PATTERN: Final = (
     r"file:///[^/]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
     r"|https://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?|(s3|gs)://[a-z0-9][-a-z0-9._]+[a-z0-9]"
     r"|oci://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?/[a-z0-9][-a-z0-9._/]*"
@@ -33,11 +33,11 @@ _PLACE: Final = (
 )
 
 
-def between(shortest: str, longest: str) -> Rules:
+def duration_between(shortest: str, longest: str) -> ValidationRules:
     """Require a duration from `shortest` to `longest`, both included, like 250ms or 30s."""
     low, high = parse_duration(shortest), parse_duration(longest)
-    return Rules(
-        Rule(
+    return ValidationRules(
+        ValidationRule(
             cel=f"duration(self) >= duration('{shortest}') && duration(self) <= duration('{longest}')",
             message=f"must be from {shortest} to {longest}",
             check=lambda text: low <= parse_duration(text) <= high,
@@ -45,24 +45,28 @@ def between(shortest: str, longest: str) -> Rules:
     )
 
 
-_DECIMAL: Final = r"[0-9]{1,12}([.][0-9]{1,9})?"
+_DECIMAL_PATTERN: Final = r"[0-9]{1,12}([.][0-9]{1,9})?"
 
 DecimalText = Annotated[
     str,
     Field(min_length=1, max_length=24),
-    Rules(matches(_DECIMAL, "must be a decimal number in quotes, like '0.001' or '1.10'")),
+    ValidationRules(
+        must_match(_DECIMAL_PATTERN, "must be a decimal number in quotes, like '0.001' or '1.10'")
+    ),
 ]
 
-_TIME: Final = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
+_TIME_PATTERN: Final = (
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
+)
 
 TimeText = Annotated[
     str,
     Field(min_length=20, max_length=20),
-    Rules(
-        matches(_TIME, "must be a time in UTC and in quotes, like '2026-11-22T18:00:00Z'"),
-        Rule(
+    ValidationRules(
+        must_match(_TIME_PATTERN, "must be a time in UTC and in quotes, like '2026-11-22T18:00:00Z'"),
+        ValidationRule(
             # Both CEL and Python fail to parse a day that does not exist, such as February 30.
-            cel=f"!self.matches(r'^{_TIME}$') || timestamp(self).getFullYear() >= 2000",
+            cel=f"!self.matches(r'^{_TIME_PATTERN}$') || timestamp(self).getFullYear() >= 2000",
             message="must be a day that the calendar has, from the year 2000 on",
             check=lambda text: datetime.fromisoformat(text).year >= 2000,
         ),
@@ -82,7 +86,7 @@ class QuantityBetween:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        checked = core_schema.no_info_after_validator_function(self._check, handler(source))
+        checked = core_schema.no_info_after_validator_function(self._check_range, handler(source))
         return core_schema.no_info_before_validator_function(_number_as_text, checked)
 
     def __get_pydantic_json_schema__(
@@ -90,12 +94,12 @@ class QuantityBetween:
     ) -> JsonSchemaValue:
         text = handler(schema)
         del text["type"]
-        return with_rules({"x-kubernetes-int-or-string": True, **text}, (self._rule,))
+        return with_rules({"x-kubernetes-int-or-string": True, **text}, (self._range_rule,))
 
     @property
-    def _rule(self) -> Rule:
+    def _range_rule(self) -> ValidationRule:
         low, high = parse_quantity(self.smallest), parse_quantity(self.largest)
-        return Rule(
+        return ValidationRule(
             cel=(
                 f"quantity(string(self)).compareTo(quantity('{self.smallest}')) >= 0 && "
                 f"quantity(string(self)).compareTo(quantity('{self.largest}')) <= 0"
@@ -104,8 +108,8 @@ class QuantityBetween:
             check=lambda text: low <= parse_quantity(text) <= high,
         )
 
-    def _check(self, text: str) -> str:
-        self._rule.enforce(text)
+    def _check_range(self, text: str) -> str:
+        self._range_rule.enforce(text)
         return text
 
 
@@ -119,14 +123,16 @@ Memory = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32), Quantity
 ObjectName = Annotated[
     str,
     Field(min_length=1, max_length=63),
-    Rules(matches(DNS_LABEL, "must be a DNS label: lower-case letters, digits and dashes, at most 63")),
+    ValidationRules(
+        must_match(DNS_LABEL, "must be a DNS label: lower-case letters, digits and dashes, at most 63")
+    ),
 ]
 
 Identifier = Annotated[
     str,
     Field(min_length=1, max_length=63),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[A-Za-z_][A-Za-z0-9_]*", "must be letters, digits and underscores, not beginning with a digit"
         )
     ),
@@ -137,28 +143,30 @@ Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN, max_length=64)]
 Uri = Annotated[
     str,
     Field(min_length=1, max_length=MAX_URI_LENGTH),
-    Rules(
-        Rule(
-            cel=f"self.matches(r'^({_SCHEME})://')",
-            message=f"must begin with {', '.join(f'{scheme}://' for scheme in SCHEMES[:-1])} or {SCHEMES[-1]}://",
-            check=lambda text: re.match(f"({_SCHEME})://", text) is not None,
+    ValidationRules(
+        ValidationRule(
+            cel=f"self.matches(r'^({_SCHEME_PATTERN})://')",
+            message=f"must begin with {', '.join(f'{scheme}://' for scheme in URI_SCHEMES[:-1])} or {URI_SCHEMES[-1]}://",
+            check=lambda text: re.match(f"({_SCHEME_PATTERN})://", text) is not None,
         ),
-        lacks(
+        must_not_match(
             r"(^|/)[.][.](/|$)|%2[eE]|%2[fF]|%5[cC]", "must have no '..' segment, nor one hidden by % escapes"
         ),
-        lacks(
+        must_not_match(
             r"[^!-~]|[@?#\\]",
             "must be plain ASCII without blanks, credentials (@), query (?), fragment (#) or backslash",
         ),
-        lacks("^oci://[^/]+/.*:", "must name no tag: that is what model.version or model.revision says"),
-        Rule(
-            cel=f"!self.matches(r'^({_SCHEME})://') || self.matches(r'^({_PLACE})(/|$)')",
+        must_not_match(
+            "^oci://[^/]+/.*:", "must name no tag: that is what model.version or model.revision says"
+        ),
+        ValidationRule(
+            cel=f"!self.matches(r'^({_SCHEME_PATTERN})://') || self.matches(r'^({_URI_PATTERN})(/|$)')",
             message=(
                 "must name a place: file:///<path>, pvc://<claim>/<path>, https://<host>/<path>, "
                 "s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, oci://<registry>/<repository> "
                 "or hf://<organisation>/<repository>"
             ),
-            check=lambda text: re.match(rf"({_PLACE})(/|\Z)", text) is not None,
+            check=lambda text: re.match(rf"({_URI_PATTERN})(/|\Z)", text) is not None,
         ),
     ),
 ]
@@ -166,8 +174,10 @@ Uri = Annotated[
 
 TableUri = Annotated[
     Uri,
-    Rules(
-        lacks("^(oci|hf)://", "a table has no version, as oci:// and hf:// need: put the file elsewhere"),
+    ValidationRules(
+        must_not_match(
+            "^(oci|hf)://", "a table has no version, as oci:// and hf:// need: put the file elsewhere"
+        ),
     ),
 ]
 

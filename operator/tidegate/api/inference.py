@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.batch import Batch, BatchProgress
+from tidegate.api.batch import BatchProgress, BatchSpec
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import (
     MAX_REPLICAS,
@@ -18,17 +18,24 @@ from tidegate.api.fields import (
     Resources,
     Sha256,
     Uri,
-    between,
+    duration_between,
 )
-from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
-from tidegate.api.nearline import Nearline
-from tidegate.api.sample_log import Logging
-from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, lacks, matches
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
+from tidegate.api.nearline import NearlineSpec
+from tidegate.api.sample_log import LoggingSpec
+from tidegate.api.schema import (
+    ListAtomic,
+    ListMap,
+    ValidationRule,
+    ValidationRules,
+    must_match,
+    must_not_match,
+)
 
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
 
-class ModelFormat(StrEnum):
+class ArtefactFormat(StrEnum):
     """Format of a model artefact."""
 
     ONNX = "ONNX"
@@ -45,7 +52,7 @@ class Tier(StrEnum):
     OFFLINE = "offline"
 
 
-class BatchingMode(StrEnum):
+class DynamicBatchingMode(StrEnum):
     """Whether Triton batches requests of several clients into one execution."""
 
     DISABLED = "Disabled"
@@ -55,8 +62,8 @@ class BatchingMode(StrEnum):
 ServedName = Annotated[
     str,
     Field(min_length=1, max_length=128),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[A-Za-z0-9][A-Za-z0-9_-]*([.][A-Za-z0-9_-]+)*",
             "must be letters, digits, dashes, underscores and single dots, beginning with a letter or digit",
         )
@@ -67,8 +74,8 @@ ServedName = Annotated[
 Revision = Annotated[
     str,
     Field(min_length=1, max_length=128),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
             "must be letters, digits, dashes, underscores and dots, not beginning with a dash or dot",
         )
@@ -76,18 +83,18 @@ Revision = Annotated[
 ]
 
 
-def _names_its_own_version(uri: str) -> bool:
+def _has_version_in_repository(uri: str) -> bool:
     return uri.startswith(("oci://", "hf://"))
 
 
 class ModelSpec(ApiModel):
     """The artefact to serve. A change of the version alone swaps it in place, without a new pod."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.revision) || self.uri.startsWith('oci://') || self.uri.startsWith('hf://')",
             message="revision is only for oci:// and hf://: elsewhere the version is a sub-folder; remove revision",
-            check=lambda model: model.revision is None or _names_its_own_version(model.uri),
+            check=lambda model: model.revision is None or _has_version_in_repository(model.uri),
             field="revision",
         ),
     )
@@ -142,33 +149,35 @@ class ModelSpec(ApiModel):
         ),
     ] = None
     format: Annotated[
-        ModelFormat,
+        ArtefactFormat,
         Field(
             description="ONNX (model.onnx); TensorRT (model.plan) or TorchExport (model.pt2, compiled ahead of time), "
             "if the server has the backend; or Python (model.py) for Triton's Python backend. TorchExport and "
             "Python run code from the artefact and therefore need the operator's opt-in."
         ),
-    ] = ModelFormat.ONNX
+    ] = ArtefactFormat.ONNX
 
 
-class Batching(ApiModel):
+class BatchingSpec(ApiModel):
     """How Triton batches requests."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.maxQueueDelay) || self.mode == 'Fixed'",
             message="maxQueueDelay is only for mode Fixed: set mode: Fixed or remove maxQueueDelay",
-            check=lambda batching: batching.max_queue_delay is None or batching.mode is BatchingMode.FIXED,
+            check=lambda batching: (
+                batching.max_queue_delay is None or batching.mode is DynamicBatchingMode.FIXED
+            ),
             field="maxQueueDelay",
         ),
     )
 
     mode: Annotated[
-        BatchingMode,
+        DynamicBatchingMode,
         Field(
             description="Disabled runs each request alone; Fixed batches requests that arrive within maxQueueDelay."
         ),
-    ] = BatchingMode.DISABLED
+    ] = DynamicBatchingMode.DISABLED
     max_batch_size: Annotated[
         int,
         Field(
@@ -179,7 +188,7 @@ class Batching(ApiModel):
         ),
     ] = 128
     max_queue_delay: Annotated[
-        Annotated[DurationText, between("1us", "1s")] | None,
+        Annotated[DurationText, duration_between("1us", "1s")] | None,
         Field(
             description="Longest time that a request waits for others, as a duration from 1us to 1s. "
             "Only with mode Fixed. Absent: requests are batched only while the model is busy."
@@ -210,7 +219,7 @@ class Warmup(ApiModel):
     ] = 0
 
 
-class Rollout(ApiModel):
+class RolloutSpec(ApiModel):
     """How replicas change their version, and how new pods replace old ones."""
 
     keep_versions: Annotated[
@@ -234,7 +243,7 @@ class Rollout(ApiModel):
         ),
     ] = RolloutMode.SURGE
     progress_deadline: Annotated[
-        Annotated[DurationText, between("10s", "24h")],
+        Annotated[DurationText, duration_between("10s", "24h")],
         Field(
             description="Longest time without progress of a rollout, from 10s to 24h. After it the rollout rolls back to "
             "the last template that was ready. Set it to more than a new pod needs to fetch and load its model."
@@ -261,7 +270,7 @@ class Slo(ApiModel):
     """Service level objective of the responses."""
 
     latency_p99: Annotated[
-        Annotated[DurationText, between("1ms", "1h")],
+        Annotated[DurationText, duration_between("1ms", "1h")],
         Field(
             description="Time within which 99 of 100 requests are answered, as a duration from 1ms to 1h. tidegate calibrate "
             "measures what a replica serves within it."
@@ -274,7 +283,9 @@ class Capacity(ApiModel):
 
     requests_per_second: Annotated[
         DecimalText,
-        Rules(lacks("^[0.]*$", "must be more than 0: leave capacity out where nothing was measured")),
+        ValidationRules(
+            must_not_match("^[0.]*$", "must be more than 0: leave capacity out where nothing was measured")
+        ),
         Field(
             description="Requests per second that one replica answers within slo.latencyP99, as a decimal in quotes; "
             "tidegate calibrate measures it. Measure it again when the model or the size of a replica changes."
@@ -285,8 +296,8 @@ class Capacity(ApiModel):
 class Scaling(ApiModel):
     """Range of replicas for the ComputePool's allocator. Requires placement, and replaces replicas."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="self.minReplicas <= self.maxReplicas",
             message="minReplicas must not be above maxReplicas: lower minReplicas, or raise maxReplicas",
             check=lambda scaling: scaling.min_replicas <= scaling.max_replicas,
@@ -309,12 +320,14 @@ class Scaling(ApiModel):
     ]
 
 
-class Value(ApiModel):
+class InferenceValue(ApiModel):
     """Value of the work, relative to other Inferences of the same ComputePool."""
 
     per_request: Annotated[
         DecimalText,
-        Rules(lacks("^[0.]*$", "must be more than 0: what is worth nothing needs no replicas")),
+        ValidationRules(
+            must_not_match("^[0.]*$", "must be more than 0: what is worth nothing needs no replicas")
+        ),
         Field(
             description="Value of one answered request, relative to other Inferences: a decimal in quotes. For tier offline, "
             "the value of one slice that works for one second."
@@ -325,74 +338,74 @@ class Value(ApiModel):
 class InferenceSpec(ApiModel):
     """The model, and how to serve it."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.placement) || !has(self.resources)",
             message="resources is only for Inferences without placement, where the pool's slices say what a replica has: "
             "remove resources and set placement.slices, or remove placement",
             check=lambda spec: spec.placement is None or spec.resources is None,
             field="resources",
         ),
-        Rule(
+        ValidationRule(
             cel="self.rollout.warmup.requests == 0 || self.model.format == 'ONNX'",
             message="rollout.warmup.requests is only for format ONNX: remove it, and warm code up in its own initialize",
-            check=lambda spec: spec.rollout.warmup.requests == 0 or spec.model.format is ModelFormat.ONNX,
+            check=lambda spec: spec.rollout.warmup.requests == 0 or spec.model.format is ArtefactFormat.ONNX,
             field="rollout",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.logging) || self.model.format == 'ONNX'",
             message="logging is only for format ONNX, which our own runner serves: remove it, and log in the model's "
             "own code",
-            check=lambda spec: spec.logging is None or spec.model.format is ModelFormat.ONNX,
+            check=lambda spec: spec.logging is None or spec.model.format is ArtefactFormat.ONNX,
             field="logging",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.nearline) || self.tier == 'nearline'",
             message="nearline is only for tier nearline: set tier: nearline, or remove nearline",
             check=lambda spec: spec.nearline is None or spec.tier is Tier.NEARLINE,
             field="nearline",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.batch) || !has(self.logging)",
             message="logging is for requests: remove it, since the results of a batch hold every answer",
             check=lambda spec: spec.batch is None or spec.logging is None,
             field="logging",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.batch) || self.tier == 'offline'",
             message="batch is only for tier offline: set tier: offline, or remove batch",
             check=lambda spec: spec.batch is None or spec.tier is Tier.OFFLINE,
             field="batch",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.batch) || !has(self.batch.queueName) || !has(self.placement)",
             message="batch.queueName is only for Inferences without placement, since a ComputePool admits its pods itself: "
             "remove placement, or remove batch.queueName",
             check=lambda spec: spec.batch is None or spec.batch.queue_name is None or spec.placement is None,
             field="batch",
         ),
-        Rule(
+        ValidationRule(
             cel="self.replicas > 0 || self.tier != 'realtime'",
             message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",
             check=lambda spec: spec.replicas > 0 or spec.tier is not Tier.REALTIME,
             field="replicas",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.scaling) || self.replicas == 1",
             message="replicas is only for Inferences without scaling, whose allocator decides it: remove replicas, or "
             "remove scaling",
             check=lambda spec: spec.scaling is None or spec.replicas == 1,
             field="replicas",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.scaling) || has(self.placement)",
             message="scaling is only for Inferences with placement, since a ComputePool's allocator decides it: set "
             "placement.pool, or set replicas",
             check=lambda spec: spec.scaling is None or spec.placement is not None,
             field="scaling",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.scaling) || self.scaling.minReplicas > 0 || self.tier != 'realtime'",
             message="scaling.minReplicas: 0 is only for tier nearline and offline, since nothing would answer a realtime "
             "request: set scaling.minReplicas to 1 or more, or change the tier",
@@ -422,7 +435,7 @@ class InferenceSpec(ApiModel):
         ),
     ] = 1
     scaling: Annotated[Scaling | None, Field(description=Scaling.__doc__)] = None
-    value: Annotated[Value, Field(description=Value.__doc__)] = Value()
+    value: Annotated[InferenceValue, Field(description=InferenceValue.__doc__)] = InferenceValue()
     resources: Annotated[
         Resources | None,
         Field(
@@ -443,13 +456,13 @@ class InferenceSpec(ApiModel):
             "Tidegate does not mount its token. Absent: the namespace's default ServiceAccount."
         ),
     ] = None
-    batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
-    rollout: Annotated[Rollout, Field(description=Rollout.__doc__)] = Rollout()
-    logging: Annotated[Logging | None, Field(description=Logging.__doc__)] = None
+    batching: Annotated[BatchingSpec, Field(description=BatchingSpec.__doc__)] = BatchingSpec()
+    rollout: Annotated[RolloutSpec, Field(description=RolloutSpec.__doc__)] = RolloutSpec()
+    logging: Annotated[LoggingSpec | None, Field(description=LoggingSpec.__doc__)] = None
     slo: Annotated[Slo | None, Field(description=f"{Slo.__doc__} Absent: no objective.")] = None
     capacity: Annotated[Capacity | None, Field(description=f"{Capacity.__doc__} Absent: unknown.")] = None
-    nearline: Annotated[Nearline | None, Field(description=Nearline.__doc__)] = None
-    batch: Annotated[Batch | None, Field(description=Batch.__doc__)] = None
+    nearline: Annotated[NearlineSpec | None, Field(description=NearlineSpec.__doc__)] = None
+    batch: Annotated[BatchSpec | None, Field(description=BatchSpec.__doc__)] = None
 
     @property
     def own_resources(self) -> Resources:
@@ -457,7 +470,7 @@ class InferenceSpec(ApiModel):
         return self.resources or Resources()
 
 
-class Tensor(StatusModel):
+class TensorMetadata(StatusModel):
     """An input or output of a model, as its artefact declares it."""
 
     name: Annotated[str, Field(max_length=256, description="Name of the tensor.")]
@@ -471,7 +484,7 @@ class Tensor(StatusModel):
     ] = ()
 
 
-class VersionMemory(StatusModel):
+class VersionMemoryStatus(StatusModel):
     """Memory of one version."""
 
     version: Annotated[str, Field(max_length=9, description="The version.")]
@@ -486,7 +499,7 @@ class VersionMemory(StatusModel):
     ]
 
 
-class Versions(StatusModel):
+class ModelVersions(StatusModel):
     """Versions that the replicas report."""
 
     serving: Annotated[
@@ -501,7 +514,7 @@ class Versions(StatusModel):
         ListAtomic(),
     ] = ()
     memory: Annotated[
-        tuple[VersionMemory, ...],
+        tuple[VersionMemoryStatus, ...],
         Field(
             max_length=64,
             description="Memory of each version that our own runner serves and has measured.",
@@ -516,18 +529,18 @@ class ServedModel(StatusModel):
 
     name: Annotated[str | None, Field(max_length=128, description="Model name in requests.")] = None
     inputs: Annotated[
-        tuple[Tensor, ...],
+        tuple[TensorMetadata, ...],
         Field(max_length=1024, description="Tensors of a request."),
         ListAtomic(),
     ] = ()
     outputs: Annotated[
-        tuple[Tensor, ...],
+        tuple[TensorMetadata, ...],
         Field(max_length=1024, description="Tensors of a response."),
         ListAtomic(),
     ] = ()
 
 
-class Failure(StatusModel):
+class FailureStatus(StatusModel):
     """Why a version does not serve. Removed when the target version serves."""
 
     version: Annotated[str, Field(max_length=9, description="The version that failed.")]
@@ -564,8 +577,8 @@ class SwapProgress(StatusModel):
 class AllocatedReplicas(StatusModel):
     """Replicas that the ComputePool's allocator decided. Absent without spec.scaling, and before a decision."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="self.epoch >= oldSelf.epoch",
             message="this write comes from a controller that is no longer the leader",
             check=lambda _: True,  # only the API server knows the previous object
@@ -604,9 +617,9 @@ class InferenceStatus(StatusModel):
     selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
         ""
     )
-    versions: Annotated[Versions, Field(description=Versions.__doc__)] = Versions()
+    versions: Annotated[ModelVersions, Field(description=ModelVersions.__doc__)] = ModelVersions()
     model: Annotated[ServedModel | None, Field(description=ServedModel.__doc__)] = None
-    failure: Annotated[Failure | None, Field(description=Failure.__doc__)] = None
+    failure: Annotated[FailureStatus | None, Field(description=FailureStatus.__doc__)] = None
     swap: Annotated[SwapProgress | None, Field(description=SwapProgress.__doc__)] = None
     allocation: Annotated[AllocatedReplicas | None, Field(description=AllocatedReplicas.__doc__)] = None
     batch: Annotated[BatchProgress | None, Field(description=BatchProgress.__doc__)] = None
@@ -622,27 +635,27 @@ class InferenceStatus(StatusModel):
     ] = ()
 
 
-def _served_name(variable: str) -> str:
+def _served_name_expression(variable: str) -> str:
     """Return CEL for the model name in requests."""
     model_name = f"{variable}.spec.model.name"
     return f"(has({model_name}) ? {model_name} : {variable}.metadata.name)"
 
 
-class Inference(Resource):
+class Inference(CustomResource):
     """One model, served by Triton pods that load a version and swap to another one in place."""
 
     KIND: ClassVar[str] = "Inference"
     PLURAL: ClassVar[str] = "inferences"
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        *Resource.RULES,
-        Rule(
-            cel=f"{_served_name('self')} == {_served_name('oldSelf')}",
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        *CustomResource.RULES,
+        ValidationRule(
+            cel=f"{_served_name_expression('self')} == {_served_name_expression('oldSelf')}",
             message="the served name cannot change, since clients ask for it: make a new Inference and move the "
             "ModelAccess's targets to it",
             check=lambda _: True,  # only the API server knows the previous object
             field="spec",
         ),
-        Rule(
+        ValidationRule(
             cel="has(self.spec.batch) == has(oldSelf.spec.batch)",
             message="batch cannot be added or removed, since a Job and a Deployment are different pods: make a new Inference",
             check=lambda _: True,  # only the API server knows the previous object

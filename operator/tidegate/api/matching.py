@@ -8,21 +8,21 @@ from pydantic import Field
 from pydantic.alias_generators import to_snake
 
 from tidegate.api.meta import ApiModel
-from tidegate.api.patterns import program_size
-from tidegate.api.schema import ListMap, Rule, Rules, lacks, matches
+from tidegate.api.patterns import measure_program
+from tidegate.api.schema import ListMap, ValidationRule, ValidationRules, must_match, must_not_match
 
 MAX_MATCH_LENGTH: Final = 256
 
 HeaderName = Annotated[
     str,
     Field(min_length=1, max_length=128),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[a-z0-9][a-z0-9_-]*",
             "must be a lower-case header name, as HTTP/2 sends it; pseudo-headers like :authority are not headers: "
             "use hosts",
         ),
-        lacks(
+        must_not_match(
             r"^(x-envoy-.*|x-tidegate-.*|host)$",
             "must not be host, x-envoy-… or x-tidegate-…: the gateway itself sets or removes those",
         ),
@@ -35,14 +35,14 @@ HeaderText = Annotated[str, Field(min_length=1, max_length=MAX_MATCH_LENGTH, pat
 CookieName = Annotated[
     str,
     Field(min_length=1, max_length=128),
-    Rules(matches(r"[A-Za-z0-9_.-]+", "must be letters, digits, underscores, dots and dashes")),
+    ValidationRules(must_match(r"[A-Za-z0-9_.-]+", "must be letters, digits, underscores, dots and dashes")),
 ]
 
 
-def exactly_one(*fields: str) -> Rule:
+def exactly_one(*fields: str) -> ValidationRule:
     """Require exactly one of several optional fields, given in the API's spelling (camelCase)."""
     given = ", ".join(f"has(self.{field})" for field in fields)
-    return Rule(
+    return ValidationRule(
         cel=f"[{given}].filter(given, given).size() == 1",
         message=f"give exactly one of {', '.join(fields)}",
         check=lambda value: sum(getattr(value, to_snake(field)) is not None for field in fields) == 1,
@@ -52,7 +52,7 @@ def exactly_one(*fields: str) -> Rule:
 class HeaderMatch(ApiModel):
     """A header that a request must have, and its value: exactly one of exact, prefix and regex."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("exact", "prefix", "regex"),)
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("exact", "prefix", "regex"),)
 
     name: Annotated[
         HeaderName, Field(description="The header's name, lower-case; for gRPC, the metadata key.")
@@ -70,13 +70,13 @@ class HeaderMatch(ApiModel):
     regex: Annotated[
         Annotated[
             HeaderText,
-            Rules(
-                Rule(
+            ValidationRules(
+                ValidationRule(
                     # Never false. An expression that does not compile is an evaluation error, whose text the API server
                     # returns instead of our message; so our message begins like that text.
                     cel="''.matches(self) in [true, false]",
                     message="error parsing regexp: it must be one of RE2 (https://github.com/google/re2/wiki/Syntax)",
-                    check=lambda text: program_size(text) is not None,
+                    check=lambda text: measure_program(text) is not None,
                 )
             ),
         ]
@@ -88,7 +88,7 @@ class HeaderMatch(ApiModel):
     ] = None
 
 
-class Match(ApiModel):
+class RequestMatch(ApiModel):
     """Conditions that a request must all meet to take the route."""
 
     headers: Annotated[
@@ -98,10 +98,10 @@ class Match(ApiModel):
     ]
 
 
-class Sticky(ApiModel):
+class StickySession(ApiModel):
     """Keeps a user on one target, by the value of a header or a cookie."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("header", "cookie"),)
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("header", "cookie"),)
 
     header: Annotated[
         HeaderName | None,

@@ -22,7 +22,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from tidegate.api.schema import BrokenRuleError, Rule, with_rules
+from tidegate.api.schema import BrokenRuleError, ValidationRule, with_rules
 from tidegate.errors import InvalidSpecError
 
 GROUP: Final = "tidegate.io"
@@ -81,7 +81,7 @@ class ApiModel(BaseModel):
         hide_input_in_errors=True,
     )
 
-    RULES: ClassVar[tuple[Rule, ...]] = ()
+    RULES: ClassVar[tuple[ValidationRule, ...]] = ()
 
     @model_validator(mode="after")
     def _enforce_rules(self) -> Self:
@@ -103,35 +103,35 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def share(model: ApiModel, like: ApiModel | None) -> None:
+def share_equal_parts(model: ApiModel, reference: ApiModel | None) -> None:
     """Replace parts of `model` by equal parts of `like`, so that equal parts of many objects share memory.
 
     Models are frozen, so the change cannot be observed.
     """
-    if like is None or model is like or type(model) is not type(like):
+    if reference is None or model is reference or type(model) is not type(reference):
         return
     for name, value in tuple(model):
-        other = getattr(like, name)
+        other = getattr(reference, name)
         if type(value) is type(other) and value == other:
-            _put(model, name, other)
+            _set_frozen_field(model, name, other)
         else:
-            for part, other_part in _parts(value, other):
-                share(part, other_part)
-    if model.model_fields_set == like.model_fields_set:
-        _put(model, "__pydantic_fields_set__", like.model_fields_set)
+            for part, other_part in _pair_models(value, other):
+                share_equal_parts(part, other_part)
+    if model.model_fields_set == reference.model_fields_set:
+        _set_frozen_field(model, "__pydantic_fields_set__", reference.model_fields_set)
 
 
-def _parts(value: object, other: object) -> Iterator[tuple[ApiModel, ApiModel]]:
+def _pair_models(value: object, other: object) -> Iterator[tuple[ApiModel, ApiModel]]:
     """Yield the pairs of models at the same position of two values, which are models or tuples of them."""
     if isinstance(value, ApiModel) and isinstance(other, ApiModel):
         yield value, other
     elif isinstance(value, tuple) and isinstance(other, tuple):
         pairs = zip(cast("tuple[object, ...]", value), cast("tuple[object, ...]", other), strict=False)
         for item, other_item in pairs:
-            yield from _parts(item, other_item)
+            yield from _pair_models(item, other_item)
 
 
-def _put(model: ApiModel, name: str, value: object) -> None:
+def _set_frozen_field(model: ApiModel, name: str, value: object) -> None:
     # Bypasses the check for frozen models: the new value equals the old one.
     object.__setattr__(model, name, value)
 
@@ -161,7 +161,7 @@ class ObjectMeta(StatusModel):
         return {} if value is None else value
 
 
-class Resource(ApiModel):
+class CustomResource(ApiModel):
     """An object of one of our kinds, parsed once, where it enters the process."""
 
     model_config = ConfigDict(extra="ignore")
@@ -169,8 +169,8 @@ class Resource(ApiModel):
     KIND: ClassVar[str] = ""
     PLURAL: ClassVar[str] = ""
     NAMESPACED: ClassVar[bool] = True
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel=f"self.metadata.name.matches(r'^{DNS_LABEL}$')",
             message=(
                 "metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes, "
@@ -199,13 +199,13 @@ class Resource(ApiModel):
         try:
             return cls.model_validate(fields)
         except ValidationError as exc:
-            errors = [error for error in _details(exc) if error["loc"][:1] != ("status",)]
+            errors = [error for error in _list_errors(exc) if error["loc"][:1] != ("status",)]
             if errors:
-                raise _invalid_spec(errors) from exc
+                raise _to_invalid_spec_error(errors) from exc
         return cls.model_validate({**fields, "status": {}})
 
     @classmethod
-    def parse_known(cls, body: Mapping[str, object]) -> tuple[Self, tuple[str, ...]]:
+    def parse_known_fields(cls, body: Mapping[str, object]) -> tuple[Self, tuple[str, ...]]:
         """Parse an object without unknown fields of its spec; return it with the paths of these fields.
 
         For readers that route traffic: they must not drop an object because a newer version has added a field.
@@ -215,18 +215,18 @@ class Resource(ApiModel):
         try:
             return cls.parse(body), ()
         except InvalidSpecError:
-            known_fields, paths = _without_unknown(cls, body)
+            known_fields, paths = _drop_unknown_fields(cls, body)
             if not paths:
                 raise
             return cls.parse(known_fields), paths
 
 
-NEVER_IGNORED: Final = frozenset({"auth", "match"})
+NEVER_IGNORED_FIELDS: Final = frozenset({"auth", "match"})
 """Fields of a spec that restrict which requests pass: unknown fields within them are never ignored."""
 
 
-def _without_unknown(
-    kind: type[Resource], body: Mapping[str, object]
+def _drop_unknown_fields(
+    kind: type[CustomResource], body: Mapping[str, object]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a copy of `body` without the unknown fields of its spec, and the paths of these fields."""
     copy: dict[str, Any] = deepcopy({**body, "status": {}})
@@ -234,9 +234,9 @@ def _without_unknown(
     try:
         kind.model_validate(copy)
     except ValidationError as error:
-        for detail in _details(error):
+        for detail in _list_errors(error):
             location = detail["loc"]
-            if detail["type"] != "extra_forbidden" or NEVER_IGNORED & {*location}:
+            if detail["type"] != "extra_forbidden" or NEVER_IGNORED_FIELDS & {*location}:
                 continue
             parent: Any = copy
             try:
@@ -245,15 +245,15 @@ def _without_unknown(
                 del parent[location[-1]]
             except (LookupError, TypeError):
                 continue  # The path contains the type of a union, which is no key: keep the field, so that parsing fails.
-            paths.append(field_path(location))
+            paths.append(format_field_path(location))
     return {**copy, "status": body.get("status") or {}}, tuple(paths)
 
 
-def _details(error: ValidationError) -> list[ErrorDetails]:
+def _list_errors(error: ValidationError) -> list[ErrorDetails]:
     return error.errors(include_url=False, include_input=False)
 
 
-def _invalid_spec(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
+def _to_invalid_spec_error(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
     """Convert the first of pydantic's errors: the field's path as kubectl prints it, and the message."""
     first = errors[0]
     broken = first.get("ctx", {}).get("error")
@@ -265,10 +265,10 @@ def _invalid_spec(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
     message = first["msg"].removeprefix("Value error, ")
     if len(errors) > 1:
         message += f" (and {len(errors) - 1} more)"
-    return InvalidSpecError(message, path=field_path(location))
+    return InvalidSpecError(message, path=format_field_path(location))
 
 
-def field_path(location: Sequence[int | str]) -> str:
+def format_field_path(location: Sequence[int | str]) -> str:
     """Format ('spec', 'routes', 0, 'timeout') as spec.routes[0].timeout."""
     path = ""
     for part in location:

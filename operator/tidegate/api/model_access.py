@@ -9,13 +9,13 @@ from pydantic import Field
 from tidegate.api.auth import Auth
 from tidegate.api.conditions import ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.durations import parse_duration
-from tidegate.api.fields import DecimalText, DurationText, ObjectName, between
-from tidegate.api.matching import Match, Sticky
-from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
-from tidegate.api.pipeline import MAX_PARTS, Pipeline
+from tidegate.api.fields import DecimalText, DurationText, ObjectName, duration_between
+from tidegate.api.matching import RequestMatch, StickySession
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
+from tidegate.api.pipeline import MAX_PIPELINE_MODELS, PipelineSpec
 from tidegate.api.protection import Protection
-from tidegate.api.release import Release, ReleaseStatus
-from tidegate.api.schema import ListMap, ListSet, Rule, Rules, lacks, matches
+from tidegate.api.release import ReleaseSpec, ReleaseStatus
+from tidegate.api.schema import ListMap, ListSet, ValidationRule, ValidationRules, must_match, must_not_match
 
 MAX_ROUTES: Final = 64
 MAX_TARGETS: Final = 16
@@ -23,15 +23,15 @@ MAX_WEIGHT: Final = 1_000_000
 MAX_MIRRORS: Final = 4
 RESERVED_HOST_SUFFIX: Final = ".tidegate"
 
-Host = Annotated[
+HostName = Annotated[
     str,
     Field(min_length=1, max_length=253),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*",
             "must be a lower-case DNS name without a port, like ctr.ads.example.com",
         ),
-        lacks(
+        must_not_match(
             r"(^|[.])tidegate$",
             "must not end in .tidegate: those hosts are given out by name (<name>.<namespace>.tidegate)",
         ),
@@ -39,7 +39,7 @@ Host = Annotated[
 ]
 
 
-class Target(ApiModel):
+class RouteTarget(ApiModel):
     """An Inference that gets a share of a route's requests."""
 
     inference: Annotated[ObjectName, Field(description="Name of an Inference in the same namespace.")]
@@ -54,7 +54,7 @@ class Target(ApiModel):
     ] = 100
 
 
-class Retry(ApiModel):
+class RouteRetry(ApiModel):
     """How the gateway retries failed requests, on another pod if there is one."""
 
     attempts: Annotated[int, Field(strict=True, ge=0, le=5, description="Number of retries, 0 to 5.")]
@@ -70,7 +70,7 @@ class Retry(ApiModel):
     ] = 20
 
 
-class Mirror(ApiModel):
+class RouteMirror(ApiModel):
     """An Inference that gets copies of requests; its responses are discarded."""
 
     inference: Annotated[
@@ -83,7 +83,7 @@ class Mirror(ApiModel):
     ] = 100
 
 
-class Fallback(ApiModel):
+class RouteFallback(ApiModel):
     """The Inference that answers when the targets cannot."""
 
     inference: Annotated[
@@ -98,14 +98,14 @@ class Fallback(ApiModel):
 class Route(ApiModel):
     """Requests that match, and the targets that answer them."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="has(self.targets) != has(self.pipeline)",
             message="give exactly one of targets, pipeline",
             check=lambda route: bool(route.targets) != (route.pipeline is not None),
             field="targets",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.pipeline) || !(has(self.sticky) || has(self.mirror) || has(self.fallback))",
             message="sticky, mirror and fallback are for targets: a pipeline's models may be ModelAccesses that have them",
             check=lambda route: (
@@ -113,14 +113,14 @@ class Route(ApiModel):
             ),
             field="pipeline",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.pipeline) || self.pipeline.models.all(m, !has(m.timeout) || "
             "duration(m.timeout) < duration(self.timeout))",
             message="the timeout of a pipeline's model must be shorter than the route's, or nobody would wait for the answer",
-            check=lambda route: _waits_for_parts(route),
+            check=lambda route: _outlasts_models(route),
             field="pipeline",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.fallback) || !has(self.targets) || "
             "!self.targets.exists(t, t.inference == self.fallback.inference)",
             message="must not be a target of the same route: there it would already be in use",
@@ -130,7 +130,7 @@ class Route(ApiModel):
             ),
             field="fallback",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.targets) || self.targets.exists(t, t.weight > 0)",
             message="at least one target must have a weight above 0, or the route would answer nobody",
             check=lambda route: not route.targets or any(target.weight > 0 for target in route.targets),
@@ -142,13 +142,13 @@ class Route(ApiModel):
         ObjectName, Field(description="Name of the route, unique in this object; shown in metrics.")
     ]
     match: Annotated[
-        Match | None,
+        RequestMatch | None,
         Field(
             description="Requests that take the route. Absent: all that match no earlier route, so it must be the last."
         ),
     ] = None
     targets: Annotated[
-        tuple[Target, ...],
+        tuple[RouteTarget, ...],
         Field(
             max_length=MAX_TARGETS,
             json_schema_extra={
@@ -159,8 +159,8 @@ class Route(ApiModel):
         ListMap("inference"),
     ] = ()
     pipeline: Annotated[
-        Pipeline | None,
-        Field(description=f"{Pipeline.__doc__} Either pipeline or targets."),
+        PipelineSpec | None,
+        Field(description=f"{PipelineSpec.__doc__} Either pipeline or targets."),
     ] = None
     value: Annotated[
         DecimalText | None,
@@ -171,12 +171,12 @@ class Route(ApiModel):
         ),
     ] = None
     timeout: Annotated[
-        Annotated[DurationText, between("1ms", "1h")],
+        Annotated[DurationText, duration_between("1ms", "1h")],
         Field(description="Longest duration of one request, retries included, from 1ms to 1h."),
     ] = "1s"
-    retry: Annotated[Retry | None, Field(description=f"{Retry.__doc__} Absent: no retries.")] = None
+    retry: Annotated[RouteRetry | None, Field(description=f"{RouteRetry.__doc__} Absent: no retries.")] = None
     sticky: Annotated[
-        Sticky | None,
+        StickySession | None,
         Field(
             description="Keeps each user on one target of the route: when weight moves between two targets, "
             "only the corresponding share of users moves. "
@@ -185,7 +185,7 @@ class Route(ApiModel):
         ),
     ] = None
     mirror: Annotated[
-        tuple[Mirror, ...],
+        tuple[RouteMirror, ...],
         Field(
             max_length=MAX_MIRRORS,
             description="Inferences that get copies of requests. Clients do not wait for them. Each mirror is limited to "
@@ -194,7 +194,7 @@ class Route(ApiModel):
         ListMap("inference"),
     ] = ()
     fallback: Annotated[
-        Fallback | None,
+        RouteFallback | None,
         Field(
             description="Gets the requests of a target whose pods are all ejected because they fail "
             "(protection.outlier), and all requests of the route when no target has a ready pod. "
@@ -203,14 +203,14 @@ class Route(ApiModel):
     ] = None
 
     @property
-    def inferences(self) -> frozenset[str]:
+    def inference_names(self) -> frozenset[str]:
         """Return the names of all Inferences of the route: targets, mirrors, fallback and pipeline."""
         names = {target.inference for target in self.targets} | {mirror.inference for mirror in self.mirror}
-        parts = self.pipeline.inferences if self.pipeline else frozenset[str]()
+        parts = self.pipeline.inference_names if self.pipeline else frozenset[str]()
         return frozenset(names | ({self.fallback.inference} if self.fallback else set()) | parts)
 
 
-def _waits_for_parts(route: Route) -> bool:
+def _outlasts_models(route: Route) -> bool:
     if route.pipeline is None:
         return True
     route_timeout = parse_duration(route.timeout)
@@ -223,20 +223,20 @@ def _waits_for_parts(route: Route) -> bool:
 class ModelAccessSpec(ApiModel):
     """Hosts, routes, authentication, protection and release."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="self.routes.filter(r, !has(r.match)).size() <= 1",
             message="only one route may be without match: give the others a match",
             check=lambda spec: sum(route.match is None for route in spec.routes) <= 1,
             field="routes",
         ),
-        Rule(
+        ValidationRule(
             cel="self.routes.all(r, has(r.match)) || !has(self.routes[self.routes.size() - 1].match)",
             message="the route without match must be the last, since it takes every request that reaches it",
             check=lambda spec: all(route.match is not None for route in spec.routes[:-1]),
             field="routes",
         ),
-        Rule(
+        ValidationRule(
             cel="self.routes.all(r, !has(r.value)) "
             "|| (has(self.protection) && has(self.protection.admissionControl))",
             message="a value counts with protection.admissionControl alone: give that too, {} for its defaults",
@@ -246,7 +246,7 @@ class ModelAccessSpec(ApiModel):
             ),
             field="routes",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.release) || self.routes.exists(r, r.name == self.release.route "
             "&& has(r.targets) && r.targets.exists(t, t.inference == self.release.target))",
             message="release.target must be a target of the route that release.route names; "
@@ -254,7 +254,7 @@ class ModelAccessSpec(ApiModel):
             check=lambda spec: spec.release is None or spec.released_route is not None,
             field="release",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.release) || !self.routes.exists(r, r.name == self.release.route) "
             "|| self.routes.exists(r, r.name == self.release.route "
             "&& has(r.targets) && r.targets.exists(t, t.inference != self.release.target && t.weight > 0))",
@@ -266,7 +266,7 @@ class ModelAccessSpec(ApiModel):
     )
 
     hosts: Annotated[
-        tuple[Host, ...],
+        tuple[HostName, ...],
         Field(
             max_length=16,
             description="Hosts (:authority) of the endpoint, in addition to <name>.<namespace>.tidegate.",
@@ -289,9 +289,9 @@ class ModelAccessSpec(ApiModel):
     ] = None
     protection: Annotated[Protection | None, Field(description=f"{Protection.__doc__} Absent: none.")] = None
     release: Annotated[
-        Release | None,
+        ReleaseSpec | None,
         Field(
-            description=f"{Release.__doc__} A change of the release, or of its route's targets, starts a new release; "
+            description=f"{ReleaseSpec.__doc__} A change of the release, or of its route's targets, starts a new release; "
             "but a promoted target stays promoted when interval, checks or onFailure change."
         ),
     ] = None
@@ -313,7 +313,7 @@ class ModelAccessSpec(ApiModel):
         )
 
     @property
-    def stable_targets(self) -> tuple[Target, ...]:
+    def stable_targets(self) -> tuple[RouteTarget, ...]:
         """Return the targets that the release is compared with and rolls back to."""
         route = self.released_route
         if route is None or self.release is None:
@@ -323,9 +323,9 @@ class ModelAccessSpec(ApiModel):
         )
 
     @property
-    def inferences(self) -> frozenset[str]:
+    def inference_names(self) -> frozenset[str]:
         """Return the names of all Inferences that the object references; its routing depends on them."""
-        return frozenset[str]().union(*(route.inferences for route in self.routes))
+        return frozenset[str]().union(*(route.inference_names for route in self.routes))
 
 
 class TargetStatus(StatusModel):
@@ -361,7 +361,7 @@ class FallbackStatus(StatusModel):
     endpoints: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
 
 
-class PartStatus(StatusModel):
+class PipelineModelStatus(StatusModel):
     """A model of a pipeline in effect."""
 
     name: Annotated[str, Field(alias="as", max_length=63, description="Name of its output.")]
@@ -380,8 +380,8 @@ class PipelineStatus(StatusModel):
     replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
     ready_replicas: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
     models: Annotated[
-        tuple[PartStatus, ...],
-        Field(max_length=MAX_PARTS, description="Models of the pipeline."),
+        tuple[PipelineModelStatus, ...],
+        Field(max_length=MAX_PIPELINE_MODELS, description="Models of the pipeline."),
         ListMap("as", attribute="name"),
     ] = ()
 
@@ -440,7 +440,7 @@ class ModelAccessStatus(StatusModel):
     ] = ()
 
 
-class ModelAccess(Resource):
+class ModelAccess(CustomResource):
     """A stable endpoint in front of one or several Inferences: routes by header, splits by weight."""
 
     KIND: ClassVar[str] = "ModelAccess"
@@ -450,7 +450,7 @@ class ModelAccess(Resource):
     status: Annotated[ModelAccessStatus, Field(description=ModelAccessStatus.__doc__)] = ModelAccessStatus()
 
     @property
-    def programmed(self) -> bool:
+    def is_programmed(self) -> bool:
         """Return whether the status says that the proxies run the current generation."""
         return any(
             condition.type == ConditionType.PROGRAMMED.value

@@ -6,35 +6,35 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import DurationText, ObjectName, between
+from tidegate.api.fields import DurationText, ObjectName, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
-from tidegate.api.sample_log import HOST, PORT, NatsUrl, Subject
-from tidegate.api.schema import ListSet, Rule, Rules, lacks, matches
+from tidegate.api.sample_log import HOST_PATTERN, PORT_PATTERN, NatsUrl, SubjectName
+from tidegate.api.schema import ListSet, ValidationRule, ValidationRules, must_match, must_not_match
 from tidegate_dataplane.contract import Sasl
 
-_NAME: Final = matches(r"[A-Za-z0-9_-]+", "must be letters, digits, dashes and underscores")
+_NAME_RULE: Final = must_match(r"[A-Za-z0-9_-]+", "must be letters, digits, dashes and underscores")
 
-StreamName = Annotated[str, Field(min_length=1, max_length=128), Rules(_NAME)]
-Topic = Annotated[
+StreamName = Annotated[str, Field(min_length=1, max_length=128), ValidationRules(_NAME_RULE)]
+TopicName = Annotated[
     str,
     Field(min_length=1, max_length=249),
-    Rules(
-        matches(r"[A-Za-z0-9._-]+", "must be letters, digits, dots, dashes and underscores"),
-        lacks(r"^[.]{1,2}$", "must not be . or .."),
+    ValidationRules(
+        must_match(r"[A-Za-z0-9._-]+", "must be letters, digits, dots, dashes and underscores"),
+        must_not_match(r"^[.]{1,2}$", "must not be . or .."),
     ),
 ]
-Server = Annotated[
+BrokerAddress = Annotated[
     str,
     Field(min_length=1, max_length=300),
-    Rules(
-        matches(
-            rf"{HOST}:{PORT}",
+    ValidationRules(
+        must_match(
+            rf"{HOST_PATTERN}:{PORT_PATTERN}",
             "must be <host>:<port> with a port of 1 to 65535; credentials belong into the Secret of secretName",
         )
     ),
 ]
-HeaderName = Annotated[str, Field(min_length=1, max_length=64), Rules(_NAME)]
+MessageFieldName = Annotated[str, Field(min_length=1, max_length=64), ValidationRules(_NAME_RULE)]
 
 
 class NatsStream(ApiModel):
@@ -45,7 +45,7 @@ class NatsStream(ApiModel):
         Field(description="Server: nats://<host>:<port>, or tls://<host>:<port> to require encryption."),
     ]
     stream: Annotated[StreamName, Field(description="Name of the stream; it must exist.")]
-    subject: Annotated[Subject, Field(description="Subject of the stream to consume.")]
+    subject: Annotated[SubjectName, Field(description="Subject of the stream to consume.")]
     consumer: Annotated[
         StreamName | None,
         Field(
@@ -65,14 +65,14 @@ class NatsStream(ApiModel):
 class KafkaTopic(ApiModel):
     """A topic of a Kafka cluster, consumed by all replicas as one consumer group."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.sasl) || has(self.secretName)",
             message="sasl needs a secretName, whose Secret has kafka-username and kafka-password",
             check=lambda kafka: kafka.sasl is None or kafka.secret_name is not None,
             field="sasl",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.sasl) || self.sasl != 'PLAIN' || self.tls",
             message="sasl PLAIN would send the password in the clear: set tls: true, or use SCRAM-SHA-512",
             check=lambda kafka: kafka.sasl is not Sasl.PLAIN or kafka.tls,
@@ -81,7 +81,7 @@ class KafkaTopic(ApiModel):
     )
 
     bootstrap_servers: Annotated[
-        tuple[Server, ...],
+        tuple[BrokerAddress, ...],
         Field(
             min_length=1,
             max_length=16,
@@ -90,13 +90,13 @@ class KafkaTopic(ApiModel):
         ListSet(),
     ]
     topic: Annotated[
-        Topic,
+        TopicName,
         Field(
             description="Name of the topic; it must exist. Replicas beyond the number of its partitions get no messages."
         ),
     ]
     group: Annotated[
-        Topic | None,
+        TopicName | None,
         Field(
             description="Name of the consumer group, which no other consumer may use; it starts at the topic's first message. "
             "Absent: tidegate_<namespace>_<name>."
@@ -121,25 +121,25 @@ class KafkaTopic(ApiModel):
     ] = None
 
 
-class Deadline(ApiModel):
+class MessageDeadline(ApiModel):
     """Where a message has its deadline: in RFC 3339 with a time zone, or in seconds since 1970."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="has(self.header) != has(self.field)",
             message="needs exactly one of header and field",
             check=lambda deadline: (deadline.header is None) != (deadline.field is None),
         ),
     )
 
-    header: Annotated[HeaderName | None, Field(description="Header of the message.")] = None
-    field: Annotated[HeaderName | None, Field(description="Field of the message's JSON object.")] = None
+    header: Annotated[MessageFieldName | None, Field(description="Header of the message.")] = None
+    field: Annotated[MessageFieldName | None, Field(description="Field of the message's JSON object.")] = None
 
 
-class Consume(ApiModel):
+class ConsumeSpec(ApiModel):
     """The stream of messages, and how many a pod processes at once."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("nats", "kafka"),)
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("nats", "kafka"),)
 
     nats: Annotated[NatsStream | None, Field(description=NatsStream.__doc__)] = None
     kafka: Annotated[KafkaTopic | None, Field(description=KafkaTopic.__doc__)] = None
@@ -154,7 +154,7 @@ class Consume(ApiModel):
         ),
     ] = 32
     deadline: Annotated[
-        Deadline | None,
+        MessageDeadline | None,
         Field(
             description="Where a message has its deadline; a message whose deadline passes before its execution is a dead "
             "letter. Absent: no deadlines, and messages are processed in the order of the stream."
@@ -165,8 +165,8 @@ class Consume(ApiModel):
 class NatsBucket(ApiModel):
     """A key-value bucket of a NATS server: keys are message ids, values are results as JSON."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.secretName) || has(self.url)",
             message="secretName is only for a bucket with a url of its own; else the stream's secretName counts",
             check=lambda bucket: bucket.secret_name is None or bucket.url is not None,
@@ -190,7 +190,7 @@ class NatsBucket(ApiModel):
 
     bucket: Annotated[StreamName, Field(description="Name of the bucket; created if it does not exist.")]
     ttl: Annotated[
-        Annotated[DurationText, between("1m", "720h")],
+        Annotated[DurationText, duration_between("1m", "720h")],
         Field(
             description="How long a result is kept, from 1m to 720h. Until then, another message with the same id is "
             "acknowledged without an execution. An existing bucket must have the same ttl."
@@ -204,7 +204,7 @@ class ResultStore(ApiModel):
     nats: Annotated[NatsBucket, Field(description=NatsBucket.__doc__)]
 
 
-class Produce(ApiModel):
+class ProduceSpec(ApiModel):
     """Where results go: each is stored before its message is acknowledged."""
 
     store: Annotated[ResultStore, Field(description=ResultStore.__doc__)]
@@ -213,24 +213,24 @@ class Produce(ApiModel):
 class DeadLetters(ApiModel):
     """Where messages go that cannot be answered: they are published with the reason in their headers."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("subject", "topic"),)
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("subject", "topic"),)
 
     subject: Annotated[
-        Subject | None,
+        SubjectName | None,
         Field(
             description="With consume.nats: a subject on the same server; one of your streams must store it."
         ),
     ] = None
     topic: Annotated[
-        Topic | None, Field(description="With consume.kafka: a topic of the same cluster; it must exist.")
+        TopicName | None, Field(description="With consume.kafka: a topic of the same cluster; it must exist.")
     ] = None
 
 
-class Nearline(ApiModel):
+class NearlineSpec(ApiModel):
     """Consumes a stream instead of requests: at least once, one result per id, no loss while no pod runs."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!has(self.deadLetters.subject) || !has(self.consume.nats) "
             "|| self.deadLetters.subject != self.consume.nats.subject",
             message="deadLetters.subject must be another than consume.nats.subject, or dead letters would be consumed",
@@ -240,7 +240,7 @@ class Nearline(ApiModel):
             ),
             field="deadLetters",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.deadLetters.topic) || !has(self.consume.kafka) "
             "|| self.deadLetters.topic != self.consume.kafka.topic",
             message="deadLetters.topic must be another than consume.kafka.topic, or dead letters would be consumed",
@@ -249,13 +249,13 @@ class Nearline(ApiModel):
             ),
             field="deadLetters",
         ),
-        Rule(
+        ValidationRule(
             cel="has(self.consume.kafka) == has(self.deadLetters.topic)",
             message="deadLetters goes to the stream's own broker: give subject with consume.nats, topic with consume.kafka",
             check=lambda nearline: (nearline.consume.kafka is None) == (nearline.dead_letters.topic is None),
             field="deadLetters",
         ),
-        Rule(
+        ValidationRule(
             cel="has(self.consume.kafka) == has(self.produce.store.nats.url)",
             message="produce.store.nats.url is the bucket's server with consume.kafka; with consume.nats it is the stream's",
             check=lambda nearline: (
@@ -265,8 +265,8 @@ class Nearline(ApiModel):
         ),
     )
 
-    consume: Annotated[Consume, Field(description=Consume.__doc__)]
-    produce: Annotated[Produce, Field(description=Produce.__doc__)]
+    consume: Annotated[ConsumeSpec, Field(description=ConsumeSpec.__doc__)]
+    produce: Annotated[ProduceSpec, Field(description=ProduceSpec.__doc__)]
     dead_letters: Annotated[DeadLetters, Field(description=DeadLetters.__doc__)]
     max_deliveries: Annotated[
         int,

@@ -12,7 +12,7 @@ MAX_PROGRAM_SIZE: Final = 100
 
 
 @lru_cache(maxsize=4096)
-def program_size(pattern: str) -> int | None:
+def measure_program(pattern: str) -> int | None:
     """Return the number of instructions that RE2 compiles `pattern` to; None if it does not compile."""
     options = re2.Options()
     options.log_errors = False

@@ -6,18 +6,18 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import DurationText, Identifier, ObjectName, Resources, between
+from tidegate.api.fields import DurationText, Identifier, ObjectName, Resources, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
-from tidegate.api.schema import ListMap, Rule, Rules, lacks, matches
+from tidegate.api.schema import ListMap, ValidationRule, ValidationRules, must_match, must_not_match
 
-MAX_PARTS: Final = 16
+MAX_PIPELINE_MODELS: Final = 16
 MAX_PIPELINE_REPLICAS: Final = 100
 
-PartName = Annotated[
+OutputName = Annotated[
     Identifier,
-    Rules(
-        lacks(
+    ValidationRules(
+        must_not_match(
             "^(features|tidegate_defaulted)$",
             "must not be features or tidegate_defaulted, which mean something else",
         )
@@ -27,8 +27,8 @@ PartName = Annotated[
 ModelName = Annotated[
     str,
     Field(min_length=1, max_length=128),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[A-Za-z0-9][A-Za-z0-9._-]*",
             "must begin with a letter or digit and go on with letters, digits, dots, dashes and underscores",
         )
@@ -41,15 +41,15 @@ TensorName = Annotated[str, Field(min_length=1, max_length=256)]
 class PipelineModel(ApiModel):
     """A model of a pipeline: an Inference, or a ModelAccess with its routing."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
         exactly_one("inference", "access"),
-        Rule(
+        ValidationRule(
             cel="self.optional == has(self.default)",
             message="default is what an optional model that does not answer is taken to have said: give both or neither",
             check=lambda model: model.optional == (model.default is not None),
             field="default",
         ),
-        Rule(
+        ValidationRule(
             cel="!self.optional || has(self.timeout)",
             message="an optional model needs a timeout of its own, after which its default is taken",
             check=lambda model: not model.optional or model.timeout is not None,
@@ -71,7 +71,7 @@ class PipelineModel(ApiModel):
         ),
     ] = None
     name: Annotated[
-        PartName,
+        OutputName,
         Field(
             alias="as",
             description="Name of the model's output in the response of the pipeline, unique in it.",
@@ -91,7 +91,7 @@ class PipelineModel(ApiModel):
         ),
     ] = False
     timeout: Annotated[
-        Annotated[DurationText, between("1ms", "1h")] | None,
+        Annotated[DurationText, duration_between("1ms", "1h")] | None,
         Field(
             description="Longest time that the pipeline waits for the model, as a duration from 1ms to 1h, shorter than the route's. "
             "Absent: nine tenths of the route's, so that the error can still name the model."
@@ -108,7 +108,7 @@ class PipelineModel(ApiModel):
     ] = None
 
 
-class Pipeline(ApiModel):
+class PipelineSpec(ApiModel):
     """Answers requests with several models in parallel, in its own Triton pods on CPU."""
 
     model_name: Annotated[
@@ -129,7 +129,7 @@ class Pipeline(ApiModel):
         tuple[PipelineModel, ...],
         Field(
             min_length=1,
-            max_length=MAX_PARTS,
+            max_length=MAX_PIPELINE_MODELS,
             description="Models, all called in parallel, once per batch of requests.",
         ),
         ListMap("as", attribute="name"),
@@ -145,16 +145,16 @@ class Pipeline(ApiModel):
     ] = 1
     resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
 
-    def served_name(self, access: str) -> str:
+    def resolve_served_name(self, access: str) -> str:
         """Return the model name in requests, for the ModelAccess with the name `access`."""
         return self.model_name or access
 
     @property
-    def inferences(self) -> frozenset[str]:
+    def inference_names(self) -> frozenset[str]:
         """Return the names of the Inferences among the models."""
         return frozenset(model.inference for model in self.models if model.inference is not None)
 
     @property
-    def accesses(self) -> frozenset[str]:
+    def access_names(self) -> frozenset[str]:
         """Return the names of the ModelAccesses among the models."""
         return frozenset(model.access for model in self.models if model.access is not None)

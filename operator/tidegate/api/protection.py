@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import DurationText, between
+from tidegate.api.fields import DurationText, duration_between
 from tidegate.api.meta import ApiModel
 
 MAX_LIMIT: Final = 65_536
 
 
-class RateLimit(ApiModel):
+class RequestRateLimit(ApiModel):
     """Limits the rate of requests; more get 429 (gRPC: RESOURCE_EXHAUSTED) with retry-after."""
 
     requests: Annotated[
@@ -27,12 +27,12 @@ class RateLimit(ApiModel):
         ),
     ]
     per: Annotated[
-        Annotated[DurationText, between("100ms", "1m")],
+        Annotated[DurationText, duration_between("100ms", "1m")],
         Field(description="Period, as a duration from 100ms to 1m."),
     ] = "1s"
 
 
-class Outlier(ApiModel):
+class OutlierSpec(ApiModel):
     """When a failing pod gets no requests for a while."""
 
     consecutive_failures: Annotated[
@@ -48,7 +48,7 @@ class Outlier(ApiModel):
         ),
     ] = 5
     eject_for: Annotated[
-        Annotated[DurationText, between("1s", "1h")],
+        Annotated[DurationText, duration_between("1s", "1h")],
         Field(description="How long the pod is ejected, as a duration from 1s to 1h."),
     ] = "30s"
 
@@ -76,9 +76,9 @@ class AdmissionControl(ApiModel):
 class Protection(ApiModel):
     """Limits of this ModelAccess. They ignore requests of other ModelAccesses to the same Inference."""
 
-    rate_limit: Annotated[RateLimit | None, Field(description=f"{RateLimit.__doc__} Absent: no limit.")] = (
-        None
-    )
+    rate_limit: Annotated[
+        RequestRateLimit | None, Field(description=f"{RequestRateLimit.__doc__} Absent: no limit.")
+    ] = None
     max_concurrent: Annotated[
         int | None,
         Field(
@@ -105,9 +105,9 @@ class Protection(ApiModel):
         Field(description=f"{AdmissionControl.__doc__} Absent: no admission control."),
     ] = None
     outlier: Annotated[
-        Outlier | None,
+        OutlierSpec | None,
         Field(
-            description=f"{Outlier.__doc__} Absent: no ejection, except on routes with a fallback, which use the defaults."
+            description=f"{OutlierSpec.__doc__} Absent: no ejection, except on routes with a fallback, which use the defaults."
         ),
     ] = None
     deadline: Annotated[

@@ -10,20 +10,20 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator
 
-from tidegate.api.fields import DecimalText, DurationText, ObjectName, between
+from tidegate.api.fields import DecimalText, DurationText, ObjectName, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel, StatusModel
-from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules
+from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules
 
 _ALL_PERCENT: Final = 100
 MAX_STEPS: Final = 20
 MAX_CHECKS: Final = 8
 MAX_GATEWAYS: Final = 256
-MAX_COUNTS: Final = 8_192
+MAX_COUNTS_LENGTH: Final = 8_192
 RELEASE_ANNOTATION: Final = "tidegate.io/release"
 
 
-class Metric(StrEnum):
+class ReleaseMetric(StrEnum):
     """Metric of the gateways that a check evaluates."""
 
     ERROR_RATE = "ErrorRate"
@@ -65,38 +65,40 @@ class CheckVerdict(StrEnum):
     FAILED = "Failed"
 
 
-def _between_zero_and_one(check: ReleaseCheck) -> bool:
-    return check.metric is not Metric.ERROR_RATE or (check.max is not None and 0 < float(check.max) < 1)
+def _has_valid_error_rate(check: ReleaseCheck) -> bool:
+    return check.metric is not ReleaseMetric.ERROR_RATE or (
+        check.max is not None and 0 < float(check.max) < 1
+    )
 
 
 class ReleaseCheck(ApiModel):
     """A condition that the target must meet: exactly one of metric and prometheus."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
         exactly_one("metric", "prometheus"),
-        Rule(
+        ValidationRule(
             cel="has(self.metric) && self.metric == 'LatencyP99' "
             "? has(self.maxRatioToStable) && !has(self.max) : has(self.max) && !has(self.maxRatioToStable)",
             message="LatencyP99 takes maxRatioToStable and nothing else; ErrorRate and prometheus take max",
             check=lambda check: (
-                (check.max is None) is (check.metric is Metric.LATENCY_P99)
-                and (check.max_ratio_to_stable is not None) is (check.metric is Metric.LATENCY_P99)
+                (check.max is None) is (check.metric is ReleaseMetric.LATENCY_P99)
+                and (check.max_ratio_to_stable is not None) is (check.metric is ReleaseMetric.LATENCY_P99)
             ),
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.metric) || self.metric != 'ErrorRate' || !has(self.max) "
             "|| (double(self.max) > 0.0 && double(self.max) < 1.0)",
             message="the max of ErrorRate is a share of all requests: above 0 and below 1, like '0.001'",
-            check=_between_zero_and_one,
+            check=_has_valid_error_rate,
             field="max",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.maxRatioToStable) || double(self.maxRatioToStable) >= 1.0",
             message="must be at least 1: a target no slower than the stable ones passes",
             check=lambda check: check.max_ratio_to_stable is None or float(check.max_ratio_to_stable) >= 1,
             field="maxRatioToStable",
         ),
-        Rule(
+        ValidationRule(
             cel="!has(self.prometheus) || !has(self.minRequests)",
             message="the gateways count no requests for a query: leave minRequests out",
             check=lambda check: check.prometheus is None or check.min_requests is None,
@@ -105,7 +107,7 @@ class ReleaseCheck(ApiModel):
     )
 
     metric: Annotated[
-        Metric | None,
+        ReleaseMetric | None,
         Field(
             description="ErrorRate: the share of requests that fail for clients: every gRPC status but OK, "
             "every REST status from 400 on, timeouts and lost connections. "
@@ -154,27 +156,27 @@ class ReleaseCheck(ApiModel):
         return self.metric.value if self.metric is not None else f"prometheus: {self.prometheus}"
 
 
-def _ascending(steps: Sequence[int]) -> bool:
+def _is_ascending(steps: Sequence[int]) -> bool:
     return all(earlier < later for earlier, later in pairwise(steps))
 
 
-def _leaves_something_to_compare(release: Release) -> bool:
-    needs_stable_requests = any(check.metric is Metric.LATENCY_P99 for check in release.checks)
+def _leaves_stable_requests(release: ReleaseSpec) -> bool:
+    needs_stable_requests = any(check.metric is ReleaseMetric.LATENCY_P99 for check in release.checks)
     return not needs_stable_requests or release.steps[0] < _ALL_PERCENT
 
 
-class Release(ApiModel):
+class ReleaseSpec(ApiModel):
     """Moves traffic to one target of a route in steps, checks it, and rolls back if a check fails.
 
     It changes the weights in effect, shown in status.routes, and not the spec.
     """
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!self.checks.exists(check, has(check.metric) && check.metric == 'LatencyP99') || self.steps[0] < 100",
             message="LatencyP99 compares with the other targets, so the first step must leave them requests: "
             "begin below 100, as in [50, 100]",
-            check=_leaves_something_to_compare,
+            check=_leaves_stable_requests,
             field="steps",
         ),
     )
@@ -195,17 +197,17 @@ class Release(ApiModel):
             description="The target's share of the route's requests at each step, in percent, ascending. "
             "After the last step it gets all requests.",
         ),
-        Rules(
-            Rule(
+        ValidationRules(
+            ValidationRule(
                 cel="self.isSorted() && self.all(step, self.exists_one(other, other == step))",
                 message="must ascend, as in [1, 5, 25, 50, 100]",
-                check=_ascending,
+                check=_is_ascending,
             )
         ),
         ListAtomic(),
     ] = (1, 5, 25, 50, 100)
     interval: Annotated[
-        Annotated[DurationText, between("1s", "24h")],
+        Annotated[DurationText, duration_between("1s", "24h")],
         Field(
             description="Shortest duration of a step, from 1s to 24h. "
             "Checks run about ten times in it, and a failure takes effect at once."
@@ -218,8 +220,8 @@ class Release(ApiModel):
             max_length=MAX_CHECKS,
             description="Checks that must all pass, with enough requests, before the next step; a failed one ends the release.",
         ),
-        Rules(
-            Rule(
+        ValidationRules(
+            ValidationRule(
                 cel="self.all(check, self.exists_one(other, has(check.metric) ? has(other.metric) && other.metric == check.metric "
                 ": has(other.prometheus) && other.prometheus == check.prometheus))",
                 message="each metric and each query may be there once",
@@ -266,8 +268,12 @@ class GatewayCounts(StatusModel):
             description="Uptime of the gateway at that time, in seconds; a lower value later means a restart.",
         ),
     ] = 0
-    target: Annotated[str, Field(max_length=MAX_COUNTS, description="Counters of the released target.")] = ""
-    stable: Annotated[str, Field(max_length=MAX_COUNTS, description="Counters of the other targets.")] = ""
+    target: Annotated[
+        str, Field(max_length=MAX_COUNTS_LENGTH, description="Counters of the released target.")
+    ] = ""
+    stable: Annotated[
+        str, Field(max_length=MAX_COUNTS_LENGTH, description="Counters of the other targets.")
+    ] = ""
 
 
 class ReleaseStatus(StatusModel):
@@ -275,7 +281,7 @@ class ReleaseStatus(StatusModel):
 
     @field_validator("phase", mode="before")
     @classmethod
-    def _unknown_is_ended(cls, value: object) -> object:
+    def _end_unknown_phase(cls, value: object) -> object:
         # Another version wrote this phase: the safe reading is that the target gets no requests.
         return value if value in set(ReleasePhase) else ReleasePhase.ROLLED_BACK
 
@@ -306,10 +312,11 @@ class ReleaseStatus(StatusModel):
     window_began: Annotated[datetime, Field(description="When the current sample started.")]
     checked: Annotated[datetime, Field(description="When the checks were last written here.")]
     target: Annotated[
-        str, Field(max_length=MAX_COUNTS, description="The target's part of the sample so far, encoded.")
+        str,
+        Field(max_length=MAX_COUNTS_LENGTH, description="The target's part of the sample so far, encoded."),
     ] = ""
     stable: Annotated[
-        str, Field(max_length=MAX_COUNTS, description="The other targets' part of the sample.")
+        str, Field(max_length=MAX_COUNTS_LENGTH, description="The other targets' part of the sample.")
     ] = ""
     gateways: Annotated[
         tuple[GatewayCounts, ...],

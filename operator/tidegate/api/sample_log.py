@@ -9,18 +9,18 @@ from pydantic import Field
 
 from tidegate.api.fields import ObjectName
 from tidegate.api.meta import ApiModel
-from tidegate.api.schema import Rule, Rules, lacks, matches
+from tidegate.api.schema import ValidationRule, ValidationRules, must_match, must_not_match
 
-HOST: Final = r"[A-Za-z0-9][-A-Za-z0-9.]*"
-PORT: Final = (
+HOST_PATTERN: Final = r"[A-Za-z0-9][-A-Za-z0-9.]*"
+PORT_PATTERN: Final = (
     r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
 )
 
-Share = Annotated[
+SampleShare = Annotated[
     str,
     Field(max_length=9, pattern=r"^(0\.[0-9]{1,6}|1(\.0{1,6})?)$"),
-    Rules(
-        Rule(
+    ValidationRules(
+        ValidationRule(
             cel="double(self) > 0.0",
             message='must be more than 0 and at most 1, like "0.01"; remove logging to log nothing',
             check=lambda text: Decimal(text) > 0,
@@ -31,20 +31,20 @@ Share = Annotated[
 NatsUrl = Annotated[
     str,
     Field(min_length=1, max_length=300),
-    Rules(
-        matches(
-            rf"(nats|tls)://{HOST}(:{PORT})?",
+    ValidationRules(
+        must_match(
+            rf"(nats|tls)://{HOST_PATTERN}(:{PORT_PATTERN})?",
             "must be nats://<host>:<port> or tls://<host>:<port>, with a port of 1 to 65535; credentials belong into the "
             "Secret of secretName",
         )
     ),
 ]
 
-Subject = Annotated[
+SubjectName = Annotated[
     str,
     Field(min_length=1, max_length=200),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*",
             "must be words of letters, digits, dashes and underscores with single dots between, without wildcards",
         )
@@ -54,17 +54,17 @@ Subject = Annotated[
 SampleUri = Annotated[
     str,
     Field(min_length=1, max_length=1_024),
-    Rules(
-        matches(
+    ValidationRules(
+        must_match(
             r"(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?|(s3|gs)://[a-z0-9][-a-z0-9._]+[a-z0-9])(/[A-Za-z0-9._/=-]*)?",
             "must be pvc://<claim>/<path>, s3://<bucket>/<prefix> or gs://<bucket>/<prefix>, of letters, digits and ._=-",
         ),
-        lacks(r"(^|/)[.][.](/|$)", "must not leave the folder that it names: remove the .. from it"),
+        must_not_match(r"(^|/)[.][.](/|$)", "must not leave the folder that it names: remove the .. from it"),
     ),
 ]
 
 
-class NatsSink(ApiModel):
+class NatsSinkSpec(ApiModel):
     """A JetStream subject. Each record is published once, with an acknowledgement."""
 
     url: Annotated[
@@ -72,7 +72,7 @@ class NatsSink(ApiModel):
         Field(description="Server: nats://<host>:<port>, or tls://<host>:<port> to require encryption."),
     ]
     subject: Annotated[
-        Subject,
+        SubjectName,
         Field(
             description="Subject; one of your streams must store it, with a duplicate window of 2m or more."
         ),
@@ -86,7 +86,7 @@ class NatsSink(ApiModel):
     ] = None
 
 
-class FilesSink(ApiModel):
+class FileSinkSpec(ApiModel):
     """Files of compressed JSON lines, a new one per pod every minute or 8 MiB of samples."""
 
     uri: Annotated[
@@ -108,24 +108,24 @@ class FilesSink(ApiModel):
 class SampleSink(ApiModel):
     """Destination of the samples."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="has(self.nats) != has(self.files)",
             message="needs exactly one of nats and files",
             check=lambda sink: (sink.nats is None) != (sink.files is None),
         ),
     )
 
-    nats: Annotated[NatsSink | None, Field(description=NatsSink.__doc__)] = None
-    files: Annotated[FilesSink | None, Field(description=FilesSink.__doc__)] = None
+    nats: Annotated[NatsSinkSpec | None, Field(description=NatsSinkSpec.__doc__)] = None
+    files: Annotated[FileSinkSpec | None, Field(description=FileSinkSpec.__doc__)] = None
 
 
-class Logging(ApiModel):
+class LoggingSpec(ApiModel):
     """Logs a share of the answered requests, with features and scores, for training and analysis. Requests never wait
     for it; samples that cannot be logged are counted."""
 
     sample: Annotated[
-        Share,
+        SampleShare,
         Field(
             description='Share of the requests to log, more than 0 and at most 1, as a decimal in quotes: "0.01". '
             "A hash of the request id selects them, so every replica and version selects the same ids. "

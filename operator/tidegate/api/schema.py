@@ -11,7 +11,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
-VALIDATIONS: Final = "x-kubernetes-validations"
+VALIDATIONS_KEY: Final = "x-kubernetes-validations"
 
 
 class BrokenRuleError(ValueError):
@@ -23,7 +23,7 @@ class BrokenRuleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValidationRule:
     """A rule for a value: CEL for the API server, and the same check in Python, for objects that an older CRD let pass.
 
     `field` names the part of the value that the message is about, in the API's spelling (`maxQueueDelay`).
@@ -34,7 +34,7 @@ class Rule:
     check: Callable[[Any], bool]
     field: str = ""
 
-    def schema(self) -> dict[str, str]:
+    def to_schema(self) -> dict[str, str]:
         """Return the entry of x-kubernetes-validations."""
         entry = {"rule": self.cel, "message": self.message}
         if self.field:
@@ -48,54 +48,57 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ValidationRules:
     """Annotated[…, Rules(…)]: rules of one field. ApiModel.RULES has those of a whole model."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[ValidationRule, ...]
 
-    def __init__(self, *rules: Rule) -> None:
+    def __init__(self, *rules: ValidationRule) -> None:
         object.__setattr__(self, "rules", rules)
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(self._enforce, handler(source))
+        return core_schema.no_info_after_validator_function(self._enforce_all, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         return with_rules(handler(schema), self.rules)
 
-    def _enforce(self, value: Any) -> Any:
+    def _enforce_all(self, value: Any) -> Any:
         for rule in self.rules:
             rule.enforce(value)
         return value
 
 
-def with_rules(schema: JsonSchemaValue, rules: tuple[Rule, ...]) -> JsonSchemaValue:
+def with_rules(schema: JsonSchemaValue, rules: tuple[ValidationRule, ...]) -> JsonSchemaValue:
     """Return `schema` with the CEL form of `rules` added."""
     if not rules:
         return schema
-    return {**schema, VALIDATIONS: [*schema.get(VALIDATIONS, []), *(rule.schema() for rule in rules)]}
+    return {
+        **schema,
+        VALIDATIONS_KEY: [*schema.get(VALIDATIONS_KEY, []), *(rule.to_schema() for rule in rules)],
+    }
 
 
-def matches(pattern: str, message: str) -> Rule:
+def must_match(pattern: str, message: str) -> ValidationRule:
     """Require that the whole string matches `pattern` (no anchors; only syntax that RE2 and Python share).
 
     The schema's own `pattern` would report the expression instead of a sentence.
     """
     expression = re.compile(pattern)
-    return Rule(
+    return ValidationRule(
         cel=f"self.matches(r'^(?:{pattern})$')",
         message=message,
         check=lambda text: expression.fullmatch(text) is not None,
     )
 
 
-def lacks(pattern: str, message: str) -> Rule:
+def must_not_match(pattern: str, message: str) -> ValidationRule:
     """Require that no part of the string matches `pattern`."""
     expression = re.compile(pattern)
-    return Rule(
+    return ValidationRule(
         cel=f"!self.matches(r'{pattern}')",
         message=message,
         check=lambda text: expression.search(text) is None,
@@ -113,7 +116,7 @@ class ListMap:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(self._unique, handler(source))
+        return core_schema.no_info_after_validator_function(self._check_unique, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -124,7 +127,7 @@ class ListMap:
             "x-kubernetes-list-map-keys": [self.key],
         }
 
-    def _unique(self, items: Sequence[Any]) -> Sequence[Any]:
+    def _check_unique(self, items: Sequence[Any]) -> Sequence[Any]:
         _refuse_duplicates([getattr(item, self.attribute or self.key) for item in items], noun=self.key)
         return items
 
@@ -136,14 +139,14 @@ class ListSet:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(self._unique, handler(source))
+        return core_schema.no_info_after_validator_function(self._check_unique, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         return {**handler(schema), "x-kubernetes-list-type": "set"}
 
-    def _unique(self, items: Sequence[Any]) -> Sequence[Any]:
+    def _check_unique(self, items: Sequence[Any]) -> Sequence[Any]:
         _refuse_duplicates(items, noun="value")
         return items
 

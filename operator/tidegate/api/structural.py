@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidegate.api.meta import API_VERSION, NOT_OBSERVED, Resource
+from tidegate.api.meta import API_VERSION, NOT_OBSERVED, CustomResource
 
 # Keys of pydantic's JSON Schema that a structural schema must not have, or does not need.
 _DROPPED_KEYS: Final = ("title", "additionalProperties", "$defs", "uniqueItems")
@@ -15,7 +15,7 @@ _DROPPED_KEYS: Final = ("title", "additionalProperties", "$defs", "uniqueItems")
 _KEY_ORDER: Final = ("description", "type", "format", "default", "enum", "required", "properties", "items")
 
 
-def structural(resource: type[Resource]) -> dict[str, Any]:
+def build_structural_schema(resource: type[CustomResource]) -> dict[str, Any]:
     """Return the schema of a whole object: apiVersion, kind, metadata, spec and status.
 
     References are resolved, 'or null' becomes optional, descriptions of fields replace docstrings,
@@ -32,8 +32,10 @@ def structural(resource: type[Resource]) -> dict[str, Any]:
             "apiVersion": {"type": "string", "description": f"{API_VERSION}."},
             "kind": {"type": "string", "description": f"{resource.KIND}."},
             "metadata": {"type": "object"},
-            "spec": _Writer(definitions).write(fields["spec"]),
-            "status": _waited_for(_Writer(definitions, answers=True).write(fields["status"])),
+            "spec": _SchemaWriter(definitions).write_schema(fields["spec"]),
+            "status": _with_observed_default(
+                _SchemaWriter(definitions, is_status=True).write_schema(fields["status"])
+            ),
         },
     }
     if rules := schema.get("x-kubernetes-validations"):
@@ -41,7 +43,7 @@ def structural(resource: type[Resource]) -> dict[str, Any]:
     return result
 
 
-def _waited_for(status: dict[str, Any]) -> dict[str, Any]:
+def _with_observed_default(status: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a status whose observedGeneration defaults to NOT_OBSERVED.
 
     The API server then sets it in new objects; without it, kstatus would consider them reconciled.
@@ -49,48 +51,48 @@ def _waited_for(status: dict[str, Any]) -> dict[str, Any]:
     properties = status["properties"]
     if "observedGeneration" not in properties:
         return status
-    observed = _ordered({**properties["observedGeneration"], "default": NOT_OBSERVED})
-    return _ordered({**status, "default": {}, "properties": {**properties, "observedGeneration": observed}})
+    observed = _sort_keys({**properties["observedGeneration"], "default": NOT_OBSERVED})
+    return _sort_keys({**status, "default": {}, "properties": {**properties, "observedGeneration": observed}})
 
 
-class _Writer:
+class _SchemaWriter:
     """Writer of one schema. With `answers` it is a status, whose defaults are dropped: they would be false claims."""
 
-    def __init__(self, definitions: Mapping[str, Any], *, answers: bool = False) -> None:
+    def __init__(self, definitions: Mapping[str, Any], *, is_status: bool = False) -> None:
         self._definitions = definitions
-        self._is_status = answers
+        self._is_status = is_status
 
-    def write(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def write_schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return the structural form of `schema`."""
-        node = self._resolve(schema)
+        node = self._resolve_references(schema)
         values = node.get("additionalProperties")
         for name in _DROPPED_KEYS:
             node.pop(name, None)
         if self._is_status:
             node.pop("default", None)
         if isinstance(values, dict):
-            node["additionalProperties"] = self.write(values)
+            node["additionalProperties"] = self.write_schema(values)
         elif node.get("type") == "object":
             node["properties"] = {
-                name: self.write(child) for name, child in node.get("properties", {}).items()
+                name: self.write_schema(child) for name, child in node.get("properties", {}).items()
             }
         if "items" in node:
-            node["items"] = self.write(node["items"])
+            node["items"] = self.write_schema(node["items"])
         if "default" in node:
             _describe_default(node)
-        return _ordered(node)
+        return _sort_keys(node)
 
-    def _resolve(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _resolve_references(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return `schema` without references and without null; keys next to a reference override its target."""
         outer = dict(schema)
         if "$ref" in outer:
             target = self._definitions[str(outer.pop("$ref")).rpartition("/")[2]]
-            return {**self._resolve(target), **outer}
+            return {**self._resolve_references(target), **outer}
         if "anyOf" in outer:
             inner = next(variant for variant in outer.pop("anyOf") if variant.get("type") != "null")
             if outer.get("default", 0) is None:
                 del outer["default"]
-            return {**self._resolve(inner), **outer}
+            return {**self._resolve_references(inner), **outer}
         return outer
 
 
@@ -107,9 +109,9 @@ def _describe_default(node: dict[str, Any]) -> None:
     node["description"] = f"{node.get('description', '')} Default: {text}.".strip()
 
 
-def _ordered(node: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: node[name] for name in sorted(node, key=_position)}
+def _sort_keys(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: node[name] for name in sorted(node, key=_key_position)}
 
 
-def _position(name: str) -> tuple[int, str]:
+def _key_position(name: str) -> tuple[int, str]:
     return (_KEY_ORDER.index(name) if name in _KEY_ORDER else len(_KEY_ORDER), name)

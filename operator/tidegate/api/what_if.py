@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel
-from tidegate.api.schema import Rule
+from tidegate.api.schema import ValidationRule
 
 _MAX_NUMBER: int = 1_000_000
 
@@ -16,8 +16,8 @@ _MAX_NUMBER: int = 1_000_000
 class InferenceChange(ApiModel):
     """Assumed demand, bounds or value of one Inference."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
             cel="!(has(self.demand) && has(self.factor))",
             message="give demand or factor, and not both",
             check=lambda change: change.demand is None or change.factor is None,

@@ -7,13 +7,23 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.completion import Named, names_of
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, System, Where, answered, show
+from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Kubeconfig,
+    KubeOptions,
+    Output,
+    OutputFormat,
+    SystemNamespace,
+    print_report,
+    run_or_exit,
+)
 
-_LONGEST_S = 300.0
+_MAX_SECONDS = 300.0
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the command to `tidegate`."""
     app.command("bench")(bench)
 
@@ -24,10 +34,10 @@ def bench(
         typer.Argument(
             metavar="INFERENCE|URL",
             help="Name, namespace/name, or grpc://host:port.",
-            autocompletion=names_of(Named.INFERENCE),
+            autocompletion=complete_names(CompletedKind.INFERENCE),
         ),
     ],
-    lasting: Annotated[str, typer.Option("--for", help="Duration, at most 5m.")] = "10s",
+    duration: Annotated[str, typer.Option("--for", help="Duration, at most 5m.")] = "10s",
     concurrency: Annotated[
         int, typer.Option(min=1, max=1024, help="Requests at once; with --rate, the most at once.")
     ] = 8,
@@ -55,14 +65,14 @@ def bench(
     length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
     largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
-    system: System = None,
+    system: SystemNamespace = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of the Inference; default that of the context."),
     ] = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Send random requests to one replica, or through a gateway, for a while: requests per second, latency, errors.
@@ -70,37 +80,39 @@ def bench(
     The load comes from this machine, so the result is not the most a model can do. Real callers share the server with it.
     """
     from tidegate.api.durations import parse_duration
-    from tidegate.cli.benching import Bench, tested
-    from tidegate.planning.bench import Load
-    from tidegate.planning.calibration import Inputs
-    from tidegate.reports.bench import Limits
+    from tidegate.cli.run.bench import BenchRequest, run_load_test
+    from tidegate.planning.bench import LoadSpec
+    from tidegate.planning.calibration import RandomInputs
+    from tidegate.reports.bench import BenchLimits
 
     try:
-        seconds = parse_duration(lasting).total_seconds()
+        seconds = parse_duration(duration).total_seconds()
         limit_s = None if p99 is None else parse_duration(p99).total_seconds()
-        share = None if errors is None else _share(errors)
+        share = None if errors is None else parse_share(errors)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    if not 0 < seconds <= _LONGEST_S:
-        message = f"--for {lasting}: want more than nothing and at most 5m"
+    if not 0 < seconds <= _MAX_SECONDS:
+        message = f"--for {duration}: want more than nothing and at most 5m"
         raise typer.BadParameter(message)
-    request = Bench(
+    request = BenchRequest(
         target=target,
-        load=Load(seconds, concurrency, rate),
-        inputs=Inputs(rows, length, largest, seed),
-        limits=Limits(limit_s, share),
+        load=LoadSpec(seconds, concurrency, rate),
+        inputs=RandomInputs(rows, length, largest, seed),
+        limits=BenchLimits(limit_s, share),
         model=model,
         access=access,
         pod=pod,
-        system=system,
+        system_namespace=system,
     )
-    report = answered(tested(request, Where(namespace, False, kubeconfig, context, acting_for)))
-    show(report, output)
+    report = run_or_exit(
+        run_load_test(request, KubeOptions(namespace, False, kubeconfig, context, acting_for))
+    )
+    print_report(report, output)
     if not report.passed:
         sys.exit(1)
 
 
-def _share(text: str) -> float:
+def parse_share(text: str) -> float:
     """Parse a share such as `0.1%` or `0.001`. Raises ValueError if the text is neither."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

@@ -7,11 +7,23 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.completion import Named, names_of
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Kubeconfig,
+    KubeOptions,
+    Output,
+    OutputFormat,
+    print_report,
+    run_or_exit,
+)
 
 Name = Annotated[
-    str, typer.Argument(help="namespace/name of the Inference.", autocompletion=names_of(Named.INFERENCE))
+    str,
+    typer.Argument(
+        help="namespace/name of the Inference.", autocompletion=complete_names(CompletedKind.INFERENCE)
+    ),
 ]
 
 
@@ -35,7 +47,7 @@ def calibrate(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
 ) -> None:
     """Measure what one replica answers within the SLO: random requests, more and more at once, through its own port.
 
@@ -44,23 +56,23 @@ def calibrate(
     # The load generator takes a second to import, which --help should not.
     from tidegate.api.durations import parse_duration
     from tidegate.api.meta import ObjectKey
-    from tidegate.cli.ramp import Ramp, calibration
-    from tidegate.planning.calibration import Inputs
+    from tidegate.cli.run.calibrate import RampLimits, calibrate_inference
+    from tidegate.planning.calibration import RandomInputs
 
-    ramp = Ramp(max_concurrency, step_seconds, total_seconds)
-    inputs = Inputs(rows, length, largest, seed)
+    ramp = RampLimits(max_concurrency, step_seconds, total_seconds)
+    inputs = RandomInputs(rows, length, largest, seed)
     try:
         key = ObjectKey.parse(inference)
         limit_s = None if slo is None else parse_duration(slo).total_seconds()
     except ValueError as error:
         typer.echo(f"tidegate: {error}", err=True)
         sys.exit(1)
-    options = Where(None, False, kubeconfig, context, acting_for)
+    options = KubeOptions(None, False, kubeconfig, context, acting_for)
 
     def print_step(step: str) -> None:
-        typer.echo(step, err=output not in {Format.TEXT, Format.WIDE})
+        typer.echo(step, err=output not in {OutputFormat.TEXT, OutputFormat.WIDE})
 
-    report = answered(calibration(key, limit_s, (pod, address), options, ramp, inputs, print_step))
-    show(report, output)
+    report = run_or_exit(calibrate_inference(key, limit_s, (pod, address), options, ramp, inputs, print_step))
+    print_report(report, output)
     if report.requests_per_second is None:
         sys.exit(1)

@@ -8,7 +8,7 @@ from enum import StrEnum
 import typer
 
 
-class Named(StrEnum):
+class CompletedKind(StrEnum):
     """The kind of object that an argument names, by its plural."""
 
     INFERENCE = "inferences"
@@ -17,15 +17,15 @@ class Named(StrEnum):
     POOL = "computepools"
 
 
-def names_of(*kinds: Named) -> Callable[[typer.Context, str], list[str]]:
+def complete_names(*kinds: CompletedKind) -> Callable[[typer.Context, str], list[str]]:
     """Return a callback for `typer.Argument(autocompletion=...)` that completes names of these kinds.
 
     It waits two seconds at most for the cluster; without an answer it offers nothing and prints nothing.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        from tidegate.cli.completing import found
+        from tidegate.cli.run.completion import list_completions
 
-        return found(kinds, incomplete, ctx.params)
+        return list_completions(kinds, incomplete, ctx.params)
 
     return complete

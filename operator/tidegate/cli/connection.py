@@ -13,17 +13,17 @@ import structlog
 import typer
 import yaml
 
-from tidegate.cli.options import Where
-from tidegate.cli.servers import usual_kubeconfig
+from tidegate.cli.options import KubeOptions
+from tidegate.cli.xds_servers import find_kubeconfig
 from tidegate.errors import PermanentError
 from tidegate.kube.client import ClientSettings, KubeClient
 
-_PATIENCE: Final = timedelta(seconds=30)
-_OF_THE_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_REQUEST_TIMEOUT: Final = timedelta(seconds=30)
+_POD_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @asynccontextmanager
-async def connected(where: Where) -> AsyncGenerator[tuple[KubeClient, str]]:
+async def open_client(options: KubeOptions) -> AsyncGenerator[tuple[KubeClient, str]]:
     """Connect to the API server; yield the client and the namespace for commands that name none.
 
     Raises PermanentError when there are no credentials.
@@ -32,18 +32,18 @@ async def connected(where: Where) -> AsyncGenerator[tuple[KubeClient, str]]:
     settings = ClientSettings(
         field_manager="tidegate-cli",
         user_agent="tidegate-cli",
-        request_timeout=_PATIENCE,
-        acting_for=where.acting_for,
+        request_timeout=_REQUEST_TIMEOUT,
+        impersonated_user=options.acting_for,
     )
-    kubeconfig = where.kubeconfig or usual_kubeconfig()
-    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=where.context) as client:
-        yield client, usual_namespace(kubeconfig, where.context)
+    kubeconfig = options.kubeconfig or find_kubeconfig()
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=options.context) as client:
+        yield client, read_default_namespace(kubeconfig, options.context)
 
 
-def usual_namespace(kubeconfig: Path | None, context: str | None) -> str:
+def read_default_namespace(kubeconfig: Path | None, context: str | None) -> str:
     """Return the namespace of the kubeconfig's context, or of the pod; otherwise `default`."""
     if kubeconfig is None:
-        return _OF_THE_POD.read_text().strip() if _OF_THE_POD.exists() else "default"
+        return _POD_NAMESPACE_FILE.read_text().strip() if _POD_NAMESPACE_FILE.exists() else "default"
     try:
         content: Any = yaml.safe_load(kubeconfig.read_text())
         name = context or content.get("current-context")
@@ -58,11 +58,11 @@ def _log_to_stderr() -> None:
     """Send warnings and errors of lower layers to stderr, because answers go to stdout."""
     if not structlog.is_configured():
         structlog.configure(
-            processors=[_told], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING)
+            processors=[_echo_event], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING)
         )
 
 
-def _told(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
+def _echo_event(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
     facts = "".join(f", {name} {value}" for name, value in event.items() if name != "event")
     typer.echo(f"tidegate: {event['event']}{facts}", err=True)
     raise structlog.DropEvent

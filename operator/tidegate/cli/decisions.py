@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.completion import Named, names_of
+from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.options import (
     ActingFor,
     Context,
     Everywhere,
-    Format,
     Kubeconfig,
+    KubeOptions,
     Namespace,
     Output,
-    Where,
-    answered,
-    show,
+    OutputFormat,
+    print_report,
+    run_or_exit,
 )
 
 Target = Annotated[
@@ -25,7 +25,7 @@ Target = Annotated[
     typer.Argument(
         metavar="INFERENCE|POOL",
         help="Name; namespace/name of an Inference; or with its kind: inference/name, pool/name.",
-        autocompletion=names_of(Named.INFERENCE, Named.POOL),
+        autocompletion=complete_names(CompletedKind.INFERENCE, CompletedKind.POOL),
     ),
 ]
 OptionalTarget = Annotated[
@@ -33,15 +33,15 @@ OptionalTarget = Annotated[
     typer.Argument(
         metavar="[INFERENCE|POOL]",
         help="Inference or pool of the decisions; default all. A name; namespace/name of an Inference; inference/name or pool/name.",
-        autocompletion=names_of(Named.INFERENCE, Named.POOL),
+        autocompletion=complete_names(CompletedKind.INFERENCE, CompletedKind.POOL),
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate`."""
     app.command("history")(history)
-    app.command("why")(why)
+    app.command("why")(explain)
 
 
 def history(
@@ -50,27 +50,27 @@ def history(
     everywhere: Everywhere = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show what the allocators decided, the newest first; without a name, -n keeps to decisions that move its Inferences."""
-    from tidegate.cli.reading import read_history
+    from tidegate.cli.run.decisions import read_history
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    show(answered(read_history(target, options)), output)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    print_report(run_or_exit(read_history(target, options)), output)
 
 
-def why(
+def explain(
     target: Target,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show what an Inference or a ComputePool has, which decision gave it that and why, and which conditions are unhealthy."""
-    from tidegate.cli.reading import read_why
+    from tidegate.cli.run.decisions import read_explanation
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    show(answered(read_why(target, options)), output)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    print_report(run_or_exit(read_explanation(target, options)), output)

@@ -10,19 +10,19 @@ import typer
 
 from tidegate.cli.options import (
     ActingFor,
+    AllNamespaces,
     Context,
     FailOn,
-    Format,
+    InstallationNamespace,
     Kubeconfig,
-    OfAll,
-    OfInstallation,
-    OfNamespace,
+    KubeOptions,
+    ObjectsNamespace,
     Output,
+    OutputFormat,
     Suppressed,
     Threshold,
-    Where,
-    answered,
-    show,
+    print_report,
+    run_or_exit,
 )
 
 Files = Annotated[
@@ -33,7 +33,7 @@ Files = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate`."""
     app.command("analyze")(analyze)
     app.command("doctor")(doctor)
@@ -46,43 +46,43 @@ def analyze(
     ] = False,
     suppressed: Suppressed = None,
     fail_on: Threshold = FailOn.ERROR,
-    namespace: OfNamespace = None,
-    everywhere: OfAll = False,
+    namespace: ObjectsNamespace = None,
+    everywhere: AllNamespaces = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Find problems of objects, by their conditions and in combination; each has a code and says what to do."""
-    from tidegate.cli.analysing import analyse, analyse_files
+    from tidegate.cli.run.analyze import analyse_cluster, analyse_files
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
     if offline:
         if not files:
             message = "--offline checks files alone: name them with -f"
             raise typer.BadParameter(message)
-        report = answered(analyse_files(files, namespace or "default", suppressed or ()))
+        report = run_or_exit(analyse_files(files, namespace or "default", suppressed or ()))
     else:
-        report = answered(analyse(options, files or (), suppressed or ()))
-    show(report, output)
-    if report.fails(fail_on.level):
+        report = run_or_exit(analyse_cluster(options, files or (), suppressed or ()))
+    print_report(report, output)
+    if report.reaches_threshold(fail_on.threshold):
         sys.exit(1)
 
 
 def doctor(
     suppressed: Suppressed = None,
     fail_on: Threshold = FailOn.ERROR,
-    namespace: OfInstallation = None,
+    namespace: InstallationNamespace = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Find problems of the installation: kinds, processes, leader, policies and certificates."""
-    from tidegate.cli.examining import examined
+    from tidegate.cli.run.doctor import check_installation
 
-    options = Where(namespace, False, kubeconfig, context, acting_for)
-    report = answered(examined(options, suppressed or ()))
-    show(report, output)
-    if report.fails(fail_on.level):
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    report = run_or_exit(check_installation(options, suppressed or ()))
+    print_report(report, output)
+    if report.reaches_threshold(fail_on.threshold):
         sys.exit(1)

@@ -10,21 +10,21 @@ import typer
 
 from tidegate.cli.options import (
     ActingFor,
+    AllNamespaces,
     Context,
-    Format,
     Kubeconfig,
-    OfAll,
-    OfNamespace,
+    KubeOptions,
+    ObjectsNamespace,
     Output,
-    Where,
-    answered,
-    show,
+    OutputFormat,
+    print_report,
+    run_or_exit,
 )
 
 _INTERRUPTED = 130
 
 
-class By(StrEnum):
+class GetOrder(StrEnum):
     """The order of the rows."""
 
     NAME = "name"
@@ -32,7 +32,7 @@ class By(StrEnum):
     AGE = "age"
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the command to `tidegate`."""
     app.command("get")(get)
 
@@ -48,24 +48,26 @@ def get(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of one object.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow changes.")] = False,
     selector: Annotated[str, typer.Option("--selector", "-l", help="Labels, like team=ads.")] = "",
-    sort: Annotated[By, typer.Option("--sort", help="name, state (the worst first) or age.")] = By.NAME,
-    namespace: OfNamespace = None,
-    everywhere: OfAll = False,
+    sort: Annotated[
+        GetOrder, typer.Option("--sort", help="name, state (the worst first) or age.")
+    ] = GetOrder.NAME,
+    namespace: ObjectsNamespace = None,
+    everywhere: AllNamespaces = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """List objects of Tidegate's kinds with their states; -w follows changes: a live table on a terminal, otherwise a line each."""
-    from tidegate.cli.getting import Wanted, follow, read_list
-    from tidegate.reports.listing import Sort
+    from tidegate.cli.run.get import ListQuery, follow_changes, read_list
+    from tidegate.reports.listing import ListOrder
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    query = Wanted(kind, name, selector, Sort(sort.value))
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    query = ListQuery(kind, name, selector, ListOrder(sort.value))
     if not watch:
-        show(answered(read_list(query, options)), output)
+        print_report(run_or_exit(read_list(query, options)), output)
         return
     try:
-        answered(follow(query, options, output))
+        run_or_exit(follow_changes(query, options, output))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

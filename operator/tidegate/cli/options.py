@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tidegate.cli.interrupting import run
+from tidegate.cli.interrupts import run_async
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.api.messages.message import Level
+    from tidegate.api.messages.message import MessageLevel
     from tidegate.reports.report import Report
 
 AnswerT = TypeVar("AnswerT")
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """The output format."""
 
     TEXT = "text"
@@ -41,15 +41,15 @@ class FailOn(StrEnum):
     NEVER = "Never"
 
     @property
-    def level(self) -> Level | None:
+    def threshold(self) -> MessageLevel | None:
         """Return the level; None if no finding makes the command fail."""
-        from tidegate.api.messages.message import Level
+        from tidegate.api.messages.message import MessageLevel
 
-        return None if self is FailOn.NEVER else Level(self.value)
+        return None if self is FailOn.NEVER else MessageLevel(self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class KubeOptions:
     """The cluster, the user and the namespaces that a command works on."""
 
     namespace: str | None = None
@@ -72,15 +72,17 @@ Namespace = Annotated[
 Everywhere = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Look for the Inference in all namespaces.")
 ]
-OfNamespace = Annotated[
+ObjectsNamespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Namespace of the objects; default that of the context."),
 ]
-OfAll = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Include objects of all namespaces.")]
-OfInstallation = Annotated[
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Include objects of all namespaces.")
+]
+InstallationNamespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the installation, if there are several.")
 ]
-System = Annotated[
+SystemNamespace = Annotated[
     str | None,
     typer.Option("--system-namespace", help="Namespace of the installation, if there are several."),
 ]
@@ -101,29 +103,29 @@ Suppressed = Annotated[
         "--suppress", "-S", help="Code to leave out, like TG5006, or TG5006=ads/ctr for one object."
     ),
 ]
-Output = Annotated[Format, typer.Option("--output", "-o", help="text, wide, json, yaml or name.")]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="text, wide, json, yaml or name.")]
 
 
-def answered(question: Coroutine[Any, Any, AnswerT]) -> AnswerT:
+def run_or_exit(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
     """Run a command's coroutine and return its result; on an error, print one line to stderr and exit with 1."""
     try:
-        return run(question)
+        return run_async(work)
     except (TidegateError, ValueError) as error:
         typer.echo(f"tidegate: {error}", err=True)
         sys.exit(1)
 
 
-def show(report: Report, output: Format) -> None:
+def print_report(report: Report, output: OutputFormat) -> None:
     """Print a report to stdout."""
-    if output is Format.JSON:
-        typer.echo(json.dumps(report.serialised(), indent=2))
-    elif output is Format.YAML:
+    if output is OutputFormat.JSON:
+        typer.echo(json.dumps(report.to_json(), indent=2))
+    elif output is OutputFormat.YAML:
         import yaml
 
-        typer.echo(yaml.safe_dump(report.serialised(), sort_keys=False), nl=False)
-    elif output is Format.NAME:
-        for name in report.names():
+        typer.echo(yaml.safe_dump(report.to_json(), sort_keys=False), nl=False)
+    elif output is OutputFormat.NAME:
+        for name in report.object_names():
             typer.echo(name)
     else:
-        for line in report.lines(wide=output is Format.WIDE):
+        for line in report.render_lines(wide=output is OutputFormat.WIDE):
             typer.echo(line)

@@ -7,34 +7,34 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.completion import Named, names_of
+from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.decisions import Target
 from tidegate.cli.options import (
     ActingFor,
     Context,
     Everywhere,
-    Format,
     Kubeconfig,
+    KubeOptions,
     Namespace,
     Output,
-    Where,
-    answered,
-    show,
+    OutputFormat,
+    print_report,
+    run_or_exit,
 )
 
-Lasting = Annotated[str, typer.Option("--for", help="Duration from 1m to 168h, like 30m or 2h.")]
-WhyNot = Annotated[str, typer.Option("--reason", help="Reason, for people who find the override.")]
+Duration = Annotated[str, typer.Option("--for", help="Duration from 1m to 168h, like 30m or 2h.")]
+OverrideReason = Annotated[str, typer.Option("--reason", help="Reason, for people who find the override.")]
 InferenceName = Annotated[
     str,
     typer.Argument(
         metavar="INFERENCE",
         help="Name, namespace/name, or inference/name.",
-        autocompletion=names_of(Named.INFERENCE),
+        autocompletion=complete_names(CompletedKind.INFERENCE),
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate`."""
     app.command("hold")(hold)
     app.command("resume")(resume)
@@ -43,21 +43,21 @@ def register(app: typer.Typer) -> None:
 
 def hold(
     target: Target,
-    lasting: Lasting,
-    reason: WhyNot,
+    duration: Duration,
+    reason: OverrideReason,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Keep the replicas of an Inference, or a whole ComputePool, as they are for a while; run it again to change the end."""
-    from tidegate.cli.steering import steer
-    from tidegate.reports.steered import Wanted
+    from tidegate.cli.run.overrides import apply_override
+    from tidegate.reports.overrides import OverrideRequest
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    show(answered(steer(target, options, Wanted(lasting, reason))), output)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    print_report(run_or_exit(apply_override(target, options, OverrideRequest(duration, reason))), output)
 
 
 def resume(
@@ -66,15 +66,15 @@ def resume(
     everywhere: Everywhere = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """End what `tidegate hold` made; exit status 1 while something else still holds it."""
-    from tidegate.cli.steering import resumed
+    from tidegate.cli.run.overrides import end_hold
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    report = answered(resumed(target, options))
-    show(report, output)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    report = run_or_exit(end_hold(target, options))
+    print_report(report, output)
     if report.still_held:
         sys.exit(1)
 
@@ -84,7 +84,7 @@ def override(
     pin: Annotated[int | None, typer.Option(min=0, help="Exact number of replicas.")] = None,
     floor: Annotated[int | None, typer.Option(min=1, help="Least number of replicas.")] = None,
     end: Annotated[bool, typer.Option("--end", help="End the override that this command made.")] = False,
-    lasting: Annotated[
+    duration: Annotated[
         str | None, typer.Option("--for", help="Duration from 1m to 168h, like 30m or 2h.")
     ] = None,
     reason: Annotated[
@@ -94,25 +94,25 @@ def override(
     everywhere: Everywhere = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Override the allocator's number of replicas of an Inference, within its range, for a while; run it again to change it."""
-    from tidegate.cli.steering import override_ended, steer
-    from tidegate.reports.steered import Wanted
+    from tidegate.cli.run.overrides import apply_override, end_override
+    from tidegate.reports.overrides import OverrideRequest
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
     if [pin is not None, floor is not None, end].count(True) != 1:
         message = "give exactly one of --pin, --floor and --end"
         raise typer.BadParameter(message)
     if end:
-        if lasting is not None or reason is not None:
+        if duration is not None or reason is not None:
             message = "--end ends it now: leave --for and --reason out"
             raise typer.BadParameter(message)
-        show(answered(override_ended(inference, options)), output)
+        print_report(run_or_exit(end_override(inference, options)), output)
         return
-    if lasting is None or reason is None:
+    if duration is None or reason is None:
         message = "--for and --reason are needed: how long, and why"
         raise typer.BadParameter(message)
-    request = Wanted(lasting, reason, pin=pin, floor=floor)
-    show(answered(steer(inference, options, request)), output)
+    request = OverrideRequest(duration, reason, pin=pin, floor=floor)
+    print_report(run_or_exit(apply_override(inference, options, request)), output)

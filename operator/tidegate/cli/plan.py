@@ -7,23 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.completion import Named, names_of
+from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.options import (
     ActingFor,
     Context,
-    Format,
+    InstallationNamespace,
     Kubeconfig,
-    OfInstallation,
+    KubeOptions,
     Output,
-    Where,
-    answered,
-    show,
+    OutputFormat,
+    print_report,
+    run_or_exit,
 )
 
 Pairs = list[str] | None
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the command to `tidegate`."""
     app.command("plan")(plan)
 
@@ -31,7 +31,9 @@ def register(app: typer.Typer) -> None:
 def plan(
     pool: Annotated[
         str,
-        typer.Argument(metavar="POOL", help="Name of a ComputePool.", autocompletion=names_of(Named.POOL)),
+        typer.Argument(
+            metavar="POOL", help="Name of a ComputePool.", autocompletion=complete_names(CompletedKind.POOL)
+        ),
     ],
     demand: Annotated[
         Pairs,
@@ -45,41 +47,41 @@ def plan(
     ] = None,
     floor: Annotated[Pairs, typer.Option("--floor", help="Least slices of a tier, like offline=4.")] = None,
     ceiling: Annotated[Pairs, typer.Option("--ceiling", help="Most slices of a tier.")] = None,
-    least: Annotated[
+    min_replicas: Annotated[
         Pairs, typer.Option("--min", help="Least replicas of an Inference, like ads/ctr=2.")
     ] = None,
-    most: Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")] = None,
+    max_replicas: Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")] = None,
     value: Annotated[Pairs, typer.Option("--value", help="Value of a request to an Inference.")] = None,
     without_budget: Annotated[
         bool, typer.Option("--without-budget", help="Ignore the budget of moves and holds of the pool.")
     ] = False,
-    namespace: OfInstallation = None,
+    namespace: InstallationNamespace = None,
     address: Annotated[
         str | None,
         typer.Option("--address", help="Query the controllers at this host:port, without the API server."),
     ] = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show what the allocator would decide with these changes, or without any, what it would decide now; changes nothing."""
-    from tidegate.cli.asking_otherwise import plan_otherwise
+    from tidegate.cli.run.plan import plan_what_if
 
     inferences: dict[str, dict[str, Any]] = {}
-    for name, text in _pairs("--demand", demand):
+    for name, text in _parse_pairs("--demand", demand):
         field = "factor" if text.startswith("x") else "demand"
         inferences.setdefault(name, {"inference": name})[field] = text.removeprefix("x")
     for option, field, values in (
-        ("--min", "minReplicas", least),
-        ("--max", "maxReplicas", most),
+        ("--min", "minReplicas", min_replicas),
+        ("--max", "maxReplicas", max_replicas),
         ("--value", "value", value),
     ):
-        for name, text in _pairs(option, values):
+        for name, text in _parse_pairs(option, values):
             inferences.setdefault(name, {"inference": name})[field] = text
     tiers: dict[str, dict[str, Any]] = {}
     for option, field, values in (("--floor", "floor", floor), ("--ceiling", "ceiling", ceiling)):
-        for name, text in _pairs(option, values):
+        for name, text in _parse_pairs(option, values):
             tiers.setdefault(name, {"tier": name})[field] = text
     body = {
         "factor": factor,
@@ -88,13 +90,13 @@ def plan(
         "tiers": list(tiers.values()),
         "withoutBudget": without_budget,
     }
-    options = Where(namespace, False, kubeconfig, context, acting_for)
-    show(answered(plan_otherwise(pool, options, body, address)), output)
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    print_report(run_or_exit(plan_what_if(pool, options, body, address)), output)
 
 
-def _pairs(option: str, given: Pairs) -> Sequence[tuple[str, str]]:
+def _parse_pairs(option: str, texts: Pairs) -> Sequence[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
-    for text in given or ():
+    for text in texts or ():
         name, equals, number = text.partition("=")
         if not (name and equals and number):
             message = f"{option} {text}: want name=number"

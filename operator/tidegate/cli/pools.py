@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.options import Format, Output, show
+from tidegate.cli.options import Output, OutputFormat, print_report
 
 SlicesPerGpu = Annotated[
     int,
@@ -12,14 +12,17 @@ SlicesPerGpu = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate pools`."""
     app.command("device-plugin-config")(device_plugin_config)
 
 
-def device_plugin_config(slices_per_gpu: SlicesPerGpu, output: Output = Format.TEXT) -> None:
+def device_plugin_config(slices_per_gpu: SlicesPerGpu, output: Output = OutputFormat.TEXT) -> None:
     """Print the key and the value to put into the device plugin's ConfigMap (its Helm values: config.map)."""
     from tidegate.reports.device_plugin import DevicePluginReport
-    from tidegate.resources.slices import config_key, plugin_config
+    from tidegate.resources.slices import make_config_key, make_plugin_config
 
-    show(DevicePluginReport(key=config_key(slices_per_gpu), config=plugin_config(slices_per_gpu)), output)
+    print_report(
+        DevicePluginReport(key=make_config_key(slices_per_gpu), config=make_plugin_config(slices_per_gpu)),
+        output,
+    )

@@ -9,10 +9,19 @@ from typing import Annotated, Final
 
 import typer
 
-from tidegate.cli.completion import Named, names_of
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Kubeconfig,
+    KubeOptions,
+    Output,
+    OutputFormat,
+    print_report,
+    run_or_exit,
+)
 
-_PATIENCE: Final = timedelta(seconds=30)
+_TIMEOUT: Final = timedelta(seconds=30)
 _COMMANDS: Final = {
     "pause": "Hold a release at its step; its checks go on.",
     "resume": "Continue a release, with a fresh sample.",
@@ -24,7 +33,9 @@ _COMMANDS: Final = {
 Access = Annotated[
     str,
     typer.Argument(
-        metavar="MODELACCESS", help="Name, or namespace/name.", autocompletion=names_of(Named.ACCESS)
+        metavar="MODELACCESS",
+        help="Name, or namespace/name.",
+        autocompletion=complete_names(CompletedKind.ACCESS),
     ),
 ]
 Namespace = Annotated[
@@ -33,11 +44,11 @@ Namespace = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate release`."""
     app.command("status")(status)
     for name, about in _COMMANDS.items():
-        app.command(name, help=f"{about} Waits until the controllers have acted on it.")(_telling(name))
+        app.command(name, help=f"{about} Waits until the controllers have acted on it.")(_make_command(name))
 
 
 def status(
@@ -45,33 +56,33 @@ def status(
     namespace: Namespace = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show how far a release is, and the results of its checks."""
-    from tidegate.cli.releasing import release_of
+    from tidegate.cli.run.release import read_release
 
-    options = Where(namespace, False, kubeconfig, context, acting_for)
-    show(answered(release_of(access, options)), output)
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    print_report(run_or_exit(read_release(access, options)), output)
 
 
-def _telling(name: str) -> Callable[..., None]:
+def _make_command(name: str) -> Callable[..., None]:
     def run_command(
         access: Access,
         namespace: Namespace = None,
         context: Context = None,
         acting_for: ActingFor = "",
-        output: Output = Format.TEXT,
+        output: Output = OutputFormat.TEXT,
         kubeconfig: Kubeconfig = None,
     ) -> None:
         from tidegate.api.release import ReleaseCommand
-        from tidegate.cli.releasing import tell
-        from tidegate.reports.release import Acted
+        from tidegate.cli.run.release import send_command
+        from tidegate.reports.release import ReleaseCommandResult
 
-        options = Where(namespace, False, kubeconfig, context, acting_for)
-        report = answered(tell(access, options, ReleaseCommand(name), _PATIENCE))
-        show(report, output)
-        if report.acted in {Acted.ASKED, Acted.WITHOUT_EFFECT}:
+        options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+        report = run_or_exit(send_command(access, options, ReleaseCommand(name), _TIMEOUT))
+        print_report(report, output)
+        if report.acted in {ReleaseCommandResult.ASKED, ReleaseCommandResult.WITHOUT_EFFECT}:
             sys.exit(1)
 
     return run_command

@@ -7,10 +7,20 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, System, Where, answered, show
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Kubeconfig,
+    KubeOptions,
+    Output,
+    OutputFormat,
+    SystemNamespace,
+    print_report,
+    run_or_exit,
+)
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the command to `tidegate`."""
     app.command("report")(report)
 
@@ -28,14 +38,14 @@ def report(
     max_size: Annotated[
         int, typer.Option("--max-size", min=1, max=1_024, help="Most MiB in all, before compression.")
     ] = 64,
-    system: System = None,
+    system: SystemNamespace = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of the objects; default all that can be listed."),
     ] = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Write a support bundle: objects, events, the operator's logs, and the output of status, analyze, doctor and xds status.
@@ -44,8 +54,10 @@ def report(
     """
     from datetime import UTC, datetime
 
-    from tidegate.cli.collecting import Bounds, collect, usual_file
+    from tidegate.cli.run.support_bundle import BundleLimits, default_file, write_bundle
 
-    options = Where(namespace, False, kubeconfig, context, acting_for)
-    bounds = Bounds(most_bytes=max_size << 20, log_lines=log_lines)
-    show(answered(collect(options, system, file or usual_file(datetime.now(UTC)), bounds)), output)
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    bounds = BundleLimits(max_bytes=max_size << 20, log_lines=log_lines)
+    print_report(
+        run_or_exit(write_bundle(options, system, file or default_file(datetime.now(UTC)), bounds)), output
+    )

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.completion import Named, names_of
+from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.options import (
     ActingFor,
     Context,
-    Format,
     Kubeconfig,
+    KubeOptions,
     Output,
-    Where,
-    answered,
-    show,
+    OutputFormat,
+    print_report,
+    run_or_exit,
 )
 
 OptionalObject = Annotated[
@@ -24,12 +24,12 @@ OptionalObject = Annotated[
     typer.Argument(
         metavar="[INFERENCE|MODELACCESS|FEATURECOMPUTE|POOL]",
         help="Name; namespace/name; or with its kind: modelaccess/name, computepool/name. Default the fleet.",
-        autocompletion=names_of(*Named),
+        autocompletion=complete_names(*CompletedKind),
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the command to `tidegate`."""
     app.command("status")(status)
 
@@ -53,23 +53,23 @@ def status(
     ] = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the state of the fleet, or of one object with its pods, routes and events; exit status 1 if it is not healthy."""
     from tidegate.api.durations import parse_duration
-    from tidegate.cli.looking import read_status
+    from tidegate.cli.run.status import read_status
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
     try:
         patience = parse_duration(timeout) if wait else None
     except ValueError as error:
         message = f"--timeout {timeout}: {error}"
         raise typer.BadParameter(message) from error
-    report = answered(read_status(target, options, patience))
-    show(report, output)
+    report = run_or_exit(read_status(target, options, patience))
+    print_report(report, output)
     if wait and not report.settled:
-        problem = "it is stalled" if report.hopeless else f"it was not ready within {timeout}"
+        problem = "it is stalled" if report.stalled else f"it was not ready within {timeout}"
         typer.echo(f"tidegate: {problem}: {report.headline()}", err=True)
-    if not (report.settled if wait else report.as_it_should_be):
+    if not (report.settled if wait else report.healthy):
         sys.exit(1)

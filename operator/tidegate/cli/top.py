@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, System, Where, answered, show
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Kubeconfig,
+    KubeOptions,
+    Output,
+    OutputFormat,
+    SystemNamespace,
+    print_report,
+    run_or_exit,
+)
 
 Window = Annotated[
     float, typer.Option("--window", min=1, max=60, help="Seconds over which requests are counted.")
@@ -21,7 +31,7 @@ Gateways = Annotated[
 ]
 
 
-class By(StrEnum):
+class TopSortKey(StrEnum):
     """The order of the rows."""
 
     REQUESTS = "requests"
@@ -31,19 +41,19 @@ class By(StrEnum):
     NAME = "name"
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate top`."""
-    app.command("inferences")(inferences)
-    app.command("pools")(pools)
+    app.command("inferences")(show_inferences)
+    app.command("pools")(show_pools)
 
 
-def inferences(
+def show_inferences(
     window: Window = 5.0,
     sort: Annotated[
-        By, typer.Option("--sort", help="requests, value (per slice), slices, latency or name.")
-    ] = By.REQUESTS,
+        TopSortKey, typer.Option("--sort", help="requests, value (per slice), slices, latency or name.")
+    ] = TopSortKey.REQUESTS,
     gateways: Gateways = None,
-    system: System = None,
+    system: SystemNamespace = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of the Inferences; default that of the context."),
@@ -53,29 +63,29 @@ def inferences(
     ] = False,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show requests, p99 and value per slice of Inferences, counted by the gateways for a few seconds; - means unknown."""
-    from tidegate.cli.topping import Measure, read_top_inferences
-    from tidegate.reports.top import TopBy
+    from tidegate.cli.run.top import TopOptions, read_top_inferences
+    from tidegate.reports.top import TopOrder
 
-    options = Where(namespace, everywhere, kubeconfig, context, acting_for)
-    measure = Measure(window, gateways or (), system)
-    show(answered(read_top_inferences(options, measure, TopBy(sort.value))), output)
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    measure = TopOptions(window, gateways or (), system)
+    print_report(run_or_exit(read_top_inferences(options, measure, TopOrder(sort.value))), output)
 
 
-def pools(
+def show_pools(
     window: Window = 5.0,
     gateways: Gateways = None,
-    system: System = None,
+    system: SystemNamespace = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show slices in use, requests and value per slice of ComputePools, and what one more slice would earn."""
-    from tidegate.cli.topping import Measure, read_top_pools
+    from tidegate.cli.run.top import TopOptions, read_top_pools
 
-    options = Where(None, False, kubeconfig, context, acting_for)
-    show(answered(read_top_pools(options, Measure(window, gateways or (), system))), output)
+    options = KubeOptions(None, False, kubeconfig, context, acting_for)
+    print_report(run_or_exit(read_top_pools(options, TopOptions(window, gateways or (), system))), output)

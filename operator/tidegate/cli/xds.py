@@ -11,8 +11,16 @@ from urllib.parse import quote
 
 import typer
 
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, show
-from tidegate.cli.servers import CONTENTS_PORT, REPORT_PORT, Servers
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Kubeconfig,
+    KubeOptions,
+    Output,
+    OutputFormat,
+    print_report,
+)
+from tidegate.cli.xds_servers import CONTENT_PORT, REPORT_PORT, XdsServers
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
@@ -29,12 +37,12 @@ Name = Annotated[
     str | None,
     typer.Option(
         "--name",
-        help=f"Show the content under this name, from port {CONTENTS_PORT}, which listens on loopback alone.",
+        help=f"Show the content under this name, from port {CONTENT_PORT}, which listens on loopback alone.",
     ),
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate xds`."""
     app.command("status")(status)
     app.command("dump")(dump)
@@ -48,14 +56,14 @@ def status(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED); and the Secrets of their TLS port."""
-    servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
-    answers = _ask(servers, REPORT_PORT, "/v1/proxies", {})
+    servers = XdsServers(address, namespace, KubeOptions(namespace, False, kubeconfig, context, acting_for))
+    answers = _query_or_exit(servers, REPORT_PORT, "/v1/proxies", {})
     from tidegate.reports.xds import XdsStatusReport
 
-    show(_read(lambda: XdsStatusReport.of(answers)), output)
+    print_report(_parse_or_exit(lambda: XdsStatusReport.from_answers(answers)), output)
 
 
 def dump(
@@ -66,14 +74,16 @@ def dump(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show the names and versions of a snapshot's resources, or the contents of those with one name. Secrets are left out."""
-    servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
-    body = _first(servers, _port(name), f"/v1/snapshots/{quote(revision, safe='')}", _named(name))
+    servers = XdsServers(address, namespace, KubeOptions(namespace, False, kubeconfig, context, acting_for))
+    body = _query_first(
+        servers, _choose_port(name), f"/v1/snapshots/{quote(revision, safe='')}", _name_query(name)
+    )
     from tidegate.reports.xds import SnapshotReport
 
-    _show(_read(lambda: SnapshotReport.model_validate(body)), name, output)
+    _print_content(_parse_or_exit(lambda: SnapshotReport.model_validate(body)), name, output)
 
 
 def diff(
@@ -85,22 +95,24 @@ def diff(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     acting_for: ActingFor = "",
-    output: Output = Format.TEXT,
+    output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
-    servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
-    body = _first(servers, _port(name), "/v1/diff", {"from": before, "to": after, **_named(name)})
+    servers = XdsServers(address, namespace, KubeOptions(namespace, False, kubeconfig, context, acting_for))
+    body = _query_first(
+        servers, _choose_port(name), "/v1/diff", {"from": before, "to": after, **_name_query(name)}
+    )
     from tidegate.reports.xds import SnapshotDiffReport
 
-    _show(_read(lambda: SnapshotDiffReport.model_validate(body)), name, output)
+    _print_content(_parse_or_exit(lambda: SnapshotDiffReport.model_validate(body)), name, output)
 
 
-def _show(report: Report, name: str | None, output: Format) -> None:
+def _print_content(report: Report, name: str | None, output: OutputFormat) -> None:
     """Print a report; the contents of a resource have no text form, so they are written as JSON."""
-    show(report, Format.JSON if name is not None and output is Format.TEXT else output)
+    print_report(report, OutputFormat.JSON if name is not None and output is OutputFormat.TEXT else output)
 
 
-def _read(parse: Callable[[], ReportT]) -> ReportT:
+def _parse_or_exit(parse: Callable[[], ReportT]) -> ReportT:
     """Parse the answer; print one line to stderr and exit with 1 if it does not come from an xDS server."""
     try:
         return parse()
@@ -113,13 +125,13 @@ def _read(parse: Callable[[], ReportT]) -> ReportT:
         sys.exit(1)
 
 
-def _named(name: str | None) -> dict[str, str]:
+def _name_query(name: str | None) -> dict[str, str]:
     return {} if name is None else {"name": name}
 
 
-def _port(name: str | None) -> int:
+def _choose_port(name: str | None) -> int:
     """Return the port that answers: names are served to any client of a server, contents on its loopback alone."""
-    return REPORT_PORT if name is None else CONTENTS_PORT
+    return REPORT_PORT if name is None else CONTENT_PORT
 
 
 def bootstrap(
@@ -142,26 +154,28 @@ def bootstrap(
             err=True,
         )
         sys.exit(1)
-    from tidegate.routing.grpc.bootstrap import bootstrap as grpc_bootstrap
+    from tidegate.routing.grpc.bootstrap import build_bootstrap as grpc_bootstrap
 
     name = node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     typer.echo(grpc_bootstrap(server, name, certificates))
 
 
-def _first(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+def _query_first(servers: XdsServers, port: int, path: str, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the answer of any server that knows the revision: all replicas make the same revisions of the same objects."""
-    return next(iter(_ask(servers, port, path, query).values()))
+    return next(iter(_query_or_exit(servers, port, path, query).values()))
 
 
-def _ask(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> Mapping[str, dict[str, Any]]:
+def _query_or_exit(
+    servers: XdsServers, port: int, path: str, query: Mapping[str, str]
+) -> Mapping[str, dict[str, Any]]:
     # The API server's client takes a second to import, which --help should not.
-    from tidegate.cli.asking import ask
+    from tidegate.cli.run.xds_client import query_servers
 
     try:
-        answers = ask(servers, port, path, query)
+        answers = query_servers(servers, port, path, query)
     except TidegateError as error:
         typer.echo(f"tidegate: {error}", err=True)
         sys.exit(1)
-    for missing in answers.missing:
+    for missing in answers.failures:
         typer.echo(f"tidegate: left out: {missing}", err=True)
-    return answers.said
+    return answers.by_server

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.grafana.panels import Dashboard, Panel, Query, Row, Unit
-from tidegate.grafana.selecting import (
+from tidegate.grafana.panels import Dashboard, Panel, PanelQuery, PanelRow, PanelUnit
+from tidegate.grafana.promql import (
     INFERENCE,
     NAMESPACE,
     OFFERED,
     POOL,
     RATE,
-    of_pools,
-    or_none,
-    quantile,
-    replicas,
+    histogram_quantile,
+    or_zero,
+    pool_series,
+    replica_count,
 )
 
 _POOL: Final = 'pool=~"$pool"'
 
 
-def _p50_and_p99(metric: str) -> tuple[Query, ...]:
+def _p50_and_p99(metric: str) -> tuple[PanelQuery, ...]:
     """Return queries for the median and the p99 of a histogram, by pool."""
     return tuple(
-        Query(quantile(share, metric, by="pool", matchers=_POOL), f"{{{{pool}}}} p{share * 100:.0f}")
+        PanelQuery(
+            histogram_quantile(share, metric, by="pool", matchers=_POOL), f"{{{{pool}}}} p{share * 100:.0f}"
+        )
         for share in (0.5, 0.99)
     )
 
@@ -34,21 +36,21 @@ ALLOCATION: Final = Dashboard(
     description="The allocator's decisions about slices, how long they take, and how soon the slices have moved.",
     variables=(POOL, NAMESPACE, INFERENCE),
     rows=(
-        Row(
+        PanelRow(
             "Demand and supply",
             (
                 Panel(
                     title="Demand by Inference",
                     description="Requests per second that clients send. The allocator plans for this demand.",
-                    queries=(Query(OFFERED, "{{namespace}}/{{inference}}"),),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    queries=(PanelQuery(OFFERED, "{{namespace}}/{{inference}}"),),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Desired replicas by Inference",
                     description="With spec.scaling, the replicas that the allocator decided. Ready replicas follow after the time that a move takes.",
                     queries=(
-                        Query(
-                            replicas("wanted"),
+                        PanelQuery(
+                            replica_count("wanted"),
                             "{{namespace}}/{{name}}",
                         ),
                     ),
@@ -58,8 +60,8 @@ ALLOCATION: Final = Dashboard(
                     title="Ready replicas by Inference",
                     description="Pods that serve requests.",
                     queries=(
-                        Query(
-                            replicas("ready"),
+                        PanelQuery(
+                            replica_count("ready"),
                             "{{namespace}}/{{name}}",
                         ),
                     ),
@@ -67,15 +69,15 @@ ALLOCATION: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Decisions",
             (
                 Panel(
                     title="Decisions",
                     description="AllocationDecisions written, by mode. The allocator writes one only when an assignment changes.",
                     queries=(
-                        Query(
-                            f"sum by (pool, mode) (increase({of_pools('tidegate_allocator_decisions_total')}[{RATE}]))",
+                        PanelQuery(
+                            f"sum by (pool, mode) (increase({pool_series('tidegate_allocator_decisions_total')}[{RATE}]))",
                             "{{pool}} {{mode}}",
                         ),
                     ),
@@ -84,8 +86,8 @@ ALLOCATION: Final = Dashboard(
                     title="Slices moved",
                     description="Slices that tiers gave and took. In mode RecommendOnly, slices that would have moved.",
                     queries=(
-                        Query(
-                            f"sum by (pool, tier, direction, mode) (increase({of_pools('tidegate_allocator_moved_slices_total')}[{RATE}]))",
+                        PanelQuery(
+                            f"sum by (pool, tier, direction, mode) (increase({pool_series('tidegate_allocator_moved_slices_total')}[{RATE}]))",
                             "{{pool}} {{tier}} {{direction}} {{mode}}",
                         ),
                     ),
@@ -94,85 +96,87 @@ ALLOCATION: Final = Dashboard(
                     title="Time to reclaim, p90",
                     description="From a decision until the pods that had to free slices have ended.",
                     queries=(
-                        Query(
-                            or_none(quantile(0.9, "tidegate_allocator_reclaim_seconds", by="tier")),
+                        PanelQuery(
+                            or_zero(histogram_quantile(0.9, "tidegate_allocator_reclaim_seconds", by="tier")),
                             "{{tier}}",
                         ),
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Overrides in force",
                     description="ComputeOverrides in effect. `kubectl get computeoverrides` shows their authors and expiry.",
                     queries=(
-                        Query(f"max by (pool) ({of_pools('tidegate_allocator_overrides')})", "{{pool}}"),
+                        PanelQuery(
+                            f"max by (pool) ({pool_series('tidegate_allocator_overrides')})", "{{pool}}"
+                        ),
                     ),
                 ),
                 Panel(
                     title="Measured capacity factor",
                     description="Capacity that the allocator measured in production, relative to spec.capacity. If it is far from 1, measure the capacity again.",
                     queries=(
-                        Query(
-                            f"max by (pool, inference) ({of_pools('tidegate_allocator_capacity_factor')})",
+                        PanelQuery(
+                            f"max by (pool, inference) ({pool_series('tidegate_allocator_capacity_factor')})",
                             "{{pool}} {{inference}}",
                         ),
                     ),
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "The solver",
             (
                 Panel(
                     title="Time since the last decision",
                     description="Normally less than a few intervals (spec.policy.interval). If it keeps growing, the allocator does not run.",
                     queries=(
-                        Query(
-                            f"time() - max by (pool) ({of_pools('tidegate_allocator_decided_timestamp_seconds')})",
+                        PanelQuery(
+                            f"time() - max by (pool) ({pool_series('tidegate_allocator_decided_timestamp_seconds')})",
                             "{{pool}}",
                         ),
-                        Query(
-                            f"max by (pool) ({of_pools('tidegate_allocator_interval_seconds')})",
+                        PanelQuery(
+                            f"max by (pool) ({pool_series('tidegate_allocator_interval_seconds')})",
                             "{{pool}} interval",
                         ),
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                     width=12,
                 ),
                 Panel(
                     title="Age of the signals",
                     description="Time since the last complete signals. With stale signals the allocator keeps the last demand and scales no Inference down.",
                     queries=(
-                        Query(
-                            f"time() - max by (pool) ({of_pools('tidegate_allocator_signals_timestamp_seconds')} > 0)",
+                        PanelQuery(
+                            f"time() - max by (pool) ({pool_series('tidegate_allocator_signals_timestamp_seconds')} > 0)",
                             "{{pool}}",
                         ),
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                     width=12,
                 ),
                 Panel(
                     title="Time to solve",
                     description="p50 and p99 of one run of the solver for one pool.",
                     queries=_p50_and_p99("tidegate_allocator_solve_seconds"),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Time of a tick",
                     description="p50 and p99 of one tick: reading signals (including queries to Prometheus), solving and writing.",
                     queries=_p50_and_p99("tidegate_allocator_tick_seconds"),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Solves by method",
                     description="LP or MILP; Greedy if the solver found no solution in time.",
                     queries=(
-                        Query(
-                            f"sum by (pool, solver) (rate({of_pools('tidegate_allocator_solves_total')}[{RATE}]))",
+                        PanelQuery(
+                            f"sum by (pool, solver) (rate({pool_series('tidegate_allocator_solves_total')}[{RATE}]))",
                             "{{pool}} {{solver}}",
                         ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                     stacked=True,
                 ),
             ),

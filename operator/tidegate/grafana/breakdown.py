@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.grafana.panels import Dashboard, Kind, Panel, Query, Row, Unit
-from tidegate.grafana.selecting import (
-    CHOSEN_INFERENCES,
+from tidegate.grafana.panels import Dashboard, Panel, PanelKind, PanelQuery, PanelRow, PanelUnit
+from tidegate.grafana.promql import (
     INFERENCE,
     NAMESPACE,
     RATE,
-    busy_pods,
-    latency,
-    of_gateways,
-    of_pods,
-    or_none,
-    rate,
+    SELECTED_CLUSTERS,
+    counter_rate,
+    gateway_rate,
+    latency_seconds,
+    or_zero,
+    pod_busy_share,
+    pod_series,
 )
 
 _INFERENCE_LEGEND: Final = "{{namespace}}/{{inference}}"
 _MODEL_LEGEND: Final = "{{model}} {{version}}"
-_REQUESTS: Final = f"(sum by (model, version) ({rate(of_pods('nv_inference_request_success'))}) > 0)"
+_REQUESTS: Final = (
+    f"(sum by (model, version) ({counter_rate(pod_series('nv_inference_request_success'))}) > 0)"
+)
 
 
 def _mean_seconds(part: str) -> str:
     """Return the mean seconds of a part of a request, by model and version; Triton counts microseconds."""
-    return (
-        f"sum by (model, version) ({rate(of_pods(f'nv_inference_{part}_duration_us'))}) / 1e6 / {_REQUESTS}"
-    )
+    return f"sum by (model, version) ({counter_rate(pod_series(f'nv_inference_{part}_duration_us'))}) / 1e6 / {_REQUESTS}"
 
 
-def _counter_queries(*metrics: str) -> tuple[Query, ...]:
+def _counter_queries(*metrics: str) -> tuple[PanelQuery, ...]:
     return tuple(
-        Query(
-            f"sum by (namespace, inference) ({of_gateways(metric)})",
+        PanelQuery(
+            f"sum by (namespace, inference) ({gateway_rate(metric)})",
             f"{_INFERENCE_LEGEND} {metric.removeprefix('upstream_')}",
         )
         for metric in metrics
@@ -46,35 +46,37 @@ BREAKDOWN: Final = Dashboard(
     description="Where the time of a request goes: gateway, Triton's queue, model.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
-        Row(
+        PanelRow(
             "At the gateways",
             (
                 Panel(
                     title="Latency",
                     description="From the gateway to the pod and back; p50 and p99. A retry counts as another request.",
                     queries=(
-                        Query(latency(0.5), f"{_INFERENCE_LEGEND} p50"),
-                        Query(latency(0.99), f"{_INFERENCE_LEGEND} p99"),
+                        PanelQuery(latency_seconds(0.5), f"{_INFERENCE_LEGEND} p50"),
+                        PanelQuery(latency_seconds(0.99), f"{_INFERENCE_LEGEND} p99"),
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Latency distribution",
                     description="Requests by latency. Two peaks mean two kinds of requests, or two kinds of pods.",
-                    queries=(Query(f"sum by (le) ({of_gateways('upstream_rq_time_bucket')})", "{{le}}"),),
-                    unit=Unit.MILLISECONDS,
-                    kind=Kind.HEATMAP,
+                    queries=(
+                        PanelQuery(f"sum by (le) ({gateway_rate('upstream_rq_time_bucket')})", "{{le}}"),
+                    ),
+                    unit=PanelUnit.MILLISECONDS,
+                    kind=PanelKind.HEATMAP,
                 ),
                 Panel(
                     title="Responses by class",
                     description="4xx: the model or a rule rejects the request. 5xx: it fails. gRPC errors with HTTP status 200 are counted only on released routes.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, inference, envoy_response_code_class) ({of_gateways('upstream_rq_xx')})",
+                        PanelQuery(
+                            f"sum by (namespace, inference, envoy_response_code_class) ({gateway_rate('upstream_rq_xx')})",
                             f"{_INFERENCE_LEGEND} {{{{envoy_response_code_class}}}}xx",
                         ),
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Retries and timeouts",
@@ -82,7 +84,7 @@ BREAKDOWN: Final = Dashboard(
                     queries=_counter_queries(
                         "upstream_rq_retry", "upstream_rq_timeout", "upstream_rq_cancelled"
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Rejected by limits",
@@ -92,31 +94,31 @@ BREAKDOWN: Final = Dashboard(
                         "upstream_rq_active_overflow",
                         "upstream_cx_none_healthy",
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Requests in flight",
                     description="Requests that pods have not answered yet.",
                     queries=(
-                        Query(
-                            f"sum by (envoy_cluster_name) (envoy_cluster_upstream_rq_active{{{CHOSEN_INFERENCES}}})",
+                        PanelQuery(
+                            f"sum by (envoy_cluster_name) (envoy_cluster_upstream_rq_active{{{SELECTED_CLUSTERS}}})",
                             "{{envoy_cluster_name}}",
                         ),
                     ),
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "In Triton",
             (
                 Panel(
                     title="Where the time goes",
                     description="Mean time of a request, stacked: queue, copying inputs, computing, copying outputs. If the queue grows while the model is busy, add replicas; if the model is idle, shorten maxQueueDelay.",
                     queries=tuple(
-                        Query(_mean_seconds(part), f"{_MODEL_LEGEND} {part.replace('_', ' ')}")
+                        PanelQuery(_mean_seconds(part), f"{_MODEL_LEGEND} {part.replace('_', ' ')}")
                         for part in ("queue", "compute_input", "compute_infer", "compute_output")
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                     stacked=True,
                     width=12,
                 ),
@@ -124,9 +126,9 @@ BREAKDOWN: Final = Dashboard(
                     title="Batch size",
                     description="Mean number of rows in an execution. 1 if batching is Disabled and clients send single rows.",
                     queries=(
-                        Query(
-                            f"sum by (model, version) ({rate(of_pods('nv_inference_count'))})"
-                            f" / (sum by (model, version) ({rate(of_pods('nv_inference_exec_count'))}) > 0)",
+                        PanelQuery(
+                            f"sum by (model, version) ({counter_rate(pod_series('nv_inference_count'))})"
+                            f" / (sum by (model, version) ({counter_rate(pod_series('nv_inference_exec_count'))}) > 0)",
                             _MODEL_LEGEND,
                         ),
                     ),
@@ -136,8 +138,8 @@ BREAKDOWN: Final = Dashboard(
                     title="Requests in Triton's queues",
                     description="Requests that wait for an execution.",
                     queries=(
-                        Query(
-                            f"sum by (model, version) ({of_pods('nv_inference_pending_request_count')})",
+                        PanelQuery(
+                            f"sum by (model, version) ({pod_series('nv_inference_pending_request_count')})",
                             _MODEL_LEGEND,
                         ),
                     ),
@@ -147,62 +149,62 @@ BREAKDOWN: Final = Dashboard(
                     title="Requests by version",
                     description="Requests by the version that answers. During a swap, one line replaces the other.",
                     queries=(
-                        Query(
-                            f"sum by (model, version) ({rate(of_pods('nv_inference_request_success'))})",
+                        PanelQuery(
+                            f"sum by (model, version) ({counter_rate(pod_series('nv_inference_request_success'))})",
                             _MODEL_LEGEND,
                         ),
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     title="Failures",
                     description="Requests that Triton failed to answer, by Triton's reason.",
                     queries=(
-                        Query(
-                            f"sum by (model, version, reason) ({rate(of_pods('nv_inference_request_failure'))})",
+                        PanelQuery(
+                            f"sum by (model, version, reason) ({counter_rate(pod_series('nv_inference_request_failure'))})",
                             f"{_MODEL_LEGEND} {{{{reason}}}}",
                         ),
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Busy pods",
                     description="Share of the time in which a pod computes. Near 1, the pod is at its capacity.",
                     queries=(
-                        Query(
-                            busy_pods(),
+                        PanelQuery(
+                            pod_busy_share(),
                             "{{pod}}",
                         ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                     maximum=1,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "In a pipeline",
             (
                 Panel(
                     title="Requests by part and outcome",
                     description="Requests of ModelAccesses with a pipeline: for the feature lookup and each model, the outcome.",
                     queries=(
-                        Query(
-                            or_none(
+                        PanelQuery(
+                            or_zero(
                                 f'sum by (model, part, outcome) (rate(tidegate_pipeline_requests_total{{namespace=~"$namespace"}}[{RATE}]))'
                             ),
                             "{{model}} {{part}} {{outcome}}",
                         ),
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                     width=12,
                 ),
                 Panel(
                     title="Rows per call of a part",
                     description="Rows that one call carries for all requests of a batch.",
                     queries=(
-                        Query(
-                            or_none(
+                        PanelQuery(
+                            or_zero(
                                 f'sum by (model, part) (rate(tidegate_pipeline_call_rows_total{{namespace=~"$namespace"}}[{RATE}]))'
                                 f' / (sum by (model, part) (rate(tidegate_pipeline_calls_total{{namespace=~"$namespace"}}[{RATE}])) > 0)'
                             ),

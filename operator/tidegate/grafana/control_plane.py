@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.grafana.panels import Dashboard, Panel, Query, Row, Unit, figure
-from tidegate.grafana.selecting import (
+from tidegate.grafana.panels import Dashboard, Panel, PanelQuery, PanelRow, PanelUnit, stat_panel
+from tidegate.grafana.promql import (
     RATE,
-    or_none,
-    quantile,
+    histogram_quantile,
+    or_zero,
 )
 
 
@@ -34,33 +34,33 @@ CONTROL_PLANE: Final = Dashboard(
     description="Whether the controllers keep up, and whether the gateways accept what the xDS servers send. Requests are served without either.",
     variables=(),
     rows=(
-        Row(
+        PanelRow(
             "Now",
             (
-                figure("Keys waiting", "In all queues.", "sum(tidegate_queue_depth)"),
-                figure(
+                stat_panel("Keys waiting", "In all queues.", "sum(tidegate_queue_depth)"),
+                stat_panel(
                     "Oldest key",
                     "The longest time that a key has waited.",
                     "max(tidegate_queue_oldest_seconds)",
-                    Unit.SECONDS,
+                    PanelUnit.SECONDS,
                 ),
-                figure(
+                stat_panel(
                     "Gateways connected",
                     "Connections to all xDS servers.",
                     "sum(tidegate_xds_connected_proxies)",
                 ),
-                figure(
+                stat_panel(
                     "gRPC clients connected",
                     "Clients that call models without a gateway.",
                     "sum(tidegate_xds_connected_grpc_clients)",
                 ),
-                figure(
+                stat_panel(
                     "Rejected (NACK) in 1 h",
                     "Configurations that gateways rejected: a bug in Tidegate.",
-                    or_none("sum(increase(tidegate_xds_nacks_total[1h]))"),
+                    or_zero("sum(increase(tidegate_xds_nacks_total[1h]))"),
                     warn_above=1,
                 ),
-                figure(
+                stat_panel(
                     "Issuers without keys",
                     "Addresses whose last fetch of keys failed.",
                     "max(tidegate_xds_issuer_addresses_failing)",
@@ -68,27 +68,27 @@ CONTROL_PLANE: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Processes",
             (
-                figure(
+                stat_panel(
                     "Leaders",
                     "Controllers processes that may write: one per release.",
                     _LEADERS,
                     warn_above=2,
                 ),
-                figure(
+                stat_panel(
                     "Certificate expires in",
                     "The xDS servers' certificate; it is replaced without a restart.",
                     "min(tidegate_xds_server_certificate_expires_timestamp_seconds > 0) - time()",
-                    Unit.SECONDS,
+                    PanelUnit.SECONDS,
                     warn_below=604800,
                 ),
                 Panel(
                     title="CPU",
                     description="Cores by process.",
                     queries=(
-                        Query(
+                        PanelQuery(
                             _label_process(f"rate(process_cpu_seconds_total[{RATE}])"),
                             "{{process}} {{instance}}",
                         ),
@@ -98,16 +98,18 @@ CONTROL_PLANE: Final = Dashboard(
                     title="Memory",
                     description="Resident memory by process. The caches contain every object of our kinds and their children.",
                     queries=(
-                        Query(_label_process("process_resident_memory_bytes"), "{{process}} {{instance}}"),
+                        PanelQuery(
+                            _label_process("process_resident_memory_bytes"), "{{process}} {{instance}}"
+                        ),
                     ),
-                    unit=Unit.BYTES,
+                    unit=PanelUnit.BYTES,
                 ),
                 Panel(
                     title="Event loop blocked for more than 250 ms",
                     description="How often a process could not answer probes or read watches for that long, without the time that it "
                     "waited for a CPU. Each one is a bug.",
                     queries=(
-                        Query(
+                        PanelQuery(
                             _count_blocked("+Inf") + " - " + _count_blocked("0.25"),
                             "{{instance}}",
                         ),
@@ -117,101 +119,121 @@ CONTROL_PLANE: Final = Dashboard(
                     title="Writes to the API server",
                     description="Writes by result. Without changes there are almost none; conflicts are retried.",
                     queries=(
-                        Query(
+                        PanelQuery(
                             _rate_by("tidegate_api_writes_total", "resource, result"),
                             "{{resource}} {{result}}",
                         ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="Write latency, p99",
                     description="Writes to the API server, by verb.",
-                    queries=(Query(quantile(0.99, "tidegate_api_write_seconds", by="verb"), "{{verb}}"),),
-                    unit=Unit.SECONDS,
+                    queries=(
+                        PanelQuery(
+                            histogram_quantile(0.99, "tidegate_api_write_seconds", by="verb"), "{{verb}}"
+                        ),
+                    ),
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Requests to the dashboard",
                     description="By the status of the response.",
-                    queries=(Query(_rate_by("tidegate_web_requests_total", "status"), "{{status}}"),),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    queries=(PanelQuery(_rate_by("tidegate_web_requests_total", "status"), "{{status}}"),),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Reconciles",
             (
                 Panel(
                     title="Reconciles by result",
                     description="Objects that do not change cause none. retried: the API server or an agent did not respond; crashed: a bug in Tidegate.",
                     queries=(
-                        Query(_rate_by("tidegate_reconciles_total", "queue, result"), "{{queue}} {{result}}"),
+                        PanelQuery(
+                            _rate_by("tidegate_reconciles_total", "queue, result"), "{{queue}} {{result}}"
+                        ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="Time of a reconcile, p99",
                     description="By queue.",
-                    queries=(Query(quantile(0.99, "tidegate_reconcile_seconds", by="queue"), "{{queue}}"),),
-                    unit=Unit.SECONDS,
+                    queries=(
+                        PanelQuery(
+                            histogram_quantile(0.99, "tidegate_reconcile_seconds", by="queue"), "{{queue}}"
+                        ),
+                    ),
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Time in the queue, p99",
                     description="From a change until a worker starts the reconcile.",
-                    queries=(Query(quantile(0.99, "tidegate_queue_wait_seconds", by="queue"), "{{queue}}"),),
-                    unit=Unit.SECONDS,
+                    queries=(
+                        PanelQuery(
+                            histogram_quantile(0.99, "tidegate_queue_wait_seconds", by="queue"), "{{queue}}"
+                        ),
+                    ),
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Keys waiting, by queue",
                     description="If it keeps growing, the workers of the queue are stuck.",
-                    queries=(Query("sum by (queue) (tidegate_queue_depth)", "{{queue}}"),),
+                    queries=(PanelQuery("sum by (queue) (tidegate_queue_depth)", "{{queue}}"),),
                 ),
                 Panel(
                     title="Busy workers",
                     description="By queue.",
-                    queries=(Query("sum by (queue) (tidegate_reconciles_in_progress)", "{{queue}}"),),
+                    queries=(PanelQuery("sum by (queue) (tidegate_reconciles_in_progress)", "{{queue}}"),),
                 ),
                 Panel(
                     title="Retries",
                     description="Keys requeued after a failure, with backoff.",
-                    queries=(Query(_rate_by("tidegate_queue_retries_total", "queue"), "{{queue}}"),),
-                    unit=Unit.PER_SECOND,
+                    queries=(PanelQuery(_rate_by("tidegate_queue_retries_total", "queue"), "{{queue}}"),),
+                    unit=PanelUnit.PER_SECOND,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "xDS",
             (
                 Panel(
                     title="Responses sent, accepted and rejected",
                     description="Responses to gateways. Accepted ones follow those sent; rejected ones (NACKs) stay at 0.",
                     queries=(
-                        Query(_rate_by("tidegate_xds_pushes_total", "type"), "{{type}} sent"),
-                        Query(_rate_by("tidegate_xds_acks_total", "type"), "{{type}} accepted"),
-                        Query(or_none(_rate_by("tidegate_xds_nacks_total", "type")), "{{type}} rejected"),
+                        PanelQuery(_rate_by("tidegate_xds_pushes_total", "type"), "{{type}} sent"),
+                        PanelQuery(_rate_by("tidegate_xds_acks_total", "type"), "{{type}} accepted"),
+                        PanelQuery(
+                            or_zero(_rate_by("tidegate_xds_nacks_total", "type")), "{{type}} rejected"
+                        ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                     width=12,
                 ),
                 Panel(
                     title="Time to programme a gateway, p99",
                     description="From a new snapshot until one gateway has accepted all of it.",
-                    queries=(Query(quantile(0.99, "tidegate_xds_push_seconds"), "push"),),
-                    unit=Unit.SECONDS,
+                    queries=(PanelQuery(histogram_quantile(0.99, "tidegate_xds_push_seconds"), "push"),),
+                    unit=PanelUnit.SECONDS,
                     width=6,
                 ),
                 Panel(
                     title="Time to build a snapshot, p99",
                     description="Planning and rendering the resources of all gateways.",
-                    queries=(Query(quantile(0.99, "tidegate_xds_snapshot_build_seconds"), "build"),),
-                    unit=Unit.SECONDS,
+                    queries=(
+                        PanelQuery(histogram_quantile(0.99, "tidegate_xds_snapshot_build_seconds"), "build"),
+                    ),
+                    unit=PanelUnit.SECONDS,
                     width=6,
                 ),
                 Panel(
                     title="Age of the newest snapshot",
                     description="A snapshot is built only after a change; an old one means that nothing has changed.",
-                    queries=(Query("time() - max(tidegate_xds_snapshot_timestamp_seconds > 0)", "snapshot"),),
-                    unit=Unit.SECONDS,
+                    queries=(
+                        PanelQuery("time() - max(tidegate_xds_snapshot_timestamp_seconds > 0)", "snapshot"),
+                    ),
+                    unit=PanelUnit.SECONDS,
                     width=6,
                 ),
                 Panel(
@@ -219,31 +241,37 @@ CONTROL_PLANE: Final = Dashboard(
                     description="Routes sent although their Envoy clusters were not accepted in time, and streams whose certificate does not match their node ID.",
                     width=6,
                     queries=(
-                        Query(f"sum(rate(tidegate_xds_gate_deadline_misses_total[{RATE}]))", "late clusters"),
-                        Query(f"sum(rate(tidegate_xds_refused_proxies_total[{RATE}]))", "refused streams"),
+                        PanelQuery(
+                            f"sum(rate(tidegate_xds_gate_deadline_misses_total[{RATE}]))", "late clusters"
+                        ),
+                        PanelQuery(
+                            f"sum(rate(tidegate_xds_refused_proxies_total[{RATE}]))", "refused streams"
+                        ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="Fetches of issuers' keys",
                     description="Requests to the addresses in spec.auth.jwt.jwksUri, by result.",
                     queries=(
-                        Query(or_none(_rate_by("tidegate_xds_issuer_fetches_total", "result")), "{{result}}"),
+                        PanelQuery(
+                            or_zero(_rate_by("tidegate_xds_issuer_fetches_total", "result")), "{{result}}"
+                        ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="Gateway certificates expire in",
                     description="Certificates of the TLS port; empty if it has no Secret.",
                     queries=(
-                        Query(
-                            or_none(
+                        PanelQuery(
+                            or_zero(
                                 "min by (secret, role) (tidegate_xds_gateway_secret_expires_timestamp_seconds) - time()"
                             ),
                             "{{secret}} {{role}}",
                         ),
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                 ),
             ),
         ),

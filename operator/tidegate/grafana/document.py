@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tidegate.grafana.panels import Dashboard, Kind, Panel, Query, Row, Variable
+from tidegate.grafana.panels import Dashboard, DashboardVariable, Panel, PanelKind, PanelQuery, PanelRow
 
 TAG: Final = "tidegate"
 _COLUMNS: Final = 24
-_HEIGHTS: Final = {Kind.FIGURE: 4, Kind.LINES: 8, Kind.TABLE: 8, Kind.HEATMAP: 8}
-_FORMATS: Final = {Kind.TABLE: "table", Kind.HEATMAP: "heatmap"}
+_HEIGHTS: Final = {PanelKind.FIGURE: 4, PanelKind.LINES: 8, PanelKind.TABLE: 8, PanelKind.HEATMAP: 8}
+_FORMATS: Final = {PanelKind.TABLE: "table", PanelKind.HEATMAP: "heatmap"}
 _QUERY_RESULT: Final = 3
 """Grafana's number of this kind of variable query."""
 _SCHEMA: Final = 39
@@ -19,7 +19,7 @@ _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _GOOD, _BAD = "green", "red"
 
 
-def document(dashboard: Dashboard) -> dict[str, Any]:
+def render_dashboard(dashboard: Dashboard) -> dict[str, Any]:
     """Return the dashboard as Grafana imports it."""
     return {
         "uid": dashboard.uid,
@@ -52,7 +52,7 @@ def _render_datasource() -> dict[str, Any]:
     return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
 
 
-def _render_variable(variable: Variable) -> dict[str, Any]:
+def _render_variable(variable: DashboardVariable) -> dict[str, Any]:
     query = f"query_result({variable.query})"
     return {
         "name": variable.name,
@@ -71,7 +71,7 @@ def _render_variable(variable: Variable) -> dict[str, Any]:
     }
 
 
-def _render_rows(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _render_rows(rows: Sequence[PanelRow]) -> Iterator[dict[str, Any]]:
     number, y = 0, 0
     for row in rows:
         number += 1
@@ -108,7 +108,7 @@ def _render_panel(panel: Panel) -> dict[str, Any]:
         "targets": [_render_target(index, query, panel.kind) for index, query in enumerate(panel.queries)],
         "fieldConfig": {"defaults": _field_defaults(panel), "overrides": []},
         "options": _panel_options(panel),
-        **({"transformations": _READINESS} if panel.kind is Kind.TABLE else {}),
+        **({"transformations": _READINESS} if panel.kind is PanelKind.TABLE else {}),
     }
 
 
@@ -118,8 +118,8 @@ _READINESS: Final = [
 """All tables list objects, with 1 for those that are Ready."""
 
 
-def _render_target(index: int, query: Query, kind: Kind) -> dict[str, Any]:
-    instant = kind in (Kind.TABLE, Kind.FIGURE)
+def _render_target(index: int, query: PanelQuery, kind: PanelKind) -> dict[str, Any]:
+    instant = kind in (PanelKind.TABLE, PanelKind.FIGURE)
     return {
         "refId": chr(ord("A") + index),
         "datasource": _SOURCE,
@@ -137,7 +137,7 @@ def _field_defaults(panel: Panel) -> dict[str, Any]:
         "unit": panel.unit.value,
         **bounds,
         "thresholds": {"mode": "absolute", "steps": _threshold_steps(panel)},
-        **({"custom": _line_style(panel)} if panel.kind is Kind.LINES else {}),
+        **({"custom": _line_style(panel)} if panel.kind is PanelKind.LINES else {}),
     }
 
 
@@ -158,14 +158,14 @@ def _threshold_steps(panel: Panel) -> list[dict[str, Any]]:
 
 def _panel_options(panel: Panel) -> dict[str, Any]:
     match panel.kind:
-        case Kind.FIGURE:
+        case PanelKind.FIGURE:
             return {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "none"}
-        case Kind.LINES:
+        case PanelKind.LINES:
             return {
                 "legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
                 "tooltip": {"mode": "multi", "sort": "desc"},
             }
-        case Kind.HEATMAP:
+        case PanelKind.HEATMAP:
             return {"calculate": False, "yAxis": {"unit": panel.unit.value}, "color": {"scheme": "Blues"}}
-        case Kind.TABLE:
+        case PanelKind.TABLE:
             return {"showHeader": True}

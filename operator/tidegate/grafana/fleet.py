@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.grafana.panels import Dashboard, Kind, Panel, Query, Row, Unit, figure
-from tidegate.grafana.selecting import (
+from tidegate.grafana.panels import Dashboard, Panel, PanelKind, PanelQuery, PanelRow, PanelUnit, stat_panel
+from tidegate.grafana.promql import (
     INFERENCE,
     NAMESPACE,
     OFFERED,
     RATE,
     SERVED,
-    latency,
-    of_inferences,
-    of_objects,
-    or_none,
-    replicas,
+    inference_gauge,
+    latency_seconds,
+    object_gauge,
+    or_zero,
+    replica_count,
 )
-from tidegate.telemetry.recorded import burn
+from tidegate.telemetry.recording_rules import burn_rate_series
 
-_INFERENCES: Final = of_objects("tidegate_object_ready", 'kind="Inference"')
-_EVERYTHING: Final = of_objects("tidegate_object_ready", named=".*")
-_STALLED: Final = of_objects("tidegate_object_stalled", named=".*")
-_LIMIT: Final = of_inferences("tidegate_inference_slo_latency_seconds")
+_INFERENCES: Final = object_gauge("tidegate_object_ready", 'kind="Inference"')
+_EVERYTHING: Final = object_gauge("tidegate_object_ready", name_pattern=".*")
+_STALLED: Final = object_gauge("tidegate_object_stalled", name_pattern=".*")
+_LIMIT: Final = inference_gauge("tidegate_inference_slo_latency_seconds")
 
 FLEET: Final = Dashboard(
     uid="tidegate-fleet",
@@ -30,100 +30,102 @@ FLEET: Final = Dashboard(
     description="Demand, answers and objectives of the models, and objects that need attention.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
-        Row(
+        PanelRow(
             "Now",
             (
-                figure("Inferences ready", "Of those selected.", f"sum({_INFERENCES})"),
-                figure(
+                stat_panel("Inferences ready", "Of those selected.", f"sum({_INFERENCES})"),
+                stat_panel(
                     "Objects not ready",
                     "Of any kind; the table below lists them.",
                     f"count(({_EVERYTHING}) == 0) or vector(0)",
                     warn_above=1,
                 ),
-                figure(
+                stat_panel(
                     "Objects stalled",
                     "They recover only when their spec or a referenced object changes.",
                     f"sum({_STALLED})",
                     warn_above=1,
                 ),
-                figure(
+                stat_panel(
                     "Demand",
                     "Requests per second, answered or not.",
                     f"sum({OFFERED})",
-                    Unit.REQUESTS_PER_SECOND,
+                    PanelUnit.REQUESTS_PER_SECOND,
                 ),
-                figure(
+                stat_panel(
                     "Answered",
                     "Share of the demand that was answered with 2xx or 3xx.",
                     f"clamp_max(sum({SERVED}) / (sum({OFFERED}) > 0), 1)",
-                    Unit.SHARE,
+                    PanelUnit.SHARE,
                     warn_below=0.999,
                 ),
-                figure(
+                stat_panel(
                     "Slowest p99",
                     "Of the selected Inferences, measured at the gateways.",
-                    f"max({latency(0.99)})",
-                    Unit.SECONDS,
+                    f"max({latency_seconds(0.99)})",
+                    PanelUnit.SECONDS,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Requests",
             (
                 Panel(
                     title="Demand by Inference",
                     description="Requests per second that clients send, including those that a limit rejects, without shadow copies and retries.",
-                    queries=(Query(OFFERED, "{{namespace}}/{{inference}}"),),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    queries=(PanelQuery(OFFERED, "{{namespace}}/{{inference}}"),),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     title="Answered by Inference",
                     description="Requests per second that were answered with 2xx or 3xx.",
-                    queries=(Query(SERVED, "{{namespace}}/{{inference}}"),),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    queries=(PanelQuery(SERVED, "{{namespace}}/{{inference}}"),),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     title="Share answered by Inference",
                     description="The measure of spec.slo.availability. If it falls, the latency breakdown shows whether the model rejects requests, times out or is missing.",
                     queries=(
-                        Query(f"clamp_max(({SERVED}) / (({OFFERED}) > 0), 1)", "{{namespace}}/{{inference}}"),
+                        PanelQuery(
+                            f"clamp_max(({SERVED}) / (({OFFERED}) > 0), 1)", "{{namespace}}/{{inference}}"
+                        ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                 ),
                 Panel(
                     title="p99 by Inference",
                     description="Time in which 99 of 100 requests were answered, measured at the gateways: the measure of spec.slo.latencyP99.",
-                    queries=(Query(latency(0.99), "{{namespace}}/{{inference}}"),),
-                    unit=Unit.SECONDS,
+                    queries=(PanelQuery(latency_seconds(0.99), "{{namespace}}/{{inference}}"),),
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Rejected at the gateways",
                     description="Requests per second without an allowed caller (via_upstream: rejected by the model itself), rejected by admission control, or without a pod in any target (direct_response).",
                     queries=(
-                        Query(
-                            or_none(
+                        PanelQuery(
+                            or_zero(
                                 f'sum by (route, why) (rate(envoy_tidegate_refused{{route=~"access/$namespace/.*"}}[{RATE}]))'
                             ),
                             "{{route}} {{why}}",
                         ),
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Desired and ready pods",
                     description="Pods that the spec or the allocator asks for, and pods that serve requests.",
                     queries=(
-                        Query(
-                            replicas("wanted", "ready"),
+                        PanelQuery(
+                            replica_count("wanted", "ready"),
                             "{{namespace}}/{{name}} {{state}}",
                         ),
                     ),
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Objectives",
             (
                 Panel(
@@ -131,8 +133,8 @@ FLEET: Final = Dashboard(
                     description="Burn rate of the error budget of spec.slo: at 1 the budget lasts exactly for its period, at 14.4 one "
                     "hour consumes 2 % of a month's budget. Needs the chart's rules (metrics.rules.enabled).",
                     queries=tuple(
-                        Query(
-                            f'{burn(window)}{{namespace=~"$namespace", inference=~"$inference"}}',
+                        PanelQuery(
+                            f'{burn_rate_series(window)}{{namespace=~"$namespace", inference=~"$inference"}}',
                             f"{{{{namespace}}}}/{{{{inference}}}} {window}",
                         )
                         for window in ("5m", "1h", "6h")
@@ -144,25 +146,25 @@ FLEET: Final = Dashboard(
                     title="p99 against spec.slo.latencyP99",
                     description="1 is the limit.",
                     queries=(
-                        Query(
-                            f"({latency(0.99)}) / on (namespace, inference) max by (namespace, inference) ({_LIMIT})",
+                        PanelQuery(
+                            f"({latency_seconds(0.99)}) / on (namespace, inference) max by (namespace, inference) ({_LIMIT})",
                             "{{namespace}}/{{inference}}",
                         ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                     warn_above=1,
                     width=12,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Objects",
             (
                 Panel(
                     title="Status of all objects",
                     description="The reason of the condition Ready; docs/reference/reasons.md shows what to do for each reason.",
-                    queries=(Query(f"max by (kind, namespace, name, reason) ({_EVERYTHING})"),),
-                    kind=Kind.TABLE,
+                    queries=(PanelQuery(f"max by (kind, namespace, name, reason) ({_EVERYTHING})"),),
+                    kind=PanelKind.TABLE,
                     width=24,
                 ),
             ),

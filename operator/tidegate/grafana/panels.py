@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Unit(StrEnum):
+class PanelUnit(StrEnum):
     """Unit of a panel, by Grafana's name."""
 
     NUMBER = "short"
@@ -21,7 +21,7 @@ class Unit(StrEnum):
     BYTES = "bytes"
 
 
-class Kind(StrEnum):
+class PanelKind(StrEnum):
     """Form of a panel, by Grafana's name."""
 
     LINES = "timeseries"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class PanelQuery:
     """One PromQL query, which may use the dashboard's variables; `legend` is Grafana's template of a series' name."""
 
     expression: str
@@ -44,9 +44,9 @@ class Panel:
 
     title: str
     description: str
-    queries: tuple[Query, ...]
-    unit: Unit = Unit.NUMBER
-    kind: Kind = Kind.LINES
+    queries: tuple[PanelQuery, ...]
+    unit: PanelUnit = PanelUnit.NUMBER
+    kind: PanelKind = PanelKind.LINES
     stacked: bool = False
     warn_above: float | None = None
     """The panel is red from this value up."""
@@ -58,7 +58,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     """Panels under a heading."""
 
     title: str
@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class DashboardVariable:
     """A selection of the user: the values of the label `name` in the result of `query`."""
 
     name: str
@@ -81,8 +81,8 @@ class Dashboard:
     uid: str
     title: str
     description: str
-    variables: tuple[Variable, ...]
-    rows: tuple[Row, ...]
+    variables: tuple[DashboardVariable, ...]
+    rows: tuple[PanelRow, ...]
 
     @property
     def panels(self) -> Sequence[Panel]:
@@ -93,11 +93,11 @@ class Dashboard:
 FIGURE_WIDTH: Final = 4
 
 
-def figure(
+def stat_panel(
     title: str,
     description: str,
     expression: str,
-    unit: Unit = Unit.NUMBER,
+    unit: PanelUnit = PanelUnit.NUMBER,
     *,
     warn_above: float | None = None,
     warn_below: float | None = None,
@@ -106,9 +106,9 @@ def figure(
     return Panel(
         title=title,
         description=description,
-        queries=(Query(expression),),
+        queries=(PanelQuery(expression),),
         unit=unit,
-        kind=Kind.FIGURE,
+        kind=PanelKind.FIGURE,
         warn_above=warn_above,
         warn_below=warn_below,
         width=FIGURE_WIDTH,

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.grafana.panels import Dashboard, Kind, Panel, Query, Row, Unit, figure
-from tidegate.grafana.selecting import (
+from tidegate.grafana.panels import Dashboard, Panel, PanelKind, PanelQuery, PanelRow, PanelUnit, stat_panel
+from tidegate.grafana.promql import (
     INFERENCE,
     NAMESPACE,
     POOL,
     RATE,
-    busy_pods,
-    of_objects,
-    of_pods,
-    of_pools,
-    or_none,
-    quantile,
-    rate,
-    replicas,
+    counter_rate,
+    histogram_quantile,
+    object_gauge,
+    or_zero,
+    pod_busy_share,
+    pod_series,
+    pool_series,
+    replica_count,
 )
 
-_READY: Final = of_objects("tidegate_object_ready", 'kind="ComputePool"', named="$pool").replace(
+_READY: Final = object_gauge("tidegate_object_ready", 'kind="ComputePool"', name_pattern="$pool").replace(
     'namespace=~"$namespace"', 'namespace=~".*"'
 )
 
 _CONTAINERS: Final = 'container!=""'
 """Excludes the series of the whole pod, which would count its containers twice."""
 
-_FAULTY: Final = of_pools("tidegate_pool_faulty_nodes", 'state!="Recovered"')
+_FAULTY: Final = pool_series("tidegate_pool_faulty_nodes", 'state!="Recovered"')
 
 
 def _slices_by_pool(state: str) -> str:
-    slices = of_pools("tidegate_pool_slices", f'state="{state}"')
+    slices = pool_series("tidegate_pool_slices", f'state="{state}"')
     return f"max by (pool) ({slices})"
 
 
@@ -40,7 +40,7 @@ def _total_slices(state: str) -> str:
 
 
 def _increase_by(metric: str, by: str) -> str:
-    return or_none(f"sum by (pool, {by}) (increase({of_pools(metric)}[{RATE}]))")
+    return or_zero(f"sum by (pool, {by}) (increase({pool_series(metric)}[{RATE}]))")
 
 
 POOL_AND_MPS: Final = Dashboard(
@@ -49,38 +49,38 @@ POOL_AND_MPS: Final = Dashboard(
     description="The assignment of a pool's slices, their load, and the health of GPU sharing.",
     variables=(POOL, NAMESPACE, INFERENCE),
     rows=(
-        Row(
+        PanelRow(
             "Pools",
             (
-                figure("Slices", "Of the selected pools.", _total_slices("total")),
-                figure("Healthy", "On nodes that take pods.", _total_slices("healthy")),
-                figure("Free", "Slices without a pod.", _total_slices("free")),
-                figure(
+                stat_panel("Slices", "Of the selected pools.", _total_slices("total")),
+                stat_panel("Healthy", "On nodes that take pods.", _total_slices("healthy")),
+                stat_panel("Free", "Slices without a pod.", _total_slices("free")),
+                stat_panel(
                     "In use",
                     "Share of the healthy slices that pods use.",
                     f"1 - {_total_slices('free')} / ({_total_slices('healthy')} > 0)",
-                    Unit.SHARE,
+                    PanelUnit.SHARE,
                 ),
-                figure(
+                stat_panel(
                     "Overrides",
                     "ComputeOverrides in effect for the selected pools or their Inferences.",
-                    f"sum(max by (pool) ({of_pools('tidegate_allocator_overrides')}))",
+                    f"sum(max by (pool) ({pool_series('tidegate_allocator_overrides')}))",
                 ),
-                figure(
+                stat_panel(
                     "Faulty nodes",
                     "Nodes with a current fault in GPU sharing.",
-                    or_none(f"sum({_FAULTY})"),
+                    or_zero(f"sum({_FAULTY})"),
                     warn_above=1,
                 ),
                 Panel(
                     title="Slices by tier",
                     description="Assigned slices. As load rises, real-time takes slices from near-line and offline, and returns them later.",
                     queries=(
-                        Query(
-                            f"sum by (pool, tier) (max by (pool, tier) ({of_pools('tidegate_pool_tier_slices')}))",
+                        PanelQuery(
+                            f"sum by (pool, tier) (max by (pool, tier) ({pool_series('tidegate_pool_tier_slices')}))",
                             "{{pool}} {{tier}}",
                         ),
-                        Query(_slices_by_pool("free"), "{{pool}} free"),
+                        PanelQuery(_slices_by_pool("free"), "{{pool}} free"),
                     ),
                     stacked=True,
                     width=24,
@@ -88,16 +88,16 @@ POOL_AND_MPS: Final = Dashboard(
                 Panel(
                     title="Status of all pools",
                     description="The reason of the condition Ready.",
-                    queries=(Query(f"max by (name, reason) ({_READY})"),),
-                    kind=Kind.TABLE,
+                    queries=(PanelQuery(f"max by (name, reason) ({_READY})"),),
+                    kind=PanelKind.TABLE,
                     width=12,
                 ),
                 Panel(
                     title="Replicas by Inference",
                     description="Existing pods of each Inference, which use the slices.",
                     queries=(
-                        Query(
-                            replicas("existing"),
+                        PanelQuery(
+                            replica_count("existing"),
                             "{{namespace}}/{{name}}",
                         ),
                     ),
@@ -106,15 +106,15 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Load",
             (
                 Panel(
                     title="CPU of a pod",
                     description="Cores that the containers of a serving pod use, measured by cAdvisor.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({rate(of_pods('container_cpu_usage_seconds_total', _CONTAINERS))})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({counter_rate(pod_series('container_cpu_usage_seconds_total', _CONTAINERS))})",
                             "{{pod}}",
                         ),
                     ),
@@ -123,35 +123,35 @@ POOL_AND_MPS: Final = Dashboard(
                     title="Memory of a pod",
                     description="Working set, measured by cAdvisor; at the limit the container is killed.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({of_pods('container_memory_working_set_bytes', _CONTAINERS)})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({pod_series('container_memory_working_set_bytes', _CONTAINERS)})",
                             "{{pod}}",
                         ),
                     ),
-                    unit=Unit.BYTES,
+                    unit=PanelUnit.BYTES,
                 ),
                 Panel(
                     title="Busy pods",
                     description="Share of the time in which the model of a pod computes.",
                     queries=(
-                        Query(
-                            busy_pods(),
+                        PanelQuery(
+                            pod_busy_share(),
                             "{{pod}}",
                         ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                     maximum=1,
                 ),
                 Panel(
                     title="GPU utilisation",
                     description="Of the whole GPU, as Triton measures it; pods on the same GPU report the same value.",
                     queries=(
-                        Query(
+                        PanelQuery(
                             'max by (gpu_uuid) (nv_gpu_utilization{namespace=~"$namespace"})',
                             "{{gpu_uuid}}",
                         ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                     maximum=1,
                     width=12,
                 ),
@@ -159,67 +159,71 @@ POOL_AND_MPS: Final = Dashboard(
                     title="GPU memory in use",
                     description="Of the whole GPU, as Triton measures it.",
                     queries=(
-                        Query(
+                        PanelQuery(
                             'max by (gpu_uuid) (nv_gpu_memory_used_bytes{namespace=~"$namespace"})',
                             "{{gpu_uuid}}",
                         ),
                     ),
-                    unit=Unit.BYTES,
+                    unit=PanelUnit.BYTES,
                     width=12,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Sharing under MPS",
             (
-                figure(
+                stat_panel(
                     "Daemons responding",
                     "MPS control daemons of nodes with a node agent.",
                     "sum(tidegate_node_mps_daemon_answers)",
                 ),
-                figure(
+                stat_panel(
                     "Daemons not responding",
                     "MPS control daemons of nodes with a node agent. The controllers restart such a daemon three times.",
                     "sum(1 - tidegate_node_mps_daemon_answers)",
                     warn_above=1,
                 ),
-                figure("Clients", "Processes connected to MPS.", "sum(tidegate_node_mps_clients)"),
-                figure(
+                stat_panel("Clients", "Processes connected to MPS.", "sum(tidegate_node_mps_clients)"),
+                stat_panel(
                     "Faults in 24 h",
                     "Faults in the GPU sharing of nodes.",
-                    or_none(f"sum(increase({of_pools('tidegate_pool_node_faults_total')}[24h]))"),
+                    or_zero(f"sum(increase({pool_series('tidegate_pool_node_faults_total')}[24h]))"),
                 ),
-                figure(
+                stat_panel(
                     "Quarantined in 24 h",
                     "Nodes that were quarantined because a fault lasted.",
-                    or_none(f"sum(increase({of_pools('tidegate_pool_nodes_quarantined_total')}[24h]))"),
+                    or_zero(f"sum(increase({pool_series('tidegate_pool_nodes_quarantined_total')}[24h]))"),
                     warn_above=1,
                 ),
-                figure(
+                stat_panel(
                     "Failed actions in 24 h",
                     "Changes of a node's taint and restarts of an MPS daemon that the API server did not accept.",
-                    or_none(f"sum(increase({of_pools('tidegate_pool_sharing_actions_failed_total')}[24h]))"),
+                    or_zero(
+                        f"sum(increase({pool_series('tidegate_pool_sharing_actions_failed_total')}[24h]))"
+                    ),
                 ),
                 Panel(
                     title="MPS servers by state",
                     description="The state that the servers report. FAULT ends when every client of the GPU has ended.",
-                    queries=(Query("sum by (status) (tidegate_node_mps_servers)", "{{status}}"),),
+                    queries=(PanelQuery("sum by (status) (tidegate_node_mps_servers)", "{{status}}"),),
                     stacked=True,
                 ),
                 Panel(
                     title="Faults by kind",
                     description="docs/explanation/mps-health.md explains each kind.",
                     queries=(
-                        Query(_increase_by("tidegate_pool_node_faults_total", "kind"), "{{pool}} {{kind}}"),
+                        PanelQuery(
+                            _increase_by("tidegate_pool_node_faults_total", "kind"), "{{pool}} {{kind}}"
+                        ),
                     ),
                 ),
                 Panel(
                     title="Time to recover, p90",
                     description="From the detection of a fault until it was gone.",
                     queries=(
-                        Query(
-                            or_none(
-                                quantile(
+                        PanelQuery(
+                            or_zero(
+                                histogram_quantile(
                                     0.9,
                                     "tidegate_pool_node_recovery_seconds",
                                     by="pool, kind",
@@ -229,7 +233,7 @@ POOL_AND_MPS: Final = Dashboard(
                             "{{pool}} {{kind}}",
                         ),
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                 ),
             ),
         ),

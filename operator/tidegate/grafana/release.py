@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.grafana.panels import Dashboard, Kind, Panel, Query, Row, Unit
-from tidegate.grafana.selecting import (
+from tidegate.grafana.panels import Dashboard, Panel, PanelKind, PanelQuery, PanelRow, PanelUnit
+from tidegate.grafana.promql import (
     ACCESS,
     INFERENCE,
     NAMESPACE,
     RATE,
-    of_inferences,
-    of_objects,
-    of_pods,
-    or_none,
+    inference_gauge,
+    object_gauge,
+    or_zero,
+    pod_series,
 )
 
 _RELEASES: Final = 'envoy_cluster_name=~"release/$namespace/$access/.*"'
 _PARTS: Final = "release/([^/]+)/([^/]+)/([^/]+)/[a-z]+"
-_ACCESSES: Final = of_objects("tidegate_object_ready", 'kind="ModelAccess"', named="$access")
+_ACCESSES: Final = object_gauge("tidegate_object_ready", 'kind="ModelAccess"', name_pattern="$access")
 _TARGET: Final = "{{access}} to {{target}}"
 _BY: Final = "access, target"
 
@@ -54,50 +54,50 @@ RELEASE: Final = Dashboard(
     description="The share of a release's target, how it compares to the other targets, and how versions load.",
     variables=(NAMESPACE, ACCESS, INFERENCE),
     rows=(
-        Row(
+        PanelRow(
             "Released routes",
             (
                 Panel(
                     title="Share of each target",
                     description="Share of the requests of the released route. The steps of spec.release appear as steps here.",
                     queries=(
-                        Query(
+                        PanelQuery(
                             f"{_SENT} / on (access) group_left () (sum by (access) ({_SENT}) > 0)", _TARGET
                         ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                     maximum=1,
                 ),
                 Panel(
                     title="Failures by target",
                     description="Share of the target's requests that failed for clients: the measure of the check ErrorRate.",
-                    queries=(Query(f"({_FAILED}) / ({_SENT} > 0)", _TARGET),),
-                    unit=Unit.SHARE,
+                    queries=(PanelQuery(f"({_FAILED}) / ({_SENT} > 0)", _TARGET),),
+                    unit=PanelUnit.SHARE,
                 ),
                 Panel(
                     title="p99 by target",
                     description="The measure of the check LatencyP99.",
-                    queries=(Query(_latency_quantile(0.99), _TARGET),),
-                    unit=Unit.SECONDS,
+                    queries=(PanelQuery(_latency_quantile(0.99), _TARGET),),
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Status of all ModelAccesses",
                     description="The reason of the condition Ready; `tidegate release status` shows the step of a release.",
-                    queries=(Query(f"max by (namespace, name, reason) ({_ACCESSES})"),),
-                    kind=Kind.TABLE,
+                    queries=(PanelQuery(f"max by (namespace, name, reason) ({_ACCESSES})"),),
+                    kind=PanelKind.TABLE,
                     width=24,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Versions in pods",
             (
                 Panel(
                     title="Pods by serving version",
                     description="A swap changes one pod after another; 0 is a pod that serves no version.",
                     queries=(
-                        Query(
-                            f'count_values by (namespace) ("version", {of_pods("tidegate_agent_serving_version")})',
+                        PanelQuery(
+                            f'count_values by (namespace) ("version", {pod_series("tidegate_agent_serving_version")})',
                             "{{namespace}} {{version}}",
                         ),
                     ),
@@ -107,9 +107,9 @@ RELEASE: Final = Dashboard(
                     title="Pods with a pending swap",
                     description="Pods whose target version differs from the version that they serve. If it stays above 0, the status of the Inference shows why.",
                     queries=(
-                        Query(
-                            f"count({of_pods('tidegate_agent_target_version')} != on (namespace, pod) "
-                            f"{of_pods('tidegate_agent_serving_version')}) or vector(0)",
+                        PanelQuery(
+                            f"count({pod_series('tidegate_agent_target_version')} != on (namespace, pod) "
+                            f"{pod_series('tidegate_agent_serving_version')}) or vector(0)",
                             "pods",
                         ),
                     ),
@@ -118,8 +118,8 @@ RELEASE: Final = Dashboard(
                     title="Target and serving versions",
                     description="The version in the spec, and the version that all pods serve; 0 while the pods differ.",
                     queries=(
-                        Query(
-                            f"max by (namespace, inference, state) ({of_inferences('tidegate_inference_version')})",
+                        PanelQuery(
+                            f"max by (namespace, inference, state) ({inference_gauge('tidegate_inference_version')})",
                             "{{namespace}}/{{inference}} {{state}}",
                         ),
                     ),
@@ -128,21 +128,21 @@ RELEASE: Final = Dashboard(
                     title="Time to fetch and to load, p90",
                     description="Versions of the last hour: fetching and verifying the artefact, and loading it in Triton until the version was ready.",
                     queries=tuple(
-                        Query(
-                            f"histogram_quantile(0.9, sum by (le) (increase({of_pods(f'tidegate_agent_{operation}_seconds_bucket')}[1h])))",
+                        PanelQuery(
+                            f"histogram_quantile(0.9, sum by (le) (increase({pod_series(f'tidegate_agent_{operation}_seconds_bucket')}[1h])))",
                             operation,
                         )
                         for operation in ("fetch", "load")
                     ),
-                    unit=Unit.SECONDS,
+                    unit=PanelUnit.SECONDS,
                 ),
                 Panel(
                     title="Failed fetches and loads",
                     description="Versions that could not be fetched, verified or loaded, by reason.",
                     queries=(
-                        Query(
-                            or_none(
-                                f"sum by (reason) (increase({of_pods('tidegate_agent_failures_total')}[{RATE}]))"
+                        PanelQuery(
+                            or_zero(
+                                f"sum by (reason) (increase({pod_series('tidegate_agent_failures_total')}[{RATE}]))"
                             ),
                             "{{reason}}",
                         ),
@@ -152,9 +152,9 @@ RELEASE: Final = Dashboard(
                     title="Restarts of model processes",
                     description="Processes that ended while they served, out of memory or for another reason, and were restarted.",
                     queries=(
-                        Query(
-                            or_none(
-                                f"sum by (why) (increase({of_pods('tidegate_agent_runner_ends_total')}[{RATE}]))"
+                        PanelQuery(
+                            or_zero(
+                                f"sum by (why) (increase({pod_series('tidegate_agent_runner_ends_total')}[{RATE}]))"
                             ),
                             "{{why}}",
                         ),

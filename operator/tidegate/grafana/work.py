@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.grafana.panels import Dashboard, Panel, Query, Row, Unit
-from tidegate.grafana.selecting import (
+from tidegate.grafana.panels import Dashboard, Panel, PanelQuery, PanelRow, PanelUnit
+from tidegate.grafana.promql import (
     INFERENCE,
     NAMESPACE,
     RATE,
-    of_pods,
-    or_none,
-    rate,
+    counter_rate,
+    or_zero,
+    pod_series,
 )
 
 _POD_LEGEND: Final = "{{pod}}"
@@ -24,7 +24,7 @@ def _aggregate_by_inference(aggregation: str, series: str) -> str:
 
 
 def _counter_rate(metric: str) -> str:
-    return _aggregate_by_inference("sum", rate(of_pods(metric)))
+    return _aggregate_by_inference("sum", counter_rate(pod_series(metric)))
 
 
 _INFERENCE_LEGEND: Final = "{{namespace}}/{{inference}}"
@@ -35,15 +35,15 @@ WORK: Final = Dashboard(
     description="Progress and rate of streams and batches, and messages that became dead letters.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
-        Row(
+        PanelRow(
             "Streams",
             (
                 Panel(
                     title="Backlog",
                     description="Messages that no pod has taken yet: the demand for which the allocator assigns slices to near-line Inferences.",
                     queries=(
-                        Query(
-                            _aggregate_by_inference("max", of_pods("tidegate_agent_nearline_backlog")),
+                        PanelQuery(
+                            _aggregate_by_inference("max", pod_series("tidegate_agent_nearline_backlog")),
                             _INFERENCE_LEGEND,
                         ),
                     ),
@@ -52,28 +52,28 @@ WORK: Final = Dashboard(
                     title="Results",
                     description="Results written per second.",
                     queries=(
-                        Query(_counter_rate("tidegate_agent_nearline_results_total"), _INFERENCE_LEGEND),
+                        PanelQuery(_counter_rate("tidegate_agent_nearline_results_total"), _INFERENCE_LEGEND),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="Late, redelivered and returned",
                     description="Results after their deadline, messages that the broker delivered again, and messages that pods returned.",
                     queries=tuple(
-                        Query(
+                        PanelQuery(
                             _counter_rate(f"tidegate_agent_nearline_{counter}_total"),
                             f"{_INFERENCE_LEGEND} {counter}",
                         )
                         for counter in ("late", "redelivered", "returned")
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="In flight",
                     description="Messages that a pod is processing, at most maxInFlight per pod.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({of_pods('tidegate_agent_nearline_in_flight')})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({pod_series('tidegate_agent_nearline_in_flight')})",
                             _POD_LEGEND,
                         ),
                     ),
@@ -82,21 +82,21 @@ WORK: Final = Dashboard(
                     title="Busy pods",
                     description="Share of the time in which a pod waits for its model. If it is near 1 and there is a backlog, add replicas.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({rate(of_pods('tidegate_agent_nearline_busy_seconds_total'))})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_agent_nearline_busy_seconds_total'))})",
                             _POD_LEGEND,
                         ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                     maximum=1,
                 ),
                 Panel(
                     title="Dead letters",
                     description="Messages that could not be answered, by reason. There is an alert on them.",
                     queries=(
-                        Query(
-                            or_none(
-                                f"sum by (namespace, reason) (increase({of_pods('tidegate_agent_nearline_dead_letters_total')}[{RATE}]))"
+                        PanelQuery(
+                            or_zero(
+                                f"sum by (namespace, reason) (increase({pod_series('tidegate_agent_nearline_dead_letters_total')}[{RATE}]))"
                             ),
                             "{{namespace}} {{reason}}",
                         ),
@@ -104,15 +104,15 @@ WORK: Final = Dashboard(
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Batches",
             (
                 Panel(
                     title="Rows left",
                     description="Of the shards that pods work on, without pending shards.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({of_pods('tidegate_batch_rows_left')})", _POD_LEGEND
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({pod_series('tidegate_batch_rows_left')})", _POD_LEGEND
                         ),
                     ),
                     stacked=True,
@@ -121,39 +121,39 @@ WORK: Final = Dashboard(
                     title="Rows processed",
                     description="Rows per second that were scored and written.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_rows_total'))})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_rows_total'))})",
                             _POD_LEGEND,
                         ),
                     ),
-                    unit=Unit.ROWS_PER_SECOND,
+                    unit=PanelUnit.ROWS_PER_SECOND,
                     stacked=True,
                 ),
                 Panel(
                     title="Rejected rows and retries",
                     description="Rows that the model rejects, and retries after a failure of the store or the server.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_rows_refused_total'))})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_rows_refused_total'))})",
                             f"{_POD_LEGEND} rejected",
                         ),
-                        Query(
-                            f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_troubles_total'))})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_troubles_total'))})",
                             f"{_POD_LEGEND} retries",
                         ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="Progress of a shard",
                     description="By pod, including rows that an earlier pod wrote.",
                     queries=(
-                        Query(
-                            f"1 - {of_pods('tidegate_batch_rows_left')} / ({of_pods('tidegate_batch_shard_rows')} > 0)",
+                        PanelQuery(
+                            f"1 - {pod_series('tidegate_batch_rows_left')} / ({pod_series('tidegate_batch_shard_rows')} > 0)",
                             _POD_LEGEND,
                         ),
                     ),
-                    unit=Unit.SHARE,
+                    unit=PanelUnit.SHARE,
                     maximum=1,
                     width=12,
                 ),
@@ -161,49 +161,51 @@ WORK: Final = Dashboard(
                     title="Requests of batches",
                     description="Requests to the model in the same pod, without retries.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({rate(of_pods('tidegate_batch_requests_total'))})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_requests_total'))})",
                             _POD_LEGEND,
                         ),
                     ),
-                    unit=Unit.REQUESTS_PER_SECOND,
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
                     width=12,
                 ),
             ),
         ),
-        Row(
+        PanelRow(
             "Sample logs",
             (
                 Panel(
                     title="Samples",
                     description="Samples taken, and samples confirmed by the sink.",
                     queries=(
-                        Query(_counter_rate("tidegate_agent_samples_total"), f"{_INFERENCE_LEGEND} taken"),
-                        Query(
+                        PanelQuery(
+                            _counter_rate("tidegate_agent_samples_total"), f"{_INFERENCE_LEGEND} taken"
+                        ),
+                        PanelQuery(
                             _counter_rate("tidegate_agent_samples_written_total"),
                             f"{_INFERENCE_LEGEND} written",
                         ),
                     ),
-                    unit=Unit.PER_SECOND,
+                    unit=PanelUnit.PER_SECOND,
                 ),
                 Panel(
                     title="Samples waiting",
                     description="Memory of the samples that wait for the sink; beyond its bound, samples are dropped.",
                     queries=(
-                        Query(
-                            f"sum by (namespace, pod) ({of_pods('tidegate_agent_samples_held_bytes')})",
+                        PanelQuery(
+                            f"sum by (namespace, pod) ({pod_series('tidegate_agent_samples_held_bytes')})",
                             _POD_LEGEND,
                         ),
                     ),
-                    unit=Unit.BYTES,
+                    unit=PanelUnit.BYTES,
                 ),
                 Panel(
                     title="Samples dropped",
                     description="By reason; docs/reference/samples.md explains what can be missing.",
                     queries=(
-                        Query(
-                            or_none(
-                                f"sum by (namespace, reason) (increase({of_pods('tidegate_agent_samples_dropped_total')}[{RATE}]))"
+                        PanelQuery(
+                            or_zero(
+                                f"sum by (namespace, reason) (increase({pod_series('tidegate_agent_samples_dropped_total')}[{RATE}]))"
                             ),
                             "{{namespace}} {{reason}}",
                         ),

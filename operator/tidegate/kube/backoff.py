@@ -15,12 +15,12 @@ _MAX_DOUBLINGS: Final = 30
 class Backoff:
     """Exponential backoff. `jitter` 0.5 draws the delay from 50 to 100 % of the full one, so that peers spread out."""
 
-    first: timedelta = timedelta(milliseconds=100)
+    initial: timedelta = timedelta(milliseconds=100)
     cap: timedelta = timedelta(minutes=2)
     jitter: float = 0.5
     random: random.Random = field(default_factory=random.Random)
 
-    def delay(self, failures: int) -> timedelta:
+    def compute_delay(self, failures: int) -> timedelta:
         """Return the pause after `failures` failures in a row (1 or more)."""
-        full: timedelta = min(self.first * 2 ** min(failures - 1, _MAX_DOUBLINGS), self.cap)
+        full: timedelta = min(self.initial * 2 ** min(failures - 1, _MAX_DOUBLINGS), self.cap)
         return full * (1 - self.jitter * self.random.random())

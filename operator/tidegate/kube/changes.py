@@ -30,10 +30,10 @@ def needs_apply(desired: Manifest, live: Manifest | None) -> bool:
         return True
     annotations = live.get("metadata", {}).get("annotations") or {}
     applied_digest = annotations.get(CREATED_ANNOTATION, annotations.get(APPLIED_ANNOTATION))
-    return applied_digest != digest(desired) or not is_subset(_lasting(desired), live)
+    return applied_digest != compute_digest(desired) or not is_subset(_drop_creation_only(desired), live)
 
 
-def over(live: Manifest | None, desired: Manifest) -> Manifest:
+def merge_onto_live(live: Manifest | None, desired: Manifest) -> Manifest:
     """Return the manifest to apply so that `live` becomes `desired`, with creation-only fields as they are live.
 
     To omit such a field would remove it if we still own it. To repeat its value is right only while the value
@@ -43,7 +43,7 @@ def over(live: Manifest | None, desired: Manifest) -> Manifest:
     if live is None or not creation_only:
         return desired
     live_fields = {name: live["spec"][name] for name in creation_only if live.get("spec", {}).get(name)}
-    persistent = _lasting(desired)
+    persistent = _drop_creation_only(desired)
     return {
         **persistent,
         "metadata": {**persistent["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
@@ -51,26 +51,31 @@ def over(live: Manifest | None, desired: Manifest) -> Manifest:
     }
 
 
-def digest(manifest: Manifest) -> str:
+def compute_digest(manifest: Manifest) -> str:
     """Return the short hash that the annotations `tidegate.io/applied` and `tidegate.io/created` hold.
 
     Our own annotations, creation-only fields and the resourceVersion are left out.
     """
     text = json.dumps(
-        _without_ours(_lasting(manifest)), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        _drop_own_annotations(_drop_creation_only(manifest)),
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
     )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def stamped(manifest: Manifest, epoch: int, wrote: str = APPLIED_ANNOTATION) -> dict[str, Any]:
+def add_apply_annotations(
+    manifest: Manifest, epoch: int, digest_annotation: str = APPLIED_ANNOTATION
+) -> dict[str, Any]:
     """Return `manifest` with annotations for its digest and the epoch of the leader that writes it.
 
-    `wrote` is the digest's annotation: one for objects that are applied, another for objects that are created.
+    `digest_annotation` is the digest's annotation: one for objects that are applied, another for objects that are created.
     """
     metadata: Mapping[str, Any] = manifest.get("metadata", {})
     annotations = {
         **(metadata.get("annotations") or {}),
-        wrote: digest(manifest),
+        digest_annotation: compute_digest(manifest),
         EPOCH_ANNOTATION: str(epoch),
     }
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
@@ -87,7 +92,7 @@ def is_subset(desired: Any, live: Any, *, quantity: bool = False) -> bool:
         return isinstance(live, Mapping | None) and _is_submapping(desired, live or {}, quantity=quantity)
     if isinstance(desired, Sequence) and not isinstance(desired, str):
         return isinstance(live, Sequence) and _is_sublist(desired, live, quantity=quantity)
-    return desired == live or (quantity and _same_quantity(str(desired), str(live)))
+    return desired == live or (quantity and _is_same_quantity(str(desired), str(live)))
 
 
 def _is_submapping(desired: Mapping[str, Any], live: Mapping[str, Any], *, quantity: bool) -> bool:
@@ -99,7 +104,7 @@ def _is_submapping(desired: Mapping[str, Any], live: Mapping[str, Any], *, quant
 
 
 def _is_sublist(desired: Sequence[Any], live: Sequence[Any], *, quantity: bool) -> bool:
-    key = _merge_key(desired, live)
+    key = _find_merge_key(desired, live)
     if key is not None:
         live_items = {item[key]: item for item in live}
         return all(is_subset(item, live_items.get(item[key], ()), quantity=quantity) for item in desired)
@@ -109,7 +114,7 @@ def _is_sublist(desired: Sequence[Any], live: Sequence[Any], *, quantity: bool) 
     )
 
 
-def _merge_key(*lists: Sequence[Any]) -> str | None:
+def _find_merge_key(*lists: Sequence[Any]) -> str | None:
     """Return the key that identifies the items of all these lists; None if no key does.
 
     Lists that have one may contain items of other field managers too.
@@ -122,14 +127,14 @@ def _is_keyed_by(key: str, items: Sequence[Any]) -> bool:
     return all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
 
 
-def _same_quantity(ours: str, theirs: str) -> bool:
+def _is_same_quantity(desired: str, live: str) -> bool:
     try:
-        return parse_quantity(ours) == parse_quantity(theirs)
+        return parse_quantity(desired) == parse_quantity(live)
     except ValueError:
         return False
 
 
-def _lasting(manifest: Manifest) -> Manifest:
+def _drop_creation_only(manifest: Manifest) -> Manifest:
     """Return `manifest` without its creation-only fields."""
     creation_only = _CREATION_ONLY.get(str(manifest.get("kind")), frozenset())
     if not creation_only & manifest.get("spec", {}).keys():
@@ -138,7 +143,7 @@ def _lasting(manifest: Manifest) -> Manifest:
     return {**manifest, "spec": spec}
 
 
-def _without_ours(manifest: Manifest) -> Manifest:
+def _drop_own_annotations(manifest: Manifest) -> Manifest:
     metadata: Mapping[str, Any] = manifest.get("metadata", {})
     annotations: Mapping[str, Any] = metadata.get("annotations") or {}
     other_metadata = {

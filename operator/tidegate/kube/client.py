@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import aiohttp
 
-from tidegate.api.conditions import own_conditions
+from tidegate.api.conditions import select_own_conditions
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import (
     ApiUnavailableError,
@@ -21,16 +21,16 @@ from tidegate.errors import (
     TidegateError,
     UnknownKindError,
 )
-from tidegate.kube.changes import stamped
+from tidegate.kube.changes import add_apply_annotations
 from tidegate.kube.events import EventRecorder
 from tidegate.kube.fence import CREATED_ANNOTATION, Fence
-from tidegate.kube.field_ownership import taking_over, was_created
+from tidegate.kube.field_ownership import take_over_patch, was_created
 from tidegate.kube.kinds import EVENT, JOB, POD, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
-from tidegate.kube.portforward import forwarded, get_json
+from tidegate.kube.portforward import forward_port, get_json
 from tidegate.kube.store import key_of
-from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Impersonated, Request, Transport
-from tidegate.kube.writes import Observer, Result, Verb, Write, nobody, result_of
+from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, ApiRequest, ApiTransport, ImpersonatedUser
+from tidegate.kube.writes import ApiWrite, WriteObserver, WriteResult, WriteVerb, classify_error, ignore_write
 
 _TAKE_OVER_ATTEMPTS: Final = 5
 
@@ -45,18 +45,18 @@ class ClientSettings:
     list_timeout: timedelta = timedelta(seconds=60)
     page_size: int = 250
     user_agent: str = "tidegate"
-    acting_for: str = ""
+    impersonated_user: str = ""
     """User to impersonate in every request; empty: the user of the credentials."""
 
 
 class KubeClient:
-    """Implements port.Cluster, and the calls that watches and leases need.
+    """Implements port.ClusterApi, and the calls that watches and leases need.
 
     One per process. `close` it, or use it as an async context manager.
     """
 
     def __init__(
-        self, transport: Transport, settings: ClientSettings, *, observer: Observer = nobody
+        self, transport: ApiTransport, settings: ClientSettings, *, observer: WriteObserver = ignore_write
     ) -> None:
         """Call `observer` with every write that has ended."""
         self._transport = transport
@@ -72,18 +72,18 @@ class KubeClient:
         kubeconfig: Path | None = None,
         context: str | None = None,
         anonymous: bool = False,
-        observer: Observer = nobody,
+        observer: WriteObserver = ignore_write,
     ) -> Self:
         """Connect with `kubeconfig` and one of its contexts, or without one as the pod's ServiceAccount.
 
-        An `anonymous` client has no credentials except the token that `bearing` adds.
+        An `anonymous` client has no credentials except the token that `with_token` adds.
         Raises PermanentError if there are no such credentials.
         """
-        transport = await Transport.connect(
+        transport = await ApiTransport.connect(
             kubeconfig,
             context=context,
             user_agent=settings.user_agent,
-            acting_for=settings.acting_for,
+            impersonated_user=settings.impersonated_user,
             anonymous=anonymous,
         )
         return cls(transport, settings, observer=observer)
@@ -98,50 +98,52 @@ class KubeClient:
         """Close every connection."""
         await self._transport.close()
 
-    def acting_as(self, field_manager: str) -> KubeClient:
+    def with_field_manager(self, field_manager: str) -> KubeClient:
         """Return a client with the same connections and another field manager; it is closed with this client."""
         settings = replace(self._settings, field_manager=field_manager)
         return KubeClient(self._transport, settings, observer=self._observer)
 
-    def bearing(self, token: str) -> KubeClient:
+    def with_token(self, token: str) -> KubeClient:
         """Return a client with the same connections that authenticates with `token`; it is closed with this client.
 
         Only an anonymous client may be given a token.
         """
-        return KubeClient(self._transport.bearing(token), self._settings, observer=self._observer)
+        return KubeClient(self._transport.with_token(token), self._settings, observer=self._observer)
 
-    def impersonating(self, someone: Impersonated) -> KubeClient:
+    def with_impersonation(self, user: ImpersonatedUser) -> KubeClient:
         """Return a client with the same connections that impersonates a user; it is closed with this client."""
-        return KubeClient(self._transport.impersonating(someone), self._settings, observer=self._observer)
+        return KubeClient(self._transport.with_impersonation(user), self._settings, observer=self._observer)
 
-    async def review(self, path: str, body: Manifest) -> Manifest:
+    async def post_review(self, path: str, body: Manifest) -> Manifest:
         """Return the answer to a TokenReview or a SubjectAccessReview, which the API server does not store."""
-        request = Request("POST", path, self._settings.request_timeout, body=body)
-        answer = await self._transport.call(request)
+        request = ApiRequest("POST", path, self._settings.request_timeout, body=body)
+        answer = await self._transport.request_json(request)
         if answer is None:
             message = f"the API server has no {path}"
             raise ApiUnavailableError(message)
         return answer
 
-    async def version(self) -> str:
+    async def get_version(self) -> str:
         """Return the API server's version, for example v1.34.1."""
-        answer = await self._transport.call(Request("GET", "/version", self._settings.request_timeout))
+        answer = await self._transport.request_json(
+            ApiRequest("GET", "/version", self._settings.request_timeout)
+        )
         return str((answer or {}).get("gitVersion", ""))
 
     async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
         """Return the object; None if it does not exist."""
-        return await self._transport.call(
-            Request("GET", kind.path(key.namespace, key.name), self._settings.request_timeout)
+        return await self._transport.request_json(
+            ApiRequest("GET", kind.url_path(key.namespace, key.name), self._settings.request_timeout)
         )
 
     async def list(
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> Sequence[Manifest]:
-        """Return all objects of the kind that the selectors match: see port.Cluster."""
-        pages = self.pages(kind, namespace=namespace, selector=selector, fields=fields)
+        """Return all objects of the kind that the selectors match: see port.ClusterApi."""
+        pages = self.list_pages(kind, namespace=namespace, selector=selector, fields=fields)
         return [item async for page, _ in pages for item in page]
 
-    async def pages(
+    async def list_pages(
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> AsyncIterator[tuple[Sequence[Manifest], str]]:
         """Yield the objects by page, each page with the resourceVersion from which a watch sees all later changes.
@@ -149,22 +151,22 @@ class KubeClient:
         No more than one page of ten thousand objects is in memory. Raises ExpiredError if the listing takes longer
         than the API server keeps its pages.
         """
-        query = {"limit": str(self._settings.page_size), **_selecting(selector, fields)}
+        query = {"limit": str(self._settings.page_size), **_selector_query(selector, fields)}
         while True:
-            page = await self._transport.call(
-                Request("GET", kind.path(namespace), self._settings.list_timeout, query=query)
+            page = await self._transport.request_json(
+                ApiRequest("GET", kind.url_path(namespace), self._settings.list_timeout, query=query)
             )
             if page is None:
                 message = f"the API server does not know the kind {kind}: are the CRDs installed?"
                 raise UnknownKindError(message)
-            items, next_page, version = _page(kind, page)
+            items, next_page, version = _parse_page(kind, page)
             del page
             yield items, version
             if not next_page:
                 return
             query = {**query, "continue": next_page}
 
-    def watch(
+    def open_watch(
         self,
         kind: Kind,
         *,
@@ -172,9 +174,9 @@ class KubeClient:
         namespace: str = "",
         selector: str = "",
         fields: str = "",
-        lasting: timedelta,
+        duration: timedelta,
     ) -> AbstractAsyncContextManager[aiohttp.StreamReader]:
-        """Open a watch and return its raw lines. The server ends it after `lasting`; later silence is a stall.
+        """Open a watch and return its raw lines. The server ends it after `duration`; later silence is a stall.
 
         Raises ExpiredError if the resourceVersion is too old.
         """
@@ -182,80 +184,82 @@ class KubeClient:
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
-            "timeoutSeconds": str(int(lasting.total_seconds())),
-            **_selecting(selector, fields),
+            "timeoutSeconds": str(int(duration.total_seconds())),
+            **_selector_query(selector, fields),
         }
-        return self._transport.stream(
-            Request("GET", kind.path(namespace), self._settings.request_timeout, query=query)
+        return self._transport.open_stream(
+            ApiRequest("GET", kind.url_path(namespace), self._settings.request_timeout, query=query)
         )
 
     async def read_from_pod(self, pod: ObjectKey, port: int, target: str) -> dict[str, Any]:
         """Return the JSON that a pod answers to GET `target`, on its loopback too: see portforward.get_json."""
         return await get_json(self._transport, pod, port, target, self._settings.request_timeout)
 
-    async def log_of_pod(
-        self, pod: ObjectKey, container: str, *, lines: int, most_bytes: int, previous: bool = False
+    async def read_pod_log(
+        self, pod: ObjectKey, container: str, *, lines: int, max_bytes: int, previous: bool = False
     ) -> tuple[bytes, int]:
         """Return the newest lines of a container's log, and the number of bytes that were cut off before them.
 
         `previous` reads the log of the container's previous instance.
-        Raises as Transport.call does, and PermanentError if the pod does not exist.
+        Raises as ApiTransport.request_json does, and PermanentError if the pod does not exist.
         """
         # limitBytes would keep the oldest lines instead of the newest.
         query = {"container": container, "tailLines": str(lines), "timestamps": "true"}
-        path = POD.path(pod.namespace, pod.name, "log")
-        request = Request(
+        path = POD.url_path(pod.namespace, pod.name, "log")
+        request = ApiRequest(
             "GET",
             path,
             self._settings.list_timeout,
             query={**query, **({"previous": "true"} if previous else {})},
         )
-        log = await self._transport.end_of(request, most_bytes)
+        log = await self._transport.read_tail(request, max_bytes)
         if log is None:
             message = f"pod {pod} has no log of {container}: it is gone"
             raise PermanentError(message)
         return log
 
-    def forwarded(self, pod: ObjectKey, port: int, lasting: timedelta) -> AbstractAsyncContextManager[str]:
-        """Return a host:port on loopback that leads to a pod's port: see portforward.forwarded."""
-        return forwarded(self._transport, pod, port, lasting)
+    def forward_port(
+        self, pod: ObjectKey, port: int, duration: timedelta
+    ) -> AbstractAsyncContextManager[str]:
+        """Return a host:port on loopback that leads to a pod's port: see portforward.forward_port."""
+        return forward_port(self._transport, pod, port, duration)
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
-        """Apply the object; it gets the annotations tidegate.io/applied and tidegate.io/epoch. See port.Cluster."""
+        """Apply the object; it gets the annotations tidegate.io/applied and tidegate.io/epoch. See port.ClusterApi."""
         kind, metadata = kind_of(manifest), manifest["metadata"]
-        path = kind.path(metadata.get("namespace", ""), metadata["name"])
-        stored = await self._patch(kind, path, stamped(manifest, fence.epoch), fence)
+        path = kind.url_path(metadata.get("namespace", ""), metadata["name"])
+        stored = await self._send_apply(kind, path, add_apply_annotations(manifest, fence.epoch), fence)
         if stored is None:
-            raise _no_namespace(kind, metadata)
+            raise _missing_namespace_error(kind, metadata)
         return stored
 
     async def apply_new(self, manifest: Manifest, fence: Fence) -> Manifest | None:
-        """Create the object with the annotations tidegate.io/created and tidegate.io/epoch. See port.Cluster."""
+        """Create the object with the annotations tidegate.io/created and tidegate.io/epoch. See port.ClusterApi."""
         kind, metadata = kind_of(manifest), manifest["metadata"]
-        request = Request(
+        request = ApiRequest(
             "POST",
-            kind.path(metadata.get("namespace", "")),
-            self._within(fence),
+            kind.url_path(metadata.get("namespace", "")),
+            self._write_timeout(fence),
             query={"fieldManager": self._settings.field_manager},
-            body=stamped(manifest, fence.epoch, CREATED_ANNOTATION),
+            body=add_apply_annotations(manifest, fence.epoch, CREATED_ANNOTATION),
         )
         try:
-            created = await self._write(Verb.CREATE, kind.plural, request)
+            created = await self._send_write(WriteVerb.CREATE, kind.plural, request)
         except ConflictError:
             return None
         if created is None:
-            raise _no_namespace(kind, metadata)
+            raise _missing_namespace_error(kind, metadata)
         return created
 
     async def take_over(self, kind: Kind, key: ObjectKey, fence: Fence) -> Manifest | None:
-        """Take over the fields of a created object by server-side apply. See port.Cluster."""
+        """Take over the fields of a created object by server-side apply. See port.ClusterApi."""
         attempts = _TAKE_OVER_ATTEMPTS
         while True:
             live = await self.get(kind, key)
             if live is None or not was_created(live):
                 return live
             try:
-                patch = taking_over(live, self._settings.field_manager, fence.epoch)
+                patch = take_over_patch(live, self._settings.field_manager, fence.epoch)
                 return await self.merge(kind, key, patch, fence)
             except ConflictError:
                 # Another writer, such as the Deployment controller, has updated the status since.
@@ -266,7 +270,7 @@ class KubeClient:
     async def apply_status(
         self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
     ) -> Manifest | None:
-        """Apply our fields of the status, without the conditions of other controllers. See port.Cluster.
+        """Apply our fields of the status, without the conditions of other controllers. See port.ClusterApi.
 
         The API server ignores a uid in a custom resource's status, so a new object of the same name may get the status
         of its predecessor. Its creation is an event of its own, and its next reconcile overwrites that status.
@@ -277,98 +281,100 @@ class KubeClient:
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
             "status": {**status, **_own_conditions(status)},
         }
-        path = kind.path(key.namespace, key.name, "status")
-        stored = await self._patch(kind, path, body, fence, subresource="status")
+        path = kind.url_path(key.namespace, key.name, "status")
+        stored = await self._send_apply(kind, path, body, fence, subresource="status")
         return stored if stored is not None and stored["metadata"]["uid"] == uid else None
 
     async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
-        """Merge `patch` into an object of another owner. See port.Cluster."""
-        path = kind.path(key.namespace, key.name)
+        """Merge `patch` into an object of another owner. See port.ClusterApi."""
+        path = kind.url_path(key.namespace, key.name)
         query = {"fieldManager": self._settings.field_manager}
-        request = Request(
-            "PATCH", path, self._within(fence), query=query, body=patch, content_type=MERGE_PATCH
+        request = ApiRequest(
+            "PATCH", path, self._write_timeout(fence), query=query, body=patch, content_type=MERGE_PATCH
         )
-        return await self._write(Verb.MERGE, kind.plural, request)
+        return await self._send_write(WriteVerb.MERGE, kind.plural, request)
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
-        """Delete the object with this uid. See port.Cluster."""
+        """Delete the object with this uid. See port.ClusterApi."""
         # A Job deleted in the background would leave running pods beside those of the next Job of that name or run.
         policy = "Foreground" if kind == JOB else "Background"
         body = {"preconditions": {"uid": uid}, "propagationPolicy": policy}
-        request = Request("DELETE", kind.path(key.namespace, key.name), self._within(fence), body=body)
+        request = ApiRequest(
+            "DELETE", kind.url_path(key.namespace, key.name), self._write_timeout(fence), body=body
+        )
         try:
-            await self._write(Verb.DELETE, kind.plural, request)
+            await self._send_write(WriteVerb.DELETE, kind.plural, request)
         except ConflictError:
             return  # another object has the name now
 
     async def create_event(self, note: EventNote) -> None:
-        """Create the Event unless it was created recently. See port.Cluster."""
-        body = self._events.render(note)
+        """Create the Event unless it was created recently. See port.ClusterApi."""
+        body = self._events.render_event(note)
         if body is None:
             return
-        path = EVENT.path(note.key.namespace or "default")
-        request = Request("POST", path, self._settings.request_timeout, body=body)
+        path = EVENT.url_path(note.key.namespace or "default")
+        request = ApiRequest("POST", path, self._settings.request_timeout, body=body)
         try:
-            await self._write(Verb.CREATE, EVENT.plural, request)
+            await self._send_write(WriteVerb.CREATE, EVENT.plural, request)
         except TidegateError:
             self._events.forget(note)
 
     async def create(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
         """Create the object. Raises ConflictError if an object of that name exists."""
-        path = kind.path(manifest["metadata"].get("namespace", ""))
-        request = Request("POST", path, within or self._settings.request_timeout, body=manifest)
-        created = await self._write(Verb.CREATE, kind.plural, request)
+        path = kind.url_path(manifest["metadata"].get("namespace", ""))
+        request = ApiRequest("POST", path, within or self._settings.request_timeout, body=manifest)
+        created = await self._send_write(WriteVerb.CREATE, kind.plural, request)
         if created is None:
-            raise _no_namespace(kind, manifest["metadata"])
+            raise _missing_namespace_error(kind, manifest["metadata"])
         return created
 
     async def replace(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
         """Replace the object if it still has the manifest's resourceVersion; else raise ConflictError."""
         metadata = manifest["metadata"]
-        path = kind.path(metadata.get("namespace", ""), metadata["name"])
-        request = Request("PUT", path, within or self._settings.request_timeout, body=manifest)
-        replaced = await self._write(Verb.REPLACE, kind.plural, request)
+        path = kind.url_path(metadata.get("namespace", ""), metadata["name"])
+        request = ApiRequest("PUT", path, within or self._settings.request_timeout, body=manifest)
+        replaced = await self._send_write(WriteVerb.REPLACE, kind.plural, request)
         if replaced is None:
             message = f"{kind} {metadata['name']} was deleted"
             raise ConflictError(message)
         return replaced
 
-    async def _patch(
+    async def _send_apply(
         self, kind: Kind, path: str, body: Mapping[str, Any], fence: Fence, *, subresource: str = ""
     ) -> dict[str, Any] | None:
-        request = Request(
+        request = ApiRequest(
             "PATCH",
             path,
-            self._within(fence),
+            self._write_timeout(fence),
             query={"fieldManager": self._settings.field_manager, "force": "true"},
             body=body,
             content_type=APPLY_PATCH,
         )
         resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
-        return await self._write(Verb.APPLY, resource, request)
+        return await self._send_write(WriteVerb.APPLY, resource, request)
 
-    async def _write(self, verb: Verb, resource: str, request: Request) -> dict[str, Any] | None:
+    async def _send_write(self, verb: WriteVerb, resource: str, request: ApiRequest) -> dict[str, Any] | None:
         """Send the write and report its result to the observer, unless it is cancelled."""
         started_at = time.monotonic()
 
-        def report(result: Result) -> None:
-            self._observer(Write(verb, resource, result, time.monotonic() - started_at))
+        def report(result: WriteResult) -> None:
+            self._observer(ApiWrite(verb, resource, result, time.monotonic() - started_at))
 
         try:
-            answer = await self._transport.call(request)
+            answer = await self._transport.request_json(request)
         except TidegateError as error:
-            report(result_of(error))
+            report(classify_error(error))
             raise
-        report(Result.GONE if answer is None else Result.OK)
+        report(WriteResult.GONE if answer is None else WriteResult.OK)
         return answer
 
-    def _within(self, fence: Fence) -> timedelta:
+    def _write_timeout(self, fence: Fence) -> timedelta:
         """Return the write's timeout, which never exceeds what remains of the fence."""
         fence.check()
         return min(self._settings.request_timeout, timedelta(seconds=min(fence.remaining_s(), 3600.0)))
 
 
-def _no_namespace(kind: Kind, metadata: Mapping[str, Any]) -> ApiUnavailableError:
+def _missing_namespace_error(kind: Kind, metadata: Mapping[str, Any]) -> ApiUnavailableError:
     return ApiUnavailableError(
         f"{kind} {metadata.get('namespace', '')}/{metadata['name']}: its namespace does not exist"
     )
@@ -378,10 +384,10 @@ def _own_conditions(status: Manifest) -> Mapping[str, Any]:
     """Return the status's conditions without those of other controllers; nothing if it has no conditions."""
     if "conditions" not in status:
         return {}
-    return {"conditions": own_conditions(status["conditions"] or ())}
+    return {"conditions": select_own_conditions(status["conditions"] or ())}
 
 
-def _page(kind: Kind, page: Mapping[str, Any]) -> tuple[Sequence[Manifest], str, str]:
+def _parse_page(kind: Kind, page: Mapping[str, Any]) -> tuple[Sequence[Manifest], str, str]:
     """Return a page's objects, its continue token (empty on the last page) and its resourceVersion.
 
     Raises ApiUnavailableError if `page` is no listing.
@@ -399,6 +405,6 @@ def _page(kind: Kind, page: Mapping[str, Any]) -> tuple[Sequence[Manifest], str,
         raise ApiUnavailableError(message) from exc
 
 
-def _selecting(selector: str, fields: str = "") -> Mapping[str, str]:
+def _selector_query(selector: str, fields: str = "") -> Mapping[str, str]:
     selectors = {"labelSelector": selector, "fieldSelector": fields}
     return {name: value for name, value in selectors.items() if value}

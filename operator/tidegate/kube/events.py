@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from tidegate.api.conditions import timestamp
+from tidegate.api.conditions import format_timestamp
 from tidegate.kube.port import EventNote
 
 # The API server refuses longer ones.
@@ -32,9 +32,9 @@ class EventRecorder:
         self._now = now
         self._rendered_at: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
-    def render(self, note: EventNote) -> dict[str, Any] | None:
+    def render_event(self, note: EventNote) -> dict[str, Any] | None:
         """Return the Event; None if the same note was rendered within ten minutes."""
-        identity, now = self._identity(note), self._monotonic()
+        identity, now = self._dedup_key(note), self._monotonic()
         rendered_at = self._rendered_at.get(identity)
         if rendered_at is not None and now - rendered_at < _REPEAT_AFTER_S:
             return None
@@ -42,19 +42,19 @@ class EventRecorder:
         self._rendered_at.move_to_end(identity)
         if len(self._rendered_at) > _REMEMBERED:
             self._rendered_at.popitem(last=False)
-        return self._event(note)
+        return self._build_event(note)
 
     def forget(self, note: EventNote) -> None:
         """Let the note be rendered again: its Event was not created."""
-        self._rendered_at.pop(self._identity(note), None)
+        self._rendered_at.pop(self._dedup_key(note), None)
 
     @staticmethod
-    def _identity(note: EventNote) -> tuple[str, str, str]:
+    def _dedup_key(note: EventNote) -> tuple[str, str, str]:
         return note.uid, note.reason, note.message
 
-    def _event(self, note: EventNote) -> dict[str, Any]:
+    def _build_event(self, note: EventNote) -> dict[str, Any]:
         namespace = note.key.namespace or "default"
-        timestamp_now = timestamp(self._now())
+        timestamp_now = format_timestamp(self._now())
         return {
             "apiVersion": "v1",
             "kind": "Event",

@@ -36,7 +36,7 @@ class Fence:
         """Return a fence that never expires, for tools and tests, where there is no other writer."""
         return cls(epoch, deadline=lambda: float("inf"), monotonic=lambda: 0.0)
 
-    def valid(self) -> bool:
+    def is_valid(self) -> bool:
         """Return whether a write may still be sent."""
         return self.remaining_s() > 0
 
@@ -46,6 +46,6 @@ class Fence:
 
     def check(self) -> None:
         """Raise LeadershipLostError if the right to write has expired."""
-        if not self.valid():
+        if not self.is_valid():
             message = f"leadership epoch {self.epoch} has ended: the write was not sent; the new leader will send it"
             raise LeadershipLostError(message)

@@ -19,7 +19,7 @@ def was_created(live: Manifest) -> bool:
     return CREATED_ANNOTATION in (live["metadata"].get("annotations") or {})
 
 
-def taking_over(live: Manifest, manager: str, epoch: int) -> Mapping[str, Any]:
+def take_over_patch(live: Manifest, manager: str, epoch: int) -> Mapping[str, Any]:
     """Return the merge patch after which the fields that `manager` created count as applied by it.
 
     It is valid for the resourceVersion of `live`, which must include managedFields.
@@ -31,7 +31,7 @@ def taking_over(live: Manifest, manager: str, epoch: int) -> Mapping[str, Any]:
         (own_entries if is_own else other_entries).append(entry)
     fields: Mapping[str, Any] = {}
     for entry in own_entries:
-        fields = _union(fields, entry.get("fieldsV1") or {})
+        fields = _merge_fields(fields, entry.get("fieldsV1") or {})
     applied = [{**own_entries[-1], "operation": "Apply", "fieldsV1": fields}] if own_entries else []
     return {
         "metadata": {
@@ -42,9 +42,9 @@ def taking_over(live: Manifest, manager: str, epoch: int) -> Mapping[str, Any]:
     }
 
 
-def _union(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
+def _merge_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return all fields of two field sets, each a tree of names."""
     return {
-        name: _union(first.get(name) or {}, second.get(name) or {})
+        name: _merge_fields(first.get(name) or {}, second.get(name) or {})
         for name in (*first, *(second.keys() - first.keys()))
     }

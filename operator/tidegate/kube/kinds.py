@@ -28,7 +28,7 @@ class Kind:
         """Return the apiVersion of a manifest: `apps/v1`, or `v1` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+    def url_path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the URL path of one object, of all in a namespace, or (both empty) of all in the cluster."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace and self.namespaced:

@@ -33,8 +33,8 @@ class LeaseRecord:
             holder=spec.get("holderIdentity") or "",
             duration=timedelta(seconds=spec.get("leaseDurationSeconds") or 1),
             transitions=spec.get("leaseTransitions") or 0,
-            acquired_at=_parsed_time(spec.get("acquireTime")),
-            renewed_at=_parsed_time(spec.get("renewTime")),
+            acquired_at=_parse_time(spec.get("acquireTime")),
+            renewed_at=_parse_time(spec.get("renewTime")),
             resource_version=body["metadata"].get("resourceVersion") or "",
         )
 
@@ -79,7 +79,7 @@ class LeaseClient:
         return LeaseRecord.parse(await write(LEASE, manifest, within=within))
 
 
-def _parsed_time(text: str | None) -> datetime:
+def _parse_time(text: str | None) -> datetime:
     try:
         return datetime.fromisoformat(text) if text else datetime.fromtimestamp(0, UTC)
     except ValueError:

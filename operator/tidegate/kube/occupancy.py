@@ -7,12 +7,12 @@ from typing import Any, Final
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
-from tidegate.kube.facts import occupying, only
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.transforms import select_fields, trim_pod_spec
 from tidegate.kube.watch import Reflector
-from tidegate.planning.nodes import NodeView, Occupant, node_view, occupant
-from tidegate.resources.names import NOT_OURS, POOL_LABEL
+from tidegate.planning.nodes import NodeView, Occupant, parse_node, parse_occupant
+from tidegate.resources.names import POOL_LABEL, UNMANAGED_SELECTOR
 
 _READY_CONDITION: Final = "Ready"
 
@@ -20,85 +20,87 @@ Subscriber = Callable[[str], None]
 """Takes the name of a node."""
 
 
-class Occupancy:
+class NodeOccupancy:
     """Nodes and their pods as planners see them.
 
-    The watch of nodes and of all pods starts with `begin`, so that clusters without a ComputePool do not pay for it.
+    The watch of nodes and of all pods starts with `start_watching`, so that clusters without a ComputePool do not pay for it.
     """
 
     def __init__(self, ours: ObjectStore, owns: Callable[[Manifest], bool] = lambda _: True) -> None:
         """Read our pods from `ours`, a cache that is filled elsewhere, by the selector OURS.
 
         `owns` returns whether such a pod is really an Inference's; the others occupy a node as any foreign pod does. Call
-        `look_again` when its answer for a pod changes.
+        `refresh_pod` when its answer for a pod changes.
         """
         self._ours = ours
         self._owns = owns
-        self._nodes = ObjectStore(kinds.NODE, transform=_node_facts)
-        self._others = ObjectStore(kinds.POD, transform=_pod_facts)
+        self._nodes = ObjectStore(kinds.NODE, transform=_trim_node)
+        self._foreign_pods = ObjectStore(kinds.POD, transform=_trim_foreign_pod)
         self._views: dict[ObjectKey, NodeView] = {}
         self._occupants: dict[ObjectKey, Occupant] = {}
         self._by_node: dict[str, dict[ObjectKey, Occupant]] = {}
         self._subscribers: list[Subscriber] = []
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
         self._nodes.subscribe(self._node_changed)
-        for store, changed in ((self._others, self._other_changed), (ours, self.look_again)):
+        for store, changed in ((self._foreign_pods, self._foreign_pod_changed), (ours, self.refresh_pod)):
             store.subscribe(changed)
 
     @property
-    def known(self) -> bool:
+    def has_synced(self) -> bool:
         """Return whether nodes and pods have been listed; before that, free room would be overestimated."""
-        return self._nodes.synced.is_set() and self._others.synced.is_set()
+        return self._nodes.synced.is_set() and self._foreign_pods.synced.is_set()
 
-    async def until_known(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Wait until nodes and pods have been listed."""
-        for store in (self._nodes, self._others):
+        for store in (self._nodes, self._foreign_pods):
             await store.synced.wait()
 
     @property
-    def stores(self) -> tuple[ObjectStore, ...]:
+    def own_stores(self) -> tuple[ObjectStore, ...]:
         """Return the own caches: of nodes, and of the pods that are not ours."""
-        return self._nodes, self._others
+        return self._nodes, self._foreign_pods
 
-    def begin(self) -> None:
+    def start_watching(self) -> None:
         """Start watching nodes and pods, if that has not begun."""
-        if self._begun.is_set():
+        if self._started.is_set():
             return
-        self._begun.set()
+        self._started.set()
         for key in self._ours.keys():  # noqa: SIM118 - a store, not a dict
-            self.look_again(key)
+            self.refresh_pod(key)
 
-    def look_again(self, key: ObjectKey) -> None:
+    def refresh_pod(self, key: ObjectKey) -> None:
         """Read one of our pods from its cache again."""
         body = self._ours.get(key)
-        if not self._begun.is_set():
-            # Parse it anyway: the cache then leaves out a malformed pod, and `begin` does not meet it.
-            _ = occupant(body) if body is not None else None
+        if not self._started.is_set():
+            # Parse it anyway: the cache then leaves out a malformed pod, and `start_watching` does not meet it.
+            _ = parse_occupant(body) if body is not None else None
             return
         placed = body is not None and POOL_LABEL in (body["metadata"].get("labels") or {})
-        self._take(key, occupant(body, owned=placed and self._owns(body)) if body is not None else None)
+        self._update_occupant(
+            key, parse_occupant(body, owned=placed and self._owns(body)) if body is not None else None
+        )
 
     async def run(self, client: KubeClient) -> None:
-        """Wait for `begin`, then watch until cancelled."""
-        await self._begun.wait()
+        """Wait for `start_watching`, then watch until cancelled."""
+        await self._started.wait()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Reflector(client, self._nodes).run(), name="watch-nodes")
-            foreign_pods = Reflector(client, self._others, selector=NOT_OURS)
+            foreign_pods = Reflector(client, self._foreign_pods, selector=UNMANAGED_SELECTOR)
             tasks.create_task(foreign_pods.run(), name="watch-other-pods")
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call `subscriber` with each node that changes or whose occupants change; heartbeats do not count."""
         self._subscribers.append(subscriber)
 
-    def nodes(self) -> Sequence[NodeView]:
+    def list_nodes(self) -> Sequence[NodeView]:
         """Return every node, in no order."""
         return tuple(self._views.values())
 
-    def node(self, name: str) -> NodeView | None:
+    def get_node(self, name: str) -> NodeView | None:
         """Return the node of that name; None if there is none."""
         return self._views.get(ObjectKey("", name))
 
-    def occupants(self, node: str) -> Sequence[Occupant]:
+    def list_occupants(self, node: str) -> Sequence[Occupant]:
         """Return the pods of a node."""
         return tuple(self._by_node.get(node, {}).values())
 
@@ -106,15 +108,15 @@ class Occupancy:
         body = self._nodes.get(key)
         before = self._views.pop(key, None)
         if body is not None:
-            self._views[key] = node_view(body)
+            self._views[key] = parse_node(body)
         if before != self._views.get(key):
-            self._tell(key.name)
+            self._notify_subscribers(key.name)
 
-    def _other_changed(self, key: ObjectKey) -> None:
-        body = self._others.get(key)
-        self._take(key, occupant(body) if body is not None else None)
+    def _foreign_pod_changed(self, key: ObjectKey) -> None:
+        body = self._foreign_pods.get(key)
+        self._update_occupant(key, parse_occupant(body) if body is not None else None)
 
-    def _take(self, key: ObjectKey, now: Occupant | None) -> None:
+    def _update_occupant(self, key: ObjectKey, now: Occupant | None) -> None:
         before = self._occupants.pop(key, None)
         if before is not None:
             occupants = self._by_node[before.node]
@@ -126,34 +128,36 @@ class Occupancy:
             self._by_node.setdefault(now.node, {})[key] = now
         if before != now:
             for node in {pod.node for pod in (before, now) if pod is not None}:
-                self._tell(node)
+                self._notify_subscribers(node)
 
-    def _tell(self, node: str) -> None:
+    def _notify_subscribers(self, node: str) -> None:
         for subscriber in self._subscribers:
             subscriber(node)
 
 
-def _node_facts(body: Manifest) -> Manifest:
+def _trim_node(body: Manifest) -> Manifest:
     """Return what is read of a node; most of it is dropped: images, heartbeats, annotations."""
     status = body.get("status") or {}
     conditions = [
         condition for condition in status.get("conditions") or () if condition["type"] == _READY_CONDITION
     ]
     return {
-        "metadata": _metadata(body, "labels"),
-        "spec": only(body.get("spec"), "unschedulable", "taints"),
+        "metadata": _select_metadata(body, "labels"),
+        "spec": select_fields(body.get("spec"), "unschedulable", "taints"),
         "status": {"allocatable": status.get("allocatable") or {}, "conditions": conditions},
     }
 
 
-def _pod_facts(body: Manifest) -> Manifest:
+def _trim_foreign_pod(body: Manifest) -> Manifest:
     """Return the node, the resource requests and the phase of a pod that is not ours."""
     return {
-        "metadata": _metadata(body),
-        "spec": occupying(body),
-        "status": only(body.get("status"), "phase"),
+        "metadata": _select_metadata(body),
+        "spec": trim_pod_spec(body),
+        "status": select_fields(body.get("status"), "phase"),
     }
 
 
-def _metadata(body: Manifest, *fields: str) -> Mapping[str, Any]:
-    return only(body["metadata"], "name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields)
+def _select_metadata(body: Manifest, *fields: str) -> Mapping[str, Any]:
+    return select_fields(
+        body["metadata"], "name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields
+    )

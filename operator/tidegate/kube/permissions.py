@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tidegate.api.crd import DEFINITIONS
+from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.kube.kinds import KINDS
 
 _READ: Final = ("get", "list", "watch")
@@ -15,7 +15,7 @@ _APPLY: Final = ("get", "list", "watch", "create", "patch")
 """Server-side apply is a patch; the API server also requires create for an object that does not exist yet."""
 
 
-class Process(StrEnum):
+class ApiClientProcess(StrEnum):
     """The processes that talk to the API server."""
 
     CONTROLLERS = "controllers"
@@ -24,14 +24,14 @@ class Process(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """Verbs on resources of one API group."""
 
     group: str
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
 
-    def manifest(self) -> dict[str, list[str]]:
+    def to_manifest(self) -> dict[str, list[str]]:
         """Return the rule as in a Role's manifest."""
         return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
 
@@ -40,48 +40,48 @@ _NAMESPACED_KINDS: Final = ("inferences", "modelaccesses", "featurecomputes")
 
 _POOL_KINDS: Final = ("computepools", "computeoverrides", "allocationdecisions")
 
-CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.CONTROLLERS: (
+CLUSTER_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.CONTROLLERS: (
         # Before it creates children, a controller gets their owner from the API server.
-        Rule("tidegate.io", _NAMESPACED_KINDS, _READ),
-        Rule("tidegate.io", _POOL_KINDS, _FOLLOW),
-        Rule(
+        PolicyRule("tidegate.io", _NAMESPACED_KINDS, _READ),
+        PolicyRule("tidegate.io", _POOL_KINDS, _FOLLOW),
+        PolicyRule(
             "tidegate.io", tuple(f"{kind}/status" for kind in (*_NAMESPACED_KINDS, *_POOL_KINDS)), ("patch",)
         ),
-        Rule("tidegate.io", ("allocationdecisions",), ("create", "patch", "delete")),
+        PolicyRule("tidegate.io", ("allocationdecisions",), ("create", "patch", "delete")),
         # Children are garbage-collected with their owners; we delete those of pipelines whose route was removed.
-        Rule("apps", ("deployments",), (*_APPLY, "delete")),
-        Rule("batch", ("jobs",), (*_APPLY, "delete")),
+        PolicyRule("apps", ("deployments",), (*_APPLY, "delete")),
+        PolicyRule("batch", ("jobs",), (*_APPLY, "delete")),
         # Kueue's Workloads of our Jobs, if Kueue is installed.
-        Rule("kueue.x-k8s.io", ("workloads",), _FOLLOW),
+        PolicyRule("kueue.x-k8s.io", ("workloads",), _FOLLOW),
         # Autoscalers with our label get maxReplicas from their pool.
-        Rule("autoscaling", ("horizontalpodautoscalers",), (*_FOLLOW, "patch")),
-        Rule("", ("configmaps",), (*_APPLY, "delete")),
-        Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
-        Rule("", ("pods",), _FOLLOW),
-        Rule("", ("nodes",), _FOLLOW),
-        Rule("", ("events",), ("create",)),
+        PolicyRule("autoscaling", ("horizontalpodautoscalers",), (*_FOLLOW, "patch")),
+        PolicyRule("", ("configmaps",), (*_APPLY, "delete")),
+        PolicyRule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
+        PolicyRule("", ("pods",), _FOLLOW),
+        PolicyRule("", ("nodes",), _FOLLOW),
+        PolicyRule("", ("events",), ("create",)),
     ),
-    Process.XDS: (
-        Rule("tidegate.io", _NAMESPACED_KINDS, _FOLLOW),
-        Rule("", ("pods",), _FOLLOW),
+    ApiClientProcess.XDS: (
+        PolicyRule("tidegate.io", _NAMESPACED_KINDS, _FOLLOW),
+        PolicyRule("", ("pods",), _FOLLOW),
     ),
     # Everything else that users read or change is requested with their own rights.
-    Process.WEB: (
-        Rule("tidegate.io", (*_NAMESPACED_KINDS, *_POOL_KINDS), _FOLLOW),
-        Rule("", ("pods",), _FOLLOW),
-        Rule("", ("nodes",), _FOLLOW),
-        Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    ApiClientProcess.WEB: (
+        PolicyRule("tidegate.io", (*_NAMESPACED_KINDS, *_POOL_KINDS), _FOLLOW),
+        PolicyRule("", ("pods",), _FOLLOW),
+        PolicyRule("", ("nodes",), _FOLLOW),
+        PolicyRule("authentication.k8s.io", ("tokenreviews",), ("create",)),
     ),
 }
 
 _CLUSTER_SCOPED: Final = {"tokenreviews", *(kind.plural for kind in KINDS if not kind.namespaced)}
 
 
-def _split(rules: Iterable[Rule], *, namespaced: bool) -> tuple[Rule, ...]:
+def _filter_by_scope(rules: Iterable[PolicyRule], *, namespaced: bool) -> tuple[PolicyRule, ...]:
     """Return the rules for namespaced resources only, or those for cluster-scoped ones only."""
     selected = (
-        Rule(
+        PolicyRule(
             rule.group,
             tuple(
                 resource
@@ -95,22 +95,22 @@ def _split(rules: Iterable[Rule], *, namespaced: bool) -> tuple[Rule, ...]:
     return tuple(rule for rule in selected if rule.resources)
 
 
-NAMESPACE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    process: _split(rules, namespaced=True) for process, rules in CLUSTER_RULES.items()
+NAMESPACE_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    process: _filter_by_scope(rules, namespaced=True) for process, rules in CLUSTER_RULES.items()
 }
 """Rules in each namespace of the chart's watchNamespaces, instead of those for the whole cluster."""
 
-REVIEW_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.WEB: tuple(
+REVIEW_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.WEB: tuple(
         rule
-        for rule in _split(CLUSTER_RULES[Process.WEB], namespaced=False)
+        for rule in _filter_by_scope(CLUSTER_RULES[ApiClientProcess.WEB], namespaced=False)
         if rule.resources == ("tokenreviews",)
     ),
 }
 """Cluster-wide rules that remain even then: authentication has no namespace."""
 
 
-class Role(StrEnum):
+class PeopleRole(StrEnum):
     """Roles for people; the first two are also aggregated into the cluster roles view, edit and admin."""
 
     VIEW = "view"
@@ -121,22 +121,22 @@ class Role(StrEnum):
 _WRITE: Final = ("create", "update", "patch", "delete", "deletecollection")
 _ALLOCATOR_ONLY: Final = frozenset({"allocationdecisions"})
 """Written by the allocator only."""
-_OWN_KINDS: Final = tuple(definition.resource for definition in DEFINITIONS)
+_OWN_KINDS: Final = tuple(definition.resource for definition in KIND_DEFINITIONS)
 _SCALED: Final = tuple(
-    f"{definition.resource.PLURAL}/scale" for definition in DEFINITIONS if definition.scalable
+    f"{definition.resource.PLURAL}/scale" for definition in KIND_DEFINITIONS if definition.scalable
 )
 
-PEOPLE_RULES: Final[Mapping[Role, tuple[Rule, ...]]] = {
-    Role.VIEW: (
-        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OWN_KINDS), _READ),
-        Rule("tidegate.io", tuple(f"{kind.PLURAL}/status" for kind in _OWN_KINDS), ("get",)),
+PEOPLE_RULES: Final[Mapping[PeopleRole, tuple[PolicyRule, ...]]] = {
+    PeopleRole.VIEW: (
+        PolicyRule("tidegate.io", tuple(kind.PLURAL for kind in _OWN_KINDS), _READ),
+        PolicyRule("tidegate.io", tuple(f"{kind.PLURAL}/status" for kind in _OWN_KINDS), ("get",)),
     ),
-    Role.EDIT: (
-        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OWN_KINDS if kind.NAMESPACED), _WRITE),
-        Rule("tidegate.io", _SCALED, ("get", "update", "patch")),
+    PeopleRole.EDIT: (
+        PolicyRule("tidegate.io", tuple(kind.PLURAL for kind in _OWN_KINDS if kind.NAMESPACED), _WRITE),
+        PolicyRule("tidegate.io", _SCALED, ("get", "update", "patch")),
     ),
-    Role.POOLS: (
-        Rule(
+    PeopleRole.POOLS: (
+        PolicyRule(
             "tidegate.io",
             tuple(
                 kind.PLURAL
@@ -149,10 +149,10 @@ PEOPLE_RULES: Final[Mapping[Role, tuple[Rule, ...]]] = {
 }
 """Rules for people on our kinds; they may write no status and no decision, which are the controllers'."""
 
-SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.CONTROLLERS: (
-        Rule("", ("nodes",), ("get", "patch")),
-        Rule("", ("pods",), ("delete",)),
+SHARING_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.CONTROLLERS: (
+        PolicyRule("", ("nodes",), ("get", "patch")),
+        PolicyRule("", ("pods",), ("delete",)),
     ),
 }
 """Additional rules where node agents run.
@@ -160,40 +160,40 @@ SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
 Admission policies of the chart limit them to one taint of a node, and to pods of the MPS control daemon.
 """
 
-RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.CONTROLLERS: (
-        Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
+RELEASE_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.CONTROLLERS: (
+        PolicyRule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
         # Gateways and xDS servers of the release, which watchNamespaces may not include.
-        Rule("", ("pods",), _FOLLOW),
+        PolicyRule("", ("pods",), _FOLLOW),
     ),
 }
 """Rules in the release's own namespace only."""
 
-AUTH_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
+AUTH_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.XDS: (PolicyRule("", ("secrets",), _FOLLOW),),
 }
 """Rules in each namespace of the chart's auth.namespaces only.
 
 A role cannot be limited to labels, so the watch selects by label.
 """
 
-CERTIFICATE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.CONTROLLERS: (Rule("", ("secrets",), ("get", "update")),),
+CERTIFICATE_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.CONTROLLERS: (PolicyRule("", ("secrets",), ("get", "update")),),
 }
 """Rules in the release's namespace for the Secrets of our own certificates; the chart adds their names.
 
 The chart also creates these Secrets, since a right to create cannot be limited to names.
 """
 
-GATEWAY_TLS_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
+GATEWAY_TLS_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.XDS: (PolicyRule("", ("secrets",), _FOLLOW),),
 }
 """Rules in the release's own namespace for the Secrets of the chart's gateway.tls; the chart adds their names."""
 
-PROXY_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.WEB: (
-        Rule("", ("users",), ("impersonate",)),
-        Rule("", ("groups",), ("impersonate",)),
+PROXY_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+    ApiClientProcess.WEB: (
+        PolicyRule("", ("users",), ("impersonate",)),
+        PolicyRule("", ("groups",), ("impersonate",)),
     ),
 }
 """Cluster-wide rules where a proxy authenticates users; the chart adds the names that it may impersonate."""

@@ -27,7 +27,7 @@ class EventNote:
     message: str
 
 
-class Cluster(Protocol):
+class ClusterApi(Protocol):
     """The API server, as far as reconcilers need it.
 
     Every method raises ApiUnavailableError if the server does not answer, ConflictError on 409, and PermanentError

@@ -16,7 +16,7 @@ import structlog
 
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, TidegateError
-from tidegate.kube.transport import Request, Transport
+from tidegate.kube.transport import ApiRequest, ApiTransport
 
 # https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go
 # Each message begins with its channel. A port has two: data and errors; the first message on each is the port number.
@@ -34,10 +34,10 @@ _CHUNK: Final = 64 << 10
 
 
 @asynccontextmanager
-async def forwarded(
-    transport: Transport, pod: ObjectKey, port: int, lasting: timedelta
+async def forward_port(
+    transport: ApiTransport, pod: ObjectKey, port: int, duration: timedelta
 ) -> AsyncGenerator[str]:
-    """Yield a host:port on loopback whose connections end at that port of the pod; each lasts `lasting` at most.
+    """Yield a host:port on loopback whose connections end at that port of the pod; each lasts `duration` at most.
 
     A connection that the API server does not carry is closed; its client learns no more than that.
     """
@@ -45,11 +45,11 @@ async def forwarded(
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with (
-                transport.websocket(_request(pod, port, lasting), _PROTOCOL) as socket,
+                transport.open_websocket(_forward_request(pod, port, duration), _PROTOCOL) as socket,
                 asyncio.TaskGroup() as tasks,
             ):
-                sending = tasks.create_task(_send(reader, socket))
-                async for chunk in _sent(socket, pod, port):
+                sending = tasks.create_task(_send_chunks(reader, socket))
+                async for chunk in _receive_chunks(socket, pod, port):
                     writer.write(chunk)
                     await writer.drain()
                 sending.cancel()
@@ -65,29 +65,29 @@ async def forwarded(
         server.close()
 
 
-async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:
+async def _send_chunks(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:
     while data := await reader.read(_CHUNK):
         await socket.send_bytes(bytes([_DATA]) + data)
     await socket.close()
 
 
-def _request(pod: ObjectKey, port: int, within: timedelta) -> Request:
+def _forward_request(pod: ObjectKey, port: int, within: timedelta) -> ApiRequest:
     path = f"/api/v1/namespaces/{quote(pod.namespace)}/pods/{quote(pod.name)}/portforward"
-    return Request("GET", path, within, query={"ports": str(port)})
+    return ApiRequest("GET", path, within, query={"ports": str(port)})
 
 
 async def get_json(
-    transport: Transport, pod: ObjectKey, port: int, target: str, within: timedelta
+    transport: ApiTransport, pod: ObjectKey, port: int, target: str, within: timedelta
 ) -> dict[str, Any]:
     """Return the JSON that the pod answers to GET `target` (path and query), whatever its HTTP status.
 
-    Needs the verbs get and create on `pods/portforward`. Raises as Transport.call does, and ApiUnavailableError if
+    Needs the verbs get and create on `pods/portforward`. Raises as ApiTransport.request_json does, and ApiUnavailableError if
     nothing listens on that port or the answer is no HTTP with a Content-Length and a JSON body.
     """
-    async with transport.websocket(_request(pod, port, within), _PROTOCOL) as socket:
+    async with transport.open_websocket(_forward_request(pod, port, within), _PROTOCOL) as socket:
         request_text = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         await socket.send_bytes(bytes([_DATA]) + request_text.encode())
-        body = await _body(_sent(socket, pod, port))
+        body = await _read_body(_receive_chunks(socket, pod, port))
     try:
         decoded: dict[str, Any] = json.loads(body or b"")
     except (ValueError, RecursionError) as error:
@@ -96,7 +96,9 @@ async def get_json(
     return decoded
 
 
-async def _sent(socket: aiohttp.ClientWebSocketResponse, pod: ObjectKey, port: int) -> AsyncIterator[bytes]:
+async def _receive_chunks(
+    socket: aiohttp.ClientWebSocketResponse, pod: ObjectKey, port: int
+) -> AsyncIterator[bytes]:
     started_channels = set[int]()
     async for message in socket:
         if message.type is not aiohttp.WSMsgType.BINARY:
@@ -111,7 +113,7 @@ async def _sent(socket: aiohttp.ClientWebSocketResponse, pod: ObjectKey, port: i
             yield data
 
 
-async def _body(chunks: AsyncIterator[bytes]) -> bytes | None:
+async def _read_body(chunks: AsyncIterator[bytes]) -> bytes | None:
     """Return the body of the one HTTP response in `chunks`; None if they end before it is complete."""
     received = bytearray()
     length: int | None = None

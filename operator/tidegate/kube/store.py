@@ -12,10 +12,10 @@ import structlog
 
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import describe_without_message
-from tidegate.kube.facts import sharing, without_managed_fields
 from tidegate.kube.kinds import Kind
-from tidegate.kube.one_thread import OneThread
 from tidegate.kube.port import Manifest
+from tidegate.kube.thread_guard import ThreadGuard
+from tidegate.kube.transforms import drop_managed_fields, share_equal_parts
 
 Subscriber: TypeAlias = Callable[[ObjectKey], None]
 Transform: TypeAlias = Callable[[Manifest], Manifest]
@@ -24,16 +24,16 @@ log: Final = structlog.stdlib.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutObject:
     """An object that is left out because the transform or a subscriber raised an exception about it."""
 
     uid: str
-    why: str
+    problem: str
     """The exception's type, and where it was raised."""
 
 
 @dataclass(slots=True)
-class _Index:
+class _KeyIndex:
     """Keys by the value of a label, or by the uid of an owner."""
 
     keys: defaultdict[str, dict[ObjectKey, None]] = field(default_factory=lambda: defaultdict(dict))
@@ -63,22 +63,22 @@ class ObjectStore:
     """
 
     def __init__(
-        self, kind: Kind, *, labels: Sequence[str] = (), transform: Transform = without_managed_fields
+        self, kind: Kind, *, labels: Sequence[str] = (), transform: Transform = drop_managed_fields
     ) -> None:
         """Index `labels`, the label names that `by_label` accepts; `transform` drops fields that are never read."""
         self.kind = kind
         self.synced = asyncio.Event()
-        self.left_out: dict[ObjectKey, LeftOut] = {}
+        self.left_out: dict[ObjectKey, LeftOutObject] = {}
         """Objects by key about which the transform or a subscriber raised an exception.
 
         The cache keeps such an object as it was before, or does not have it.
         """
-        self._thread = OneThread()
+        self._thread = ThreadGuard()
         self._transform = transform
         self._objects: dict[ObjectKey, Manifest] = {}
         self._newest: Manifest = {}
-        self._by_label: dict[str, _Index] = {name: _Index() for name in labels}
-        self._by_owner = _Index()
+        self._by_label: dict[str, _KeyIndex] = {name: _KeyIndex() for name in labels}
+        self._by_owner = _KeyIndex()
         self._subscribers: list[Subscriber] = []
         self._unlisted: set[str] = set()
         self._listed = False
@@ -127,52 +127,52 @@ class ObjectStore:
 
         Late events are dropped: an older resourceVersion, or the deletion of an object that was recreated since.
         """
-        self._thread.check(self.kind)
+        self._thread.check_thread(self.kind)
         key = key_of(body)
         current = self._objects.get(key)
         if current is not None and _is_older(body, than=current):
             return
         if event_type == "DELETED":
-            self._remove(key)
+            self._remove_key(key)
         else:
-            self._put(key, body)
+            self._put_object(key, body)
 
-    def expect(self, namespaces: Iterable[str]) -> None:
+    def expect_listings(self, namespaces: Iterable[str]) -> None:
         """Announce that each of these namespaces will be listed separately; `synced` waits for all of them."""
         self._unlisted.update(namespaces)
 
     def replace(self, bodies: Iterable[Manifest], *, namespace: str = "") -> None:
-        """Take a complete listing of all namespaces, or of one, as the truth: see `put` and `keep`."""
-        self.keep(self.put(bodies), namespace=namespace)
+        """Take a complete listing of all namespaces, or of one, as the truth: see `put_page` and `finish_listing`."""
+        self.finish_listing(self.put_page(bodies), namespace=namespace)
 
-    def put(self, bodies: Iterable[Manifest]) -> set[ObjectKey]:
+    def put_page(self, bodies: Iterable[Manifest]) -> set[ObjectKey]:
         """Take one page of a listing as the truth, and return its keys.
 
         It overwrites even newer objects, as after a restore of etcd, so only the caller that watches on from this listing
         may call it.
         """
-        self._thread.check(self.kind)
+        self._thread.check_thread(self.kind)
         keys: set[ObjectKey] = set()
         for body in bodies:
             keys.add(key_of(body))
-            self._put(key_of(body), body)
+            self._put_object(key_of(body), body)
         return keys
 
-    def keep(self, present: Collection[ObjectKey], *, namespace: str = "") -> None:
+    def finish_listing(self, present: Collection[ObjectKey], *, namespace: str = "") -> None:
         """Finish a listing after its last page: remove the objects that were on no page, whose deletion was missed.
 
         Sets `synced` once no expected listing is missing.
         """
-        self._thread.check(self.kind)
+        self._thread.check_thread(self.kind)
         for key in (self._objects.keys() | self.left_out.keys()) - set(present):
             if not namespace or key.namespace == namespace:
-                self._remove(key)
+                self._remove_key(key)
         self._listed = True
         self._unlisted.discard(namespace)
         if not self._unlisted:
             self.synced.set()
 
-    def forgo(self, namespace: str) -> None:
+    def skip_namespace(self, namespace: str) -> None:
         """Stop waiting for a namespace that may not be listed, if another namespace has been listed.
 
         If none has, our rights are missing, and the cache stays unsynced.
@@ -182,7 +182,7 @@ class ObjectStore:
             if not self._unlisted:
                 self.synced.set()
 
-    def resync(
+    def prune_absent(
         self,
         present: Collection[ObjectKey],
         resource_version: str,
@@ -194,70 +194,70 @@ class ObjectStore:
         `resource_version` is the listing's own: objects created after it stay, and so do those outside of `within`, the
         namespaces that could be listed. Sets `synced`.
         """
-        self._thread.check(self.kind)
+        self._thread.check_thread(self.kind)
         listing = {"metadata": {"resourceVersion": resource_version}}
         for key in (self._objects.keys() | self.left_out.keys()) - set(present):
             if (within is None or key.namespace in within) and not _is_older(
                 listing, than=self._objects.get(key, listing)
             ):
-                self._remove(key)
+                self._remove_key(key)
         self.synced.set()
 
-    def _put(self, key: ObjectKey, body: Manifest) -> None:
+    def _put_object(self, key: ObjectKey, body: Manifest) -> None:
         before = self._objects.get(key)
         try:
-            transformed = sharing(self._transform(body), self._newest if before is None else before)
-            _check_indexed(transformed)
+            transformed = share_equal_parts(self._transform(body), self._newest if before is None else before)
+            _check_index_values(transformed)
         except Exception as error:  # noqa: BLE001  one object's exception stays with that object
             self._leave_out(key, body, error)
-            if self._is_of_another(key, body):
-                self._drop(key)
+            if self._has_predecessor(key, body):
+                self._delete_object(key)
             return
         self._newest = transformed
         if before is not None and _is_same(before, transformed):
             self._objects[key] = transformed
-            self._take_in(key)
+            self._clear_left_out(key)
             return
-        self._set(key, transformed)
-        raised = self._tell(key)
+        self._set_object(key, transformed)
+        raised = self._notify_subscribers(key)
         if raised is None:
-            self._take_in(key)
+            self._clear_left_out(key)
             return
         self._leave_out(key, transformed, raised)
         # Go back to the object as it was, or to none: some subscribers have taken the new one, and others have not.
-        self._set(key, before)
-        if self._is_of_another(key, transformed):
-            self._drop(key)
+        self._set_object(key, before)
+        if self._has_predecessor(key, transformed):
+            self._delete_object(key)
         else:
-            self._tell_of_what_was(key)
+            self._notify_of_previous(key)
 
-    def _remove(self, key: ObjectKey) -> None:
-        self._take_in(key)
-        self._drop(key)
+    def _remove_key(self, key: ObjectKey) -> None:
+        self._clear_left_out(key)
+        self._delete_object(key)
 
-    def _is_of_another(self, key: ObjectKey, body: Manifest) -> bool:
+    def _has_predecessor(self, key: ObjectKey, body: Manifest) -> bool:
         """Return whether the cache has an earlier object of the name of `body`."""
         current = self._objects.get(key)
         return current is not None and uid_of(current) != uid_of(body)
 
-    def _drop(self, key: ObjectKey) -> None:
+    def _delete_object(self, key: ObjectKey) -> None:
         if key in self._objects:
-            self._set(key, None)
-            self._tell_of_what_was(key)
+            self._set_object(key, None)
+            self._notify_of_previous(key)
 
-    def _tell_of_what_was(self, key: ObjectKey) -> None:
+    def _notify_of_previous(self, key: ObjectKey) -> None:
         """Notify subscribers of an object that was removed or restored, and log what they raise."""
-        raised = self._tell(key)
+        raised = self._notify_subscribers(key)
         if raised is not None:
             log.error(
                 "subscriber_failed", kind=str(self.kind), key=str(key), why=describe_without_message(raised)
             )
 
-    def _set(self, key: ObjectKey, body: Manifest | None) -> None:
+    def _set_object(self, key: ObjectKey, body: Manifest | None) -> None:
         """Replace the object, or remove it if `body` is None, and update the indexes."""
         before = self._objects.pop(key, None)
         if before is not None:
-            self._unindex(key, before)
+            self._remove_from_indexes(key, before)
         if body is None:
             return
         self._objects[key] = body
@@ -265,18 +265,18 @@ class ObjectStore:
         for name, index in self._by_label.items():
             if name in labels:
                 index.add(labels[name], key)
-        for uid in _owners(body):
+        for uid in _owner_uids(body):
             self._by_owner.add(uid, key)
 
-    def _unindex(self, key: ObjectKey, body: Manifest) -> None:
+    def _remove_from_indexes(self, key: ObjectKey, body: Manifest) -> None:
         labels = labels_of(body)
         for name, index in self._by_label.items():
             if name in labels:
                 index.remove(labels[name], key)
-        for uid in _owners(body):
+        for uid in _owner_uids(body):
             self._by_owner.remove(uid, key)
 
-    def _tell(self, key: ObjectKey) -> Exception | None:
+    def _notify_subscribers(self, key: ObjectKey) -> Exception | None:
         """Notify every subscriber; return an exception that one of them raised."""
         raised: Exception | None = None
         for subscriber in self._subscribers:
@@ -287,12 +287,12 @@ class ObjectStore:
         return raised
 
     def _leave_out(self, key: ObjectKey, body: Manifest, error: Exception) -> None:
-        left_out = LeftOut(uid_of(body), describe_without_message(error))
+        left_out = LeftOutObject(uid_of(body), describe_without_message(error))
         if self.left_out.get(key) != left_out:
-            log.warning("object_left_out", kind=str(self.kind), key=str(key), why=left_out.why)
+            log.warning("object_left_out", kind=str(self.kind), key=str(key), why=left_out.problem)
         self.left_out[key] = left_out
 
-    def _take_in(self, key: ObjectKey) -> None:
+    def _clear_left_out(self, key: ObjectKey) -> None:
         if self.left_out.pop(key, None) is not None:
             log.info("object_no_longer_left_out", kind=str(self.kind), key=str(key))
 
@@ -308,13 +308,13 @@ def labels_of(body: Manifest) -> Mapping[str, str]:
     return body["metadata"].get("labels") or {}
 
 
-def _owners(body: Manifest) -> Iterable[str]:
+def _owner_uids(body: Manifest) -> Iterable[str]:
     return tuple(owner["uid"] for owner in body["metadata"].get("ownerReferences") or ())
 
 
-def _check_indexed(body: Manifest) -> None:
+def _check_index_values(body: Manifest) -> None:
     """Raise TypeError if a label or an owner's uid is no string, which an API server never sends."""
-    indexed = cast("tuple[object, ...]", (*labels_of(body).values(), *_owners(body)))
+    indexed = cast("tuple[object, ...]", (*labels_of(body).values(), *_owner_uids(body)))
     if not all(isinstance(value, str) for value in indexed):
         message = "a label or an owner's uid is no text"
         raise TypeError(message)

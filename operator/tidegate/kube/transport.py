@@ -52,12 +52,12 @@ class ExpiredError(RetryableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """A request, and the timeout for the whole response."""
 
     method: str
     path: str
-    within: timedelta
+    timeout: timedelta
     query: Mapping[str, str] = field(default_factory=dict[str, str])
     body: Manifest | None = None
     content_type: str = "application/json"
@@ -67,22 +67,27 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Impersonated:
+class ImpersonatedUser:
     """A user and groups to impersonate, as the API server's impersonation headers take them."""
 
     user: str
     groups: tuple[str, ...] = ()
 
 
-class Transport:
+class ApiTransport:
     """Connections to one API server, kept open and shared."""
 
     def __init__(
-        self, api: ApiClient, *, user_agent: str, acting_for: Impersonated | None = None, token: str = ""
+        self,
+        api: ApiClient,
+        *,
+        user_agent: str,
+        impersonated: ImpersonatedUser | None = None,
+        token: str = "",
     ) -> None:
         self._api = api
         self._user_agent = user_agent
-        self._acting_for = acting_for
+        self._acting_for = impersonated
         self._token = token
 
     @classmethod
@@ -92,13 +97,13 @@ class Transport:
         *,
         context: str | None = None,
         user_agent: str,
-        acting_for: str = "",
+        impersonated_user: str = "",
         anonymous: bool = False,
     ) -> Self:
         """Connect to the cluster of `kubeconfig`, or without one to the pod's own as its ServiceAccount.
 
-        `context` is one of the kubeconfig's contexts, by default the current one. `acting_for` is a user to impersonate.
-        `anonymous` leaves the credentials out: such connections are for the tokens of others (`bearing`).
+        `context` is one of the kubeconfig's contexts, by default the current one. `impersonated_user` is a user to impersonate.
+        `anonymous` leaves the credentials out: such connections are for the tokens of others (`with_token`).
         The ServiceAccount's token is read again each minute, since the kubelet rotates it.
         Raises PermanentError if there are no such credentials.
         """
@@ -120,83 +125,83 @@ class Transport:
             raise PermanentError(message) from exc
         if anonymous:
             _forget_credentials(configuration)
-        impersonated = Impersonated(acting_for) if acting_for else None
-        return cls(ApiClient(configuration), user_agent=user_agent, acting_for=impersonated)
+        impersonated = ImpersonatedUser(impersonated_user) if impersonated_user else None
+        return cls(ApiClient(configuration), user_agent=user_agent, impersonated=impersonated)
 
-    def bearing(self, token: str) -> Transport:
+    def with_token(self, token: str) -> ApiTransport:
         """Return the same connections with a user's token. A client certificate of theirs would take precedence."""
-        return Transport(self._api, user_agent=self._user_agent, token=token)
+        return ApiTransport(self._api, user_agent=self._user_agent, token=token)
 
-    def impersonating(self, someone: Impersonated) -> Transport:
-        """Return the same connections and credentials, impersonating `someone`."""
-        return Transport(self._api, user_agent=self._user_agent, acting_for=someone)
+    def with_impersonation(self, user: ImpersonatedUser) -> ApiTransport:
+        """Return the same connections and credentials, impersonating `user`."""
+        return ApiTransport(self._api, user_agent=self._user_agent, impersonated=user)
 
     async def close(self) -> None:
         """Close every connection."""
         await self._api.close()  # type: ignore[no-untyped-call]
 
-    async def call(self, request: Request) -> dict[str, Any] | None:
-        """Return the decoded response, or None for 404. Raises as port.Cluster says."""
+    async def request_json(self, request: ApiRequest) -> dict[str, Any] | None:
+        """Return the decoded response, or None for 404. Raises as port.ClusterApi says."""
         try:
-            limit = aiohttp.ClientTimeout(total=request.within.total_seconds())
-            async with await self._send(request, limit) as response:
+            limit = aiohttp.ClientTimeout(total=request.timeout.total_seconds())
+            async with await self._send_request(request, limit) as response:
                 content = await response.read()
         except _NETWORK_ERRORS as exc:
-            raise _unavailable(exc, request) from exc
+            raise _unavailable_error(exc, request) from exc
         if response.status == _NOT_FOUND:
             return None
         if response.status not in _OK:
-            raise _translated(response, content, request)
-        return _decoded(response, content, request)
+            raise _translate_error(response, content, request)
+        return _decode_json(response, content, request)
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[aiohttp.StreamReader]:
-        """Yield the response's body as a stream. `within` limits the opening; the reader limits silence afterwards.
+    async def open_stream(self, request: ApiRequest) -> AsyncGenerator[aiohttp.StreamReader]:
+        """Yield the response's body as a stream. `timeout` limits the opening; the reader limits silence afterwards.
 
-        Raises as `call`, and ExpiredError for 410; inside the block too, if the connection breaks.
+        Raises as `request_json`, and ExpiredError for 410; inside the block too, if the connection breaks.
         """
         try:
-            async with asyncio.timeout(request.within.total_seconds()):
-                response = await self._send(request, aiohttp.ClientTimeout(total=None))
+            async with asyncio.timeout(request.timeout.total_seconds()):
+                response = await self._send_request(request, aiohttp.ClientTimeout(total=None))
             try:
                 if response.status not in _OK:
-                    raise _translated(response, await response.read(), request)
+                    raise _translate_error(response, await response.read(), request)
                 yield response.content
             finally:
                 response.close()
         except _NETWORK_ERRORS as exc:
-            raise _unavailable(exc, request) from exc
+            raise _unavailable_error(exc, request) from exc
 
-    async def end_of(self, request: Request, most_bytes: int) -> tuple[bytes, int] | None:
+    async def read_tail(self, request: ApiRequest, max_bytes: int) -> tuple[bytes, int] | None:
         """Return the last bytes of a response that is no JSON, such as a log, and how many came before; None for 404.
 
-        Raises as `call`.
+        Raises as `request_json`.
         """
         try:
-            limit = aiohttp.ClientTimeout(total=request.within.total_seconds())
-            async with self._session().get(
-                self._url(request), headers=await self._headers(request, "*/*"), timeout=limit
+            limit = aiohttp.ClientTimeout(total=request.timeout.total_seconds())
+            async with self._get_session().get(
+                self._build_url(request), headers=await self._build_headers(request, "*/*"), timeout=limit
             ) as response:
                 if response.status == _NOT_FOUND:
                     return None
                 if response.status not in _OK:
-                    raise _translated(response, await response.content.read(_MAX_MESSAGE_BYTES), request)
-                return await _last(response.content, most_bytes)
+                    raise _translate_error(response, await response.content.read(_MAX_MESSAGE_BYTES), request)
+                return await _read_tail(response.content, max_bytes)
         except _NETWORK_ERRORS as exc:
-            raise _unavailable(exc, request) from exc
+            raise _unavailable_error(exc, request) from exc
 
     @asynccontextmanager
-    async def websocket(
-        self, request: Request, protocol: str
+    async def open_websocket(
+        self, request: ApiRequest, protocol: str
     ) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
-        """Open a WebSocket to `request.path` for `within` at most. Raises as `call`; PermanentError also for 404."""
+        """Open a WebSocket to `request.path` for `timeout` at most. Raises as `request_json`; PermanentError also for 404."""
         try:
             async with (
-                asyncio.timeout(request.within.total_seconds()),
-                self._session().ws_connect(
-                    self._url(request),
+                asyncio.timeout(request.timeout.total_seconds()),
+                self._get_session().ws_connect(
+                    self._build_url(request),
                     protocols=(protocol,),
-                    headers=await self._headers(request, "*/*"),
+                    headers=await self._build_headers(request, "*/*"),
                     # The API server does not answer the closing handshake; the default would wait 10 s for it.
                     timeout=aiohttp.ClientWSTimeout(ws_close=0.2),  # pyright: ignore[reportCallIssue]  made by attrs
                 ) as socket,
@@ -210,22 +215,28 @@ class Transport:
             error = ApiUnavailableError if exc.status in _RETRYABLE else PermanentError
             raise error(message) from exc
         except _NETWORK_ERRORS as exc:
-            raise _unavailable(exc, request) from exc
+            raise _unavailable_error(exc, request) from exc
 
-    async def _send(self, request: Request, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        headers = await self._headers(request, "application/json")
+    async def _send_request(
+        self, request: ApiRequest, limit: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        headers = await self._build_headers(request, "application/json")
         headers["Content-Type"] = request.content_type
         rest_response = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
-            request.method, self._url(request), headers=headers, body=request.body, _request_timeout=limit
+            request.method,
+            self._build_url(request),
+            headers=headers,
+            body=request.body,
+            _request_timeout=limit,
         )
         response: aiohttp.ClientResponse = rest_response.response
         return response
 
-    def _url(self, request: Request) -> str:
+    def _build_url(self, request: ApiRequest) -> str:
         query = f"?{urlencode(request.query)}" if request.query else ""
         return f"{self._api.configuration.host}{request.path}{query}"
 
-    async def _headers(self, request: Request, accept: str) -> CIMultiDict[str]:
+    async def _build_headers(self, request: ApiRequest, accept: str) -> CIMultiDict[str]:
         """Return the request's headers; for responses of pods, the API server accepts no other Accept than */* (406)."""
         headers = CIMultiDict({"Accept": accept, "User-Agent": self._user_agent})
         if self._token:
@@ -240,7 +251,7 @@ class Transport:
         )
         return headers
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _get_session(self) -> aiohttp.ClientSession:
         """Return the session of the API client, which creates it at its first request."""
         rest = self._api.rest_client
         if rest.pool_manager is None:
@@ -258,19 +269,19 @@ def _forget_credentials(configuration: Configuration) -> None:
     configuration.cert_file = configuration.key_file = None
 
 
-async def _last(stream: aiohttp.StreamReader, most_bytes: int) -> tuple[bytes, int]:
+async def _read_tail(stream: aiohttp.StreamReader, max_bytes: int) -> tuple[bytes, int]:
     """Return the last bytes of a stream, and how many came before them."""
     tail, dropped = bytearray(), 0
     async for chunk in stream.iter_any():
         tail += chunk
-        if len(tail) > 2 * most_bytes:
-            dropped += len(tail) - most_bytes
-            del tail[: len(tail) - most_bytes]
-    excess = max(len(tail) - most_bytes, 0)
+        if len(tail) > 2 * max_bytes:
+            dropped += len(tail) - max_bytes
+            del tail[: len(tail) - max_bytes]
+    excess = max(len(tail) - max_bytes, 0)
     return bytes(tail[excess:]), dropped + excess
 
 
-def _decoded(response: aiohttp.ClientResponse, content: bytes, request: Request) -> dict[str, Any]:
+def _decode_json(response: aiohttp.ClientResponse, content: bytes, request: ApiRequest) -> dict[str, Any]:
     """Return the JSON object of a response.
 
     Raises ApiUnavailableError for anything else, such as a proxy's page or a truncated body. The message quotes none of
@@ -289,12 +300,12 @@ def _decoded(response: aiohttp.ClientResponse, content: bytes, request: Request)
     return cast("dict[str, Any]", decoded)
 
 
-def _unavailable(error: BaseException, request: Request) -> ApiUnavailableError:
+def _unavailable_error(error: BaseException, request: ApiRequest) -> ApiUnavailableError:
     reason = str(error) or type(error).__name__
     return ApiUnavailableError(f"{request}: the API server did not answer: {reason}")
 
 
-def _translated(response: aiohttp.ClientResponse, content: bytes, request: Request) -> TidegateError:
+def _translate_error(response: aiohttp.ClientResponse, content: bytes, request: ApiRequest) -> TidegateError:
     """Translate an HTTP status into one of our errors; this is the only place that does."""
     message = f"{request}: {response.status} {_server_message(content)}"
     if response.status == _CONFLICT:

@@ -34,13 +34,13 @@ log: Final = structlog.stdlib.get_logger()
 class WatchSettings:
     """How long a watch may last, and when it counts as stalled."""
 
-    lasting: timedelta = timedelta(minutes=4)
+    duration: timedelta = timedelta(minutes=4)
     """The server ends the watch after this time; a new one continues from the last resourceVersion."""
     grace: timedelta = timedelta(seconds=15)
-    """A watch that has not ended this long after `lasting` is stalled: the connection is dead without an error."""
+    """A watch that has not ended this long after `duration` is stalled: the connection is dead without an error."""
     relist_every: timedelta = timedelta(minutes=30)
     """Even a watch that seems to work is replaced by a listing from time to time: etcd may have been restored."""
-    refused: timedelta = timedelta(minutes=1)
+    refusal_grace: timedelta = timedelta(minutes=1)
     """How long to wait for a namespace that may not be listed: an API server that is starting refuses at first."""
     backoff: Backoff = field(default_factory=lambda: Backoff(cap=timedelta(seconds=30)))
 
@@ -75,7 +75,7 @@ class Reflector:
         self.settled = asyncio.Event()
         """Set after the first listing, or once the API server has said that there is none: the right to it is missing, or the
         kind."""
-        self.absent = False
+        self.kind_missing = False
         """Whether the API server does not know the kind, as when its CRD is not installed; asked again all the time."""
         self._client = client
         self._store = store
@@ -98,18 +98,18 @@ class Reflector:
         """List and watch until cancelled; every failure is retried with backoff."""
         while True:
             try:
-                if self._must_list():
-                    await self._list()
-                await self._watch()
+                if self._needs_listing():
+                    await self._list_objects()
+                await self._watch_once()
             except ExpiredError as exc:
                 await self._start_over(exc)
             except TidegateError as exc:
-                self.absent = self.absent or isinstance(exc, UnknownKindError)
+                self.kind_missing = self.kind_missing or isinstance(exc, UnknownKindError)
                 if isinstance(exc, PermanentError | UnknownKindError):
                     self.settled.set()
                 self._note_refusal(exc)
                 self.counts.failures += 1
-                await self._pause(exc)
+                await self._back_off(exc)
 
     def _note_refusal(self, error: TidegateError) -> None:
         """Give up a namespace that has been refused for too long, so that the others need not wait for it."""
@@ -117,46 +117,46 @@ class Reflector:
             return
         now = self._monotonic()
         self._refused_since = now if self._refused_since is None else self._refused_since
-        if now - self._refused_since >= self._settings.refused.total_seconds():
-            self._store.forgo(self._namespace)
+        if now - self._refused_since >= self._settings.refusal_grace.total_seconds():
+            self._store.skip_namespace(self._namespace)
 
-    def _must_list(self) -> bool:
+    def _needs_listing(self) -> bool:
         age = self._monotonic() - self._listed_at
         return not self._resource_version or age >= self._settings.relist_every.total_seconds()
 
-    async def _list(self) -> None:
+    async def _list_objects(self) -> None:
         present, version = set[ObjectKey](), ""
-        pages = self._client.pages(
+        pages = self._client.list_pages(
             self._store.kind, namespace=self._namespace, selector=self._selector, fields=self._fields
         )
         async for bodies, version in pages:  # noqa: B007  the last page's version counts
-            present |= self._store.put(bodies)
+            present |= self._store.put_page(bodies)
         self._resource_version = version
         self._listed_at = self._monotonic()
         self.counts.lists += 1
-        self.absent = False
+        self.kind_missing = False
         self._refused_since = None
-        self._store.keep(present, namespace=self._namespace)
+        self._store.finish_listing(present, namespace=self._namespace)
         self.settled.set()
         log.debug("listed", kind=str(self._store.kind), objects=len(present), version=self._resource_version)
 
-    async def _watch(self) -> None:
+    async def _watch_once(self) -> None:
         """Watch from the last resourceVersion until the server ends it. Raises if the watch must be replaced."""
         self.counts.watches += 1
         started_at, has_events = self._monotonic(), False
-        lasting = self._settings.lasting
-        watch = self._client.watch(
+        lasting = self._settings.duration
+        watch = self._client.open_watch(
             self._store.kind,
             resource_version=self._resource_version,
             namespace=self._namespace,
             selector=self._selector,
             fields=self._fields,
-            lasting=lasting,
+            duration=lasting,
         )
         try:
             async with asyncio.timeout((lasting + self._settings.grace).total_seconds()), watch as stream:
-                async for line in _lines(stream):
-                    has_events = self._take(line) or has_events
+                async for line in _read_lines(stream):
+                    has_events = self._process_line(line) or has_events
         except TimeoutError as exc:
             self.counts.stalls += 1
             message = f"the watch of {self._store.kind} stalled: it did not end in time; opening another"
@@ -166,9 +166,9 @@ class Reflector:
             raise ApiUnavailableError(message)
         self._failures = 0
 
-    def _take(self, line: bytes) -> bool:
+    def _process_line(self, line: bytes) -> bool:
         """Process one line of the watch; return whether it was about an object."""
-        kind, body = self._parsed(line)
+        kind, body = self._parse_event(line)
         if kind == "ERROR":
             raise _watch_error(body)
         if kind != "BOOKMARK":
@@ -180,7 +180,7 @@ class Reflector:
             self._failures = 0
         return is_event
 
-    def _parsed(self, line: bytes) -> tuple[str, dict[str, Any]]:
+    def _parse_event(self, line: bytes) -> tuple[str, dict[str, Any]]:
         """Return the event's type and object. Raises ApiUnavailableError for a line that is no event."""
         try:
             event: dict[str, Any] = json.loads(line)
@@ -199,20 +199,20 @@ class Reflector:
         self.counts.expired += 1
         self._resource_version = ""
         if self._monotonic() - self._listed_at < 1.0:
-            await self._pause(error)
+            await self._back_off(error)
 
-    async def _pause(self, error: TidegateError) -> None:
+    async def _back_off(self, error: TidegateError) -> None:
         self._failures += 1
-        delay = self._settings.backoff.delay(self._failures).total_seconds()
+        delay = self._settings.backoff.compute_delay(self._failures).total_seconds()
         log.warning("watch_failed", kind=str(self._store.kind), error=str(error), again_in_s=round(delay, 3))
         await asyncio.sleep(delay)
 
 
-def reflectors(
+def make_reflectors(
     client: KubeClient, store: ObjectStore, namespaces: Collection[str] = (), *, selector: str = ""
 ) -> tuple[Reflector, ...]:
     """Return one reflector for all objects of a store's kind, or one for each of the namespaces."""
-    store.expect(namespaces)
+    store.expect_listings(namespaces)
     return tuple(
         Reflector(client, store, namespace=namespace, selector=selector)
         for namespace in sorted(namespaces) or ("",)
@@ -224,7 +224,7 @@ def _watch_error(status: dict[str, Any]) -> TidegateError:
     return ExpiredError(message) if status.get("code") == _GONE else ApiUnavailableError(message)
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+async def _read_lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
     """Yield complete lines of any length; one that the connection cut off is dropped."""
     parts: list[bytes] = []
     size = 0

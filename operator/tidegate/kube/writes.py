@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tidegate.errors import ConflictError, RetryableError, TidegateError
 
 
-class Verb(StrEnum):
+class WriteVerb(StrEnum):
     """The kind of write."""
 
     APPLY = "apply"
@@ -20,7 +20,7 @@ class Verb(StrEnum):
     DELETE = "delete"
 
 
-class Result(StrEnum):
+class WriteResult(StrEnum):
     """The outcome of a write."""
 
     OK = "ok"
@@ -31,24 +31,24 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class ApiWrite:
     """One write that has ended. `resource` is the plural, or `<plural>/<subresource>`."""
 
-    verb: Verb
+    verb: WriteVerb
     resource: str
-    result: Result
+    result: WriteResult
     seconds: float
 
 
-Observer: TypeAlias = Callable[[Write], None]
+WriteObserver: TypeAlias = Callable[[ApiWrite], None]
 
 
-def result_of(error: TidegateError) -> Result:
+def classify_error(error: TidegateError) -> WriteResult:
     """Return the result that an error of a write stands for."""
     if isinstance(error, ConflictError):
-        return Result.CONFLICT
-    return Result.UNAVAILABLE if isinstance(error, RetryableError) else Result.REFUSED
+        return WriteResult.CONFLICT
+    return WriteResult.UNAVAILABLE if isinstance(error, RetryableError) else WriteResult.REFUSED
 
 
-def nobody(_: Write) -> None:
+def ignore_write(_: ApiWrite) -> None:
     """Ignore the write: the default observer."""

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from tidegate.api.inference import Tier
 from tidegate.api.meta import GROUP, ObjectKey
-from tidegate.planning.allocation_view import AllocationObserved, Member, least_of
-from tidegate.resources.names import BOUNDED_ANNOTATION, MOST_REPLICAS_LABEL
+from tidegate.planning.allocation_view import AllocationObserved, PoolMember, count_protected_replicas
+from tidegate.resources.names import BOUNDED_ANNOTATION, MAX_REPLICAS_LABEL
 
 _KIND: Final = "Inference"
 
@@ -20,35 +20,37 @@ class AutoscalerView:
     resource_version: str
     inference: ObjectKey
     """The Inference that it scales."""
-    least: int
+    min_replicas: int
     """Its minReplicas; the API rejects a lower maximum."""
-    most: int
+    max_replicas: int
     """Its present maxReplicas."""
-    own_most: int | None
+    author_max: int | None
     """The maximum that its author set, regardless of the pool; None if the label is no number."""
-    bounded: str
+    written_max: str
     """The maximum that we wrote last, as text; empty if we wrote none."""
 
 
-def autoscaler_view(body: Mapping[str, Any]) -> AutoscalerView | None:
+def parse_autoscaler(body: Mapping[str, Any]) -> AutoscalerView | None:
     """Parse an autoscaler; return None if it scales another kind."""
     metadata, spec = body["metadata"], body["spec"]
     target = spec["scaleTargetRef"]
     if target.get("kind") != _KIND or not str(target.get("apiVersion", "")).startswith(f"{GROUP}/"):
         return None
-    author_max = (metadata.get("labels") or {}).get(MOST_REPLICAS_LABEL, "")
+    author_max = (metadata.get("labels") or {}).get(MAX_REPLICAS_LABEL, "")
     return AutoscalerView(
         key=ObjectKey(metadata["namespace"], metadata["name"]),
         resource_version=metadata["resourceVersion"],
         inference=ObjectKey(metadata["namespace"], target["name"]),
-        least=spec.get("minReplicas") or 1,
-        most=spec["maxReplicas"],
-        own_most=int(author_max) if author_max.isdecimal() and int(author_max) > 0 else None,
-        bounded=(metadata.get("annotations") or {}).get(BOUNDED_ANNOTATION, ""),
+        min_replicas=spec.get("minReplicas") or 1,
+        max_replicas=spec["maxReplicas"],
+        author_max=int(author_max) if author_max.isdecimal() and int(author_max) > 0 else None,
+        written_max=(metadata.get("annotations") or {}).get(BOUNDED_ANNOTATION, ""),
     )
 
 
-def most_replicas(observed: AllocationObserved, member: Member, marked: Container[ObjectKey] = ()) -> int:
+def compute_max_replicas(
+    observed: AllocationObserved, member: PoolMember, bounded_keys: Container[ObjectKey] = ()
+) -> int:
     """Return how many replicas the pool could provide while every other member and each tier keeps its floor.
 
     The Inference's own slices, and what others have beyond their floors, do not count: the result stays while it is used.
@@ -58,31 +60,35 @@ def most_replicas(observed: AllocationObserved, member: Member, marked: Containe
     tier_floors = dict.fromkeys(Tier, 0)
     for other in observed.members:
         if other.key != member.key:
-            floor = least_of(observed, other)
-            floor = min(floor, other.held) if other.key in marked else floor
-            tier_floors[other.inference.spec.tier] += floor * other.slices
+            floor = count_protected_replicas(observed, other)
+            floor = min(floor, other.assigned_replicas) if other.key in bounded_keys else floor
+            tier_floors[other.inference.spec.tier] += floor * other.replica_slices
     tiers, own_tier = observed.pool.spec.tiers, member.inference.spec.tier
-    reserved = sum(max(tier_floors[tier], tiers.of(tier).floor) for tier in Tier if tier is not own_tier)
-    free = observed.room - reserved - tier_floors[own_tier]
-    ceiling = tiers.of(own_tier).ceiling
+    reserved = sum(
+        max(tier_floors[tier], tiers.bounds_for(tier).floor) for tier in Tier if tier is not own_tier
+    )
+    free = observed.allocatable_slices - reserved - tier_floors[own_tier]
+    ceiling = tiers.bounds_for(own_tier).ceiling
     if ceiling is not None:
         free = min(free, ceiling - tier_floors[own_tier])
-    return max(free, 0) // member.slices
+    return max(free, 0) // member.replica_slices
 
 
-def bound(view: AutoscalerView, most: int) -> Mapping[str, Any] | None:
+def make_bound_patch(autoscaler: AutoscalerView, max_replicas: int) -> Mapping[str, Any] | None:
     """Return the merge patch for the autoscaler; None if it has this bound already, or if its label is no number.
 
     A maximum that somebody else writes afterwards stays until the pool's bound changes: two writers that correct each other
     never end.
     """
-    if view.own_most is None:
+    if autoscaler.author_max is None:
         return None
-    desired = max(min(view.own_most, most), view.least)
-    if view.bounded == str(desired) or (desired == view.most and not view.bounded):
+    desired = max(min(autoscaler.author_max, max_replicas), autoscaler.min_replicas)
+    if autoscaler.written_max == str(desired) or (
+        desired == autoscaler.max_replicas and not autoscaler.written_max
+    ):
         return None
     metadata = {
-        "resourceVersion": view.resource_version,
+        "resourceVersion": autoscaler.resource_version,
         "annotations": {BOUNDED_ANNOTATION: str(desired)},
     }
     return {"metadata": metadata, "spec": {"maxReplicas": desired}}

@@ -5,36 +5,40 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.api.batch import Batch, BatchProgress
-from tidegate.api.conditions import ConditionType, ObservedCondition, merge
-from tidegate.api.inference import InferenceStatus, Versions
+from tidegate.api.batch import BatchProgress, BatchSpec
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
+from tidegate.api.inference import InferenceStatus, ModelVersions
 from tidegate.api.reasons import Reason
-from tidegate.planning.config_maps import stale
+from tidegate.planning.config_maps import delete_stale
 from tidegate.planning.jobs import JobView
-from tidegate.planning.overrides import override_conditions, override_events, without_overrides
+from tidegate.planning.overrides import (
+    drop_override_condition,
+    make_override_conditions,
+    make_override_events,
+)
 from tidegate.planning.placement_status import (
+    drop_placement_condition,
     placement_conditions,
     placement_events,
-    way_out,
-    without_placement,
+    suggest_remedy,
 )
-from tidegate.planning.plan import Deletion, Event, EventType, Plan
-from tidegate.planning.queueing import queue_verdict
+from tidegate.planning.plan import Event, EventType, ObjectDeletion, ReconcilePlan
+from tidegate.planning.queueing import judge_queue
 from tidegate.planning.serving_status import (
-    PODS_IN_TROUBLE,
+    POD_FAILURE_REASONS,
     Verdict,
-    condition,
-    pods_verdict,
-    selector_text,
-    standing,
+    format_selector,
+    judge_pods,
+    kstatus_conditions,
+    make_condition,
 )
-from tidegate.planning.swap_failures import may_pass
-from tidegate.resources.batch import batch_objects
-from tidegate.resources.batch_run import run_folder, run_name
-from tidegate.resources.inference import inference_selector
+from tidegate.planning.swap_failures import is_retryable
+from tidegate.resources.batch import build_batch_objects
+from tidegate.resources.batch_run import locate_run_folder, make_run_name
+from tidegate.resources.inference import make_inference_selector
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import SOURCE_LABEL
-from tidegate.resources.serving import template_hash
+from tidegate.resources.serving import read_template_hash
 from tidegate.resources.settings import ServingSettings
 
 if TYPE_CHECKING:
@@ -55,29 +59,29 @@ _EVENT_REASONS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _BatchRun:
     """Run that the spec asks for, and its Jobs."""
 
     name: str
-    batch: Batch
-    before: BatchProgress | None
+    batch: BatchSpec
+    recorded: BatchProgress | None
     """What the status records of this run."""
     job: JobView | None
     """The Job with the planned name; None if it does not exist or is being deleted."""
-    others: Sequence[JobView]
+    other_jobs: Sequence[JobView]
     """Jobs of earlier runs, or of this one with another template."""
 
     @property
     def jobs(self) -> Sequence[JobView]:
         """Return all Jobs of this run, with any template."""
-        return [job for job in (self.job, *self.others) if job is not None and job.run == self.name]
+        return [job for job in (self.job, *self.other_jobs) if job is not None and job.run == self.name]
 
     @property
     def completed_at(self) -> datetime | None:
         """Return when the last shard was done; the status keeps it, because the Job may be deleted."""
-        if self.before is not None and self.before.completed_at is not None:
-            return self.before.completed_at
-        return next((job.completed for job in self.jobs if job.complete), None)
+        if self.recorded is not None and self.recorded.completed_at is not None:
+            return self.recorded.completed_at
+        return next((job.completed_at for job in self.jobs if job.complete), None)
 
     @property
     def complete(self) -> bool:
@@ -85,204 +89,222 @@ class _Run:
         return self.completed_at is not None
 
     @property
-    def done(self) -> int:
+    def done_shards(self) -> int:
         """Return how many shards are done, by the Job that has most of them."""
-        return self.batch.shards if self.complete else max((len(job.done) for job in self.jobs), default=0)
+        return (
+            self.batch.shards
+            if self.complete
+            else max((len(job.done_shards) for job in self.jobs), default=0)
+        )
 
 
-def plan_batch(observed: "InferenceObserved", batch: Batch, settings: ServingSettings) -> Plan:
+def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: ServingSettings) -> ReconcilePlan:
     """Return the Job and the status that bring a run to its end; a complete run needs no Job."""
     inference = observed.inference
-    objects = batch_objects(inference, batch, settings, observed.slice_resources, observed.replicas)
+    objects = build_batch_objects(inference, batch, settings, observed.slice_resources, observed.replicas)
     job: Any = objects[-1]
-    run = _run(observed, batch, job["metadata"]["name"])
-    status = _status(observed, run, template_hash(job["spec"]["template"]))
-    return Plan(
-        apply=_applied(observed, run, objects),
-        delete=_deleted(observed, run, job["metadata"]["labels"][SOURCE_LABEL]),
+    run = _find_run(observed, batch, job["metadata"]["name"])
+    status = _build_status(observed, run, read_template_hash(job["spec"]["template"]))
+    return ReconcilePlan(
+        apply=_select_manifests(observed, run, objects),
+        delete=_delete_old(observed, run, job["metadata"]["labels"][SOURCE_LABEL]),
         status=status.dump(),
-        events=_events(inference.status, status),
-        requeue_after=_requeue(observed, run),
+        events=_list_events(inference.status, status),
+        requeue_after=_compute_requeue(observed, run),
     )
 
 
-def _run(observed: "InferenceObserved", batch: Batch, wanted: str) -> _Run:
+def _find_run(observed: "InferenceObserved", batch: BatchSpec, job_name: str) -> _BatchRun:
     inference = observed.inference
-    name, progress = run_name(inference, batch), inference.status.batch
-    current = next((job for job in observed.jobs if job.key.name == wanted and not job.deleting), None)
-    return _Run(
+    name, progress = make_run_name(inference, batch), inference.status.batch
+    current = next((job for job in observed.jobs if job.key.name == job_name and not job.deleting), None)
+    return _BatchRun(
         name=name,
         batch=batch,
-        before=progress if progress is not None and progress.run == name else None,
+        recorded=progress if progress is not None and progress.run == name else None,
         job=current,
-        others=tuple(job for job in observed.jobs if job is not current),
+        other_jobs=tuple(job for job in observed.jobs if job is not current),
     )
 
 
-def _applied(observed: "InferenceObserved", run: _Run, objects: Sequence[Manifest]) -> tuple[Manifest, ...]:
-    if run.complete or observed.left_alone or _without_kueue(observed):
+def _select_manifests(
+    observed: "InferenceObserved", run: _BatchRun, objects: Sequence[Manifest]
+) -> tuple[Manifest, ...]:
+    if run.complete or observed.template_unknown or _lacks_kueue(observed):
         return ()
     # The next Job waits until the previous one and its pods are deleted: it needs their slices.
-    ready = not run.others and not (run.job is not None and run.job.finished)
+    ready = not run.other_jobs and not (run.job is not None and run.job.finished)
     return tuple(objects) if ready else tuple(objects[:-1])
 
 
-def _without_kueue(observed: "InferenceObserved") -> bool:
+def _lacks_kueue(observed: "InferenceObserved") -> bool:
     """Return whether the spec names a queue and Kueue is not installed, so that no Job would ever start."""
-    return observed.queueing is not None and not observed.queueing.installed
+    return observed.kueue is not None and not observed.kueue.installed
 
 
-def _deleted(observed: "InferenceObserved", run: _Run, source: str) -> tuple[Deletion, ...]:
-    if run.complete or observed.left_alone:
+def _delete_old(observed: "InferenceObserved", run: _BatchRun, source: str) -> tuple[ObjectDeletion, ...]:
+    if run.complete or observed.template_unknown:
         return ()
-    jobs = tuple(Deletion("Job", job.key, job.uid) for job in run.others if not job.deleting)
-    return (*jobs, *stale(observed.config_maps, observed.pods, source))
+    jobs = tuple(ObjectDeletion("Job", job.key, job.uid) for job in run.other_jobs if not job.deleting)
+    return (*jobs, *delete_stale(observed.config_maps, observed.pods, source))
 
 
-def _status(observed: "InferenceObserved", run: _Run, template: str) -> InferenceStatus:
+def _build_status(observed: "InferenceObserved", run: _BatchRun, template: str) -> InferenceStatus:
     inference, generation = observed.inference, observed.inference.metadata.generation
-    selector = inference_selector(inference)
-    pods = pods_verdict(
-        observed.pods, observed.replicas, template, selector, observed.rooms, way_out=way_out(inference)
+    selector = make_inference_selector(inference)
+    pods = judge_pods(
+        observed.pods,
+        observed.replicas,
+        template,
+        selector,
+        observed.freest_nodes,
+        remedy=suggest_remedy(inference),
     )
-    verdict = _verdict(observed, run, pods)
+    verdict = _judge_run(observed, run, pods)
     conditions = (
-        *standing(_ready(observed, run, verdict), generation),
-        condition(ConditionType.COMPLETE, verdict, generation),
+        *kstatus_conditions(_judge_readiness(observed, run, verdict), generation),
+        make_condition(ConditionType.COMPLETE, verdict, generation),
         *placement_conditions(observed.placement, pods, generation),
-        *override_conditions(observed.overrides, generation, effective=inference.spec.scaling is not None),
+        *make_override_conditions(
+            observed.overrides, generation, effective=inference.spec.scaling is not None
+        ),
     )
-    previous = without_placement(inference, inference.status.conditions)
-    merged = merge(without_overrides(observed.overrides, previous), conditions, observed.now)
+    previous = drop_placement_condition(inference, inference.status.conditions)
+    merged = merge_conditions(drop_override_condition(observed.overrides, previous), conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
         observed_generation=generation,
         replicas=len(alive),
         ready_replicas=sum(pod.ready for pod in alive),
-        selector=selector_text(selector),
-        versions=Versions(target=inference.spec.model.version),
-        batch=_progress(observed, run),
+        selector=format_selector(selector),
+        versions=ModelVersions(target=inference.spec.model.version),
+        batch=_build_progress(observed, run),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
 
-def _progress(observed: "InferenceObserved", run: _Run) -> BatchProgress:
-    inference, job, before = observed.inference, run.job, run.before
-    started = job.started if job is not None else None
+def _build_progress(observed: "InferenceObserved", run: _BatchRun) -> BatchProgress:
+    inference, job, before = observed.inference, run.job, run.recorded
+    started = job.started_at if job is not None else None
     return BatchProgress(
         run=run.name,
-        output=run_folder(inference, run.batch),
+        output=locate_run_folder(inference, run.batch),
         shards=run.batch.shards,
-        done=_bucketed(run.done, run.batch.shards),
-        failed=len(job.failed) if job is not None else 0,
+        done=_round_progress(run.done_shards, run.batch.shards),
+        failed=len(job.failed_shards) if job is not None else 0,
         # Keep the start of the first Job: another one may have resumed the run.
         started_at=before.started_at if before is not None and before.started_at is not None else started,
-        ended_at=_ended_at(observed, run),
+        ended_at=_find_end(observed, run),
         completed_at=run.completed_at,
     )
 
 
-def _ended_at(observed: "InferenceObserved", run: _Run) -> datetime | None:
+def _find_end(observed: "InferenceObserved", run: _BatchRun) -> datetime | None:
     """Return when the run completed or failed; None while it runs.
 
     A failed run resumes as soon as its Job is another one.
     """
     if run.complete:
         return run.completed_at
-    if observed.left_alone:
+    if observed.template_unknown:
         # The name of the Job depends on the resources of a slice, which are unknown now.
-        return run.before.ended_at if run.before is not None else None
-    return run.job.ended if run.job is not None and run.job.gave_up else None
+        return run.recorded.ended_at if run.recorded is not None else None
+    return run.job.ended_at if run.job is not None and run.job.failure_reason else None
 
 
-def _bucketed(done: int, shards: int) -> int:
+def _round_progress(done_shards: int, shards: int) -> int:
     """Round the done shards down to a step, so that the status changes rarely."""
     step = max(shards // _PROGRESS_STEPS, 1) if shards > _PROGRESS_STEPS else 1
-    return done if done == shards else done // step * step
+    return done_shards if done_shards == shards else done_shards // step * step
 
 
-def _verdict(observed: "InferenceObserved", run: _Run, pods: Verdict) -> Verdict:
+def _judge_run(observed: "InferenceObserved", run: _BatchRun, pods: Verdict) -> Verdict:
     """Return the verdict of Complete: the first of these that applies.
 
     Complete, refused, failed, no slices, paused, queued, model failed, pods cannot run, scoring.
     """
-    shards, folder = run.batch.shards, run_folder(observed.inference, run.batch)
+    shards, folder = run.batch.shards, locate_run_folder(observed.inference, run.batch)
     if run.complete:
         message = f"all {shards} shards of run {run.name} are done; the results are in {folder}"
         return Verdict(True, Reason.BATCH_COMPLETE, message)
     if observed.refusal is not None:
-        return observed.refusal.verdict()
-    so_far = f"{_bucketed(run.done, shards)} of {shards} shards of run {run.name} are done"
-    if run.job is not None and run.job.gave_up:
-        return _given_up(observed, run.job, so_far)
+        return observed.refusal.to_verdict()
+    so_far = f"{_round_progress(run.done_shards, shards)} of {shards} shards of run {run.name} are done"
+    if run.job is not None and run.job.failure_reason:
+        return _judge_failed_job(observed, run.job, so_far)
     placement = observed.placement
     if placement is not None and not placement.verdict.holds and observed.replicas == 0:
         return placement.verdict
-    if observed.replicas == 0 and run.done < shards:
+    if observed.replicas == 0 and run.done_shards < shards:
         return Verdict(False, Reason.SCALED_TO_ZERO, f"spec.replicas is 0; {so_far}, and the rest waits")
-    queued = _queued(observed, run)
+    queued = _judge_queue(observed, run)
     if queued is not None:
         return replace(queued, message=f"{queued.message}; {so_far}")
     failures = [report.failure for report in observed.reports.values() if report.failure is not None]
     if failures:
         failure = failures[0]
         message = f"version {failure.version}: {failure.message}; {so_far}"
-        return Verdict(False, Reason(failure.reason.value), message, stalled=not may_pass(failure.reason))
-    if pods.reason in PODS_IN_TROUBLE:
+        return Verdict(False, Reason(failure.reason.value), message, stalled=not is_retryable(failure.reason))
+    if pods.reason in POD_FAILURE_REASONS:
         return pods
-    cause = _last_words(observed, run.job)
+    cause = _describe_failures(observed, run.job)
     return Verdict(False, Reason.SCORING, f"{so_far}; {cause}" if cause else so_far)
 
 
-def _queued(observed: "InferenceObserved", run: _Run) -> Verdict | None:
+def _judge_queue(observed: "InferenceObserved", run: _BatchRun) -> Verdict | None:
     """Return why Kueue does not let the Job run; None if it does, or if the spec names no queue."""
-    if run.batch.queue_name is None or observed.queueing is None:
+    if run.batch.queue_name is None or observed.kueue is None:
         return None
     namespace = observed.inference.metadata.namespace
-    return queue_verdict(run.batch.queue_name, namespace, observed.queueing, run.job)
+    return judge_queue(run.batch.queue_name, namespace, observed.kueue, run.job)
 
 
-def _ready(observed: "InferenceObserved", run: _Run, verdict: Verdict) -> Verdict:
+def _judge_readiness(observed: "InferenceObserved", run: _BatchRun, verdict: Verdict) -> Verdict:
     """Return the verdict of Ready: a run that makes progress is healthy, although it is not complete."""
     if verdict.reason is Reason.SCALED_TO_ZERO:
         return Verdict(True, verdict.reason, verdict.message)
     if verdict.reason is not Reason.SCORING:
         return verdict
-    started = run.done > 0 or any(pod.ready and not pod.terminating for pod in observed.pods)
+    started = run.done_shards > 0 or any(pod.ready and not pod.terminating for pod in observed.pods)
     if not started:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, f"no pod is ready yet; {verdict.message}")
     return Verdict(True, verdict.reason, verdict.message)
 
 
-def _given_up(observed: "InferenceObserved", job: JobView, so_far: str) -> Verdict:
-    if job.gave_up == _DEADLINE:
+def _judge_failed_job(observed: "InferenceObserved", job: JobView, so_far: str) -> Verdict:
+    if job.failure_reason == _DEADLINE:
         message = f"the run took longer than spec.batch.deadline; {so_far}; raise it and delete Job {job.key.name} to go on"
         return Verdict(False, Reason.DEADLINE_EXCEEDED, message, stalled=True)
-    cause = _last_words(observed, job) or f"{job.said}; see the logs of Job {job.key.name}"
+    cause = _describe_failures(observed, job) or f"{job.failure_message}; see the logs of Job {job.key.name}"
     return Verdict(False, Reason.SHARDS_FAILED, f"{so_far}; {cause}", stalled=True)
 
 
-def _last_words(observed: "InferenceObserved", job: JobView | None) -> str:
+def _describe_failures(observed: "InferenceObserved", job: JobView | None) -> str:
     """Return the message of a failed pod whose shard is not done since; empty if there is none."""
     if job is None:
         return ""
     messages = {
-        pod.shard: pod.last_words
+        pod.shard: pod.termination_message
         for pod in sorted(observed.pods, key=lambda pod: pod.key)
-        if pod.last_words and pod.shard is not None and pod.shard not in job.done and pod.job == job.key.name
+        if pod.termination_message
+        and pod.shard is not None
+        and pod.shard not in job.done_shards
+        and pod.job == job.key.name
     }
     if not messages:
         return ""
     # A shard that has failed permanently explains more than one that is retried.
-    shard = min(messages, key=lambda index: (index not in job.failed, index))
+    shard = min(messages, key=lambda index: (index not in job.failed_shards, index))
     suffix = f" ({len(messages) - 1} other shards failed too)" if len(messages) > 1 else ""
     return f"shard {shard} failed{suffix}: {messages[shard]}"
 
 
-def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...]:
+def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[Event, ...]:
     events: list[Event] = []
-    old, new = _complete(before), _complete(after)
-    same_run = before.batch is not None and after.batch is not None and before.batch.run == after.batch.run
+    old, new = _find_complete(previous), _find_complete(current)
+    same_run = (
+        previous.batch is not None and current.batch is not None and previous.batch.run == current.batch.run
+    )
     if (
         new is not None
         and new.reason in _EVENT_REASONS
@@ -290,22 +312,22 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
     ):
         kind = EventType.NORMAL if new.reason == Reason.BATCH_COMPLETE else EventType.WARNING
         events.append(Event(kind, new.reason, new.message))
-    events += placement_events(before.conditions, after.conditions)
-    events += override_events(before.conditions, after.conditions)
+    events += placement_events(previous.conditions, current.conditions)
+    events += make_override_events(previous.conditions, current.conditions)
     return tuple(events)
 
 
-def _complete(status: InferenceStatus) -> ObservedCondition | None:
+def _find_complete(status: InferenceStatus) -> ObservedCondition | None:
     return next(
         (condition for condition in status.conditions if condition.type == ConditionType.COMPLETE.value), None
     )
 
 
-def _requeue(observed: "InferenceObserved", run: _Run) -> timedelta | None:
-    if (observed.refusal is not None or _without_kueue(observed)) and not run.complete:
+def _compute_requeue(observed: "InferenceObserved", run: _BatchRun) -> timedelta | None:
+    if (observed.refusal is not None or _lacks_kueue(observed)) and not run.complete:
         return _FAILURE_REQUEUE
     if run.complete or (run.job is not None and run.job.finished):
         return None
-    if run.before is not None and run.before.ended_at is not None:
+    if run.recorded is not None and run.recorded.ended_at is not None:
         return _RESUMED_REQUEUE
     return _POLL_INTERVAL

@@ -5,15 +5,15 @@ from typing import Final
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
-from tidegate.planning.shards_left import shards_left
-from tidegate.resources.batch_run import run_name
+from tidegate.planning.shards_left import count_remaining_shards
+from tidegate.resources.batch_run import make_run_name
 
-MOST_URGENT: Final = 10.0
+MAX_URGENCY: Final = 10.0
 """Value of a request of the most urgent work, relative to work that can wait."""
 _MIN_TIME_LEFT: Final = 1e-9
 
 
-def urgency(inference: Inference, now: datetime) -> float:
+def compute_urgency(inference: Inference, now: datetime) -> float:
     """Return the urgency of a run, from 1 (in time, or no deadline) to MAX_URGENCY.
 
     It is the share of the shards that remain, divided by the share of the time that remains.
@@ -21,9 +21,9 @@ def urgency(inference: Inference, now: datetime) -> float:
     batch, status = inference.spec.batch, inference.status.batch
     if batch is None or batch.deadline is None or status is None or status.started_at is None:
         return 1.0
-    remaining = shards_left(inference)
-    if not remaining or status.run != run_name(inference, batch):
+    remaining = count_remaining_shards(inference)
+    if not remaining or status.run != make_run_name(inference, batch):
         return 1.0
     deadline = parse_duration(batch.deadline)
     time_left = (status.started_at + deadline - now) / deadline
-    return min(max(remaining / batch.shards / max(time_left, _MIN_TIME_LEFT), 1.0), MOST_URGENT)
+    return min(max(remaining / batch.shards / max(time_left, _MIN_TIME_LEFT), 1.0), MAX_URGENCY)

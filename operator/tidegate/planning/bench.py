@@ -9,7 +9,7 @@ from math import ceil, inf
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadSpec:
     """The requests to send.
 
     Either `concurrency` at once, or `rate` per second, of which at most `concurrency` are open.
@@ -19,7 +19,7 @@ class Load:
     concurrency: int = 8
     rate: float | None = None
     """Requests per second, evenly spaced, whatever the answers; None sends one as soon as another is answered."""
-    most_errors: float = inf
+    max_errors: float = inf
     """Without a rate, the load ends early after so many errors."""
 
 
@@ -33,7 +33,7 @@ class ServerCounters:
     queue_s: float = 0.0
     compute_s: float = 0.0
 
-    def since(self, before: ServerCounters) -> ServerCounters | None:
+    def subtract(self, before: ServerCounters) -> ServerCounters | None:
         """Return what was counted after `before`; None if the server was restarted in between."""
         if self.inferences < before.inferences or self.executions < before.executions:
             return None
@@ -47,14 +47,14 @@ class ServerCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LoadRun:
     """The result of one run.
 
     `times_s` are the latencies of answered requests, ascending. With a rate they count from when a request was due, so
     that the time that it waited to be sent is part of them.
     """
 
-    load: Load
+    load: LoadSpec
     lasted_s: float
     sent: int
     times_s: Sequence[float]

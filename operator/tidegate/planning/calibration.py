@@ -12,7 +12,7 @@ _FLAT_TRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class RandomInputs:
     """The shape of random requests: rows, the length of every other free dimension, and the largest whole number."""
 
     rows: int = 1
@@ -22,7 +22,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ConcurrencyResult:
     """The result of `concurrency` simultaneous requests to one replica, for a while."""
 
     concurrency: int
@@ -31,13 +31,13 @@ class Measured:
     latency_p99_s: float
     errors: int = 0
 
-    def within(self, slo_s: float | None) -> bool:
+    def meets_slo(self, slo_s: float | None) -> bool:
         """Return whether all requests were answered, and 99 of 100 within the SLO."""
         return not self.errors and (slo_s is None or self.latency_p99_s <= slo_s)
 
 
-def next_concurrency(measured: Sequence[Measured], slo_s: float | None, most: int) -> int | None:
-    """Return the concurrency to try next, up to `most`; None once the search is done.
+def choose_concurrency(measured: Sequence[ConcurrencyResult], slo_s: float | None, limit: int) -> int | None:
+    """Return the concurrency to try next, up to `limit`; None once the search is done.
 
     It doubles until the SLO is missed or throughput stops rising, then tries once between the last two. The tries are few
     on purpose, since each takes seconds of a replica that may serve other callers.
@@ -45,44 +45,44 @@ def next_concurrency(measured: Sequence[Measured], slo_s: float | None, most: in
     if not measured:
         return 1
     tried = {result.concurrency for result in measured}
-    passed = [result.concurrency for result in measured if result.within(slo_s)]
-    failed = [result.concurrency for result in measured if not result.within(slo_s)]
+    passed = [result.concurrency for result in measured if result.meets_slo(slo_s)]
+    failed = [result.concurrency for result in measured if not result.meets_slo(slo_s)]
     if failed:
         stepped_back = measured[-1].concurrency < max(tried)
         between = (max(passed, default=0) + min(failed)) // 2
         return between if passed and not stepped_back and between not in tried else None
-    if max(tried) >= most or _flat(measured):
+    if max(tried) >= limit or _is_flat(measured):
         return None
-    return min(max(tried) * 2, most)
+    return min(max(tried) * 2, limit)
 
 
-def throughput(measured: Sequence[Measured], slo_s: float | None) -> Measured | None:
+def find_best_result(measured: Sequence[ConcurrencyResult], slo_s: float | None) -> ConcurrencyResult | None:
     """Return the result with the highest throughput within the SLO; None if even one request at a time missed it."""
     return max(
-        (result for result in measured if result.within(slo_s)),
+        (result for result in measured if result.meets_slo(slo_s)),
         key=lambda result: result.requests_per_s,
         default=None,
     )
 
 
-def ended_by(measured: Sequence[Measured], slo_s: float | None, most: int) -> str:
+def explain_end(measured: Sequence[ConcurrencyResult], slo_s: float | None, limit: int) -> str:
     """Explain to a person why the search ended."""
     last = max(measured, key=lambda result: result.concurrency)
     if last.errors:
         return f"{last.errors} requests failed at concurrency {last.concurrency}"
-    if slo_s is not None and not last.within(slo_s):
+    if slo_s is not None and not last.meets_slo(slo_s):
         p99_ms, slo_ms = last.latency_p99_s * 1_000, slo_s * 1_000
         return f"p99 was {p99_ms:.1f} ms at concurrency {last.concurrency}, above {slo_ms:g} ms"
-    if _flat(measured):
+    if _is_flat(measured):
         return f"throughput rose no more up to concurrency {last.concurrency}"
     return (
-        f"concurrency {most} is the most that was allowed"
-        if last.concurrency >= most
+        f"concurrency {limit} is the most that was allowed"
+        if last.concurrency >= limit
         else "the time limit was reached"
     )
 
 
-def _flat(measured: Sequence[Measured]) -> bool:
+def _is_flat(measured: Sequence[ConcurrencyResult]) -> bool:
     rates = [result.requests_per_s for result in sorted(measured, key=lambda result: result.concurrency)]
     if len(rates) <= _FLAT_TRIES:
         return False

@@ -6,7 +6,7 @@ from tidegate.allocation.curves import MIN_FACTOR, CapacityCorrection, CapacityC
 from tidegate.planning.signals import Signal
 
 
-def corrected(
+def update_correction(
     before: CapacityCorrection,
     curve: CapacityCurve,
     signal: Signal | None,
@@ -21,14 +21,14 @@ def corrected(
     about the curve, and a low load is late for other reasons.
     Otherwise it fades. A low load or a held signal says nothing about saturation.
     """
-    observation = _observed(before.apply_to(curve).rate_at(ready), signal, ready, slo_s)
+    observation = _observe_capacity(before.apply_to(curve).rate_at(ready), signal, ready, slo_s)
     return before.decay_for(elapsed_s) if observation is None else before.update_from(curve, observation)
 
 
-def _observed(
+def _observe_capacity(
     promised: float, signal: Signal | None, ready: int, slo_s: float | None
 ) -> CapacityObservation | None:
-    if signal is None or not signal.fresh or signal.held or slo_s is None or ready <= 0:
+    if signal is None or not signal.fresh or signal.held_reason or slo_s is None or ready <= 0:
         return None
     if signal.latency_p99_s is None or signal.served_per_s is None:
         return None

@@ -19,11 +19,11 @@ _NEXT_CHAIN_KEY: Final = "next.crt"
 _NEXT_PRIVATE_KEY_KEY: Final = "next.key"
 _SINCE_KEY: Final = "since"
 
-KEEP: Final = timedelta(days=1)
+TRUST_OVERLAP: Final = timedelta(days=1)
 """How long an authority stays trusted after its last use, for processes that were cut off and for a rollback."""
 
 
-class Part(StrEnum):
+class CertificatePart(StrEnum):
     """The part of the release that a certificate belongs to."""
 
     CONTROLLERS = "controllers"
@@ -31,12 +31,12 @@ class Part(StrEnum):
     GATEWAY = "gateway"
 
 
-FAMILIES: Final = ((Part.CONTROLLERS,), (Part.XDS, Part.GATEWAY))
+FAMILIES: Final = ((CertificatePart.CONTROLLERS,), (CertificatePart.XDS, CertificatePart.GATEWAY))
 """Parts that share an authority. The controllers' authority signs no gateway, and the other signs no caller of agents."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     """A certificate and its key, both PEM; the repr hides the key."""
 
     chain: bytes
@@ -44,7 +44,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SecretContent:
     """The content of the Secret of one part; without `current` it was never filled.
 
     `following` waits until `trusted`, with the authority that signed it, has reached all readers.
@@ -52,25 +52,25 @@ class Held:
     """
 
     trusted: tuple[bytes, ...] = ()
-    current: Pair | None = None
-    following: Pair | None = None
+    current: CertificatePair | None = None
+    following: CertificatePair | None = None
     since: datetime | None = None
-    asked: bool = field(default=False, compare=False)
+    requested: bool = field(default=False, compare=False)
     """Whether a new certificate is requested; never written to the Secret."""
 
     @classmethod
-    def parse(cls, data: Mapping[str, bytes], *, asked: bool = False) -> Held:
+    def from_data(cls, data: Mapping[str, bytes], *, requested: bool = False) -> SecretContent:
         """Parse the content of a Secret; what cannot be read counts as absent, and is issued again."""
         current, following = (
-            _pair(data.get(chain, b""), data.get(key, b""))
+            _parse_pair(data.get(chain, b""), data.get(key, b""))
             for chain, key in ((CHAIN_KEY, PRIVATE_KEY_KEY), (_NEXT_CHAIN_KEY, _NEXT_PRIVATE_KEY_KEY))
         )
-        trusted = authorities(data.get(AUTHORITY_KEY, b""))
+        trusted = split_bundle(data.get(AUTHORITY_KEY, b""))
         if current is None or not trusted:
-            return cls(asked=asked)
-        return cls(trusted, current, following, _time(data.get(_SINCE_KEY, b"")), asked)
+            return cls(requested=requested)
+        return cls(trusted, current, following, _parse_time(data.get(_SINCE_KEY, b"")), requested)
 
-    def render(self) -> dict[str, bytes]:
+    def to_data(self) -> dict[str, bytes]:
         """Return the Secret's data."""
         pairs = (
             (CHAIN_KEY, PRIVATE_KEY_KEY, self.current),
@@ -86,51 +86,55 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedPairs:
     """One authority, whose key is already discarded, and a pair that it signed for each part."""
 
     authority: bytes
-    pairs: Mapping[Part, Pair]
+    pairs: Mapping[CertificatePart, CertificatePair]
 
 
-Issue: TypeAlias = Callable[[Sequence[Part]], Issued]
+Issue: TypeAlias = Callable[[Sequence[CertificatePart]], IssuedPairs]
 """Issues an authority and a pair for each of these parts; the only function here that draws random numbers."""
 
 
-def next_step(
-    contents: Mapping[Part, Held], now: datetime, spread: timedelta, issue: Issue
-) -> Mapping[Part, Held]:
+def plan_rotation(
+    contents: Mapping[CertificatePart, SecretContent], now: datetime, spread: timedelta, issue: Issue
+) -> Mapping[CertificatePart, SecretContent]:
     """Return the next content of the Secrets of one family, only of those that change.
 
     A new certificate is issued with its authority and kept aside while all sides come to trust it; after `spread`, the
-    longest time that a Secret's content takes to reach all readers, it is used; after KEEP the previous authority is no
+    longest time that a Secret's content takes to reach all readers, it is used; after TRUST_OVERLAP the previous authority is no
     longer trusted. Each step may break off between two Secrets: the next call continues, or begins again if a pair is lost.
     """
-    contents = {part: _of_now(content, now) for part, content in contents.items()}
+    contents = {part: _drop_invalid(content, now) for part, content in contents.items()}
     current = {part: content.current for part, content in contents.items()}
     if all(pair is None for pair in current.values()):
         issued = issue(tuple(contents))
-        return {part: Held((issued.authority,), issued.pairs[part], since=now) for part in contents}
+        return {part: SecretContent((issued.authority,), issued.pairs[part], since=now) for part in contents}
     # A restored Secret may be complete, and of an authority that the other side does not trust.
-    complete = all(_signer(pair, peer.trusted) for pair in current.values() for peer in contents.values())
+    complete = all(
+        _find_signer(pair, peer.trusted) for pair in current.values() for peer in contents.values()
+    )
     last_step = max(
         (content.since for content in contents.values() if content.since is not None), default=None
     )
     settled = last_step is None or now - last_step >= spread
     if any(content.following is not None for content in contents.values()):
-        if not _agreed(contents):
-            return _prepared(contents, now, issue)
+        if not _share_authority(contents):
+            return _prepare_rotation(contents, now, issue)
         return (
-            {part: _switched(content, now) for part, content in contents.items() if content.following}
+            {part: _switch_pair(content, now) for part, content in contents.items() if content.following}
             if settled
             else {}
         )
-    if not complete or (settled and any(_due(content, now) for content in contents.values())):
-        return _prepared(contents, now, issue)
+    if not complete or (settled and any(_is_due(content, now) for content in contents.values())):
+        return _prepare_rotation(contents, now, issue)
     used = [
-        authority for content in contents.values() if (authority := _signer(content.current, content.trusted))
+        authority
+        for content in contents.values()
+        if (authority := _find_signer(content.current, content.trusted))
     ]
-    if last_step is None or now - last_step < KEEP:
+    if last_step is None or now - last_step < TRUST_OVERLAP:
         return {}
     return {
         part: replace(content, trusted=trusted, since=now)
@@ -141,22 +145,22 @@ def next_step(
     }
 
 
-def _of_now(content: Held, now: datetime) -> Held:
+def _drop_invalid(content: SecretContent, now: datetime) -> SecretContent:
     """Drop a pair that is not valid now: expired, or issued by a clock that was ahead."""
     current, following = (
-        pair if pair is not None and _valid(pair, now) else None
+        pair if pair is not None and _is_valid(pair, now) else None
         for pair in (content.current, content.following)
     )
     since = None if content.since is not None and content.since > now else content.since
     return replace(content, current=current, following=following, since=since)
 
 
-def _valid(pair: Pair, now: datetime) -> bool:
+def _is_valid(pair: CertificatePair, now: datetime) -> bool:
     certificate = x509.load_pem_x509_certificate(pair.chain)
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
-def authorities(bundle: bytes) -> tuple[bytes, ...]:
+def split_bundle(bundle: bytes) -> tuple[bytes, ...]:
     """Split a bundle into its certificates, each as PEM in one fixed spelling; return none if it cannot be read."""
     try:
         certificates = x509.load_pem_x509_certificates(bundle)
@@ -165,7 +169,9 @@ def authorities(bundle: bytes) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(certificate.public_bytes(Encoding.PEM) for certificate in certificates))
 
 
-def _prepared(contents: Mapping[Part, Held], now: datetime, issue: Issue) -> Mapping[Part, Held]:
+def _prepare_rotation(
+    contents: Mapping[CertificatePart, SecretContent], now: datetime, issue: Issue
+) -> Mapping[CertificatePart, SecretContent]:
     """Issue one new authority, which all trust beside those that they know, and a pair for each part.
 
     A part without a valid pair uses the new one at once.
@@ -175,11 +181,11 @@ def _prepared(contents: Mapping[Part, Held], now: datetime, issue: Issue) -> Map
         authority
         for content in contents.values()
         for authority in content.trusted
-        if any(_signed(peer.current, authority) for peer in contents.values())
+        if any(_is_signed_by(peer.current, authority) for peer in contents.values())
     )
     trusted = (*in_use, issued.authority)
     return {
-        part: Held(
+        part: SecretContent(
             trusted,
             content.current or issued.pairs[part],
             issued.pairs[part] if content.current else None,
@@ -189,34 +195,34 @@ def _prepared(contents: Mapping[Part, Held], now: datetime, issue: Issue) -> Map
     }
 
 
-def _agreed(contents: Mapping[Part, Held]) -> bool:
+def _share_authority(contents: Mapping[CertificatePart, SecretContent]) -> bool:
     """Return whether all parts have a pair, aside or in use, of one authority that each of them trusts."""
     signers = {
-        _signer(content.following or content.current, content.trusted) for content in contents.values()
+        _find_signer(content.following or content.current, content.trusted) for content in contents.values()
     }
     return len(signers) == 1 and all(
         signer in content.trusted for signer in signers for content in contents.values()
     )
 
 
-def _switched(content: Held, now: datetime) -> Held:
-    return Held(content.trusted, content.following, since=now)
+def _switch_pair(content: SecretContent, now: datetime) -> SecretContent:
+    return SecretContent(content.trusted, content.following, since=now)
 
 
-def _due(content: Held, now: datetime) -> bool:
+def _is_due(content: SecretContent, now: datetime) -> bool:
     """Return whether half of the validity has passed, which leaves time for a rotation without supervision."""
-    if content.asked or content.current is None:
+    if content.requested or content.current is None:
         return True
     certificate = x509.load_pem_x509_certificate(content.current.chain)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return now >= begin + (end - begin) / 2
 
 
-def _signer(pair: Pair | None, among: Sequence[bytes]) -> bytes | None:
-    return next((authority for authority in among if _signed(pair, authority)), None)
+def _find_signer(pair: CertificatePair | None, among: Sequence[bytes]) -> bytes | None:
+    return next((authority for authority in among if _is_signed_by(pair, authority)), None)
 
 
-def _signed(pair: Pair | None, authority: bytes) -> bool:
+def _is_signed_by(pair: CertificatePair | None, authority: bytes) -> bool:
     if pair is None:
         return False
     try:
@@ -228,16 +234,16 @@ def _signed(pair: Pair | None, authority: bytes) -> bool:
     return True
 
 
-def _pair(chain: bytes, key: bytes) -> Pair | None:
+def _parse_pair(chain: bytes, key: bytes) -> CertificatePair | None:
     """Parse a pair; return None if either part is unreadable, or the key does not belong to the certificate."""
     try:
         certificate, private = x509.load_pem_x509_certificate(chain), load_pem_private_key(key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return None
-    return Pair(chain, key) if private.public_key() == certificate.public_key() else None
+    return CertificatePair(chain, key) if private.public_key() == certificate.public_key() else None
 
 
-def _time(text: bytes) -> datetime | None:
+def _parse_time(text: bytes) -> datetime | None:
     try:
         time = datetime.fromisoformat(text.decode())
     except ValueError:

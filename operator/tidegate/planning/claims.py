@@ -4,11 +4,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
+from tidegate.api.inference import ArtefactFormat, Inference, Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.deployments import LiveWorkload
 from tidegate.planning.pods import is_ready
-from tidegate.resources.names import POOL_LABEL, TIER_LABEL, label_value, parse_slices
+from tidegate.resources.names import POOL_LABEL, TIER_LABEL, parse_slices, to_label_value
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -41,7 +41,7 @@ class NodeShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PoolClaim:
     """What one Inference asks of a pool, and what it has there."""
 
     key: ObjectKey
@@ -54,7 +54,7 @@ class Claim:
     """Slices of its Deployment in this pool."""
     created: str
     """Creation time, in a form that sorts."""
-    model: ModelFormat = ModelFormat.ONNX
+    model: ArtefactFormat = ArtefactFormat.ONNX
     scaled: bool = False
     """Whether the allocator decided `replicas`, within a range."""
     pods: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -101,13 +101,13 @@ def make_claim(
     live: LiveWorkload | None,
     pods: Sequence[AssignedPod] = (),
     assumed: int = 0,
-) -> Claim:
+) -> PoolClaim:
     """Make the claim of an Inference on the pool of this placement; `pods` are its pods in every pool."""
-    pool = label_value(placement.pool)
+    pool = to_label_value(placement.pool)
     created, nodes = inference.metadata.creation_timestamp, _sum_by_node(pool, pods)
     # Anyone may edit a Deployment, until we write it again: so count what it has beyond the spec only if pods have it.
     assigned = min(_count_assigned(live, pool), inference.spec.replicas * placement.slices)
-    return Claim(
+    return PoolClaim(
         key=inference.key,
         tier=inference.spec.tier,
         slices=placement.slices,
@@ -126,7 +126,7 @@ def make_claim(
 
 def make_remaining_claims(
     key: ObjectKey, live: LiveWorkload | None, pods: Sequence[AssignedPod], desired_pool: str | None
-) -> Mapping[str, Claim]:
+) -> Mapping[str, PoolClaim]:
     """Make the claims, by pool, of an Inference where it has slices and asks for none.
 
     It was deleted, or names `desired_pool` now: until its pods are gone, no other Inference can have their slices.
@@ -134,12 +134,12 @@ def make_remaining_claims(
     tiers = {pod.pool: pod.tier for pod in pods}
     if live is not None and live.pool:
         tiers[live.pool] = live.tier
-    claims: dict[str, Claim] = {}
+    claims: dict[str, PoolClaim] = {}
     for pool, label in tiers.items():
         if pool != desired_pool:
             assigned, tier = _count_assigned(live, pool), Tier(label) if label in set(Tier) else Tier.REALTIME
             beyond = _find_pods_beyond(assigned, _sum_by_node(pool, pods))
-            claims[pool] = Claim(key, tier, 1, 0, assigned, "", pods=beyond)
+            claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=beyond)
     return claims
 
 

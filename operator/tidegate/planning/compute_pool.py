@@ -5,24 +5,24 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidegate.api.compute_override import ComputeOverride
-from tidegate.api.compute_pool import ComputePool, ComputePoolStatus, SliceCounts, TierUse
-from tidegate.api.conditions import Condition, ConditionType, ObservedCondition, merge
+from tidegate.api.compute_pool import ComputePool, ComputePoolStatus, SliceCounts, TierUsage
+from tidegate.api.conditions import Condition, ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.inference import Tier
 from tidegate.api.reasons import Reason
 from tidegate.planning.overrides import (
-    JUST_AFTER,
-    next_end,
-    override_conditions,
-    override_events,
-    without_overrides,
+    END_MARGIN,
+    drop_override_condition,
+    find_next_end,
+    make_override_conditions,
+    make_override_events,
 )
-from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.plan import Event, EventType, ReconcilePlan
 from tidegate.planning.pool_allocation import PoolAllocation
 from tidegate.planning.pool_slices import PoolSlices
-from tidegate.planning.room import amount_text
-from tidegate.planning.serving_status import Verdict, condition, standing
+from tidegate.planning.room import format_amount
+from tidegate.planning.serving_status import Verdict, kstatus_conditions, make_condition
 from tidegate.planning.sharing_health import CHECK_EVERY, SharingPlan
-from tidegate.resources.slices import slice_requests
+from tidegate.resources.slices import sum_slice_requests
 
 _NAMED = 3
 """Nodes that a message names, beside their number."""
@@ -43,77 +43,79 @@ class PoolObserved:
     """The plan for its GPU sharing; None without GPU sharing or node agents."""
 
 
-def plan_pool(observed: PoolObserved) -> Plan:
+def plan_pool(observed: PoolObserved) -> ReconcilePlan:
     """Plan the status of a pool. It has no children: its nodes belong to the administrator."""
     pool, slices = observed.pool, observed.slices
     generation = pool.metadata.generation
-    healthy, ready = health(slices), readiness(pool, slices)
+    healthy, ready = judge_health(slices), judge_readiness(pool, slices)
     conditions = (
-        *standing(ready, generation),
-        condition(ConditionType.HEALTHY, healthy, generation),
-        *_sharing(observed),
-        *_sharing_health(observed),
-        *override_conditions(observed.overrides, generation),
-        *_allocation(observed),
+        *kstatus_conditions(ready, generation),
+        make_condition(ConditionType.HEALTHY, healthy, generation),
+        *_check_sharing_configured(observed),
+        *_check_sharing_healthy(observed),
+        *make_override_conditions(observed.overrides, generation),
+        *_make_allocation_conditions(observed),
     )
-    before = without_overrides(observed.overrides, _without_sharing(observed, _without_allocation(observed)))
-    merged = merge(before, conditions, observed.now)
-    allocation, ends = observed.allocation, next_end(observed.overrides)
+    before = drop_override_condition(observed.overrides, _drop_sharing(observed, _drop_allocation(observed)))
+    merged = merge_conditions(before, conditions, observed.now)
+    allocation, ends = observed.allocation, find_next_end(observed.overrides)
     status = ComputePoolStatus(
         observed_generation=generation,
         nodes=len(slices.nodes),
         slices=SliceCounts(total=slices.total, healthy=slices.healthy, free=slices.free),
-        tiers=tuple(TierUse(name=tier.value, slices=slices.used(tier.value)) for tier in Tier),
+        tiers=tuple(TierUsage(name=tier.value, slices=slices.count_used(tier.value)) for tier in Tier),
         mode=allocation.mode if allocation is not None else pool.status.mode,
         last_decision=(allocation and allocation.last_decision) or pool.status.last_decision,
         faulty_nodes=observed.sharing.faulty if observed.sharing is not None else (),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
     events = (
-        *_events(pool, healthy),
-        *override_events(pool.status.conditions, status.conditions),
-        *(change.event for change in (observed.sharing.changes if observed.sharing is not None else ())),
+        *_make_events(pool, healthy),
+        *make_override_events(pool.status.conditions, status.conditions),
+        *(change.to_event for change in (observed.sharing.changes if observed.sharing is not None else ())),
     )
-    return Plan(status=status.dump(), events=events, requeue_after=_next_look(observed, ends))
+    return ReconcilePlan(
+        status=status.dump(), events=events, requeue_after=_find_requeue_delay(observed, ends)
+    )
 
 
-def _next_look(observed: PoolObserved, ends: datetime | None) -> timedelta | None:
+def _find_requeue_delay(observed: PoolObserved, ends: datetime | None) -> timedelta | None:
     """Return the time until an override ends or GPU sharing is checked again."""
-    delays = [] if ends is None else [max(ends - observed.now, timedelta()) + JUST_AFTER]
+    delays = [] if ends is None else [max(ends - observed.now, timedelta()) + END_MARGIN]
     if observed.sharing is not None:
         delays.append(CHECK_EVERY)
     return min(delays, default=None)
 
 
-def _allocation(observed: PoolObserved) -> tuple[Condition, ...]:
+def _make_allocation_conditions(observed: PoolObserved) -> tuple[Condition, ...]:
     """Return the conditions of the pool's allocator, if it has something to decide."""
     allocation, generation = observed.allocation, observed.pool.metadata.generation
-    if allocation is None or allocation.allocated is None or allocation.signals is None:
+    if allocation is None or allocation.allocated_verdict is None or allocation.signals_verdict is None:
         return ()
     return (
-        condition(ConditionType.ALLOCATED, allocation.allocated, generation),
-        condition(ConditionType.SIGNALS_FRESH, allocation.signals, generation),
+        make_condition(ConditionType.ALLOCATED, allocation.allocated_verdict, generation),
+        make_condition(ConditionType.SIGNALS_FRESH, allocation.signals_verdict, generation),
     )
 
 
-def _without_allocation(observed: PoolObserved) -> tuple[ObservedCondition, ...]:
+def _drop_allocation(observed: PoolObserved) -> tuple[ObservedCondition, ...]:
     """Drop the allocator's conditions if it has nothing to decide."""
     conditions = observed.pool.status.conditions
-    if observed.allocation is None or observed.allocation.allocated is not None:
+    if observed.allocation is None or observed.allocation.allocated_verdict is not None:
         return conditions
     dropped = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
     return tuple(item for item in conditions if item.type not in dropped)
 
 
-def _sharing_health(observed: PoolObserved) -> tuple[Condition, ...]:
+def _check_sharing_healthy(observed: PoolObserved) -> tuple[Condition, ...]:
     sharing = observed.sharing
     if sharing is None or sharing.verdict is None:
         return ()
     generation = observed.pool.metadata.generation
-    return (condition(ConditionType.SHARING_HEALTHY, sharing.verdict, generation),)
+    return (make_condition(ConditionType.SHARING_HEALTHY, sharing.verdict, generation),)
 
 
-def _without_sharing(
+def _drop_sharing(
     observed: PoolObserved, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
     """Drop the condition SharingHealthy if no node agents run."""
@@ -122,17 +124,18 @@ def _without_sharing(
     return tuple(item for item in conditions if item.type != ConditionType.SHARING_HEALTHY.value)
 
 
-def health(slices: PoolSlices) -> Verdict:
+def judge_health(slices: PoolSlices) -> Verdict:
     """Return whether every node of the pool takes pods, on all of its devices."""
-    faulty, failing = slices.faulty, slices.failing
-    all_nodes = _nodes(len(slices.nodes))
+    faulty, failing = slices.faulty_nodes, slices.failing_nodes
+    all_nodes = _format_nodes(len(slices.nodes))
     if not faulty and not failing:
         return Verdict(True, Reason.NODES_HEALTHY, f"{all_nodes} take pods")
     counts = [f"{len(faulty)} of {all_nodes} take no pods"] if faulty else []
     if failing:
         counts.append(f"{len(failing)} of {all_nodes} have devices that failed")
     named = [
-        f"node {node.node} {node.fault or node.failed}" for node in (*faulty[:_NAMED], *failing[:_NAMED])
+        f"node {node.node} {node.fault or node.failed_devices}"
+        for node in (*faulty[:_NAMED], *failing[:_NAMED])
     ]
     if failing:
         named.append("look at the logs of the device plugin there")
@@ -142,64 +145,66 @@ def health(slices: PoolSlices) -> Verdict:
     return Verdict(False, Reason.NODES_UNHEALTHY, message)
 
 
-def _sharing(observed: PoolObserved) -> tuple[Condition, ...]:
+def _check_sharing_configured(observed: PoolObserved) -> tuple[Condition, ...]:
     """Return the condition SharingConfigured: whether every node shares its GPUs as the pool says; none without MPS."""
     pool, slices = observed.pool, observed.slices
     if pool.spec.slice.mps is None:
         return ()
-    wrong = slices.unshared
-    verdict = Verdict(True, Reason.SHARING_CONFIGURED, f"{_nodes(len(slices.nodes))} share their GPUs out")
+    wrong = slices.misconfigured
+    verdict = Verdict(
+        True, Reason.SHARING_CONFIGURED, f"{_format_nodes(len(slices.nodes))} share their GPUs out"
+    )
     if wrong:
         first = wrong[0]
         runs = sum(first.used.values())
         pods = f"; {runs} slices of it are in use" if runs else ""
         message = (
-            f"{len(wrong)} of {_nodes(len(slices.nodes))}; the first is node {first.node}, which "
-            f"{first.unconfigured}{pods}"
+            f"{len(wrong)} of {_format_nodes(len(slices.nodes))}; the first is node {first.node}, which "
+            f"{first.misconfiguration}{pods}"
         )
         verdict = Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
-    return (condition(ConditionType.SHARING_CONFIGURED, verdict, pool.metadata.generation),)
+    return (make_condition(ConditionType.SHARING_CONFIGURED, verdict, pool.metadata.generation),)
 
 
-def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
+def judge_readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
     """Return whether pods can be placed in the pool; if not, the first thing that prevents it."""
     labels = ",".join(f"{name}={value}" for name, value in sorted(pool.spec.node_selector.items()))
-    if slices.shared:
-        node, other = next(iter(slices.shared.items()))
+    if slices.overlapping_nodes:
+        node, other = next(iter(slices.overlapping_nodes.items()))
         message = (
-            f"{_nodes(len(slices.shared))} with labels {labels} belong to an older pool, first node {node} to ComputePool "
+            f"{_format_nodes(len(slices.overlapping_nodes))} with labels {labels} belong to an older pool, first node {node} to ComputePool "
             f"{other}: change spec.nodeSelector here or there"
         )
         return Verdict(False, Reason.NODES_OVERLAP, message, stalled=True)
     if not slices.nodes:
         message = f"no node has the labels {labels}: run kubectl label node <name> {labels.replace(',', ' ')}, or correct spec.nodeSelector"
         return Verdict(False, Reason.NO_NODES, message, stalled=True)
-    if len(slices.faulty) == len(slices.nodes):
-        verdict = health(slices)
+    if len(slices.faulty_nodes) == len(slices.nodes):
+        verdict = judge_health(slices)
         return Verdict(False, verdict.reason, verdict.message)
     if slices.healthy == 0:
         asks = " and ".join(
-            f"{name} {amount_text(name, size)}"
-            for name, size in slice_requests(pool).items()
+            f"{name} {format_amount(name, size)}"
+            for name, size in sum_slice_requests(pool).items()
             if name != "pods"
         )
         message = (
-            f"a slice asks for {asks}, and none of {_nodes(len(slices.nodes))} has that beside what runs there from "
+            f"a slice asks for {asks}, and none of {_format_nodes(len(slices.nodes))} has that beside what runs there from "
             "outside the pool: make spec.slice smaller, or add larger nodes"
         )
         return Verdict(False, Reason.SLICE_TOO_LARGE, message, stalled=True)
-    floors = pool.spec.tiers.floors
+    floors = pool.spec.tiers.total_floor
     if floors > slices.total:
-        tier_floors = ", ".join(f"{tier.value} {pool.spec.tiers.of(tier).floor}" for tier in Tier)
+        tier_floors = ", ".join(f"{tier.value} {pool.spec.tiers.bounds_for(tier).floor}" for tier in Tier)
         message = (
             f"the floors are {floors} slices together ({tier_floors}), the pool has {slices.total}: "
             "lower spec.tiers, or add nodes"
         )
         return Verdict(False, Reason.FLOORS_EXCEED_POOL, message, stalled=True)
-    return Verdict(True, Reason.POOL_READY, f"{slices.total} slices on {_nodes(len(slices.nodes))}")
+    return Verdict(True, Reason.POOL_READY, f"{slices.total} slices on {_format_nodes(len(slices.nodes))}")
 
 
-def _events(pool: ComputePool, healthy: Verdict) -> tuple[Event, ...]:
+def _make_events(pool: ComputePool, healthy: Verdict) -> tuple[Event, ...]:
     """Return an Event if the pool's health has changed; the status has the figures."""
     before = next((item for item in pool.status.conditions if item.type == ConditionType.HEALTHY.value), None)
     was_healthy = before is None or before.status.value == "True"
@@ -209,5 +214,5 @@ def _events(pool: ComputePool, healthy: Verdict) -> tuple[Event, ...]:
     return (Event(kind, healthy.reason.value, healthy.message),)
 
 
-def _nodes(count: int) -> str:
+def _format_nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"

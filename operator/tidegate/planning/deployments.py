@@ -13,7 +13,7 @@ from tidegate.resources.names import (
     TIER_LABEL,
     parse_slices,
 )
-from tidegate.resources.serving import template_hash
+from tidegate.resources.serving import read_template_hash
 
 Template = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class LiveWorkload(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class FailedRollout:
     """Rollout that made no progress; kept in an annotation of the Deployment, so that a restart keeps it."""
 
     attempt: str
@@ -66,11 +66,11 @@ class DeploymentView:
     template: Template
     complete: bool
     """Every pod has this template, the rollout has completed, and at least one pod is ready."""
-    overdue: bool
+    deadline_exceeded: bool
     """Pods of this template exist and have made no progress for the Deployment's progress deadline."""
     last_ready: Template | None = None
     """The template to roll back to."""
-    given_up: GivenUp | None = None
+    failed_rollout: FailedRollout | None = None
     replicas: int = 0
     """Desired number of pods."""
     pool: str = ""
@@ -83,15 +83,15 @@ class DeploymentView:
     @property
     def digest(self) -> str:
         """Return the hash of the template."""
-        return template_hash(self.template)
+        return read_template_hash(self.template)
 
 
-def template_source(template: Template) -> str:
+def get_template_source(template: Template) -> str:
     """Return the source of the ConfigMap that the pods of a template read."""
     return str((template["metadata"].get("labels") or {}).get(SOURCE_LABEL, ""))
 
 
-def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
+def parse_deployment(body: Mapping[str, Any]) -> DeploymentView:
     """Parse a Deployment as the API server returns it; invalid annotations count as absent."""
     metadata, status = body["metadata"], body.get("status") or {}
     annotations = metadata.get("annotations") or {}
@@ -110,28 +110,30 @@ def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
         tier=labels.get(TIER_LABEL, ""),
         template=body["spec"]["template"],
         complete=is_observed and rolled_out and status.get("readyReplicas", 0) > 0,
-        overdue=is_observed and progress.get("reason") == "ProgressDeadlineExceeded" and updated > 0,
-        last_ready=_template(annotations.get(LAST_READY_ANNOTATION)),
-        given_up=_given_up(annotations.get(ROLLED_BACK_ANNOTATION)),
+        deadline_exceeded=is_observed
+        and progress.get("reason") == "ProgressDeadlineExceeded"
+        and updated > 0,
+        last_ready=_parse_template(annotations.get(LAST_READY_ANNOTATION)),
+        failed_rollout=_parse_failed_rollout(annotations.get(ROLLED_BACK_ANNOTATION)),
     )
 
 
-def _template(text: str | None) -> Template | None:
-    value = _json(text)
+def _parse_template(text: str | None) -> Template | None:
+    value = _parse_json(text)
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
         return None
-    return value if template_hash(value) and isinstance(value.get("spec"), dict) else None
+    return value if read_template_hash(value) and isinstance(value.get("spec"), dict) else None
 
 
-def _given_up(text: str | None) -> GivenUp | None:
-    value = _json(text)
+def _parse_failed_rollout(text: str | None) -> FailedRollout | None:
+    value = _parse_json(text)
     try:
-        return GivenUp(**value) if isinstance(value, dict) else None
+        return FailedRollout(**value) if isinstance(value, dict) else None
     except TypeError:
         return None
 
 
-def _json(text: str | None) -> Any:
+def _parse_json(text: str | None) -> Any:
     try:
         return json.loads(text) if text else None
     except (ValueError, RecursionError):

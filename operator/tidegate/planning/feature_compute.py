@@ -5,36 +5,36 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tidegate.api.conditions import ConditionType, ObservedCondition, merge
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.feature_compute import FeatureCompute, FeatureComputeStatus
-from tidegate.api.inference import Tensor
+from tidegate.api.inference import TensorMetadata
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.planning import runner_ends
-from tidegate.planning.config_maps import stale
+from tidegate.planning.config_maps import delete_stale
 from tidegate.planning.feature_plan import compile_plan
-from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.plan import Event, EventType, ReconcilePlan
 from tidegate.planning.pods import PodView
-from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict
-from tidegate.planning.room import NodeRoom
-from tidegate.planning.runner_ends import runner_events, runner_verdict
+from tidegate.planning.proxies import PROXY_REQUEUE, ProxyView, judge_endpoints
+from tidegate.planning.room import NodeResources
+from tidegate.planning.runner_ends import judge_runners, runner_events
 from tidegate.planning.serving_status import (
-    PODS_IN_TROUBLE,
-    Refusal,
+    POD_FAILURE_REASONS,
+    PlanRefusal,
     Verdict,
-    condition,
-    pods_verdict,
-    selector_text,
-    standing,
+    format_selector,
+    judge_pods,
+    kstatus_conditions,
+    make_condition,
 )
-from tidegate.planning.swap_failures import Replica
+from tidegate.planning.swap_failures import ObservedReplica
 from tidegate.resources.feature_compute import (
-    features_objects,
-    features_selector,
-    features_source,
-    features_state,
+    build_features_objects,
+    hash_features_source,
+    make_features_selector,
+    make_features_state,
 )
-from tidegate.resources.serving import template_digest
+from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, FeaturePlan
 
@@ -55,13 +55,13 @@ class FeaturesObserved:
     config_maps: Sequence[Mapping[str, Any]] = ()
     proxies: Sequence[ProxyView] | None = None
     """None if no xDS server answered."""
-    refusal: Refusal | None = None
+    refusal: PlanRefusal | None = None
     """Why a child cannot be applied as planned: a quota, an admission policy, a name that is taken."""
-    rooms: Sequence[NodeRoom] = ()
+    freest_nodes: Sequence[NodeResources] = ()
     """The nodes with the most free of a resource that an unschedulable pod lacks."""
 
 
-def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan:
+def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> ReconcilePlan:
     """Return the objects and the status that bring a FeatureCompute towards its spec.
 
     A changed plan means new pods, one after the other, because every replica of one answer must agree on it;
@@ -71,70 +71,73 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
     try:
         plan = compile_plan(features)
     except InvalidSpecError as error:
-        return _refused(observed, str(error))
-    source = features_source(features, plan)
-    start = features_state(features, plan, settings).to_json()
-    pods = [pod for pod in observed.pods if pod.reachable and pod.source == source]
+        return _plan_invalid(observed, str(error))
+    source = hash_features_source(features, plan)
+    start = make_features_state(features, plan, settings).to_json()
+    pods = [pod for pod in observed.pods if pod.is_reachable and pod.source == source]
     reports = [observed.reports[pod.uid] for pod in pods if pod.uid in observed.reports]
-    sources = _sources_verdict(features, pods, reports)
-    objects = features_objects(features, plan, settings, start)
-    availability = pods_verdict(
+    sources = _judge_sources(features, pods, reports)
+    objects = build_features_objects(features, plan, settings, start)
+    availability = judge_pods(
         observed.pods,
         features.spec.replicas,
-        template_digest(objects),
-        features_selector(features),
-        observed.rooms,
+        find_template_hash(objects),
+        make_features_selector(features),
+        observed.freest_nodes,
     )
     # Any generation will do: the spec does not affect routing.
-    published = answering_verdict(observed.proxies, 0)
-    exit_verdict = runner_verdict([Replica(pod, observed.reports.get(pod.uid)) for pod in pods])
-    status = _status(observed, plan, _Verdicts(sources, availability, published, exit_verdict))
-    return Plan(
+    published = judge_endpoints(observed.proxies, 0)
+    exit_verdict = judge_runners([ObservedReplica(pod, observed.reports.get(pod.uid)) for pod in pods])
+    status = _build_status(observed, plan, _FeatureVerdicts(sources, availability, published, exit_verdict))
+    return ReconcilePlan(
         apply=objects,
-        delete=stale(observed.config_maps, observed.pods, source),
+        delete=delete_stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
         events=(
-            *_events(features.status, status),
+            *_list_events(features.status, status),
             *runner_events(features.status.conditions, status.conditions, exit_verdict),
         ),
-        requeue_after=_requeue(observed, sources, pods, reports)
-        or _unpublished(availability, published)
-        or (runner_ends.LOOK_AGAIN if exit_verdict is not None else None),
+        requeue_after=_compute_requeue(observed, sources, pods, reports)
+        or _requeue_unpublished(availability, published)
+        or (runner_ends.RUNNER_REQUEUE if exit_verdict is not None else None),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdicts:
+class _FeatureVerdicts:
     """Verdicts that Ready is derived from."""
 
     sources: Verdict
     pods: Verdict
     published: Verdict
     """Whether the gateways have its endpoints."""
-    ended: Verdict | None
+    exited: Verdict | None
     """A pod's process that exited lately."""
 
 
-def _refused(observed: FeaturesObserved, message: str) -> Plan:
+def _plan_invalid(observed: FeaturesObserved, message: str) -> ReconcilePlan:
     features = observed.features
     generation = features.metadata.generation
     verdict = Verdict(False, Reason.PLAN_INVALID, message, stalled=True)
-    conditions = (*standing(verdict, generation), condition(ConditionType.PLAN_COMPILED, verdict, generation))
-    merged = merge(features.status.conditions, conditions, observed.now)
+    conditions = (
+        *kstatus_conditions(verdict, generation),
+        make_condition(ConditionType.PLAN_COMPILED, verdict, generation),
+    )
+    merged = merge_conditions(features.status.conditions, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     status = features.status.model_copy(
         update={
             "observed_generation": generation,
             "replicas": len(alive),
             "ready_replicas": sum(pod.ready for pod in alive),
-            "selector": selector_text(features_selector(features)),
+            "selector": format_selector(make_features_selector(features)),
             "conditions": tuple(ObservedCondition.model_validate(item) for item in merged),
         }
     )
-    return Plan(status=status.dump(), events=_events(features.status, status))
+    return ReconcilePlan(status=status.dump(), events=_list_events(features.status, status))
 
 
-def _sources_verdict(
+def _judge_sources(
     features: FeatureCompute, pods: Sequence[PodView], reports: Sequence[AgentReport]
 ) -> Verdict:
     if features.spec.replicas == 0:
@@ -150,55 +153,57 @@ def _sources_verdict(
     )
 
 
-def _status(observed: FeaturesObserved, plan: FeaturePlan, verdicts: _Verdicts) -> FeatureComputeStatus:
+def _build_status(
+    observed: FeaturesObserved, plan: FeaturePlan, verdicts: _FeatureVerdicts
+) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
     compiled = Verdict(True, Reason.PLAN_COMPILED, f"{len(plan.features)} features, plan {plan.hash[:12]}")
     conditions = (
-        *standing(_ready_verdict(observed, verdicts), generation),
-        condition(ConditionType.PLAN_COMPILED, compiled, generation),
-        condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
-        condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
+        *kstatus_conditions(_judge_readiness(observed, verdicts), generation),
+        make_condition(ConditionType.PLAN_COMPILED, compiled, generation),
+        make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
+        make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
     )
-    merged = merge(features.status.conditions, conditions, observed.now)
+    merged = merge_conditions(features.status.conditions, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return FeatureComputeStatus(
         observed_generation=generation,
         plan_hash=plan.hash,
-        outputs=tuple(Tensor.model_validate(output.model_dump()) for output in plan.outputs),
+        outputs=tuple(TensorMetadata.model_validate(output.model_dump()) for output in plan.outputs),
         replicas=len(alive),
         ready_replicas=sum(pod.ready for pod in alive),
-        selector=selector_text(features_selector(features)),
+        selector=format_selector(make_features_selector(features)),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
 
-def _ready_verdict(observed: FeaturesObserved, verdicts: _Verdicts) -> Verdict:
+def _judge_readiness(observed: FeaturesObserved, verdicts: _FeatureVerdicts) -> Verdict:
     sources, pods, published = verdicts.sources, verdicts.pods, verdicts.published
     if observed.refusal is not None:
-        return observed.refusal.verdict()
+        return observed.refusal.to_verdict()
     if sources.reason is Reason.SOURCE_FAILED and not pods.holds:
         return sources
-    if pods.reason not in PODS_IN_TROUBLE and verdicts.ended is not None:
-        return verdicts.ended
+    if pods.reason not in POD_FAILURE_REASONS and verdicts.exited is not None:
+        return verdicts.exited
     if not pods.holds or pods.reason is Reason.SCALED_TO_ZERO:
         return pods
     return pods if published.holds else published
 
 
-def _events(before: FeatureComputeStatus, after: FeatureComputeStatus) -> tuple[Event, ...]:
+def _list_events(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:
     """Return events for a plan that does not compile, and for a source that begins to fail."""
-    previous_states = {item.type: (item.status, item.message) for item in before.conditions}
+    previous_states = {item.type: (item.status, item.message) for item in previous.conditions}
     return tuple(
         Event(EventType.WARNING, item.reason, item.message)
-        for item in after.conditions
+        for item in current.conditions
         if (item.type == ConditionType.PLAN_COMPILED.value and item.status.value == "False")
         or (item.type == ConditionType.SOURCES_READY.value and item.reason == Reason.SOURCE_FAILED.value)
         if previous_states.get(item.type) != (item.status, item.message)
     )
 
 
-def _requeue(
+def _compute_requeue(
     observed: FeaturesObserved, sources: Verdict, pods: Sequence[PodView], reports: Sequence[AgentReport]
 ) -> timedelta | None:
     if observed.refusal is not None:
@@ -210,6 +215,6 @@ def _requeue(
     return _LOADING_REQUEUE if any(report.serving is None for report in reports) else _UNREACHABLE_REQUEUE
 
 
-def _unpublished(pods: Verdict, published: Verdict) -> timedelta | None:
+def _requeue_unpublished(pods: Verdict, published: Verdict) -> timedelta | None:
     serving = pods.holds and pods.reason is not Reason.SCALED_TO_ZERO
-    return LOOK_AGAIN if serving and not published.holds else None
+    return PROXY_REQUEUE if serving and not published.holds else None

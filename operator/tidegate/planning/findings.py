@@ -11,17 +11,17 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import ConditionType, ObservedCondition
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference, Tier
-from tidegate.api.messages.catalogue import OF_PROBLEMS, OF_REASONS
-from tidegate.api.messages.message import Level, Message
-from tidegate.api.messages.problem import Problem
-from tidegate.api.meta import NOT_OBSERVED, ObjectKey, Resource
+from tidegate.api.messages.catalogue import PROBLEM_MESSAGES, REASON_MESSAGES
+from tidegate.api.messages.message import CatalogueMessage, MessageLevel
+from tidegate.api.messages.problem import ProblemReason
+from tidegate.api.meta import NOT_OBSERVED, CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.routing.hosts import claim, refuse
+from tidegate.routing.hosts import find_host_conflicts, find_host_owners
 
 _SUMMARIES: Final = (ConditionType.READY.value, ConditionType.RECONCILING.value, ConditionType.STALLED.value)
 """They summarise other conditions of the same object."""
-_ORDER: Final = (Level.ERROR, Level.WARNING, Level.INFO)
+_ORDER: Final = (MessageLevel.ERROR, MessageLevel.WARNING, MessageLevel.INFO)
 _REASONS: Final = frozenset(reason.value for reason in Reason)
 
 
@@ -31,7 +31,7 @@ class Finding:
 
     name: str
     """Name of the reason or the problem."""
-    text: Message
+    text: CatalogueMessage
     kind: str
     key: ObjectKey
     message: str
@@ -39,7 +39,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
+class ObjectSet:
     """The objects to check, some of which may only be planned."""
 
     inferences: Sequence[Inference] = ()
@@ -56,23 +56,23 @@ class Objects:
     unlisted: frozenset[str] = frozenset()
     """Kinds that could not be listed: no object of them counts as missing."""
 
-    def all(self) -> Iterator[Resource]:
+    def iterate(self) -> Iterator[CustomResource]:
         """Yield every object, kind by kind."""
         for objects in (self.inferences, self.accesses, self.features, self.pools, self.overrides):
             yield from objects
 
-    def is_planned(self, resource: Resource) -> bool:
+    def is_planned(self, resource: CustomResource) -> bool:
         """Return whether an object has not been applied yet."""
         return (resource.KIND, resource.key) in self.planned
 
 
-def findings(objects: Objects) -> tuple[Finding, ...]:
+def find_problems(objects: ObjectSet) -> tuple[Finding, ...]:
     """Return all problems, the worst first; a problem that a condition reports is not repeated."""
-    reported = tuple(_said(objects))
+    reported = tuple(_find_in_conditions(objects))
     known_problems = {(finding.text.code, finding.kind, finding.key) for finding in reported}
     compared = (
         finding
-        for finding in _beside_others(objects)
+        for finding in _compare_objects(objects)
         if (finding.text.code, finding.kind, finding.key) not in known_problems
     )
     return tuple(
@@ -88,24 +88,24 @@ def findings(objects: Objects) -> tuple[Finding, ...]:
     )
 
 
-def problem(name: Problem, resource: Resource, message: str) -> Finding:
+def make_finding(name: ProblemReason, resource: CustomResource, message: str) -> Finding:
     """Make a finding about a problem that no condition reports."""
-    return Finding(name.value, OF_PROBLEMS[name], resource.KIND, resource.key, message)
+    return Finding(name.value, PROBLEM_MESSAGES[name], resource.KIND, resource.key, message)
 
 
-def _said(objects: Objects) -> Iterator[Finding]:
-    for resource in objects.all():
+def _find_in_conditions(objects: ObjectSet) -> Iterator[Finding]:
+    for resource in objects.iterate():
         if not objects.is_planned(resource):
-            yield from _of_conditions(resource)
+            yield from _check_conditions(resource)
 
 
-def _of_conditions(resource: Resource) -> Iterator[Finding]:
+def _check_conditions(resource: CustomResource) -> Iterator[Finding]:
     status = getattr(resource, "status", None)
     conditions: Sequence[ObservedCondition] = getattr(status, "conditions", ())
     observed: int = getattr(status, "observed_generation", NOT_OBSERVED)
     if observed < resource.metadata.generation:
-        yield problem(
-            Problem.NOT_ANSWERED,
+        yield make_finding(
+            ProblemReason.NOT_ANSWERED,
             resource,
             "no controller has looked at it yet"
             if observed == NOT_OBSERVED
@@ -114,11 +114,11 @@ def _of_conditions(resource: Resource) -> Iterator[Finding]:
     # Summaries come last: they are reported only if they are worse than the conditions that they may summarise.
     ordered = sorted(conditions, key=lambda condition: condition.type in _SUMMARIES)
     reported: set[str] = set()
-    worst = Level.INFO
+    worst = MessageLevel.INFO
     for condition in ordered:
-        if condition.as_it_should_be or condition.reason not in _REASONS or condition.reason in reported:
+        if condition.is_healthy or condition.reason not in _REASONS or condition.reason in reported:
             continue
-        text = OF_REASONS[Reason(condition.reason)]
+        text = REASON_MESSAGES[Reason(condition.reason)]
         if condition.type in _SUMMARIES and reported and _ORDER.index(text.level) >= _ORDER.index(worst):
             continue
         reported.add(condition.reason)
@@ -126,34 +126,34 @@ def _of_conditions(resource: Resource) -> Iterator[Finding]:
         yield Finding(condition.reason, text, resource.KIND, resource.key, condition.message)
 
 
-def _beside_others(objects: Objects) -> Iterator[Finding]:
+def _compare_objects(objects: ObjectSet) -> Iterator[Finding]:
     by_key = {inference.key: inference for inference in objects.inferences}
     pools = {pool.metadata.name for pool in objects.pools} | {
         key.name for kind, key in objects.unread if kind == ComputePool.KIND
     }
     unread = {key for kind, key in objects.unread if kind == Inference.KIND}
-    callers = _asked(objects.accesses)
+    callers = _group_callers(objects.accesses)
     for inference in objects.inferences:
         if ComputePool.KIND not in objects.unlisted:
-            yield from _placement(inference, pools)
-        yield from _scaling(inference, objects.autoscalers)
+            yield from _check_placement(inference, pools)
+        yield from _check_scaling(inference, objects.autoscalers)
         if ModelAccess.KIND not in objects.unlisted:
-            yield from _asking(inference, callers.get(inference.key, ()))
+            yield from _check_callers(inference, callers.get(inference.key, ()))
     for access in objects.accesses:
         if Inference.KIND not in objects.unlisted:
-            yield from _targets(access, by_key, unread, planned=objects.is_planned(access))
-    yield from _hosts(objects.accesses)
+            yield from _check_targets(access, by_key, unread, planned=objects.is_planned(access))
+    yield from _check_hosts(objects.accesses)
 
 
-def _placement(inference: Inference, pools: Collection[str]) -> Iterator[Finding]:
+def _check_placement(inference: Inference, pools: Collection[str]) -> Iterator[Finding]:
     placement = inference.spec.placement
     if placement is not None and placement.pool not in pools:
-        text = OF_REASONS[Reason.POOL_NOT_FOUND]
+        text = REASON_MESSAGES[Reason.POOL_NOT_FOUND]
         message = f"spec.placement.pool: there is no ComputePool {placement.pool}"
         yield Finding(Reason.POOL_NOT_FOUND.value, text, inference.KIND, inference.key, message)
 
 
-def _scaling(inference: Inference, autoscalers: Mapping[ObjectKey, str]) -> Iterator[Finding]:
+def _check_scaling(inference: Inference, autoscalers: Mapping[ObjectKey, str]) -> Iterator[Finding]:
     if inference.spec.scaling is None:
         return
     if (
@@ -164,17 +164,17 @@ def _scaling(inference: Inference, autoscalers: Mapping[ObjectKey, str]) -> Iter
         message = (
             f"spec.capacity is absent, and spec.scaling waits for it: tidegate calibrate {inference.key}"
         )
-        yield problem(Problem.CAPACITY_UNKNOWN, inference, message)
+        yield make_finding(ProblemReason.CAPACITY_UNKNOWN, inference, message)
     if inference.key in autoscalers:
         message = f"HorizontalPodAutoscaler {autoscalers[inference.key]} scales it, and so does spec.scaling"
-        yield problem(Problem.SCALED_TWICE, inference, message)
+        yield make_finding(ProblemReason.SCALED_TWICE, inference, message)
 
 
-def _asking(inference: Inference, callers: Sequence[_Asker]) -> Iterator[Finding]:
+def _check_callers(inference: Inference, callers: Sequence[_CallingAccess]) -> Iterator[Finding]:
     if inference.spec.tier is not Tier.REALTIME:
         return
     if not callers:
-        yield problem(Problem.NOBODY_ASKS, inference, "no route of a ModelAccess names it")
+        yield make_finding(ProblemReason.NOBODY_ASKS, inference, "no route of a ModelAccess names it")
         return
     scaling = inference.spec.scaling
     minimum, field_name = (
@@ -184,14 +184,14 @@ def _asking(inference: Inference, callers: Sequence[_Asker]) -> Iterator[Finding
     )
     single_caller = next((caller.access for caller in callers if not caller.falls_back), None)
     if minimum == 1 and single_caller is not None:
-        yield problem(
-            Problem.SINGLE_REPLICA,
+        yield make_finding(
+            ProblemReason.SINGLE_REPLICA,
             inference,
             f"{field_name} is 1, and ModelAccess {single_caller} leads to it",
         )
 
 
-def _targets(
+def _check_targets(
     access: ModelAccess,
     by_key: Mapping[ObjectKey, Inference],
     unread: Collection[ObjectKey],
@@ -200,12 +200,14 @@ def _targets(
 ) -> Iterator[Finding]:
     for route in access.spec.routes:
         # An applied pipeline's own conditions say more about its parts.
-        parts = route.pipeline.inferences if route.pipeline is not None and not planned else frozenset[str]()
-        for name in sorted(route.inferences - parts):
+        parts = (
+            route.pipeline.inference_names if route.pipeline is not None and not planned else frozenset[str]()
+        )
+        for name in sorted(route.inference_names - parts):
             key = ObjectKey(access.key.namespace, name)
             target = by_key.get(key)
             if target is None and key not in unread:
-                text = OF_REASONS[Reason.TARGET_NOT_FOUND]
+                text = REASON_MESSAGES[Reason.TARGET_NOT_FOUND]
                 message = (
                     f"route {route.name}: there is no Inference {name} in namespace {access.key.namespace}"
                 )
@@ -214,20 +216,20 @@ def _targets(
                 message = (
                     f"route {route.name} leads to Inference {name}, whose spec.tier is {target.spec.tier}"
                 )
-                yield problem(Problem.TARGET_NOT_REALTIME, access, message)
+                yield make_finding(ProblemReason.TARGET_NOT_REALTIME, access, message)
 
 
-def _hosts(accesses: Sequence[ModelAccess]) -> Iterator[Finding]:
+def _check_hosts(accesses: Sequence[ModelAccess]) -> Iterator[Finding]:
     """Yield the ModelAccesses that claim a host of an older one."""
-    owners = claim(accesses)
+    owners = find_host_owners(accesses)
     for access in accesses:
-        for refusal in refuse(access, owners):
-            text = OF_REASONS[refusal.reason]
+        for refusal in find_host_conflicts(access, owners):
+            text = REASON_MESSAGES[refusal.reason]
             yield Finding(refusal.reason.value, text, access.KIND, access.key, refusal.message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asker:
+class _CallingAccess:
     """A ModelAccess that leads to an Inference."""
 
     access: ObjectKey
@@ -235,13 +237,13 @@ class _Asker:
     """Whether another Inference answers when this one cannot."""
 
 
-def _asked(accesses: Sequence[ModelAccess]) -> Mapping[ObjectKey, Sequence[_Asker]]:
+def _group_callers(accesses: Sequence[ModelAccess]) -> Mapping[ObjectKey, Sequence[_CallingAccess]]:
     """Return the ModelAccesses that lead to each Inference, route by route."""
-    callers: dict[ObjectKey, list[_Asker]] = {}
+    callers: dict[ObjectKey, list[_CallingAccess]] = {}
     for access in accesses:
         for route in access.spec.routes:
-            for name in sorted(route.inferences):
+            for name in sorted(route.inference_names):
                 falls_back = route.fallback is not None and route.fallback.inference != name
-                caller = _Asker(access.key, falls_back)
+                caller = _CallingAccess(access.key, falls_back)
                 callers.setdefault(ObjectKey(access.key.namespace, name), []).append(caller)
     return callers

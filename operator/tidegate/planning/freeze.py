@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from tidegate.api.compute_pool import FreezeWindow
-from tidegate.api.conditions import timestamp
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.durations import parse_duration
 
 _MINUTE: Final = timedelta(minutes=1)
@@ -19,27 +19,27 @@ _MINUTE: Final = timedelta(minutes=1)
 class Freeze:
     """The reason why a pool is frozen now."""
 
-    why: str
+    reason: str
     until: datetime | None = None
     """When it ends; None for an invalid window, which freezes the pool until it is corrected."""
 
 
-def freeze(windows: Sequence[FreezeWindow], now: datetime) -> Freeze | None:
+def find_freeze(windows: Sequence[FreezeWindow], now: datetime) -> Freeze | None:
     """Return the window that a pool is in, the one that lasts longest if there are several; None if it is in none."""
     longest: Freeze | None = None
     for index, window in enumerate(windows):
         try:
-            ends = _last_begin(window, now) + parse_duration(window.duration)
+            ends = _find_last_begin(window, now) + parse_duration(window.duration)
         except _UNREADABLE as error:
-            return Freeze(f"{_unreadable(index, window, error)}: the pool is held until it is corrected")
+            return Freeze(f"{_explain_invalid(index, window, error)}: the pool is held until it is corrected")
         if now < ends and (longest is None or longest.until is None or ends > longest.until):
-            longest = Freeze(f"frozen until {timestamp(ends)} by spec.policy.freeze[{index}]", ends)
+            longest = Freeze(f"frozen until {format_timestamp(ends)} by spec.policy.freeze[{index}]", ends)
     return longest
 
 
-def next_begin(windows: Sequence[FreezeWindow], now: datetime) -> datetime | None:
+def find_next_begin(windows: Sequence[FreezeWindow], now: datetime) -> datetime | None:
     """Return when the next window begins."""
-    begins = [_next_begin(window, now) for window in windows]
+    begins = [_find_begin_after(window, now) for window in windows]
     return min((begin for begin in begins if begin is not None), default=None)
 
 
@@ -48,25 +48,25 @@ _UNREADABLE: Final = (CronSimError, ValueError, OSError, StopIteration)
 _UNKNOWN_ZONE: Final = (KeyError, ValueError, OSError)
 
 
-def _last_begin(window: FreezeWindow, now: datetime) -> datetime:
+def _find_last_begin(window: FreezeWindow, now: datetime) -> datetime:
     """Return when the window last began, now included."""
-    return next(CronSim(window.schedule, _minute_after(window, now), reverse=True)).astimezone(UTC)
+    return next(CronSim(window.schedule, _round_to_next_minute(window, now), reverse=True)).astimezone(UTC)
 
 
-def _next_begin(window: FreezeWindow, now: datetime) -> datetime | None:
+def _find_begin_after(window: FreezeWindow, now: datetime) -> datetime | None:
     try:
-        return next(CronSim(window.schedule, now.astimezone(_zone(window)))).astimezone(UTC)
+        return next(CronSim(window.schedule, now.astimezone(_load_zone(window)))).astimezone(UTC)
     except _UNREADABLE:
         return None
 
 
-def _minute_after(window: FreezeWindow, now: datetime) -> datetime:
+def _round_to_next_minute(window: FreezeWindow, now: datetime) -> datetime:
     """Return the next whole minute: schedules have whole minutes, and the search goes backwards from there."""
     # Added in UTC: a zone's own clock repeats an hour in autumn.
-    return (now.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE).astimezone(_zone(window))
+    return (now.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE).astimezone(_load_zone(window))
 
 
-def _zone(window: FreezeWindow) -> ZoneInfo:
+def _load_zone(window: FreezeWindow) -> ZoneInfo:
     try:
         return ZoneInfo(window.time_zone)
     except _UNKNOWN_ZONE as error:
@@ -74,7 +74,7 @@ def _zone(window: FreezeWindow) -> ZoneInfo:
         raise ValueError(message) from error
 
 
-def _unreadable(index: int, window: FreezeWindow, error: Exception) -> str:
+def _explain_invalid(index: int, window: FreezeWindow, error: Exception) -> str:
     field = f"spec.policy.freeze[{index}]"
     if isinstance(error, CronSimError):
         return f"{field}.schedule {window.schedule!r} is no cron schedule ({str(error).lower()})"

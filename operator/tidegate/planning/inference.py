@@ -8,70 +8,75 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tidegate.api.compute_override import ComputeOverride
-from tidegate.api.conditions import ConditionType, ObservedCondition, merge
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.inference import (
-    Failure,
+    FailureStatus,
     Inference,
     InferenceStatus,
+    ModelVersions,
     ServedModel,
     SwapProgress,
-    Tensor,
-    VersionMemory,
-    Versions,
+    TensorMetadata,
+    VersionMemoryStatus,
 )
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.planning import nearline, runner_ends, sample_log
 from tidegate.planning.batch import plan_batch
-from tidegate.planning.config_maps import stale, start_text
-from tidegate.planning.deployments import DeploymentView, template_source
+from tidegate.planning.config_maps import delete_stale, find_start_text
+from tidegate.planning.deployments import DeploymentView, get_template_source
 from tidegate.planning.jobs import JobView
-from tidegate.planning.nearline import stream_conditions, stream_events, without_stream
+from tidegate.planning.nearline import drop_stream_condition, stream_conditions, stream_events
 from tidegate.planning.overrides import (
-    JUST_AFTER,
-    next_end,
-    override_conditions,
-    override_events,
-    without_overrides,
+    END_MARGIN,
+    drop_override_condition,
+    find_next_end,
+    make_override_conditions,
+    make_override_events,
 )
 from tidegate.planning.placement import PlacementResult
 from tidegate.planning.placement_status import (
+    drop_placement_condition,
     placement_conditions,
     placement_events,
-    way_out,
-    without_placement,
+    suggest_remedy,
 )
-from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.plan import Event, EventType, ReconcilePlan
 from tidegate.planning.pods import PodView
-from tidegate.planning.queueing import Queueing
-from tidegate.planning.replicas import in_service
+from tidegate.planning.queueing import KueueState
+from tidegate.planning.replicas import count_serving_pods
 from tidegate.planning.rollout import (
-    Attempt,
-    Rollout,
-    attempt_id,
-    left_alone,
+    RolloutAttempt,
+    RolloutPlan,
+    find_rolled_back,
+    hash_attempt,
+    judge_rollout,
+    keep_template,
     plan_rollout,
-    rolled_back,
-    rollout_verdict,
 )
-from tidegate.planning.room import NodeRoom
-from tidegate.planning.runner_ends import runner_events, runner_verdict
-from tidegate.planning.sample_log import sample_conditions, sample_events, without_sample_log
-from tidegate.planning.serving_pods import serving_pods
+from tidegate.planning.room import NodeResources
+from tidegate.planning.runner_ends import judge_runners, runner_events
+from tidegate.planning.sample_log import drop_sample_condition, sample_conditions, sample_events
+from tidegate.planning.serving_pods import select_serving_pods
 from tidegate.planning.serving_status import (
-    PODS_IN_TROUBLE,
-    Refusal,
+    POD_FAILURE_REASONS,
+    PlanRefusal,
     Verdict,
-    condition,
-    pods_verdict,
-    selector_text,
-    standing,
+    format_selector,
+    judge_pods,
+    kstatus_conditions,
+    make_condition,
 )
-from tidegate.planning.swap_failures import KnownFailure, Progress, Replica, may_pass
-from tidegate.planning.version_swap import Memory, Swap, plan_swap, same_order, serves
-from tidegate.resources.inference import desired_state, inference_objects, inference_selector, source_digest
+from tidegate.planning.swap_failures import ObservedReplica, RecordedFailure, VersionProgress, is_retryable
+from tidegate.planning.version_swap import SwapHistory, SwapPlan, is_same_order, plan_swap, serves_target
+from tidegate.resources.inference import (
+    build_inference_objects,
+    hash_source,
+    make_desired_state,
+    make_inference_selector,
+)
 from tidegate.resources.manifest import Manifest
-from tidegate.resources.serving import deployment_of, template_digest
+from tidegate.resources.serving import find_deployment, find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
@@ -81,7 +86,7 @@ _LOADING_REQUEUE: Final = timedelta(milliseconds=500)
 _UNREACHABLE_REQUEUE: Final = timedelta(seconds=3)
 _FAILURE_REQUEUE: Final = timedelta(seconds=30)
 _FAILURE_REASONS: Final = frozenset(Reason(reason.value) for reason in FailureReason)
-_POD_REASONS_FIRST: Final = PODS_IN_TROUBLE | {Reason.DRAINING}
+_POD_REASONS_FIRST: Final = POD_FAILURE_REASONS | {Reason.DRAINING}
 """Reasons of the pods that explain more than the reason of the model."""
 
 
@@ -99,9 +104,9 @@ class InferenceObserved:
     """Our ConfigMaps of this Inference, of all sources."""
     deployment: DeploymentView | None = None
     """Our live Deployment; None before it exists."""
-    refusal: Refusal | None = None
+    refusal: PlanRefusal | None = None
     """Why a child cannot be applied as planned: a quota, an admission policy, a name that is taken."""
-    rooms: Sequence[NodeRoom] = ()
+    freest_nodes: Sequence[NodeResources] = ()
     """The nodes with the most free of a resource that an unschedulable pod lacks."""
     placement: PlacementResult | None = None
     """What the pool assigns to it; None if the spec names no pool."""
@@ -109,7 +114,7 @@ class InferenceObserved:
     """ComputeOverrides of it that are in force."""
     jobs: Sequence[JobView] = ()
     """Our Jobs of this Inference, earlier runs included."""
-    queueing: Queueing | None = None
+    kueue: KueueState | None = None
     """What Kueue reports about the Jobs; None if the spec names no queue."""
 
     @property
@@ -118,7 +123,7 @@ class InferenceObserved:
         return self.placement.resources if self.placement is not None else None
 
     @property
-    def left_alone(self) -> bool:
+    def template_unknown(self) -> bool:
         """Return whether the pod template is unknown, because the pool cannot tell the resources of a slice.
 
         The pods that run then stay as they are.
@@ -131,124 +136,131 @@ class InferenceObserved:
         return self.placement.replicas if self.placement is not None else self.inference.spec.replicas
 
     @property
-    def needed(self) -> int:
+    def required_pods(self) -> int:
         """Return how many pods must be ready for Ready=True.
 
         A missing warm spare does not matter, but a rollout is only complete when the spares are replaced too.
         """
         alive = {pod.template for pod in self.pods if not pod.terminating}
-        return self.replicas if len(alive) > 1 else in_service(self.inference, self.replicas)
+        return self.replicas if len(alive) > 1 else count_serving_pods(self.inference, self.replicas)
 
 
-def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
+def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> ReconcilePlan:
     """Return the objects, orders and status that bring an Inference towards its spec."""
     inference = observed.inference
     if inference.spec.batch is not None:
         return plan_batch(observed, inference.spec.batch, settings)
-    source = source_digest(inference)
-    target = desired_state(inference, settings, epoch=observed.epoch)
+    source = hash_source(inference)
+    target = make_desired_state(inference, settings, epoch=observed.epoch)
     replicas = tuple(
-        Replica(pod, observed.reports.get(pod.uid), outgrown=_outgrown(pod, observed))
+        ObservedReplica(
+            pod, observed.reports.get(pod.uid), memory_limit_outdated=_has_outdated_memory(pod, observed)
+        )
         for pod in observed.pods
-        if pod.reachable and pod.source == source
+        if pod.is_reachable and pod.source == source
     )
-    text = start_text(observed.config_maps, source)
-    memory = _memory(inference, text)
+    text = find_start_text(observed.config_maps, source)
+    memory = _read_history(inference, text)
     swap = plan_swap(target, memory, replicas, observed.now)
     # Keep the stored text if only epoch and generation differ: these are there for tracing and change no behaviour.
     unchanged = (
-        text is not None and memory.committed is not None and same_order(memory.committed, swap.committed)
+        text is not None and memory.committed is not None and is_same_order(memory.committed, swap.committed)
     )
     start = text if unchanged and text is not None else swap.committed.to_json()
-    objects = inference_objects(inference, settings, start, observed.slice_resources, observed.replicas)
-    rollout = _rollout(observed, objects, swap)
-    pods = rollout_verdict(inference, observed.pods, rollout, _pods(observed, rollout.template))
-    status = _status(observed, target, replicas, swap, pods)
-    return Plan(
-        apply=_applied(objects, rollout),
-        delete=stale(observed.config_maps, observed.pods, source, rollout.sources),
+    objects = build_inference_objects(inference, settings, start, observed.slice_resources, observed.replicas)
+    rollout = _plan_deployment(observed, objects, swap)
+    pods = judge_rollout(inference, observed.pods, rollout, _judge_pods(observed, rollout.template))
+    status = _build_status(observed, target, replicas, swap, pods)
+    return ReconcilePlan(
+        apply=_select_manifests(objects, rollout),
+        delete=delete_stale(observed.config_maps, observed.pods, source, rollout.sources),
         orders=swap.orders,
         status=status.dump(),
         events=(
-            *_events(inference.status, status),
-            *runner_events(inference.status.conditions, status.conditions, runner_verdict(replicas)),
+            *_list_events(inference.status, status),
+            *runner_events(inference.status.conditions, status.conditions, judge_runners(replicas)),
         ),
-        requeue_after=_sooner(_requeue(observed, target, swap, replicas), observed),
+        requeue_after=_limit_requeue(_compute_requeue(observed, target, swap, replicas), observed),
     )
 
 
-def _applied(objects: Sequence[Manifest], rollout: Rollout) -> tuple[Manifest, ...]:
+def _select_manifests(objects: Sequence[Manifest], rollout: RolloutPlan) -> tuple[Manifest, ...]:
     other_manifests = tuple(manifest for manifest in objects if manifest["kind"] != "Deployment")
     if rollout.deployment is None:
         return other_manifests
     return tuple(rollout.deployment if manifest["kind"] == "Deployment" else manifest for manifest in objects)
 
 
-def _pods(observed: InferenceObserved, template: str) -> Verdict:
+def _judge_pods(observed: InferenceObserved, template: str) -> Verdict:
     inference = observed.inference
-    selector = inference_selector(inference)
-    return pods_verdict(
-        observed.pods, observed.needed, template, selector, observed.rooms, way_out=way_out(inference)
+    selector = make_inference_selector(inference)
+    return judge_pods(
+        observed.pods,
+        observed.required_pods,
+        template,
+        selector,
+        observed.freest_nodes,
+        remedy=suggest_remedy(inference),
     )
 
 
-def _rollout(observed: InferenceObserved, objects: Sequence[Manifest], swap: Swap) -> Rollout:
+def _plan_deployment(observed: InferenceObserved, objects: Sequence[Manifest], swap: SwapPlan) -> RolloutPlan:
     """Return the Deployment to apply; a failed rollout is explained by the model's failure, else by the pods."""
     inference = observed.inference
-    desired = deployment_of(objects)
-    if observed.left_alone:
-        return left_alone(observed.deployment, desired, observed.replicas)
+    desired = find_deployment(objects)
+    if observed.template_unknown:
+        return keep_template(observed.deployment, desired, observed.replicas)
     if swap.failure is not None:
         failure = swap.failure.failure
         problem = Verdict(
             False, Reason(failure.reason.value), f"version {failure.version}: {failure.message}"
         )
     else:
-        problem = _pods(observed, template_digest(objects))
-    attempt = Attempt(attempt_id(inference), inference.metadata.generation, problem)
+        problem = _judge_pods(observed, find_template_hash(objects))
+    attempt = RolloutAttempt(hash_attempt(inference), inference.metadata.generation, problem)
     return plan_rollout(observed.deployment, desired, attempt)
 
 
-def _parsed(text: str | None) -> DesiredState | None:
+def _parse_desired_state(text: str | None) -> DesiredState | None:
     try:
         return DesiredState.model_validate_json(text) if text is not None else None
     except ValidationError:
         return None  # edited by hand; the next apply overwrites it
 
 
-def _outgrown(pod: PodView, observed: InferenceObserved) -> bool:
+def _has_outdated_memory(pod: PodView, observed: InferenceObserved) -> bool:
     """Return whether the pod has another memory limit than the spec, so that a rollout is about to replace it.
 
     After a failed rollout the pod stays, and a version that does not fit into it stays a failure.
     """
-    if observed.deployment is not None and observed.deployment.given_up is not None:
+    if observed.deployment is not None and observed.deployment.failed_rollout is not None:
         return False
-    if observed.left_alone:
+    if observed.template_unknown:
         return False
     resources = observed.slice_resources or observed.inference.spec.own_resources
     return bool(pod.memory_limit) and parse_quantity(pod.memory_limit) != parse_quantity(resources.memory)
 
 
-def _memory(inference: Inference, text: str | None) -> Memory:
+def _read_history(inference: Inference, text: str | None) -> SwapHistory:
     """Return what the ConfigMap and the status record of earlier reconciles; invalid records count as absent."""
     status, serving = inference.status, inference.status.versions.serving
     current = status.observed_generation == inference.metadata.generation
-    return Memory(
-        committed=_parsed(text),
-        failure=_known_failure(inference) if current else None,
-        progress=_known_progress(status) if current else None,
+    return SwapHistory(
+        committed=_parse_desired_state(text),
+        failure=_read_failure(inference) if current else None,
+        progress=_read_progress(status) if current else None,
         serving=int(serving) if serving is not None and serving.isdigit() else None,
     )
 
 
-def _known_progress(status: InferenceStatus) -> Progress | None:
+def _read_progress(status: InferenceStatus) -> VersionProgress | None:
     swap = status.swap
     if swap is None or not swap.version.isdigit():
         return None
-    return Progress(int(swap.version), swap.replicas, swap.fetching, swap.since)
+    return VersionProgress(int(swap.version), swap.replicas, swap.fetching, swap.since)
 
 
-def _known_failure(inference: Inference) -> KnownFailure | None:
+def _read_failure(inference: Inference) -> RecordedFailure | None:
     failure = inference.status.failure
     if failure is None or failure.time is None:
         return None
@@ -257,73 +269,78 @@ def _known_failure(inference: Inference) -> KnownFailure | None:
     version_failure = VersionFailure(
         version=int(failure.version), reason=FailureReason(failure.reason), message=failure.message
     )
-    return KnownFailure(version_failure, failure.time, failure.attempts)
+    return RecordedFailure(version_failure, failure.time, failure.attempts)
 
 
-def _status(
+def _build_status(
     observed: InferenceObserved,
     target: DesiredState,
-    replicas: Sequence[Replica],
-    swap: Swap,
+    replicas: Sequence[ObservedReplica],
+    swap: SwapPlan,
     pods: Verdict,
 ) -> InferenceStatus:
     inference = observed.inference
     generation = inference.metadata.generation
-    serving = _serving(observed, replicas, swap)
-    model = _model_verdict(inference, target, _missed(observed, target, replicas), swap, serving)
+    serving = _find_serving_version(observed, replicas, swap)
+    model = _judge_model(inference, target, _select_required(observed, target, replicas), swap, serving)
     conditions = (
-        *standing(_ready_verdict(observed, model, pods, replicas), generation),
-        condition(ConditionType.MODEL_LOADED, model, generation),
+        *kstatus_conditions(_judge_readiness(observed, model, pods, replicas), generation),
+        make_condition(ConditionType.MODEL_LOADED, model, generation),
         *placement_conditions(observed.placement, pods, generation),
         *sample_conditions(inference, replicas),
         *stream_conditions(inference, observed.replicas, replicas),
-        *override_conditions(observed.overrides, generation, effective=inference.spec.scaling is not None),
+        *make_override_conditions(
+            observed.overrides, generation, effective=inference.spec.scaling is not None
+        ),
     )
-    previous = without_sample_log(inference, inference.status.conditions)
-    previous = without_placement(inference, without_stream(inference, previous))
-    previous = without_overrides(observed.overrides, previous)
-    merged = merge(previous, conditions, observed.now)
+    previous = drop_sample_condition(inference, inference.status.conditions)
+    previous = drop_placement_condition(inference, drop_stream_condition(inference, previous))
+    previous = drop_override_condition(observed.overrides, previous)
+    merged = merge_conditions(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
         observed_generation=generation,
         replicas=len(alive),
         ready_replicas=sum(pod.ready for pod in alive),
-        spare_replicas=_spares(observed),
-        selector=selector_text(inference_selector(inference)),
-        versions=Versions(
-            serving=serving, loaded=_loaded(replicas), memory=_taken(replicas), target=str(target.version)
+        spare_replicas=_count_spares(observed),
+        selector=format_selector(make_inference_selector(inference)),
+        versions=ModelVersions(
+            serving=serving,
+            loaded=_list_loaded_versions(replicas),
+            memory=_list_version_memory(replicas),
+            target=str(target.version),
         ),
-        model=_model(inference, target, replicas),
-        failure=_failure(swap),
-        swap=_progress_status(swap),
+        model=_describe_model(inference, target, replicas),
+        failure=_to_failure_status(swap),
+        swap=_to_progress_status(swap),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
 
-def _spares(observed: InferenceObserved) -> int | None:
+def _count_spares(observed: InferenceObserved) -> int | None:
     """Return how many pods can answer and get no requests; None if no spares were decided."""
     if not observed.inference.decided_spares:
         return None
-    available = sum(pod.ready and pod.reachable for pod in observed.pods)
-    return available - len(serving_pods(observed.inference, observed.pods))
+    available = sum(pod.ready and pod.is_reachable for pod in observed.pods)
+    return available - len(select_serving_pods(observed.inference, observed.pods))
 
 
-def _missed(
-    observed: InferenceObserved, target: DesiredState, replicas: Sequence[Replica]
-) -> Sequence[Replica]:
+def _select_required(
+    observed: InferenceObserved, target: DesiredState, replicas: Sequence[ObservedReplica]
+) -> Sequence[ObservedReplica]:
     """Return the replicas that count for ModelLoaded: without starting spares once all required replicas serve."""
     if not observed.inference.decided_spares:
         return replicas
-    running = [replica for replica in replicas if replica.pod.ready or serves(replica, target)]
-    return running if len(running) >= observed.needed else replicas
+    running = [replica for replica in replicas if replica.pod.ready or serves_target(replica, target)]
+    return running if len(running) >= observed.required_pods else replicas
 
 
-def _failure(swap: Swap) -> Failure | None:
+def _to_failure_status(swap: SwapPlan) -> FailureStatus | None:
     if swap.failure is None:
         return None
     failure = swap.failure.failure
     time = swap.failure.time.replace(microsecond=0)
-    return Failure(
+    return FailureStatus(
         version=str(failure.version),
         reason=failure.reason.value,
         message=failure.message,
@@ -332,19 +349,21 @@ def _failure(swap: Swap) -> Failure | None:
     )
 
 
-def _progress_status(swap: Swap) -> SwapProgress | None:
+def _to_progress_status(swap: SwapPlan) -> SwapProgress | None:
     progress = swap.progress
     if progress is None:
         return None
     return SwapProgress(
         version=str(progress.version),
-        replicas=progress.there,
+        replicas=progress.serving,
         fetching=progress.fetching,
         since=progress.since.replace(microsecond=0),
     )
 
 
-def _serving(observed: InferenceObserved, replicas: Sequence[Replica], swap: Swap) -> str | None:
+def _find_serving_version(
+    observed: InferenceObserved, replicas: Sequence[ObservedReplica], swap: SwapPlan
+) -> str | None:
     """Return the version that answers: during a swap the committed one, until every replica has left it."""
     versions = {
         replica.report.serving
@@ -362,7 +381,7 @@ def _serving(observed: InferenceObserved, replicas: Sequence[Replica], swap: Swa
     return observed.inference.status.versions.serving if silent or predecessors else None
 
 
-def _loaded(replicas: Sequence[Replica]) -> tuple[str, ...]:
+def _list_loaded_versions(replicas: Sequence[ObservedReplica]) -> tuple[str, ...]:
     """Return the versions that every serving replica has loaded.
 
     A pod that still starts has none and is left out, so that it removes no version from the list.
@@ -372,40 +391,42 @@ def _loaded(replicas: Sequence[Replica]) -> tuple[str, ...]:
     return tuple(str(version) for version in sorted(set.intersection(*loaded))) if loaded else ()
 
 
-def _taken(replicas: Sequence[Replica]) -> tuple[VersionMemory, ...]:
+def _list_version_memory(replicas: Sequence[ObservedReplica]) -> tuple[VersionMemoryStatus, ...]:
     """Return the most memory that each version takes on any replica, rounded so that status changes rarely."""
     largest: dict[int, int] = {}
     for replica in replicas:
         for usage in replica.report.memory if replica.report is not None else ():
             largest[usage.version] = max(largest.get(usage.version, 0), usage.bytes)
     return tuple(
-        VersionMemory(version=str(version), bytes=_rounded_up(bytes_used))
+        VersionMemoryStatus(version=str(version), bytes=_round_up(bytes_used))
         for version, bytes_used in sorted(largest.items())
     )
 
 
-def _rounded_up(count: int) -> int:
+def _round_up(count: int) -> int:
     """Round up to the next number with four significant binary digits: by an eighth at most."""
     step = 1 << max(count.bit_length() - 4, 0)
     return -(-count // step) * step
 
 
-def _model(inference: Inference, target: DesiredState, replicas: Sequence[Replica]) -> ServedModel | None:
+def _describe_model(
+    inference: Inference, target: DesiredState, replicas: Sequence[ObservedReplica]
+) -> ServedModel | None:
     for replica in replicas:
         if replica.report is not None and replica.report.serving == target.version:
             inputs, outputs = (
-                tuple(Tensor.model_validate(spec.model_dump()) for spec in specs)
+                tuple(TensorMetadata.model_validate(spec.model_dump()) for spec in specs)
                 for specs in (replica.report.inputs, replica.report.outputs)
             )
             return ServedModel(name=inference.served_name, inputs=inputs, outputs=outputs)
     return inference.status.model
 
 
-def _model_verdict(
+def _judge_model(
     inference: Inference,
     target: DesiredState,
-    replicas: Sequence[Replica],
-    swap: Swap,
+    replicas: Sequence[ObservedReplica],
+    swap: SwapPlan,
     serving: str | None,
 ) -> Verdict:
     """Return whether the target version serves on every replica, by the reports of the agents.
@@ -416,25 +437,23 @@ def _model_verdict(
         failure = swap.failure.failure
         suffix = f"; version {serving} keeps serving" if serving and serving != str(failure.version) else ""
         message = f"version {failure.version}: {failure.message}{suffix}"
-        return Verdict(False, Reason(failure.reason.value), message, stalled=not may_pass(failure.reason))
+        return Verdict(False, Reason(failure.reason.value), message, stalled=not is_retryable(failure.reason))
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no model is loaded")
-    serving_count = sum(serves(replica, target) for replica in replicas)
-    if swap.done or (0 < serving_count == len(replicas) and same_order(swap.committed, target)):
+    serving_count = sum(serves_target(replica, target) for replica in replicas)
+    if swap.done or (0 < serving_count == len(replicas) and is_same_order(swap.committed, target)):
         return Verdict(True, Reason.MODEL_LOADED, f"version {target.version} serves on every replica")
     silent = [replica.pod.key.name for replica in replicas if replica.report is None and replica.pod.ready]
     if silent:
         return Verdict(
             False, Reason.AGENT_UNREACHABLE, f"the agent of pod {silent[0]} does not answer on port 8443"
         )
-    message = (
-        f"version {target.version} serves on {serving_count} of {len(replicas)} replicas{_progress(replicas)}"
-    )
+    message = f"version {target.version} serves on {serving_count} of {len(replicas)} replicas{_format_progress(replicas)}"
     swapping = swap.committed.version != target.version
     return Verdict(False, Reason.SWAPPING_VERSION if swapping else Reason.LOADING, message)
 
 
-def _progress(replicas: Sequence[Replica]) -> str:
+def _format_progress(replicas: Sequence[ObservedReplica]) -> str:
     """Return how far the slowest download is, in steps of ten percent so that the status changes rarely."""
     shares = [
         10 * (10 * report.bytes_done // report.bytes_total)
@@ -444,14 +463,14 @@ def _progress(replicas: Sequence[Replica]) -> str:
     return f", {min(shares)} % fetched" if shares else ""
 
 
-def _ready_verdict(
-    observed: InferenceObserved, model: Verdict, pods: Verdict, replicas: Sequence[Replica]
+def _judge_readiness(
+    observed: InferenceObserved, model: Verdict, pods: Verdict, replicas: Sequence[ObservedReplica]
 ) -> Verdict:
     """Return the verdict of Ready: the first of these that applies.
 
     No pods desired, rolled back, model failed, child refused, no slices, pods cannot run, runner exited, swap in progress.
     """
-    unplaced = _unplaced(observed)
+    unplaced = _judge_placement(observed)
     if unplaced is not None and observed.replicas == 0:
         return unplaced
     if pods.reason is Reason.SCALED_TO_ZERO:
@@ -461,12 +480,12 @@ def _ready_verdict(
     if model.reason in _FAILURE_REASONS:
         return model
     if observed.refusal is not None:
-        return observed.refusal.verdict()
+        return observed.refusal.to_verdict()
     if unplaced is not None:
         return unplaced
     if pods.reason in _POD_REASONS_FIRST or (not pods.holds and not replicas):
         return pods
-    exit_verdict = runner_verdict(replicas)
+    exit_verdict = judge_runners(replicas)
     if exit_verdict is not None:
         return exit_verdict
     if not model.holds:
@@ -474,13 +493,13 @@ def _ready_verdict(
     return Verdict(True, Reason.ALL_REPLICAS_READY, model.message) if pods.holds else pods
 
 
-def _unplaced(observed: InferenceObserved) -> Verdict | None:
+def _judge_placement(observed: InferenceObserved) -> Verdict | None:
     """Return why the pool does not assign all slices; None if it does, or if the pods have them from before."""
     placement, live = observed.placement, observed.deployment
     if placement is None or placement.verdict.holds:
         return None
     inference = observed.inference
-    up_to_date = live is not None and template_source(live.template) == source_digest(inference)
+    up_to_date = live is not None and get_template_source(live.template) == hash_source(inference)
     pool_deleted = placement.verdict.reason is Reason.POOL_NOT_FOUND
     # Deleting a pool does not affect pods that run as the spec asks.
     return (
@@ -490,9 +509,9 @@ def _unplaced(observed: InferenceObserved) -> Verdict | None:
     )
 
 
-def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...]:
+def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[Event, ...]:
     events: list[Event] = []
-    failure, previous_failure = after.failure, before.failure
+    failure, previous_failure = current.failure, previous.failure
     if failure is not None and (
         previous_failure is None
         or (failure.version, failure.message) != (previous_failure.version, previous_failure.message)
@@ -500,47 +519,47 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
         events.append(
             Event(EventType.WARNING, failure.reason, f"Version {failure.version}: {failure.message}")
         )
-    rolled_back_condition = rolled_back(after.conditions)
-    if rolled_back_condition is not None and rolled_back(before.conditions) is None:
+    rolled_back_condition = find_rolled_back(current.conditions)
+    if rolled_back_condition is not None and find_rolled_back(previous.conditions) is None:
         events.append(Event(EventType.WARNING, rolled_back_condition.reason, rolled_back_condition.message))
-    events += placement_events(before.conditions, after.conditions)
-    events += sample_events(before.conditions, after.conditions)
-    events += stream_events(before.conditions, after.conditions)
-    events += override_events(before.conditions, after.conditions)
-    serving = after.versions.serving
-    if serving is not None and serving != before.versions.serving:
+    events += placement_events(previous.conditions, current.conditions)
+    events += sample_events(previous.conditions, current.conditions)
+    events += stream_events(previous.conditions, current.conditions)
+    events += make_override_events(previous.conditions, current.conditions)
+    serving = current.versions.serving
+    if serving is not None and serving != previous.versions.serving:
         events.append(Event(EventType.NORMAL, "VersionServing", f"Version {serving} serves"))
     return tuple(events)
 
 
-def _look_again(inference: Inference, replicas: Sequence[Replica]) -> timedelta | None:
+def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]) -> timedelta | None:
     """Return when to poll settled agents for changes that wake no reconcile."""
     if inference.spec.nearline is not None and replicas:
-        return nearline.LOOK_AGAIN
-    return sample_log.LOOK_AGAIN if inference.spec.logging is not None else None
+        return nearline.STREAM_REQUEUE
+    return sample_log.SAMPLE_LOG_REQUEUE if inference.spec.logging is not None else None
 
 
-def _sooner(again: timedelta | None, observed: InferenceObserved) -> timedelta | None:
+def _limit_requeue(requeue_after: timedelta | None, observed: InferenceObserved) -> timedelta | None:
     """Return the earlier of `requeue_after` and the end of the next override."""
-    ends = next_end(observed.overrides)
+    ends = find_next_end(observed.overrides)
     if ends is None:
-        return again
-    until_end = max(ends - observed.now, timedelta()) + JUST_AFTER
-    return until_end if again is None else min(again, until_end)
+        return requeue_after
+    until_end = max(ends - observed.now, timedelta()) + END_MARGIN
+    return until_end if requeue_after is None else min(requeue_after, until_end)
 
 
-def _requeue(
-    observed: InferenceObserved, target: DesiredState, swap: Swap, replicas: Sequence[Replica]
+def _compute_requeue(
+    observed: InferenceObserved, target: DesiredState, swap: SwapPlan, replicas: Sequence[ObservedReplica]
 ) -> timedelta | None:
     if observed.refusal is not None:
         return _FAILURE_REQUEUE  # the object that holds the name or the quota does not wake us
     if swap.retry_after is not None:
         return max(swap.retry_after, timedelta(seconds=1))
-    if runner_verdict(replicas) is not None:
-        return runner_ends.LOOK_AGAIN
+    if judge_runners(replicas) is not None:
+        return runner_ends.RUNNER_REQUEUE
     if swap.done or not replicas:
-        return _look_again(observed.inference, replicas)
+        return _get_poll_interval(observed.inference, replicas)
     if swap.failure is not None and not swap.orders and not swap.retrying:
         return _FAILURE_REQUEUE
-    working = any(replica.report is not None and not serves(replica, target) for replica in replicas)
+    working = any(replica.report is not None and not serves_target(replica, target) for replica in replicas)
     return _LOADING_REQUEUE if working else _UNREACHABLE_REQUEUE

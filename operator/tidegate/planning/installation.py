@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from tidegate.api.conditions import timestamp
-from tidegate.api.messages.catalogue import OF_PROBLEMS
-from tidegate.api.messages.problem import Problem
+from tidegate.api.conditions import format_timestamp
+from tidegate.api.messages.catalogue import PROBLEM_MESSAGES
+from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.findings import Finding
 
@@ -29,25 +29,25 @@ _SKEW: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ComponentDeployment:
     """The Deployment of one component."""
 
-    wanted: int
-    ready: int
+    desired_replicas: int
+    ready_replicas: int
     version: str
     """From its label."""
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class LeaseHolder:
     """The holder of the controllers' Lease, and until when it counts without a renewal."""
 
     holder: str
-    until: datetime
+    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class ObservedInstallation:
     """What was observed of a release; a field is None if it could not be observed."""
 
     release: str
@@ -59,9 +59,9 @@ class Installation:
     now: datetime
     schemas: Mapping[str, Sequence[str] | None] | None
     """By CRD, the fields that differ between the cluster and this version; None if the CRD does not exist."""
-    processes: Mapping[str, Process | None] | None
+    processes: Mapping[str, ComponentDeployment | None] | None
     """By component; None if there is no Deployment."""
-    leader: Leader | None
+    leader: LeaseHolder | None
     """With an empty holder if there is no Lease."""
     policies: frozenset[str] | None
     """Names of those of POLICIES that exist and are bound."""
@@ -71,28 +71,28 @@ class Installation:
     """What could not be observed, and why."""
 
 
-def examine(observed: Installation) -> tuple[Finding, ...]:
+def find_installation_problems(observed: ObservedInstallation) -> tuple[Finding, ...]:
     """Return all problems, in the best order to solve them."""
     return (
-        *_server(observed),
-        *_kinds(observed),
-        *_processes(observed),
-        *_leader(observed),
-        *_policies(observed),
-        *_certificates(observed),
+        *_check_server(observed),
+        *_check_kinds(observed),
+        *_check_processes(observed),
+        *_check_leader(observed),
+        *_check_policies(observed),
+        *_check_certificates(observed),
     )
 
 
-def looked_at(observed: Installation) -> int:
+def count_checks(observed: ObservedInstallation) -> int:
     """Return how many parts of the release were checked."""
     parts = (observed.schemas, observed.processes, observed.certificates)
     policies = 0 if observed.policies is None else len(POLICIES)
     return 2 + sum(len(part) for part in parts if part is not None) + policies
 
 
-def unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:
+def diff_schemas(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the paths of fields that only one of two OpenAPI schemas has: + for ours, - for theirs."""
-    our_paths, their_paths = set(_paths(ours)), set(_paths(theirs))
+    our_paths, their_paths = set(_find_paths(ours)), set(_find_paths(theirs))
     return tuple(
         sorted(
             (
@@ -103,84 +103,92 @@ def unlike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[str, ...
     )
 
 
-def _server(observed: Installation) -> Iterator[Finding]:
+def _check_server(observed: ObservedInstallation) -> Iterator[Finding]:
     numbers = re.match(r"v?(\d+)\.(\d+)", observed.kubernetes)
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < _LEAST_KUBERNETES:
         minimum = ".".join(map(str, _LEAST_KUBERNETES))
         message = f"the API server is {observed.kubernetes}; Tidegate needs {minimum} or newer"
-        yield _finding(Problem.KUBERNETES_TOO_OLD, "APIServer", "", "kubernetes", message)
+        yield _make_finding(ProblemReason.KUBERNETES_TOO_OLD, "APIServer", "", "kubernetes", message)
 
 
-def _kinds(observed: Installation) -> Iterator[Finding]:
+def _check_kinds(observed: ObservedInstallation) -> Iterator[Finding]:
     for name, differing in (observed.schemas or {}).items():
         if differing is None:
-            yield _finding(Problem.KIND_MISSING, "CustomResourceDefinition", "", name, "it is not there")
+            yield _make_finding(
+                ProblemReason.KIND_MISSING, "CustomResourceDefinition", "", name, "it is not there"
+            )
         elif differing:
             rest = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
             shown = ", ".join(differing[:_NAMED])
             message = f"fields that only this command (+) or only the cluster (-) knows: {shown}{rest}"
-            yield _finding(Problem.KIND_OUTDATED, "CustomResourceDefinition", "", name, message)
+            yield _make_finding(ProblemReason.KIND_OUTDATED, "CustomResourceDefinition", "", name, message)
 
 
-def _processes(observed: Installation) -> Iterator[Finding]:
+def _check_processes(observed: ObservedInstallation) -> Iterator[Finding]:
     for component, process in (observed.processes or {}).items():
         name = f"{observed.release}-{component}"
         if process is None:
             message = f"there is no Deployment {name} in namespace {observed.namespace}"
-            yield _finding(Problem.PROCESS_MISSING, "Deployment", observed.namespace, name, message)
+            yield _make_finding(
+                ProblemReason.PROCESS_MISSING, "Deployment", observed.namespace, name, message
+            )
             continue
-        if process.ready < process.wanted:
+        if process.ready_replicas < process.desired_replicas:
             labels = f"app.kubernetes.io/instance={observed.release},app.kubernetes.io/component={component}"
-            message = f"{process.ready} of {process.wanted} pods are ready: kubectl describe pods -n {observed.namespace} -l {labels}"
-            yield _finding(Problem.PROCESS_NOT_READY, "Deployment", observed.namespace, name, message)
+            message = f"{process.ready_replicas} of {process.desired_replicas} pods are ready: kubectl describe pods -n {observed.namespace} -l {labels}"
+            yield _make_finding(
+                ProblemReason.PROCESS_NOT_READY, "Deployment", observed.namespace, name, message
+            )
         if process.version and process.version != observed.command:
             message = f"it is of version {process.version}, and this command of {observed.command}"
-            yield _finding(Problem.VERSIONS_DIFFER, "Deployment", observed.namespace, name, message)
+            yield _make_finding(
+                ProblemReason.VERSIONS_DIFFER, "Deployment", observed.namespace, name, message
+            )
 
 
-def _leader(observed: Installation) -> Iterator[Finding]:
+def _check_leader(observed: ObservedInstallation) -> Iterator[Finding]:
     leader, name = observed.leader, f"{observed.release}-controllers"
     if leader is None or not (observed.processes or {}).get("controllers"):
         return
     if not leader.holder:
         message = "nobody holds the Lease"
-    elif leader.until + _SKEW < observed.now:
-        message = f"{leader.holder} held the Lease until {timestamp(leader.until)}, and nobody took it since"
+    elif leader.expires_at + _SKEW < observed.now:
+        message = f"{leader.holder} held the Lease until {format_timestamp(leader.expires_at)}, and nobody took it since"
     else:
         return
-    yield _finding(Problem.NO_LEADER, "Lease", observed.namespace, name, message)
+    yield _make_finding(ProblemReason.NO_LEADER, "Lease", observed.namespace, name, message)
 
 
-def _policies(observed: Installation) -> Iterator[Finding]:
+def _check_policies(observed: ObservedInstallation) -> Iterator[Finding]:
     if observed.policies is None:
         return
     for policy, purpose in POLICIES.items():
         if policy not in observed.policies:
             name = f"{observed.release}-{policy}"
             message = f"it or its binding does not exist; it {purpose}"
-            yield _finding(Problem.POLICY_MISSING, "ValidatingAdmissionPolicy", "", name, message)
+            yield _make_finding(ProblemReason.POLICY_MISSING, "ValidatingAdmissionPolicy", "", name, message)
 
 
-def _certificates(observed: Installation) -> Iterator[Finding]:
+def _check_certificates(observed: ObservedInstallation) -> Iterator[Finding]:
     for name, ends in (observed.certificates or {}).items():
         if ends - observed.now < _SOON:
             verb = "ended" if ends < observed.now else "ends"
-            message = f"its certificate {verb} at {timestamp(ends)}"
-            yield _finding(Problem.CERTIFICATE_ENDS, "Secret", observed.namespace, name, message)
+            message = f"its certificate {verb} at {format_timestamp(ends)}"
+            yield _make_finding(ProblemReason.CERTIFICATE_ENDS, "Secret", observed.namespace, name, message)
 
 
-def _finding(problem: Problem, kind: str, namespace: str, name: str, message: str) -> Finding:
-    return Finding(problem.value, OF_PROBLEMS[problem], kind, ObjectKey(namespace, name), message)
+def _make_finding(problem: ProblemReason, kind: str, namespace: str, name: str, message: str) -> Finding:
+    return Finding(problem.value, PROBLEM_MESSAGES[problem], kind, ObjectKey(namespace, name), message)
 
 
-def _paths(schema: Mapping[str, Any], parent: str = "") -> Iterator[str]:
+def _find_paths(schema: Mapping[str, Any], parent: str = "") -> Iterator[str]:
     for name, field_ in (schema.get("properties") or {}).items():
         path = f"{parent}.{name}" if parent else name
         yield path
-        yield from _paths(field_, path)
+        yield from _find_paths(field_, path)
     items = schema.get("items")
     if isinstance(items, Mapping):
-        yield from _paths(items, f"{parent}[]")
+        yield from _find_paths(items, f"{parent}[]")
     values = schema.get("additionalProperties")
     if isinstance(values, Mapping):
-        yield from _paths(values, f"{parent}[*]")
+        yield from _find_paths(values, f"{parent}[*]")

@@ -18,18 +18,18 @@ class JobView:
     run: str = ""
     parallelism: int = 0
     """Pods that it may have at once."""
-    done: frozenset[int] = frozenset()
+    done_shards: frozenset[int] = frozenset()
     """Shards whose pod succeeded."""
-    failed: frozenset[int] = frozenset()
+    failed_shards: frozenset[int] = frozenset()
     """Shards that have failed permanently."""
     complete: bool = False
-    gave_up: str = ""
+    failure_reason: str = ""
     """The reason of its condition Failed; empty if it has not failed."""
-    said: str = ""
+    failure_message: str = ""
     """The message of its condition Failed."""
-    started: datetime | None = None
-    completed: datetime | None = None
-    ended: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    ended_at: datetime | None = None
     """When it completed or failed."""
     deleting: bool = False
     suspended: bool = False
@@ -43,7 +43,7 @@ class JobView:
     @property
     def finished(self) -> bool:
         """Return whether it will run no more pods."""
-        return self.complete or bool(self.gave_up)
+        return self.complete or bool(self.failure_reason)
 
     @property
     def replicas(self) -> int:
@@ -51,7 +51,7 @@ class JobView:
         return 0 if self.finished else self.parallelism
 
 
-def job_view(body: Mapping[str, Any]) -> JobView:
+def parse_job(body: Mapping[str, Any]) -> JobView:
     """Parse a Job as the API server returns it."""
     metadata, spec, status = body["metadata"], body["spec"], body.get("status") or {}
     conditions = {
@@ -66,14 +66,14 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         uid=metadata["uid"],
         run=labels.get(RUN_LABEL, ""),
         parallelism=spec.get("parallelism", 1),
-        done=indexes(status.get("completedIndexes", "")),
-        failed=indexes(status.get("failedIndexes", "")),
+        done_shards=parse_indexes(status.get("completedIndexes", "")),
+        failed_shards=parse_indexes(status.get("failedIndexes", "")),
         complete="Complete" in conditions,
-        gave_up=failure.get("reason", "Failed") if failure else "",
-        said=failure.get("message", ""),
-        started=_time(status.get("startTime")),
-        completed=_time(status.get("completionTime")),
-        ended=_time(status.get("completionTime") or failure.get("lastTransitionTime")),
+        failure_reason=failure.get("reason", "Failed") if failure else "",
+        failure_message=failure.get("message", ""),
+        started_at=_parse_time(status.get("startTime")),
+        completed_at=_parse_time(status.get("completionTime")),
+        ended_at=_parse_time(status.get("completionTime") or failure.get("lastTransitionTime")),
         deleting="deletionTimestamp" in metadata,
         suspended=spec.get("suspend", False),
         pool=labels.get(POOL_LABEL, ""),
@@ -86,7 +86,7 @@ _MAX_INDEXES: Final = 1_000_000
 """Ten times the shards that Kubernetes tracks; without a bound a few bytes could fill the memory."""
 
 
-def indexes(text: str) -> frozenset[int]:
+def parse_indexes(text: str) -> frozenset[int]:
     """Parse completion indexes as a Job's status writes them: `1,3-5`.
 
     Raises ValueError for any other text, and for more than a million indexes.
@@ -102,5 +102,5 @@ def indexes(text: str) -> frozenset[int]:
     return frozenset(result)
 
 
-def _time(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None

@@ -26,7 +26,11 @@ def find_standing_decision(
 ) -> AllocationDecision | None:
     """Return the newest of a pool's decisions, `decisions[0]`, if it still waits to be executed or taken up."""
     newest = next(iter(decisions), None)
-    if newest is None or newest.finished or newest.executed != pool.spec.policy.mode.executes:
+    if (
+        newest is None
+        or newest.is_finished
+        or newest.should_execute != pool.spec.policy.mode.executes_decisions
+    ):
         return None
     return newest
 
@@ -46,7 +50,7 @@ def compute_move_budget(
         decision.moved_slices
         for decision in decisions
         # The allocator decides again about the moves of the standing decision: they are not spent until it has finished.
-        if decision.executed and decision.spec.at >= since and decision is not standing
+        if decision.should_execute and decision.spec.at >= since and decision is not standing
     )
     total = ceil(healthy * moves.max_percent / 100)
     return RemainingBudget(total, max(total - moved, 0), moves.per)

@@ -6,20 +6,20 @@ from typing import Final
 
 from tidegate.api.conditions import Condition, ConditionType, ObservedCondition
 from tidegate.api.inference import Inference
-from tidegate.api.nearline import Consume
+from tidegate.api.nearline import ConsumeSpec
 from tidegate.api.reasons import Reason
 from tidegate.planning import side_conditions
 from tidegate.planning.plan import Event
-from tidegate.planning.serving_status import Verdict, condition
-from tidegate.planning.swap_failures import Replica
+from tidegate.planning.serving_status import Verdict, make_condition
+from tidegate.planning.swap_failures import ObservedReplica
 from tidegate_dataplane.contract import StreamProblem
 
-LOOK_AGAIN: Final = timedelta(seconds=15)
+STREAM_REQUEUE: Final = timedelta(seconds=15)
 """Nothing wakes the reconciler when a broker becomes unavailable."""
 
 
 def stream_conditions(
-    inference: Inference, wanted: int, replicas: Sequence[Replica]
+    inference: Inference, desired_pods: int, replicas: Sequence[ObservedReplica]
 ) -> tuple[Condition, ...]:
     """Return Consuming if the spec names a stream, else nothing; `desired_pods` is how many pods should run.
 
@@ -27,29 +27,31 @@ def stream_conditions(
     """
     if inference.spec.nearline is None:
         return ()
-    verdict = _verdict(inference.spec.nearline.consume, wanted, replicas)
-    return (condition(ConditionType.CONSUMING, verdict, inference.metadata.generation),)
+    verdict = _judge_stream(inference.spec.nearline.consume, desired_pods, replicas)
+    return (make_condition(ConditionType.CONSUMING, verdict, inference.metadata.generation),)
 
 
-def without_stream(
+def drop_stream_condition(
     inference: Inference, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
     """Drop Consuming from the conditions of an object whose spec names no stream any more."""
     if inference.spec.nearline is not None:
         return tuple(conditions)
-    return side_conditions.without(ConditionType.CONSUMING, conditions)
+    return side_conditions.drop_condition(ConditionType.CONSUMING, conditions)
 
 
 def stream_events(
-    before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
+    previous: Sequence[ObservedCondition], current: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
     """Return one event when the stream cannot be consumed any more, and one when it can again."""
-    return side_conditions.turns(ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem, before, after)
+    return side_conditions.transition_events(
+        ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem, previous, current
+    )
 
 
-def _verdict(consume: Consume, wanted: int, replicas: Sequence[Replica]) -> Verdict:
-    stream = _stream(consume)
-    if wanted == 0:
+def _judge_stream(consume: ConsumeSpec, desired_pods: int, replicas: Sequence[ObservedReplica]) -> Verdict:
+    stream = _describe_stream(consume)
+    if desired_pods == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, f"no pod is to run; messages wait in {stream}")
     reports = [
         replica.report.stream
@@ -58,11 +60,13 @@ def _verdict(consume: Consume, wanted: int, replicas: Sequence[Replica]) -> Verd
     ]
     if not reports:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has reached the stream yet")
-    problem = side_conditions.worst(reports, lambda report: report.problem, lambda report: report.message)
+    problem = side_conditions.judge_reports(
+        reports, lambda report: report.problem, lambda report: report.message
+    )
     return problem or Verdict(True, Reason.CONSUMING, f"messages of {stream} are answered")
 
 
-def _stream(consume: Consume) -> str:
+def _describe_stream(consume: ConsumeSpec) -> str:
     if consume.kafka is not None:
         return f"topic {consume.kafka.topic} at {','.join(consume.kafka.bootstrap_servers)}"
     return f"stream {consume.nats.stream} at {consume.nats.url}" if consume.nats is not None else "no stream"

@@ -78,7 +78,7 @@ class NodeSharing:
     daemon: DaemonPod | None = None
 
     @property
-    def tainted(self) -> bool:
+    def has_taint(self) -> bool:
         """Return whether it has our taint."""
         return any(taint.key == SHARING_TAINT for taint in self.node.taints)
 
@@ -105,9 +105,9 @@ class Diagnosis:
     """The end of a sentence that begins with the node."""
 
 
-def diagnose(view: NodeSharing, now: datetime) -> Diagnosis:
+def diagnose_node(view: NodeSharing, now: datetime) -> Diagnosis:
     """Return the worst fault of a node. Faults that the API server shows are found without an agent too."""
-    if not view.node.ready or view.node.leaving:
+    if not view.node.ready or view.node.terminating:
         return Diagnosis(NodeAgentState.NODE_DOWN)
     agent = _agent_state(view.agent)
     fault, detail = next(_find_faults(view, agent, now), (None, ""))
@@ -180,7 +180,7 @@ def _is_stuck(client: MpsClient, view: NodeSharing, now: datetime) -> bool:
     return client.pod not in view.pod_uids and now > client.since + _STUCK_AFTER
 
 
-def slice_pod(body: Mapping[str, Any]) -> SlicePod | None:
+def parse_slice_pod(body: Mapping[str, Any]) -> SlicePod | None:
     """Read a pod of ours; return None if it has no node or no slices."""
     metadata, status = body["metadata"], body.get("status") or {}
     node = (body.get("spec") or {}).get("nodeName")
@@ -197,7 +197,7 @@ def slice_pod(body: Mapping[str, Any]) -> SlicePod | None:
     )
 
 
-def daemon_pod(body: Mapping[str, Any], daemon_set: str) -> DaemonPod | None:
+def parse_daemon_pod(body: Mapping[str, Any], daemon_set: str) -> DaemonPod | None:
     """Read a pod of the MPS control daemon; return None if another DaemonSet owns it.
 
     The labels do not tell them apart: the device plugin's DaemonSets share theirs.

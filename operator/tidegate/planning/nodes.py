@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tidegate.api.compute_pool import TaintEffect, Toleration, TolerationOperator
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.room import Amounts, amounts, asked
+from tidegate.planning.room import Amounts, compute_pod_requests, parse_amounts
 from tidegate.resources.names import MANAGED_BY, MANAGER, POOL_LABEL, TIER_LABEL
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -35,17 +35,17 @@ class NodeView:
     allocatable: Amounts
     ready: bool
     cordoned: bool
-    leaving: bool
+    terminating: bool
     """Whether it is being deleted."""
     taints: tuple[Taint, ...]
 
-    def selected_by(self, selector: Mapping[str, str]) -> bool:
+    def matches_selector(self, selector: Mapping[str, str]) -> bool:
         """Return whether it has all these labels."""
         return all(self.labels.get(name) == value for name, value in selector.items())
 
-    def fault(self, tolerations: Sequence[Toleration]) -> str:
+    def explain_fault(self, tolerations: Sequence[Toleration]) -> str:
         """Explain in a few words why no pod with these tolerations starts here; empty if one may."""
-        if self.leaving:
+        if self.terminating:
             return "is being deleted"
         if not self.ready:
             return "is not ready"
@@ -54,7 +54,7 @@ class NodeView:
         untolerated = (
             taint
             for taint in self.taints
-            if not any(_tolerates(toleration, taint) for toleration in tolerations)
+            if not any(_is_tolerated_by(toleration, taint) for toleration in tolerations)
         )
         taint = next(untolerated, None)
         return f"has taint {taint}, which the pool does not tolerate" if taint is not None else ""
@@ -66,14 +66,14 @@ class Occupant:
 
     key: ObjectKey
     node: str
-    asks: Amounts
+    requests: Amounts
     pool: str
     """The pool on whose slices it runs; empty for a pod that is not ours, or not placed in a pool."""
     tier: str
     uid: str = ""
 
 
-def node_view(body: Mapping[str, Any]) -> NodeView:
+def parse_node(body: Mapping[str, Any]) -> NodeView:
     """Parse a node."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
@@ -86,15 +86,15 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
     return NodeView(
         name=metadata["name"],
         labels=metadata.get("labels") or {},
-        allocatable=amounts(status.get("allocatable")),
+        allocatable=parse_amounts(status.get("allocatable")),
         ready=ready.get("status") == "True",
         cordoned=bool(spec.get("unschedulable")),
-        leaving="deletionTimestamp" in metadata,
+        terminating="deletionTimestamp" in metadata,
         taints=tuple(taints),
     )
 
 
-def occupant(body: Mapping[str, Any], *, owned: bool = True) -> Occupant | None:
+def parse_occupant(body: Mapping[str, Any], *, owned: bool = True) -> Occupant | None:
     """Parse a pod; return None if it has no node yet, or has ended and needs no resources.
 
     The labels of a pod that is not `owned` do not count, but its requests do.
@@ -107,14 +107,14 @@ def occupant(body: Mapping[str, Any], *, owned: bool = True) -> Occupant | None:
     return Occupant(
         key=ObjectKey(metadata.get("namespace", ""), metadata["name"]),
         node=spec["nodeName"],
-        asks=asked(body),
+        requests=compute_pod_requests(body),
         pool=labels.get(POOL_LABEL, "") if is_ours else "",
         tier=labels.get(TIER_LABEL, "") if is_ours else "",
         uid=metadata.get("uid", ""),
     )
 
 
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+def _is_tolerated_by(toleration: Toleration, taint: Taint) -> bool:
     if toleration.key != taint.key or (toleration.effect is not None and toleration.effect != taint.effect):
         return False
     return toleration.operator is TolerationOperator.EXISTS or (toleration.value or "") == taint.value

@@ -7,26 +7,26 @@ from typing import Any, Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
-from tidegate.api.pipeline import Pipeline
+from tidegate.api.pipeline import PipelineSpec
 from tidegate.api.reasons import Reason
 from tidegate.planning import runner_ends
-from tidegate.planning.config_maps import stale
+from tidegate.planning.config_maps import delete_stale
 from tidegate.planning.pipeline_plan import Callees, compile_pipeline
-from tidegate.planning.plan import Deletion
+from tidegate.planning.plan import ObjectDeletion
 from tidegate.planning.pods import PodView
-from tidegate.planning.room import NodeRoom
-from tidegate.planning.runner_ends import runner_verdict
-from tidegate.planning.serving_status import PODS_IN_TROUBLE, Refusal, Verdict, pods_verdict
-from tidegate.planning.swap_failures import Replica
+from tidegate.planning.room import NodeResources
+from tidegate.planning.runner_ends import judge_runners
+from tidegate.planning.serving_status import POD_FAILURE_REASONS, PlanRefusal, Verdict, judge_pods
+from tidegate.planning.swap_failures import ObservedReplica
 from tidegate.resources.manifest import Manifest
-from tidegate.resources.names import PIPELINE_LABEL, label_value
+from tidegate.resources.names import PIPELINE_LABEL, to_label_value
 from tidegate.resources.pipeline import (
-    pipeline_name,
-    pipeline_objects,
-    pipeline_selector,
-    pipeline_source,
+    build_pipeline_objects,
+    hash_pipeline_source,
+    make_pipeline_name,
+    make_pipeline_selector,
 )
-from tidegate.resources.serving import template_digest
+from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport
 
@@ -40,8 +40,8 @@ class PipelinePods:
     pods: Sequence[PodView] = ()
     reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
     config_maps: Sequence[Mapping[str, Any]] = ()
-    refusal: Refusal | None = None
-    rooms: Sequence[NodeRoom] = ()
+    refusal: PlanRefusal | None = None
+    freest_nodes: Sequence[NodeResources] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class PipelinesObserved:
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class PipelineReplicas:
     """Numbers of pods of a pipeline."""
 
-    there: int
+    total: int
     ready: int
 
 
@@ -71,12 +71,12 @@ class PipelinesPlan:
     """Needs of the pipelines of one ModelAccess, and what keeps them from answering."""
 
     apply: tuple[Manifest, ...] = ()
-    delete: tuple[Deletion, ...] = ()
+    delete: tuple[ObjectDeletion, ...] = ()
     verdict: Verdict | None = None
     """None if every pipeline is as its spec asks."""
-    ended: Verdict | None = None
+    exit_verdict: Verdict | None = None
     """The first exit of a pipeline's process lately; `verdict` may name a worse problem."""
-    replicas: Mapping[str, Replicas] = field(default_factory=dict[str, Replicas])
+    replicas: Mapping[str, PipelineReplicas] = field(default_factory=dict[str, PipelineReplicas])
     requeue_after: timedelta | None = None
 
 
@@ -88,7 +88,7 @@ def plan_pipelines(
     A pipeline that cannot be compiled, because a model is missing or does not fit, keeps what runs.
     """
     plans = [
-        _plan_one(access, route, route.pipeline, observed, settings)
+        _plan_pipeline(access, route, route.pipeline, observed, settings)
         for route in access.spec.routes
         if route.pipeline is not None
     ]
@@ -98,104 +98,112 @@ def plan_pipelines(
         apply=tuple(manifest for plan in plans for manifest in plan.apply),
         delete=(
             *(deletion for plan in plans for deletion in plan.delete),
-            *_orphans(access, observed.children),
+            *_delete_orphans(access, observed.children),
         ),
         verdict=next((problem for problem in problems if problem.stalled), problems[0] if problems else None),
-        ended=next((plan.ended for plan in plans if plan.ended is not None), None),
+        exit_verdict=next((plan.exit_verdict for plan in plans if plan.exit_verdict is not None), None),
         replicas={route: count for plan in plans for route, count in plan.replicas.items()},
         requeue_after=min(delays, default=None),
     )
 
 
-def _plan_one(
+def _plan_pipeline(
     access: ModelAccess,
     route: Route,
-    pipeline: Pipeline,
+    pipeline: PipelineSpec,
     observed: PipelinesObserved,
     settings: ServingSettings,
 ) -> PipelinesPlan:
     observed_pods = observed.pods.get(route.name, PipelinePods())
     alive = [pod for pod in observed_pods.pods if not pod.terminating]
-    replicas = {route.name: Replicas(len(alive), sum(pod.ready for pod in alive))}
+    replicas = {route.name: PipelineReplicas(len(alive), sum(pod.ready for pod in alive))}
     compiled = compile_pipeline(access, route, pipeline, observed.callees, observed.gateway)
-    if isinstance(compiled, Refusal):
-        return PipelinesPlan(verdict=compiled.verdict(), replicas=replicas)
-    objects = pipeline_objects(access, route.name, pipeline, compiled, settings)
-    selector = pipeline_selector(access, route.name)
-    pods = pods_verdict(
-        observed_pods.pods, pipeline.replicas, template_digest(objects), selector, observed_pods.rooms
+    if isinstance(compiled, PlanRefusal):
+        return PipelinesPlan(verdict=compiled.to_verdict(), replicas=replicas)
+    objects = build_pipeline_objects(access, route.name, pipeline, compiled, settings)
+    selector = make_pipeline_selector(access, route.name)
+    pods = judge_pods(
+        observed_pods.pods,
+        pipeline.replicas,
+        find_template_hash(objects),
+        selector,
+        observed_pods.freest_nodes,
     )
-    exit_verdict = _ended(route, observed_pods)
+    exit_verdict = _judge_exits(route, observed_pods)
     verdict = (
-        observed_pods.refusal.verdict()
+        observed_pods.refusal.to_verdict()
         if observed_pods.refusal is not None
-        else _failing(observed_pods) or _worst(pods, exit_verdict)
+        else _judge_failure(observed_pods) or _choose_verdict(pods, exit_verdict)
     )
     return PipelinesPlan(
         apply=objects,
-        delete=stale(observed_pods.config_maps, observed_pods.pods, pipeline_source(access, compiled)),
-        verdict=None if verdict.holds else _about(route, verdict),
-        ended=None if exit_verdict is None else _about(route, exit_verdict),
+        delete=delete_stale(
+            observed_pods.config_maps, observed_pods.pods, hash_pipeline_source(access, compiled)
+        ),
+        verdict=None if verdict.holds else _prefix_route(route, verdict),
+        exit_verdict=None if exit_verdict is None else _prefix_route(route, exit_verdict),
         replicas=replicas,
-        requeue_after=_requeue(observed_pods, exit_verdict),
+        requeue_after=_compute_requeue(observed_pods, exit_verdict),
     )
 
 
-def _requeue(there: PipelinePods, ended: Verdict | None) -> timedelta | None:
-    if ended is not None:
-        return runner_ends.LOOK_AGAIN
-    return _FAILURE_REQUEUE if there.refusal is not None else None
+def _compute_requeue(observed: PipelinePods, exit_verdict: Verdict | None) -> timedelta | None:
+    if exit_verdict is not None:
+        return runner_ends.RUNNER_REQUEUE
+    return _FAILURE_REQUEUE if observed.refusal is not None else None
 
 
-def _ended(route: Route, there: PipelinePods) -> Verdict | None:
+def _judge_exits(route: Route, observed: PipelinePods) -> Verdict | None:
     """Return the exit that an agent reports of a process that served, until its pod is ready again.
 
     The report lasts some seconds longer than the problem.
     """
-    pods = [Replica(pod, there.reports.get(pod.uid)) for pod in _waiting(there)]
-    return runner_verdict(pods, memory=f"spec.routes[{route.name}].pipeline.resources.memory")
+    pods = [ObservedReplica(pod, observed.reports.get(pod.uid)) for pod in _list_unready_pods(observed)]
+    return judge_runners(pods, memory=f"spec.routes[{route.name}].pipeline.resources.memory")
 
 
-def _worst(pods: Verdict, ended: Verdict | None) -> Verdict:
+def _choose_verdict(pods: Verdict, exit_verdict: Verdict | None) -> Verdict:
     """Return the exit if it explains why pods are not ready, else the pods' verdict.
 
     What keeps a pod from running at all lasts longer than the report of an exit.
     """
-    if pods.holds or pods.reason in PODS_IN_TROUBLE:
+    if pods.holds or pods.reason in POD_FAILURE_REASONS:
         return pods
-    return ended or pods
+    return exit_verdict or pods
 
 
-def _waiting(there: PipelinePods) -> list[PodView]:
-    return [pod for pod in there.pods if not pod.terminating and not pod.ready]
+def _list_unready_pods(observed: PipelinePods) -> list[PodView]:
+    return [pod for pod in observed.pods if not pod.terminating and not pod.ready]
 
 
-def _failing(there: PipelinePods) -> Verdict | None:
+def _judge_failure(observed: PipelinePods) -> Verdict | None:
     """Return the failure that an agent reports while its pod is not ready."""
-    reports = (there.reports[pod.uid] for pod in _waiting(there) if pod.uid in there.reports)
+    reports = (
+        observed.reports[pod.uid] for pod in _list_unready_pods(observed) if pod.uid in observed.reports
+    )
     failure = next((report.failure for report in reports if report.failure is not None), None)
     if failure is None:
         return None
-    return Refusal(Reason(failure.reason.value), failure.message, stalled=False).verdict()
+    return PlanRefusal(Reason(failure.reason.value), failure.message, stalled=False).to_verdict()
 
 
-def _about(route: Route, verdict: Verdict) -> Verdict:
+def _prefix_route(route: Route, verdict: Verdict) -> Verdict:
     return Verdict(
         verdict.holds, verdict.reason, f"pipeline of route {route.name}: {verdict.message}", verdict.stalled
     )
 
 
-def _orphans(
+def _delete_orphans(
     access: ModelAccess, children: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> tuple[Deletion, ...]:
+) -> tuple[ObjectDeletion, ...]:
     """Return deletions of the children of removed routes; their pods finish the requests in flight."""
     desired = {
-        label_value(pipeline_name(access, route.name))
+        to_label_value(make_pipeline_name(access, route.name))
         for route in access.spec.routes
         if route.pipeline is not None
     }
     return tuple(
-        Deletion(
+        ObjectDeletion(
             kind,
             ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]),
             body["metadata"]["uid"],

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim
-from tidegate.planning.compute_pool import readiness
+from tidegate.planning.claims import PoolClaim
+from tidegate.planning.compute_pool import judge_readiness
 from tidegate.planning.deployments import LiveWorkload
-from tidegate.planning.pool_claims import ASSIGNING_REASONS, Ledger, PoolClaims, refuse_claim
+from tidegate.planning.pool_claims import ASSIGNING_REASONS, PoolClaims, SliceLedger, refuse_claim
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
-from tidegate.resources.slices import SliceResources, slice_resources
+from tidegate.resources.slices import SliceResources, make_slice_resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +38,29 @@ def place_without_pool(name: str, replicas: int, live: LiveWorkload | None) -> P
     return PlacementResult(None, running, Verdict(False, Reason.POOL_NOT_FOUND, message, stalled=True))
 
 
-def place(
-    claim: Claim, live: LiveWorkload | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
+def place_claim(
+    claim: PoolClaim, live: LiveWorkload | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
 ) -> PlacementResult:
     """Place the Inference of `claim` in its pool; `claims` are all claims on the pool, this one among them."""
     assignments = claims.assign_slices(pool, slices)
     replicas = assignments.count_replicas(claim.key)
-    verdict = _explain(claim, replicas, pool, slices, assignments.ledger)
+    verdict = _explain_placement(claim, replicas, pool, slices, assignments.ledger)
     running = min(live.replicas, claim.replicas) if live is not None else 0
     if replicas < running:
         # It moves here from elsewhere, or asks for larger replicas: its pods stay until there is room for as many.
         return PlacementResult(None, running, verdict, replicas)
-    return PlacementResult(slice_resources(pool, claim.slices, claim.tier), replicas, verdict, replicas)
+    return PlacementResult(make_slice_resources(pool, claim.slices, claim.tier), replicas, verdict, replicas)
 
 
-def _explain(claim: Claim, replicas: int, pool: ComputePool, slices: PoolSlices, ledger: Ledger) -> Verdict:
+def _explain_placement(
+    claim: PoolClaim, replicas: int, pool: ComputePool, slices: PoolSlices, ledger: SliceLedger
+) -> Verdict:
     """Return what the status says about so many replicas; `ledger` has what the claims have after the assignment."""
     name, needed, size = pool.metadata.name, claim.replicas - claim.spares, _describe_size(claim)
     if replicas >= needed:
         message = f"ComputePool {name} gives {replicas} replicas {size} each"
         return Verdict(True, Reason.PLACED, message + _describe_spares(replicas - needed))
-    ready = readiness(pool, slices)
+    ready = judge_readiness(pool, slices)
     if ready.reason not in ASSIGNING_REASONS:
         message = f"ComputePool {name} takes no pods: {ready.message}"
         return Verdict(False, Reason.POOL_NOT_READY, message, stalled=ready.stalled)
@@ -69,8 +71,8 @@ def _explain(claim: Claim, replicas: int, pool: ComputePool, slices: PoolSlices,
     lower = (
         f"lower {'spec.scaling.minReplicas' if claim.scaled else 'spec.replicas'} or spec.placement.slices"
     )
-    assigned, bounds = ledger.assigned, pool.spec.tiers
-    ceiling = bounds.of(claim.tier).ceiling
+    assigned, bounds = ledger.assigned_slices, pool.spec.tiers
+    ceiling = bounds.bounds_for(claim.tier).ceiling
     if ceiling is not None and ceiling - assigned[claim.tier] < claim.slices:
         message = (
             f"{short}: tier {claim.tier.value} has {assigned[claim.tier]} slices and a ceiling of {ceiling}; "
@@ -78,7 +80,7 @@ def _explain(claim: Claim, replicas: int, pool: ComputePool, slices: PoolSlices,
         )
         return Verdict(False, Reason.TIER_FULL, message, stalled=True)
     room = max(ledger.count_room(claim.tier, pool, slices), 0)
-    tiers = ", ".join(_describe_tier(tier, assigned[tier], bounds.of(tier).floor) for tier in Tier)
+    tiers = ", ".join(_describe_tier(tier, assigned[tier], bounds.bounds_for(tier).floor) for tier in Tier)
     message = (
         f"{short}: of {slices.healthy} healthy slices {room} are left to tier {claim.tier.value} ({tiers}); {lower}, "
         "or add nodes to the pool"
@@ -92,7 +94,7 @@ def _describe_spares(spares: int) -> str:
     return f", {spares} of them as warm spares" if spares > 1 else ", 1 of them as a warm spare"
 
 
-def _describe_size(claim: Claim) -> str:
+def _describe_size(claim: PoolClaim) -> str:
     return "1 slice" if claim.slices == 1 else f"{claim.slices} slices"
 
 

@@ -8,7 +8,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.placement import PlacementResult
 from tidegate.planning.plan import Event, EventType
-from tidegate.planning.serving_status import SMALLER_OR_MORE_NODES, Verdict, condition
+from tidegate.planning.serving_status import SHRINK_OR_ADD_NODES, Verdict, make_condition
 
 _UNSCHEDULABLE_REASONS: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
 
@@ -20,10 +20,10 @@ def placement_conditions(
     if placement is None:
         return ()
     verdict = pods if placement.verdict.holds and pods.reason in _UNSCHEDULABLE_REASONS else placement.verdict
-    return (condition(ConditionType.PLACED, verdict, generation),)
+    return (make_condition(ConditionType.PLACED, verdict, generation),)
 
 
-def without_placement(
+def drop_placement_condition(
     inference: Inference, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
     """Drop Placed from the conditions of an Inference without a placement."""
@@ -33,10 +33,10 @@ def without_placement(
 
 
 def placement_events(
-    before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
+    previous: Sequence[ObservedCondition], current: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
     """Return one event when replicas wait for slices, and one when they have them."""
-    old, new = _placed(before), _placed(after)
+    old, new = _find_placed(previous), _find_placed(current)
     if new is None or (old is not None and old.status == new.status):
         return ()
     holds = new.status is ConditionStatus.TRUE
@@ -45,13 +45,13 @@ def placement_events(
     return (Event(EventType.NORMAL if holds else EventType.WARNING, new.reason, new.message),)
 
 
-def way_out(inference: Inference) -> str:
+def suggest_remedy(inference: Inference) -> str:
     """Return what the user can do if no node has enough free resources for a pod."""
     placement = inference.spec.placement
     if placement is None:
-        return SMALLER_OR_MORE_NODES
+        return SHRINK_OR_ADD_NODES
     return f"lower spec.placement.slices or spec.replicas, or add nodes to ComputePool {placement.pool}"
 
 
-def _placed(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
+def _find_placed(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
     return next((condition for condition in conditions if condition.type == ConditionType.PLACED.value), None)

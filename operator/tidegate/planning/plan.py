@@ -12,15 +12,15 @@ from tidegate_dataplane.contract import DesiredState
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class AgentOrder:
     """A DesiredState for the agent of one pod."""
 
     pod: PodView
-    desired: DesiredState
+    desired_state: DesiredState
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class ObjectDeletion:
     """One object of ours to delete; the `uid` protects a new object of the same name."""
 
     kind: str
@@ -45,12 +45,12 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReconcilePlan:
     """The outcome of one reconcile. Applying it twice changes nothing."""
 
     status: Mapping[str, object]
     apply: tuple[Manifest, ...] = ()
-    delete: tuple[Deletion, ...] = ()
-    orders: tuple[Order, ...] = ()
+    delete: tuple[ObjectDeletion, ...] = ()
+    orders: tuple[AgentOrder, ...] = ()
     events: tuple[Event, ...] = ()
     requeue_after: timedelta | None = None

@@ -8,13 +8,13 @@ from typing import Any
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.room import Amounts, asked
-from tidegate.resources.batch import SHARD
+from tidegate.planning.room import Amounts, compute_pod_requests
+from tidegate.resources.batch import SHARD_CONTAINER
 from tidegate.resources.names import CALLS_ANNOTATION, SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
-SERVER = "triton"
+SERVER_CONTAINER = "triton"
 """The container that loads models."""
 _JOB_LABEL = "batch.kubernetes.io/job-name"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -25,7 +25,7 @@ _KEEPS_ENDING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class PodProblem:
     """The reason why a container of a pod does not run, in Kubernetes' own words."""
 
     reason: Reason
@@ -44,12 +44,12 @@ class PodView:
     terminating: bool
     template: str = ""
     """Hash of the pod template that it was created from."""
-    trouble: Trouble | None = None
+    problem: PodProblem | None = None
     unschedulable: str = ""
     """The scheduler's message while no node takes the pod."""
-    asks: Amounts = field(default_factory=dict[str, Decimal])
+    requests: Amounts = field(default_factory=dict[str, Decimal])
     """Its resource requests."""
-    killed_for_memory: datetime | None = None
+    oom_killed_at: datetime | None = None
     """When a container was last killed at its memory limit."""
     memory_limit: str = ""
     """The memory limit of the container that loads models."""
@@ -59,7 +59,7 @@ class PodView:
     """Batches only: its Job."""
     shard: int | None = None
     """Batches only: its shard."""
-    last_words: str = ""
+    termination_message: str = ""
     """Batches only: the termination message of a failed process."""
     ready_since: datetime | None = None
     """Since when it has been ready without a break."""
@@ -67,12 +67,12 @@ class PodView:
     """Its addresses, one for each IP family; none once it has ended, since another pod may have them."""
 
     @property
-    def reachable(self) -> bool:
+    def is_reachable(self) -> bool:
         """Return whether its agent can be called: it has an address and is not terminating."""
         return self.address is not None and not self.terminating
 
 
-def pod_view(body: Mapping[str, Any]) -> PodView:
+def parse_pod(body: Mapping[str, Any]) -> PodView:
     """Parse a pod."""
     metadata, status = body["metadata"], body.get("status") or {}
     labels = metadata.get("labels") or {}
@@ -86,18 +86,18 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         source=labels.get(SOURCE_LABEL, ""),
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
-        ready_since=_ready_since(conditions.get("Ready", {})),
+        ready_since=_parse_ready_since(conditions.get("Ready", {})),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
-        trouble=_trouble(body),
-        killed_for_memory=_killed_for_memory(status),
-        memory_limit=_memory_limit(body, SERVER),
+        problem=_find_problem(body),
+        oom_killed_at=_find_oom_kill(status),
+        memory_limit=_find_memory_limit(body, SERVER_CONTAINER),
         calls=tuple(name for name in calls.split(",") if name),
         job=labels.get(_JOB_LABEL, ""),
         shard=int(index) if (index := labels.get(_INDEX_LABEL, "")).isdecimal() else None,
-        last_words=_last_words(status),
-        addresses=() if finished else _addresses(status),
-        asks=asked(body),
+        termination_message=_find_termination_message(status),
+        addresses=() if finished else _parse_addresses(status),
+        requests=compute_pod_requests(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )
 
@@ -108,34 +108,35 @@ def is_ready(body: Mapping[str, Any]) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _ready_since(condition: Mapping[str, Any]) -> datetime | None:
+def _parse_ready_since(condition: Mapping[str, Any]) -> datetime | None:
     changed_at = condition.get("lastTransitionTime")
     return datetime.fromisoformat(changed_at) if changed_at and condition["status"] == "True" else None
 
 
-def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
+def parse_pods(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
     """Parse pods, sorted by name."""
-    return tuple(sorted((pod_view(body) for body in bodies), key=lambda pod: pod.key))
+    return tuple(sorted((parse_pod(body) for body in bodies), key=lambda pod: pod.key))
 
 
-def _addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
+def _parse_addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
     addresses = {status.get("podIP"), *(item.get("ip") for item in status.get("podIPs") or ())}
     return tuple(sorted(address for address in addresses if address))
 
 
-def _trouble(body: Mapping[str, Any]) -> Trouble | None:
+def _find_problem(body: Mapping[str, Any]) -> PodProblem | None:
     status = body.get("status") or {}
     containers: Sequence[Mapping[str, Any]] = (
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     )
     problems = (
-        _container_trouble(container, _memory_limit(body, container["name"])) for container in containers
+        _find_container_problem(container, _find_memory_limit(body, container["name"]))
+        for container in containers
     )
     return next((problem for problem in problems if problem), None)
 
 
-def _container_trouble(container: Mapping[str, Any], memory_limit: str) -> Trouble | None:
+def _find_container_problem(container: Mapping[str, Any], memory_limit: str) -> PodProblem | None:
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     reason = waiting.get("reason", "")
@@ -143,51 +144,51 @@ def _container_trouble(container: Mapping[str, Any], memory_limit: str) -> Troub
     restarts = container.get("restartCount", 0)
     # Report both while the container runs between two ends too, or the message would come and go with every restart.
     if ended.get("reason") == _KILLED_FOR_MEMORY and not container.get("ready"):
-        return _out_of_memory(container["name"], memory_limit)
+        return _report_oom(container["name"], memory_limit)
     if ended and restarts >= _KEEPS_ENDING and not container.get("ready"):
-        return _keeps_ending(container["name"], ended)
+        return _report_restarts(container["name"], ended)
     if reason in _QUIET_WAITS:
         return None
     message = waiting.get("message", "").strip()
     detail = f"{reason}{': ' + message if message else ''}"
     if reason in _IMAGE_WAITS:
-        return Trouble(
+        return PodProblem(
             Reason.IMAGE_PULL, f"container {container['name']} {container.get('image', '')}: {detail}"
         )
-    return Trouble(Reason.POD_FAILING, f"container {container['name']}: {detail}")
+    return PodProblem(Reason.POD_FAILING, f"container {container['name']}: {detail}")
 
 
-def _keeps_ending(name: str, ended: Mapping[str, Any]) -> Trouble:
+def _report_restarts(name: str, ended: Mapping[str, Any]) -> PodProblem:
     detail = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
-    return Trouble(
+    return PodProblem(
         Reason.POD_FAILING, f"container {name} keeps ending ({detail}, see kubectl logs --previous)"
     )
 
 
-def _out_of_memory(name: str, limit: str) -> Trouble:
+def _report_oom(name: str, limit: str) -> PodProblem:
     """Report it at the first kill: what needed the memory once will need it again."""
-    way_out = "; raise spec.resources.memory, or send smaller requests" if name == SERVER else ""
-    return Trouble(
+    way_out = "; raise spec.resources.memory, or send smaller requests" if name == SERVER_CONTAINER else ""
+    return PodProblem(
         Reason.OUT_OF_MEMORY, f"container {name} was killed at its memory limit of {limit}{way_out}"
     )
 
 
-def _last_words(status: Mapping[str, Any]) -> str:
+def _find_termination_message(status: Mapping[str, Any]) -> str:
     """Return how the process of a failed shard ended; one that ended with its pod has not failed."""
     for container in status.get("containerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated") or {}
-        if container.get("name") == SHARD and ended.get("exitCode") not in (None, 0, _TOLD_TO_END):
+        if container.get("name") == SHARD_CONTAINER and ended.get("exitCode") not in (None, 0, _TOLD_TO_END):
             message: str = ended.get("message", "").strip()
             return message or f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
     return ""
 
 
-def _killed_for_memory(status: Mapping[str, Any]) -> datetime | None:
+def _find_oom_kill(status: Mapping[str, Any]) -> datetime | None:
     for container in status.get("containerStatuses") or ():
         for state in (container.get("state") or {}, container.get("lastState") or {}):
             ended = state.get("terminated") or {}
             if (
-                container.get("name") == SERVER
+                container.get("name") == SERVER_CONTAINER
                 and ended.get("reason") == _KILLED_FOR_MEMORY
                 and "finishedAt" in ended
             ):
@@ -195,7 +196,7 @@ def _killed_for_memory(status: Mapping[str, Any]) -> datetime | None:
     return None
 
 
-def _memory_limit(body: Mapping[str, Any], container: str) -> str:
+def _find_memory_limit(body: Mapping[str, Any], container: str) -> str:
     spec = body.get("spec") or {}
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     limits = (

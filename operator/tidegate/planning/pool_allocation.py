@@ -8,7 +8,7 @@ from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.allocation_view import AllocationObserved
-from tidegate.planning.decision import BUDGET
+from tidegate.planning.decision import BUDGET_RULE
 from tidegate.planning.serving_status import Verdict
 
 _NAMED = 3
@@ -20,55 +20,58 @@ class PoolAllocation:
 
     mode: PolicyMode
     last_decision: str | None = None
-    allocated: Verdict | None = None
-    signals: Verdict | None = None
+    allocated_verdict: Verdict | None = None
+    signals_verdict: Verdict | None = None
 
 
-def pool_allocation(
+def summarise_allocation(
     observed: AllocationObserved, assignment: Assignment, excluded: Mapping[ObjectKey, str]
 ) -> PoolAllocation:
     """Summarise a tick; `observed` includes the decision that it made, if any."""
     newest = observed.decisions[0].metadata.name if observed.decisions else None
     return PoolAllocation(
-        observed.mode, newest, _allocated(observed, assignment, excluded), _signals(observed)
+        observed.effective_mode,
+        newest,
+        _judge_allocation(observed, assignment, excluded),
+        _judge_signals(observed),
     )
 
 
-def _allocated(
+def _judge_allocation(
     observed: AllocationObserved, assignment: Assignment, excluded: Mapping[ObjectKey, str]
 ) -> Verdict:
     """Return the condition Allocated, without figures: those change with every tick, and the decision has them."""
-    if observed.frozen is not None and observed.frozen.until is None:
-        return Verdict(False, Reason.FREEZE_UNREADABLE, observed.frozen.why)
+    if observed.freeze is not None and observed.freeze.until is None:
+        return Verdict(False, Reason.FREEZE_UNREADABLE, observed.freeze.reason)
     if excluded:
         key, reason = next(iter(sorted(excluded.items())))
         rest = f" (and {len(excluded) - 1} more)" if len(excluded) > 1 else ""
         return Verdict(False, Reason.RULES_NOT_KEPT, f"{key} is left as it is{rest}: {reason}")
     decision = observed.decisions[0].metadata.name if observed.decisions else "none"
-    rules = [f"{rule.rule} of {rule.subject}" for rule in assignment.relaxed if rule.rule != BUDGET]
+    rules = [f"{rule.rule} of {rule.subject}" for rule in assignment.relaxed if rule.rule != BUDGET_RULE]
     if rules:
         rest = f" and {len(rules) - _NAMED} more" if len(rules) > _NAMED else ""
         message = (
             f"not kept: {', '.join(rules[:_NAMED])}{rest}; AllocationDecision {decision} has the figures"
         )
         return Verdict(False, Reason.RULES_NOT_KEPT, message)
-    standing = observed.standing
+    standing = observed.standing_decision
     if standing is None or not standing.spec.moves:
-        return Verdict(True, Reason.NOTHING_TO_MOVE, _nothing_to_move(observed))
+        return Verdict(True, Reason.NOTHING_TO_MOVE, _explain_no_moves(observed))
     count = len(standing.spec.moves)
     inferences = "1 Inference" if count == 1 else f"{count} Inferences"
-    if standing.executed:
+    if standing.should_execute:
         return Verdict(False, Reason.MOVING, f"{decision} moves {inferences}")
     message = f"{decision} would move {inferences}: set spec.policy.mode: Auto to have it done"
     return Verdict(False, Reason.RECOMMENDED, message)
 
 
-def _nothing_to_move(observed: AllocationObserved) -> str:
+def _explain_no_moves(observed: AllocationObserved) -> str:
     """Explain why nothing moves: all targets are met, or some Inferences cannot be compared."""
-    if observed.mode is PolicyMode.HOLD:
-        reason = observed.frozen.why if observed.frozen is not None else "the pool is held"
+    if observed.effective_mode is PolicyMode.HOLD:
+        reason = observed.freeze.reason if observed.freeze is not None else "the pool is held"
         return f"{reason}: everybody keeps what they have"
-    unmeasured = [member.key for member in observed.scaled if member.unmeasured]
+    unmeasured = [member.key for member in observed.scaled_members if member.lacks_capacity]
     if not unmeasured:
         return "every Inference has its target replicas"
     rest = f" and {len(unmeasured) - _NAMED} more" if len(unmeasured) > _NAMED else ""
@@ -79,7 +82,7 @@ def _nothing_to_move(observed: AllocationObserved) -> str:
     )
 
 
-def _signals(observed: AllocationObserved) -> Verdict:
-    signals = observed.signals.about(member.key for member in observed.members)
-    reason = Reason.SIGNALS_FRESH if signals.fresh else Reason.SIGNALS_STALE
-    return Verdict(signals.fresh, reason, signals.message)
+def _judge_signals(observed: AllocationObserved) -> Verdict:
+    signals = observed.signals.select_inferences(member.key for member in observed.members)
+    reason = Reason.SIGNALS_FRESH if signals.all_fresh else Reason.SIGNALS_STALE
+    return Verdict(signals.all_fresh, reason, signals.message)

@@ -12,8 +12,8 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim
-from tidegate.planning.compute_pool import readiness
+from tidegate.planning.claims import PoolClaim
+from tidegate.planning.compute_pool import judge_readiness
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.slice_queue import PendingReplicas, SliceQueue
 from tidegate.resources.slices import PlacementRefusal, refuse_replica
@@ -22,19 +22,19 @@ ASSIGNING_REASONS: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_PO
 """Reasons of the condition Ready of a pool that assigns slices."""
 
 
-def refuse_claim(pool: ComputePool, slices: PoolSlices, claim: Claim) -> PlacementRefusal | None:
+def refuse_claim(pool: ComputePool, slices: PoolSlices, claim: PoolClaim) -> PlacementRefusal | None:
     """Return why the pool can place no replica of the claim, however many slices are free; None if it can."""
     refusal = refuse_replica(pool, claim.slices, claim.model)
-    if refusal is not None or claim.slices <= slices.largest:
+    if refusal is not None or claim.slices <= slices.largest_node:
         return refusal
     message = (
-        f"a replica wants {claim.slices} slices on one node, and the largest has {slices.largest}: "
-        f"set spec.placement.slices to {slices.largest} at most, and more replicas instead"
+        f"a replica wants {claim.slices} slices on one node, and the largest has {slices.largest_node}: "
+        f"set spec.placement.slices to {slices.largest_node} at most, and more replicas instead"
     )
     return PlacementRefusal(Reason.TOO_MANY_SLICES, message)
 
 
-class Ledger:
+class SliceLedger:
     """How many slices the claims of each tier have."""
 
     def __init__(self, assigned: Mapping[Tier, int] | None = None) -> None:
@@ -42,15 +42,15 @@ class Ledger:
         self._assigned = dict.fromkeys(Tier, 0) if assigned is None else dict(assigned)
 
     @property
-    def assigned(self) -> Mapping[Tier, int]:
+    def assigned_slices(self) -> Mapping[Tier, int]:
         """Slices by tier."""
         return self._assigned
 
-    def assign(self, tier: Tier, slices: int) -> None:
+    def assign_slices(self, tier: Tier, slices: int) -> None:
         """Count so many more slices as those of a tier."""
         self._assigned[tier] += slices
 
-    def release(self, tier: Tier, slices: int) -> None:
+    def release_slices(self, tier: Tier, slices: int) -> None:
         """Count so many slices of a tier no longer."""
         self._assigned[tier] -= slices
 
@@ -61,17 +61,19 @@ class Ledger:
         """
         bounds = pool.spec.tiers
         other_tiers = (other for other in Tier if other is not tier)
-        reserved = sum(max(bounds.of(other).floor - self._assigned[other], 0) for other in other_tiers)
+        reserved = sum(
+            max(bounds.bounds_for(other).floor - self._assigned[other], 0) for other in other_tiers
+        )
         room = slices.healthy - sum(self._assigned.values()) - reserved
-        ceiling = bounds.of(tier).ceiling
+        ceiling = bounds.bounds_for(tier).ceiling
         return room if ceiling is None else min(room, ceiling - self._assigned[tier])
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _CountedClaim:
     """A claim as it is counted."""
 
-    claim: Claim
+    claim: PoolClaim
     assigned: int
     """Slices that it has with the replicas that it keeps."""
     pending: tuple[PendingReplicas | None, PendingReplicas | None]
@@ -81,14 +83,14 @@ class _Entry:
 _Queues = Mapping[Tier, SliceQueue]
 
 
-class Assignments:
+class SliceAssignments:
     """How many replicas of each claim get slices, until the claims or the pool change."""
 
     def __init__(
         self,
-        entries: Mapping[ObjectKey, _Entry],
+        entries: Mapping[ObjectKey, _CountedClaim],
         rounds: Sequence[_Queues],
-        ledger: Ledger,
+        ledger: SliceLedger,
         pool: ComputePool,
         slices: PoolSlices,
     ) -> None:
@@ -97,12 +99,12 @@ class Assignments:
         self._entries = entries
         self._served: list[dict[Tier, tuple[SliceQueue, int]]] = []
         # A pool that takes no pods assigns nothing beyond what the claims keep.
-        for queues in rounds if readiness(pool, slices).reason in ASSIGNING_REASONS else ():
+        for queues in rounds if judge_readiness(pool, slices).reason in ASSIGNING_REASONS else ():
             served: dict[Tier, tuple[SliceQueue, int]] = {}
             for tier in Tier:
                 room = ledger.count_room(tier, pool, slices)
                 served[tier] = queues[tier], room
-                ledger.assign(tier, room - queues[tier].serve(room))
+                ledger.assign_slices(tier, room - queues[tier].serve_entries(room))
             self._served.append(served)
 
     def count_replicas(self, key: ObjectKey) -> int:
@@ -132,26 +134,26 @@ class Assignments:
 class PoolClaims:
     """All claims on one pool, put and removed one by one."""
 
-    def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        self._by_key: dict[ObjectKey, Claim] = {}
+    def __init__(self, claims: Iterable[PoolClaim] = ()) -> None:
+        self._by_key: dict[ObjectKey, PoolClaim] = {}
         self._changed: set[ObjectKey] = set()
         """Claims that differ from how they are counted."""
-        self._entries: dict[ObjectKey, _Entry] = {}
+        self._entries: dict[ObjectKey, _CountedClaim] = {}
         self._of_nodes: set[ObjectKey] = set()
         """Claims whose count depends on which nodes are healthy."""
         self._rounds = tuple({tier: SliceQueue() for tier in Tier} for _ in range(2))
         """For replicas, and then for warm spares."""
-        self._ledger = Ledger()
+        self._ledger = SliceLedger()
         """What the claims keep."""
         self._counted_for: tuple[ComputePool, PoolSlices] | None = None
-        self._assignments: Assignments | None = None
+        self._assignments: SliceAssignments | None = None
         for claim in claims:
-            self.put(claim)
+            self.put_claim(claim)
 
-    def __iter__(self) -> Iterator[Claim]:
+    def __iter__(self) -> Iterator[PoolClaim]:
         return iter(self._by_key.values())
 
-    def keys(self) -> Sequence[ObjectKey]:
+    def list_keys(self) -> Sequence[ObjectKey]:
         """Return the Inferences that have a claim."""
         return tuple(self._by_key)
 
@@ -159,28 +161,28 @@ class PoolClaims:
         """Return the Inferences that ask for more replicas than they keep."""
         return tuple(claim.key for claim in self._by_key.values() if claim.kept_replicas < claim.replicas)
 
-    def put(self, claim: Claim) -> None:
+    def put_claim(self, claim: PoolClaim) -> None:
         """Add a claim, or replace the one that its Inference has."""
         if self._by_key.get(claim.key) != claim:
             self._by_key[claim.key] = claim
             self._changed.add(claim.key)
 
-    def remove(self, key: ObjectKey) -> None:
+    def remove_claim(self, key: ObjectKey) -> None:
         """Remove the claim of an Inference, if there is one."""
         if self._by_key.pop(key, None) is not None:
             self._changed.add(key)
 
-    def assign_slices(self, pool: ComputePool, slices: PoolSlices) -> Assignments:
+    def assign_slices(self, pool: ComputePool, slices: PoolSlices) -> SliceAssignments:
         """Assign the `slices` of `pool` to the replicas of all claims; costs what has changed since the last call."""
         self._mark_changed(pool, slices)
         if self._changed:
             for key in self._changed:
-                self._count(key, pool, slices)
+                self._count_claim(key, pool, slices)
             self._changed.clear()
             self._assignments = None
         if self._assignments is None:
-            ledger = Ledger(self._ledger.assigned)
-            self._assignments = Assignments(self._entries, self._rounds, ledger, pool, slices)
+            ledger = SliceLedger(self._ledger.assigned_slices)
+            self._assignments = SliceAssignments(self._entries, self._rounds, ledger, pool, slices)
         return self._assignments
 
     def _mark_changed(self, pool: ComputePool, slices: PoolSlices) -> None:
@@ -190,14 +192,14 @@ class PoolClaims:
             self._changed.update(self._by_key)
         elif before[1] is slices:
             return
-        elif before[1].largest != slices.largest:
+        elif before[1].largest_node != slices.largest_node:
             self._changed.update(self._by_key)
         elif before[1].healthy_nodes is not slices.healthy_nodes:
             self._changed.update(self._of_nodes)
         self._assignments = None
 
-    def _count(self, key: ObjectKey, pool: ComputePool, slices: PoolSlices) -> None:
-        self._discount(key)
+    def _count_claim(self, key: ObjectKey, pool: ComputePool, slices: PoolSlices) -> None:
+        self._discount_claim(key)
         claim = self._by_key.get(key)
         if claim is None:
             return
@@ -206,25 +208,25 @@ class PoolClaims:
         assigned = claim.count_slices(claim.kept_replicas, slices.healthy_nodes)
         waits = claim.kept_replicas < claim.replicas and refuse_claim(pool, slices, claim) is None
         pending = _make_pending(claim, assigned) if waits else (None, None)
-        self._entries[key] = _Entry(claim, assigned, pending)
-        self._ledger.assign(claim.tier, assigned)
+        self._entries[key] = _CountedClaim(claim, assigned, pending)
+        self._ledger.assign_slices(claim.tier, assigned)
         for queues, replicas in zip(self._rounds, pending, strict=True):
             if replicas is not None:
-                queues[claim.tier].insert(replicas)
+                queues[claim.tier].insert_entry(replicas)
 
-    def _discount(self, key: ObjectKey) -> None:
+    def _discount_claim(self, key: ObjectKey) -> None:
         entry = self._entries.pop(key, None)
         self._of_nodes.discard(key)
         if entry is None:
             return
         tier = entry.claim.tier
-        self._ledger.release(tier, entry.assigned)
+        self._ledger.release_slices(tier, entry.assigned)
         for queues, pending in zip(self._rounds, entry.pending, strict=True):
             if pending is not None:
-                queues[tier].remove(pending)
+                queues[tier].remove_entry(pending)
 
 
-def _make_pending(claim: Claim, assigned: int) -> tuple[PendingReplicas | None, PendingReplicas | None]:
+def _make_pending(claim: PoolClaim, assigned: int) -> tuple[PendingReplicas | None, PendingReplicas | None]:
     """Return what waits of a claim: its replicas, and its warm spares.
 
     The spares are written as if all replicas had got their slices. Where they have not, there is no room for one replica more,

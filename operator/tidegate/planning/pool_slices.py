@@ -9,13 +9,13 @@ from typing import Final, Literal, TypeVar
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.planning.nodes import NodeView, Occupant
-from tidegate.planning.room import Amounts, total
-from tidegate.resources.names import label_value
+from tidegate.planning.room import Amounts, sum_amounts
+from tidegate.resources.names import to_label_value
 from tidegate.resources.slices import (
-    expected_devices,
+    count_expected_devices,
     find_misconfiguration,
-    pool_tolerations,
-    slice_requests,
+    list_tolerations,
+    sum_slice_requests,
 )
 
 KeyT = TypeVar("KeyT", str, int)
@@ -33,22 +33,22 @@ class NodeSlices:
     """Slices of the pool's pods, by tier."""
     fault: str
     """Why it takes no pods; empty if it does."""
-    unconfigured: str = ""
+    misconfiguration: str = ""
     """Why it does not share its GPUs as the pool says; empty if it does."""
-    withdrawn: int = 0
+    failed_slices: int = 0
     """Slices of `total` whose devices have failed."""
-    failed: str = ""
+    failed_devices: str = ""
     """Which devices have failed, in a few words; empty if all work."""
 
     @property
-    def healthy(self) -> int:
+    def healthy_slices(self) -> int:
         """Return the slices that pods can have while the node takes pods."""
-        return 0 if self.fault else self.total - self.withdrawn
+        return 0 if self.fault else self.total - self.failed_slices
 
     @property
-    def free(self) -> int:
+    def free_slices(self) -> int:
         """Return the slices that a new pod can have now."""
-        return max(self.healthy - sum(self.used.values()), 0)
+        return max(self.healthy_slices - sum(self.used.values()), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PoolSlices:
 
     nodes: tuple[NodeSlices, ...] = ()
     """By name."""
-    shared: Mapping[str, str] = field(default_factory=dict[str, str])
+    overlapping_nodes: Mapping[str, str] = field(default_factory=dict[str, str])
     """Nodes that the pool selects and that belong to an older pool: node → that pool."""
     total: int = 0
     """Slices of all nodes."""
@@ -65,33 +65,33 @@ class PoolSlices:
     """Slices of the nodes that take pods, without those of failed devices."""
     free: int = 0
     """Slices that new pods can have now."""
-    largest: int = 0
+    largest_node: int = 0
     """The most slices that one pod can ever have, on an empty node."""
     used_by_tier: Mapping[str, int] = field(default_factory=dict[str, int])
     """Slices that the pool's pods have, by tier."""
     healthy_nodes: frozenset[str] = frozenset()
     """Nodes that take pods; the same object while they do not change."""
-    faulty: tuple[NodeSlices, ...] = ()
+    faulty_nodes: tuple[NodeSlices, ...] = ()
     """Nodes that take no pods."""
-    failing: tuple[NodeSlices, ...] = ()
+    failing_nodes: tuple[NodeSlices, ...] = ()
     """Nodes that take pods, and have failed devices."""
-    unshared: tuple[NodeSlices, ...] = ()
+    misconfigured: tuple[NodeSlices, ...] = ()
     """Nodes that do not share their GPUs as the pool says."""
 
-    def used(self, tier: str) -> int:
+    def count_used(self, tier: str) -> int:
         """Return the slices that pods of a tier have."""
         return self.used_by_tier.get(tier, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class SharedNode:
+class OverlappingNode:
     """A node that a pool selects and that belongs to an older pool."""
 
     node: str
     owner: str
 
 
-def pool_slices(
+def sum_pool_slices(
     pool: ComputePool,
     nodes: Iterable[NodeView],
     occupants: Mapping[str, Sequence[Occupant]],
@@ -101,66 +101,68 @@ def pool_slices(
 
     `all_pools`: a node belongs to the oldest one that selects it.
     """
-    older_pools = elders(pool, all_pools)
-    parts = (part_of(pool, node, occupants.get(node.name, ()), older_pools) for node in nodes)
-    return together(part for part in parts if part is not None)
+    older_pools = find_older_pools(pool, all_pools)
+    parts = (count_node_slices(pool, node, occupants.get(node.name, ()), older_pools) for node in nodes)
+    return sum_nodes(part for part in parts if part is not None)
 
 
-def elders(pool: ComputePool, pools: Iterable[ComputePool]) -> tuple[ComputePool, ...]:
+def find_older_pools(pool: ComputePool, pools: Iterable[ComputePool]) -> tuple[ComputePool, ...]:
     """Return the pools that are older than `pool`, the oldest first."""
-    return tuple(sorted((other for other in pools if _age(other) < _age(pool)), key=_age))
+    return tuple(
+        sorted((other for other in pools if _make_age_key(other) < _make_age_key(pool)), key=_make_age_key)
+    )
 
 
-def part_of(
+def count_node_slices(
     pool: ComputePool, node: NodeView, occupants: Sequence[Occupant], older_pools: Sequence[ComputePool]
-) -> NodeSlices | SharedNode | None:
+) -> NodeSlices | OverlappingNode | None:
     """Return what one node gives to a pool; None if the pool does not select it."""
-    if not node.selected_by(pool.spec.node_selector):
+    if not node.matches_selector(pool.spec.node_selector):
         return None
-    owner = next((older for older in older_pools if node.selected_by(older.spec.node_selector)), None)
+    owner = next((older for older in older_pools if node.matches_selector(older.spec.node_selector)), None)
     if owner is not None:
-        return SharedNode(node.name, owner.metadata.name)
-    return _node_slices(node, occupants, pool)
+        return OverlappingNode(node.name, owner.metadata.name)
+    return _make_node_slices(node, occupants, pool)
 
 
-def together(parts: Iterable[NodeSlices | SharedNode]) -> PoolSlices:
+def sum_nodes(parts: Iterable[NodeSlices | OverlappingNode]) -> PoolSlices:
     """Sum up a pool from its nodes, in any order."""
     tally = PoolTally()
     for part in parts:
-        tally.put(part)
-    return tally.slices()
+        tally.put_node(part)
+    return tally.get_slices()
 
 
 class PoolTally:
     """The sums over a pool's nodes, kept up to date: a changed node costs its own share, not the pool's."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, NodeSlices | SharedNode] = {}
-        self._nodes, self._faulty, self._failing, self._unshared = (_Nodes() for _ in range(4))
+        self._parts: dict[str, NodeSlices | OverlappingNode] = {}
+        self._nodes, self._faulty, self._failing, self._unshared = (_SortedNodes() for _ in range(4))
         self._shared: dict[str, str] = {}
         self._sums: Counter[str] = Counter()
         self._used: Counter[str] = Counter()
         self._sizes: Counter[int] = Counter()
         self._healthy_nodes: set[str] = set()
         self._healthy_nodes_before: frozenset[str] | None = frozenset()
-        """None if they have changed since the last call of `slices`."""
+        """None if they have changed since the last call of `get_slices`."""
         self._slices: PoolSlices | None = None
 
-    def put(self, part: NodeSlices | SharedNode) -> None:
+    def put_node(self, part: NodeSlices | OverlappingNode) -> None:
         """Count a node as it is now, in place of what it was."""
         if self._parts.get(part.node) == part:
             return
-        self.remove(part.node)
+        self.remove_node(part.node)
         self._parts[part.node] = part
-        self._count(part, 1)
+        self._add_node(part, 1)
 
-    def remove(self, node: str) -> None:
+    def remove_node(self, node: str) -> None:
         """Stop counting a node, if it was counted."""
         before = self._parts.pop(node, None)
         if before is not None:
-            self._count(before, -1)
+            self._add_node(before, -1)
 
-    def slices(self) -> PoolSlices:
+    def get_slices(self) -> PoolSlices:
         """Return the pool as it is now: the same value until a node has changed."""
         if self._slices is not None:
             return self._slices
@@ -168,53 +170,53 @@ class PoolTally:
             self._healthy_nodes_before = frozenset(self._healthy_nodes)
         self._slices = PoolSlices(
             nodes=tuple(self._nodes.by_name),
-            shared=dict(sorted(self._shared.items())),
+            overlapping_nodes=dict(sorted(self._shared.items())),
             total=self._sums["total"],
             healthy=self._sums["healthy"],
             free=self._sums["free"],
-            largest=max(self._sizes, default=0),
+            largest_node=max(self._sizes, default=0),
             used_by_tier=dict(self._used),
             healthy_nodes=self._healthy_nodes_before,
-            faulty=tuple(self._faulty.by_name),
-            failing=tuple(self._failing.by_name),
-            unshared=tuple(self._unshared.by_name),
+            faulty_nodes=tuple(self._faulty.by_name),
+            failing_nodes=tuple(self._failing.by_name),
+            misconfigured=tuple(self._unshared.by_name),
         )
         return self._slices
 
-    def _count(self, part: NodeSlices | SharedNode, sign: Literal[1, -1]) -> None:
+    def _add_node(self, part: NodeSlices | OverlappingNode, sign: Literal[1, -1]) -> None:
         self._slices = None
-        if isinstance(part, SharedNode):
+        if isinstance(part, OverlappingNode):
             if sign > 0:
                 self._shared[part.node] = part.owner
             else:
                 del self._shared[part.node]
             return
-        _change(self._sizes, part.total, sign)
+        _change_count(self._sizes, part.total, sign)
         self._sums["total"] += sign * part.total
-        self._sums["healthy"] += sign * part.healthy
-        self._sums["free"] += sign * part.free
+        self._sums["healthy"] += sign * part.healthy_slices
+        self._sums["free"] += sign * part.free_slices
         for tier, slices in part.used.items():
-            _change(self._used, tier, sign * slices)
-        if part.healthy:
+            _change_count(self._used, tier, sign * slices)
+        if part.healthy_slices:
             self._healthy_nodes_before = None
             (self._healthy_nodes.add if sign > 0 else self._healthy_nodes.discard)(part.node)
-        self._nodes.change(part, sign)
+        self._nodes.change_node(part, sign)
         if part.fault:
-            self._faulty.change(part, sign)
-        elif part.failed:
-            self._failing.change(part, sign)
-        if part.unconfigured:
-            self._unshared.change(part, sign)
+            self._faulty.change_node(part, sign)
+        elif part.failed_devices:
+            self._failing.change_node(part, sign)
+        if part.misconfiguration:
+            self._unshared.change_node(part, sign)
 
 
-class _Nodes:
+class _SortedNodes:
     """Nodes sorted by name."""
 
     def __init__(self) -> None:
         self.by_name: list[NodeSlices] = []
         self._names: list[str] = []
 
-    def change(self, node: NodeSlices, sign: Literal[1, -1]) -> None:
+    def change_node(self, node: NodeSlices, sign: Literal[1, -1]) -> None:
         """Insert or remove a node."""
         index = bisect_left(self._names, node.node)
         if sign > 0:
@@ -224,37 +226,37 @@ class _Nodes:
             del self._names[index], self.by_name[index]
 
 
-def _change(counts: Counter[KeyT], key: KeyT, change: int) -> None:
+def _change_count(counts: Counter[KeyT], key: KeyT, change: int) -> None:
     """Change a count, and delete it at zero: the largest is looked up among the entries."""
     counts[key] += change
     if not counts[key]:
         del counts[key]
 
 
-def _node_slices(node: NodeView, occupants: Sequence[Occupant], pool: ComputePool) -> NodeSlices:
-    requests = slice_requests(pool)
+def _make_node_slices(node: NodeView, occupants: Sequence[Occupant], pool: ComputePool) -> NodeSlices:
+    requests = sum_slice_requests(pool)
     unconfigured = find_misconfiguration(pool, node.labels, node.allocatable).replace("<node>", node.name)
-    fault = node.fault(pool_tolerations(pool)) or (
+    fault = node.explain_fault(list_tolerations(pool)) or (
         unconfigured and "does not share its GPUs out as the pool says"
     )
-    name = label_value(pool.metadata.name)
+    name = to_label_value(pool.metadata.name)
     used: dict[str, int] = {}
     for pod in occupants:
         if pod.pool == name:
-            used[pod.tier] = used.get(pod.tier, 0) + _count_slices_of_pod(pod.asks, requests)
-    foreign = total(pod.asks for pod in occupants if pod.pool != name)
+            used[pod.tier] = used.get(pod.tier, 0) + _count_slices_of_pod(pod.requests, requests)
+    foreign = sum_amounts(pod.requests for pod in occupants if pod.pool != name)
     fitting = _count_slices_that_fit(node.allocatable, foreign, requests)
     if unconfigured:
         return NodeSlices(node.name, fitting, used, fault, unconfigured)
-    expected = expected_devices(pool, node.labels)
+    expected = count_expected_devices(pool, node.labels)
     capacity = _count_slices_that_fit({**node.allocatable, **expected}, foreign, requests)
     return NodeSlices(
         node.name,
         capacity,
         used,
         fault,
-        withdrawn=capacity - fitting,
-        failed=_describe_failed(node.allocatable, expected),
+        failed_slices=capacity - fitting,
+        failed_devices=_describe_failed(node.allocatable, expected),
     )
 
 
@@ -293,7 +295,7 @@ def _count_slices_of_pod(asks: Amounts, requests: Amounts) -> int:
     )
 
 
-def _age(pool: ComputePool) -> tuple[str, str]:
+def _make_age_key(pool: ComputePool) -> tuple[str, str]:
     """Return a key that sorts the oldest first; of two from the same second, the name decides."""
     made = pool.metadata.creation_timestamp
     return (made.isoformat() if made is not None else "", pool.metadata.name)

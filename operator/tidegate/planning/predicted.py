@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput
-from tidegate.api.allocation_decision import Predicted
+from tidegate.api.allocation_decision import PredictedOutcome
 from tidegate.api.inference import Tier
 
 
-def predicted(snapshot: AllocationSnapshot, assignment: Assignment) -> Predicted:
+def predict_outcome(snapshot: AllocationSnapshot, assignment: Assignment) -> PredictedOutcome:
     """Predict value and missed SLOs in the horizon's first step; unknown demand counts as none."""
     replicas = {(assigned.inference, assigned.pool): assigned.replicas for assigned in assignment.replicas}
     value = missed = 0.0
     for inference in snapshot.inferences:
         if inference.load is None:
             continue
-        demand, rate = inference.load.rates[0], _serves(inference, replicas)
+        demand, rate = inference.load.rates[0], _compute_rate(inference, replicas)
         value += inference.value * min(demand, rate)
         if inference.tier is Tier.REALTIME:
             missed += max(demand - rate, 0.0)
-    return Predicted(value=round(value, 6), slo_misses=round(missed, 6))
+    return PredictedOutcome(value=round(value, 6), slo_misses=round(missed, 6))
 
 
-def _serves(inference: ModelInput, replicas: dict[tuple[str, str], int]) -> float:
+def _compute_rate(inference: ModelInput, replicas: dict[tuple[str, str], int]) -> float:
     """Return the requests per second within the SLO."""
     return sum(
         placement.curve.rate_at(replicas.get((inference.key, placement.pool), placement.replicas.current))

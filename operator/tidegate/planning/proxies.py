@@ -8,7 +8,7 @@ from typing import Final
 from tidegate.api.reasons import Reason
 from tidegate.planning.serving_status import Verdict
 
-LOOK_AGAIN: Final = timedelta(seconds=2)
+PROXY_REQUEUE: Final = timedelta(seconds=2)
 """A safety net only: an ACK or NACK wakes the objects that it concerns."""
 
 
@@ -21,15 +21,15 @@ class ProxyView:
     """The object's generation in the configuration that the proxy has accepted; None if it has none."""
     nack: str | None = None
     """Envoy's message why the proxy rejected the newest configuration of this object."""
-    answers: bool = True
+    has_endpoints: bool = True
     """Whether it has an endpoint for every request to the object."""
 
-    def runs(self, generation: int) -> bool:
+    def runs_generation(self, generation: int) -> bool:
         """Return whether it runs this generation or a later one."""
         return self.generation is not None and self.generation >= generation
 
 
-def settled_proxies(proxies: Sequence[ProxyView] | None) -> Sequence[ProxyView] | None:
+def select_settled_proxies(proxies: Sequence[ProxyView] | None) -> Sequence[ProxyView] | None:
     """Return the proxies that count for an object that all proxies ran before.
 
     A gateway that has just connected, and has nothing of the object yet, is not ready and serves no requests, so it does not
@@ -40,7 +40,7 @@ def settled_proxies(proxies: Sequence[ProxyView] | None) -> Sequence[ProxyView] 
     return [proxy for proxy in proxies if proxy.generation is not None or proxy.nack] or proxies
 
 
-def programmed_verdict(proxies: Sequence[ProxyView] | None, generation: int) -> Verdict:
+def judge_programmed(proxies: Sequence[ProxyView] | None, generation: int) -> Verdict:
     """Return whether every connected proxy has accepted `generation`.
 
     `proxies` is None if no xDS server answers.
@@ -51,7 +51,7 @@ def programmed_verdict(proxies: Sequence[ProxyView] | None, generation: int) -> 
         )
     if not proxies:
         return Verdict(False, Reason.NO_PROXIES, "no proxy is connected to any xDS server")
-    missing = [proxy for proxy in proxies if not proxy.runs(generation)]
+    missing = [proxy for proxy in proxies if not proxy.runs_generation(generation)]
     if not missing:
         return Verdict(True, Reason.PROGRAMMED, "every connected proxy runs the current generation")
     rejecting = next((proxy for proxy in missing if proxy.nack), None)
@@ -64,15 +64,15 @@ def programmed_verdict(proxies: Sequence[ProxyView] | None, generation: int) -> 
     return Verdict(False, Reason.WAITING_FOR_PROXIES, message)
 
 
-def answering_verdict(proxies: Sequence[ProxyView] | None, generation: int) -> Verdict:
+def judge_endpoints(proxies: Sequence[ProxyView] | None, generation: int) -> Verdict:
     """Return whether a request finds an endpoint through any connected proxy.
 
     Pods are ready before the proxies know their endpoints.
     """
-    programmed = programmed_verdict(proxies, generation)
+    programmed = judge_programmed(proxies, generation)
     if not programmed.holds or proxies is None:
         return programmed
-    if all(proxy.answers for proxy in proxies):
+    if all(proxy.has_endpoints for proxy in proxies):
         return Verdict(True, Reason.ENDPOINTS_PUBLISHED, "every connected proxy has its endpoints")
     message = "not every connected proxy has its endpoints yet; tidegate xds status lists them"
     return Verdict(False, Reason.WAITING_FOR_PROXIES, message)

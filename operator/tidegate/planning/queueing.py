@@ -20,16 +20,16 @@ class WorkloadView:
     admitted: bool = False
     cluster_queue: str = ""
     """The ClusterQueue whose quota it has; empty while it has none."""
-    waits: str = ""
+    pending_message: str = ""
     """Kueue's message why it is not admitted."""
-    evicted: str = ""
+    eviction_reason: str = ""
     """Kueue's reason of the eviction; empty if it was not evicted since its last admission."""
-    said: str = ""
+    eviction_message: str = ""
     """Kueue's message about the eviction."""
 
 
 @dataclass(frozen=True, slots=True)
-class Queueing:
+class KueueState:
     """State of Kueue for one Inference."""
 
     installed: bool
@@ -38,7 +38,7 @@ class Queueing:
     """Workloads by the uid of the Job."""
 
 
-def workload_view(body: Mapping[str, Any]) -> WorkloadView:
+def parse_workload(body: Mapping[str, Any]) -> WorkloadView:
     """Parse a Workload as the API server returns it."""
     status = body.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
@@ -49,17 +49,17 @@ def workload_view(body: Mapping[str, Any]) -> WorkloadView:
         name=body["metadata"]["name"],
         admitted="Admitted" in true_types,
         cluster_queue=(status.get("admission") or {}).get("clusterQueue", ""),
-        waits=_sentence(conditions.get(pending, {}).get("message", "")),
-        evicted=evicted.get("reason", ""),
-        said=_sentence(evicted.get("message", "")),
+        pending_message=_strip_period(conditions.get(pending, {}).get("message", "")),
+        eviction_reason=evicted.get("reason", ""),
+        eviction_message=_strip_period(evicted.get("message", "")),
     )
 
 
-def queue_verdict(queue: str, namespace: str, queueing: Queueing, job: JobView | None) -> Verdict | None:
+def judge_queue(queue: str, namespace: str, kueue: KueueState, job: JobView | None) -> Verdict | None:
     """Return why the Job does not run; None if Kueue lets it run."""
     if job is not None and not job.suspended:
         return None
-    if not queueing.installed:
+    if not kueue.installed:
         message = (
             "the cluster has no Workloads of kueue.x-k8s.io/v1beta2, so no Job would be admitted: install Kueue 0.15 or "
             "newer, or remove spec.batch.queueName"
@@ -67,18 +67,18 @@ def queue_verdict(queue: str, namespace: str, queueing: Queueing, job: JobView |
         return Verdict(False, Reason.KUEUE_MISSING, message, stalled=True)
     if job is None:
         return Verdict(False, Reason.QUEUED, f"its Job is not yet in LocalQueue {queue}")
-    workload = queueing.workloads.get(job.uid)
+    workload = kueue.workloads.get(job.uid)
     if workload is None:
         message = (
             f"Kueue has made no Workload of Job {job.key.name} yet; if it makes none, see whether it runs, manages namespace "
             f"{namespace} (managedJobsNamespaceSelector) and has the integration batch/job"
         )
         return Verdict(False, Reason.QUEUED, message)
-    if workload.evicted:
-        kueue_message = f"Kueue has stopped its Job ({workload.evicted}): {workload.said}"
-        if workload.waits and workload.waits != workload.said:
-            kueue_message = f"{kueue_message}; it waits in LocalQueue {queue}: {workload.waits}"
-        if not workload.evicted.startswith(_DEACTIVATED):
+    if workload.eviction_reason:
+        kueue_message = f"Kueue has stopped its Job ({workload.eviction_reason}): {workload.eviction_message}"
+        if workload.pending_message and workload.pending_message != workload.eviction_message:
+            kueue_message = f"{kueue_message}; it waits in LocalQueue {queue}: {workload.pending_message}"
+        if not workload.eviction_reason.startswith(_DEACTIVATED):
             return Verdict(False, Reason.EVICTED, kueue_message)
         remedy = f"set spec.active of Workload {workload.name} to true to let it wait again"
         return Verdict(False, Reason.EVICTED, f"{kueue_message}; {remedy}", stalled=True)
@@ -87,9 +87,9 @@ def queue_verdict(queue: str, namespace: str, queueing: Queueing, job: JobView |
             f"Kueue has admitted its Job to ClusterQueue {workload.cluster_queue} and is about to start it"
         )
         return Verdict(False, Reason.QUEUED, message)
-    kueue_message = workload.waits or "Kueue has not processed it yet"
+    kueue_message = workload.pending_message or "Kueue has not processed it yet"
     return Verdict(False, Reason.QUEUED, f"its Job waits in LocalQueue {queue}: {kueue_message}")
 
 
-def _sentence(message: str) -> str:
+def _strip_period(message: str) -> str:
     return message.rstrip(". ")

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from tidegate.api.conditions import merge
+from tidegate.api.conditions import merge_conditions
 from tidegate.api.reasons import Reason
-from tidegate.planning.plan import Event, EventType, Plan
-from tidegate.planning.serving_status import Verdict, standing
+from tidegate.planning.plan import Event, EventType, ReconcilePlan
+from tidegate.planning.serving_status import Verdict, kstatus_conditions
 
 
-def plan_refused(body: Mapping[str, Any], message: str, now: datetime) -> Plan:
+def plan_invalid_spec(body: Mapping[str, Any], message: str, now: datetime) -> ReconcilePlan:
     """Return a plan with Ready=False and Stalled=True.
 
     `message` names the field; the rest of the status stays.
@@ -22,8 +22,8 @@ def plan_refused(body: Mapping[str, Any], message: str, now: datetime) -> Plan:
     status = {
         **previous,
         "observedGeneration": generation,
-        "conditions": merge(conditions, standing(verdict, generation), now),
+        "conditions": merge_conditions(conditions, kstatus_conditions(verdict, generation), now),
     }
     reported = any(item.get("type") == "Ready" and item.get("message") == message for item in conditions)
     events = () if reported else (Event(EventType.WARNING, Reason.INVALID_SPEC.value, message),)
-    return Plan(status=status, events=events)
+    return ReconcilePlan(status=status, events=events)

@@ -2,16 +2,16 @@
 
 from tidegate.api.inference import Inference
 from tidegate.planning.deployments import LiveWorkload
-from tidegate.planning.shards_left import useful_pods
+from tidegate.planning.shards_left import count_useful_pods
 
 
-def settled(inference: Inference, live: LiveWorkload | None) -> Inference:
+def resolve_replicas(inference: Inference, live: LiveWorkload | None) -> Inference:
     """Return the Inference with its desired number of pods in `spec.replicas`, warm spares included.
 
     With a range it is what the allocator has decided; before its first decision, the running number, within the range.
     A batch gets no more than it has work for, and none when it is complete.
     """
-    useful = useful_pods(inference)
+    useful = count_useful_pods(inference)
     if inference.spec.scaling is None and useful is None:
         return inference
     replicas = inference.decided_replicas
@@ -22,6 +22,6 @@ def settled(inference: Inference, live: LiveWorkload | None) -> Inference:
     return inference.model_copy(update={"spec": inference.spec.model_copy(update={"replicas": replicas})})
 
 
-def in_service(inference: Inference, pods: int) -> int:
+def count_serving_pods(inference: Inference, pods: int) -> int:
     """Return how many of `pods` pods get requests; the others are warm spares."""
     return pods - min(inference.decided_spares, max(pods - inference.decided_replicas, 0))

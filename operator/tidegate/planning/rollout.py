@@ -20,16 +20,16 @@ from tidegate.api.inference import Inference, RolloutMode
 from tidegate.api.reasons import Reason
 from tidegate.planning.deployments import (
     DeploymentView,
-    GivenUp,
+    FailedRollout,
     Template,
-    template_source,
+    get_template_source,
 )
 from tidegate.planning.pods import PodView
-from tidegate.planning.serving_status import PODS_IN_TROUBLE, Verdict
-from tidegate.resources.digest import short_digest
+from tidegate.planning.serving_status import POD_FAILURE_REASONS, Verdict
+from tidegate.resources.digest import hash_json
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import LAST_READY_ANNOTATION, POOL_LABEL, ROLLED_BACK_ANNOTATION, SLICES_LABEL
-from tidegate.resources.serving import template_hash
+from tidegate.resources.serving import read_template_hash
 
 _UNSCHEDULABLE_REASONS: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
 """Reasons of a pod that no node takes."""
@@ -37,21 +37,21 @@ _REASON_NAMES: Final = frozenset(reason.value for reason in Reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutPlan:
     """Deployment to apply now, and the template that it has."""
 
     deployment: Manifest | None
     """None keeps the live one."""
     template: str
     """Hash of the desired pod template."""
-    given_up: GivenUp | None = None
+    failed_rollout: FailedRollout | None = None
     """Why it is not the spec's template."""
     last_ready: Template | None = None
 
     @property
     def sources(self) -> frozenset[str]:
         """Return the sources, besides the spec's, whose ConfigMaps a pod may still start with."""
-        return frozenset({template_source(self.last_ready)} if self.last_ready is not None else ())
+        return frozenset({get_template_source(self.last_ready)} if self.last_ready is not None else ())
 
 
 _NON_TEMPLATE_FIELDS: Final = {"replicas", "scaling", "value", "slo", "capacity"}
@@ -59,94 +59,98 @@ _NON_TEMPLATE_FIELDS: Final = {"replicas", "scaling", "value", "slo", "capacity"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class RolloutAttempt:
     """Attempt to roll out the spec's template."""
 
     id: str
     generation: int
-    trouble: Verdict
+    problem: Verdict
     """What keeps its pods from being ready now."""
 
 
-def attempt_id(inference: Inference) -> str:
+def hash_attempt(inference: Inference) -> str:
     """Return the hash of the spec without its number of replicas.
 
     An HPA that changes the replicas must not restart a failed rollout.
     """
-    return short_digest(inference.spec.model_dump(mode="json", exclude=_NON_TEMPLATE_FIELDS))
+    return hash_json(inference.spec.model_dump(mode="json", exclude=_NON_TEMPLATE_FIELDS))
 
 
-def plan_rollout(live: DeploymentView | None, wanted: Manifest, attempt: Attempt) -> Rollout:
+def plan_rollout(live: DeploymentView | None, desired: Manifest, attempt: RolloutAttempt) -> RolloutPlan:
     """Return the Deployment to apply: with the spec's template, or with the last one whose pods were ready."""
-    digest = template_hash(_template_of(wanted))
-    last = _fallback(live, digest)
+    digest = read_template_hash(_get_template(desired))
+    last = _find_fallback(live, digest)
     if live is None or last is None:
-        return Rollout(wanted, digest)
-    given_up = _given_up(live, digest, attempt)
-    annotations = {LAST_READY_ANNOTATION: _text(last)}
+        return RolloutPlan(desired, digest)
+    given_up = _find_failed_rollout(live, digest, attempt)
+    annotations = {LAST_READY_ANNOTATION: _serialise_template(last)}
     if given_up is None:
-        return Rollout(_with(wanted, annotations, None), digest, last_ready=last)
+        return RolloutPlan(_patch_deployment(desired, annotations, None), digest, last_ready=last)
     annotations[ROLLED_BACK_ANNOTATION] = given_up.to_json()
-    return Rollout(_with(wanted, annotations, last), template_hash(last), given_up, last)
+    return RolloutPlan(
+        _patch_deployment(desired, annotations, last), read_template_hash(last), given_up, last
+    )
 
 
-def left_alone(live: DeploymentView | None, wanted: Manifest, replicas: int) -> Rollout:
+def keep_template(live: DeploymentView | None, desired: Manifest, replicas: int) -> RolloutPlan:
     """Return a plan that keeps the live pods, because the pod template is unknown.
 
     It can only scale down, to at most `replicas`.
     """
     if live is None:
-        return Rollout(None, "")
-    deployment = _lowered(live, wanted, replicas) if replicas < live.replicas else None
-    return Rollout(deployment, live.digest, live.given_up, live.template)
+        return RolloutPlan(None, "")
+    deployment = _scale_down(live, desired, replicas) if replicas < live.replicas else None
+    return RolloutPlan(deployment, live.digest, live.failed_rollout, live.template)
 
 
-def _lowered(live: DeploymentView, wanted: Manifest, replicas: int) -> Manifest:
+def _scale_down(live: DeploymentView, desired: Manifest, replicas: int) -> Manifest:
     """Return `desired` with the pod template, labels and annotations of the live Deployment."""
-    metadata: Any = wanted["metadata"]
-    spec: Any = wanted["spec"]
+    metadata: Any = desired["metadata"]
+    spec: Any = desired["spec"]
     pool_labels = {POOL_LABEL: live.pool, SLICES_LABEL: str(live.slices)} if live.pool else {}
     deployment = {
-        **wanted,
+        **desired,
         "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **pool_labels}},
         "spec": {**spec, "replicas": replicas},
     }
     annotations: dict[str, str] = {}
     if live.last_ready is not None:
-        annotations[LAST_READY_ANNOTATION] = _text(live.last_ready)
-    if live.given_up is not None:
-        annotations[ROLLED_BACK_ANNOTATION] = live.given_up.to_json()
-    return _with(deployment, annotations, _without_nulls(live.template))
+        annotations[LAST_READY_ANNOTATION] = _serialise_template(live.last_ready)
+    if live.failed_rollout is not None:
+        annotations[ROLLED_BACK_ANNOTATION] = live.failed_rollout.to_json()
+    return _patch_deployment(deployment, annotations, _drop_nulls(live.template))
 
 
-def _fallback(live: DeploymentView | None, digest: str) -> Template | None:
+def _find_fallback(live: DeploymentView | None, digest: str) -> Template | None:
     """Return the template to roll back to while another one comes up; None once the desired one is up."""
     if live is None or (live.digest == digest and live.complete):
         return None
-    template = live.template if live.complete and live.given_up is None else live.last_ready
-    return template if template is not None and template_hash(template) != digest else None
+    template = live.template if live.complete and live.failed_rollout is None else live.last_ready
+    return template if template is not None and read_template_hash(template) != digest else None
 
 
-def _given_up(live: DeploymentView, digest: str, attempt: Attempt) -> GivenUp | None:
-    failed_rollout = live.given_up
+def _find_failed_rollout(live: DeploymentView, digest: str, attempt: RolloutAttempt) -> FailedRollout | None:
+    failed_rollout = live.failed_rollout
     if failed_rollout is not None and (failed_rollout.attempt, failed_rollout.template) == (
         attempt.id,
         digest,
     ):
         return failed_rollout
-    if live.digest == digest and live.overdue:
-        problem = attempt.trouble
-        return GivenUp(attempt.id, digest, attempt.generation, problem.reason.value, problem.message)
+    if live.digest == digest and live.deadline_exceeded:
+        problem = attempt.problem
+        return FailedRollout(attempt.id, digest, attempt.generation, problem.reason.value, problem.message)
     return None
 
 
-def _template_of(deployment: Manifest) -> Template:
+def _get_template(deployment: Manifest) -> Template:
     spec: Any = deployment["spec"]
     template: Template = spec["template"]
     return template
 
 
-def _with(deployment: Manifest, annotations: Mapping[str, str], template: Template | None) -> Manifest:
+def _patch_deployment(
+    deployment: Manifest, annotations: Mapping[str, str], template: Template | None
+) -> Manifest:
     metadata: Any = deployment["metadata"]
     spec: Any = deployment["spec"]
     return {
@@ -156,43 +160,47 @@ def _with(deployment: Manifest, annotations: Mapping[str, str], template: Templa
     }
 
 
-def _text(template: Template) -> str:
-    return json.dumps(_without_nulls(template), sort_keys=True, separators=(",", ":"))
+def _serialise_template(template: Template) -> str:
+    return json.dumps(_drop_nulls(template), sort_keys=True, separators=(",", ":"))
 
 
-def _without_nulls(value: Any) -> Any:
+def _drop_nulls(value: Any) -> Any:
     """Return `value` without nulls: the API server writes `creationTimestamp: null` and rejects it in an apply."""
     if isinstance(value, Mapping):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+        return {name: _drop_nulls(item) for name, item in value.items() if item is not None}
     return value
 
 
-def rollout_verdict(
-    inference: Inference, pods: Sequence[PodView], rollout: Rollout, found: Verdict
+def judge_rollout(
+    inference: Inference, pods: Sequence[PodView], rollout: RolloutPlan, pods_verdict: Verdict
 ) -> Verdict:
     """Return what the pods' verdict means during a rollout: rolled back, in progress, or out of resources."""
-    if rollout.given_up is not None:
-        return _rolled_back(inference, pods, rollout, rollout.given_up)
+    if rollout.failed_rollout is not None:
+        return _judge_rolled_back(inference, pods, rollout, rollout.failed_rollout)
     alive = [pod for pod in pods if not pod.terminating]
     current = [pod for pod in alive if pod.template == rollout.template]
     terminating = [pod for pod in pods if pod.terminating]
     old_ready = [pod for pod in alive if pod.template != rollout.template and pod.ready]
-    if found.reason in _UNSCHEDULABLE_REASONS and terminating:
+    if pods_verdict.reason in _UNSCHEDULABLE_REASONS and terminating:
         message = (
             f"pod {terminating[0].key.name} finishes its requests, then its successor takes its place; "
             f"{sum(pod.ready for pod in alive)} of {inference.spec.replicas} replicas are ready"
         )
         return Verdict(False, Reason.DRAINING, message)
-    if found.reason is Reason.NO_CAPACITY and old_ready:
+    if pods_verdict.reason is Reason.NO_CAPACITY and old_ready:
         return Verdict(
-            False, found.reason, f"{found.message}; {_old_pods(inference, len(current), len(old_ready))}"
+            False,
+            pods_verdict.reason,
+            f"{pods_verdict.message}; {_describe_old_pods(inference, len(current), len(old_ready))}",
         )
-    if found.reason in PODS_IN_TROUBLE:
-        return Verdict(False, found.reason, found.message + _evictions(inference, alive))
-    return found
+    if pods_verdict.reason in POD_FAILURE_REASONS:
+        return Verdict(
+            False, pods_verdict.reason, pods_verdict.message + _describe_evictions(inference, alive)
+        )
+    return pods_verdict
 
 
-def _old_pods(inference: Inference, new: int, old: int) -> str:
+def _describe_old_pods(inference: Inference, new: int, old: int) -> str:
     placement, resources = inference.spec.placement, inference.spec.own_resources
     requests = (
         f"{placement.slices} slices of pool {placement.pool}"
@@ -211,7 +219,7 @@ def _old_pods(inference: Inference, new: int, old: int) -> str:
     )
 
 
-def _evictions(inference: Inference, alive: Sequence[PodView]) -> str:
+def _describe_evictions(inference: Inference, alive: Sequence[PodView]) -> str:
     """Return what blocks evictions while some replicas are not ready, else an empty string.
 
     A person who drains a node waits for this, and kubectl only tells them that a budget refuses the eviction.
@@ -225,18 +233,22 @@ def _evictions(inference: Inference, alive: Sequence[PodView]) -> str:
     )
 
 
-def rolled_back(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
+def find_rolled_back(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
     """Return the condition that reports a rollback; None if there is none."""
     return next((item for item in conditions if item.reason == Reason.ROLLED_BACK.value), None)
 
 
-def _rolled_back(
-    inference: Inference, pods: Sequence[PodView], rollout: Rollout, given_up: GivenUp
+def _judge_rolled_back(
+    inference: Inference, pods: Sequence[PodView], rollout: RolloutPlan, failed_rollout: FailedRollout
 ) -> Verdict:
     serving = sum(pod.ready and not pod.terminating and pod.template == rollout.template for pod in pods)
-    cause = f"{given_up.reason}: {given_up.message}" if given_up.reason in _REASON_NAMES else given_up.message
+    cause = (
+        f"{failed_rollout.reason}: {failed_rollout.message}"
+        if failed_rollout.reason in _REASON_NAMES
+        else failed_rollout.message
+    )
     message = (
-        f"the pods of generation {given_up.generation} made no progress for "
+        f"the pods of generation {failed_rollout.generation} made no progress for "
         f"{inference.spec.rollout.progress_deadline} ({cause}); {serving} of {inference.spec.replicas} replicas "
         "of the last template that was ready serve instead. Correct the spec, or raise spec.rollout.progressDeadline "
         "if the pods were still starting: any change of the spec but spec.replicas is a new attempt"

@@ -11,36 +11,44 @@ from tidegate.api.conditions import ConditionType, ObservedCondition
 from tidegate.api.reasons import Reason
 from tidegate.planning.plan import Event, EventType
 from tidegate.planning.serving_status import Verdict
-from tidegate.planning.swap_failures import Replica
+from tidegate.planning.swap_failures import ObservedReplica
 
-LOOK_AGAIN: Final = timedelta(seconds=5)
+RUNNER_REQUEUE: Final = timedelta(seconds=5)
 """An agent reports an exit for 15 s, and nothing wakes the reconciler when that time is over."""
 
 
-def runner_verdict(replicas: Sequence[Replica], memory: str = "spec.resources.memory") -> Verdict | None:
+def judge_runners(
+    replicas: Sequence[ObservedReplica], memory: str = "spec.resources.memory"
+) -> Verdict | None:
     """Return the first exit that an agent reports; None if there was none lately.
 
     `memory` is the field of the spec that bounds the runner's memory.
     """
-    return next((verdict for replica in replicas if (verdict := _ended(replica, memory)) is not None), None)
+    return next(
+        (verdict for replica in replicas if (verdict := _judge_runner(replica, memory)) is not None), None
+    )
 
 
 def runner_events(
-    before: Sequence[ObservedCondition], after: Sequence[ObservedCondition], ended: Verdict | None
+    previous: Sequence[ObservedCondition], current: Sequence[ObservedCondition], exit_verdict: Verdict | None
 ) -> tuple[Event, ...]:
     """Return one event when Ready begins to name an exit."""
-    if ended is None or _ready(after) != ended.message or _ready(before) == ended.message:
+    if (
+        exit_verdict is None
+        or _find_ready_message(current) != exit_verdict.message
+        or _find_ready_message(previous) == exit_verdict.message
+    ):
         return ()
-    return (Event(EventType.WARNING, ended.reason.value, ended.message),)
+    return (Event(EventType.WARNING, exit_verdict.reason.value, exit_verdict.message),)
 
 
-def _ready(conditions: Sequence[ObservedCondition]) -> str | None:
+def _find_ready_message(conditions: Sequence[ObservedCondition]) -> str | None:
     return next(
         (condition.message for condition in conditions if condition.type == ConditionType.READY.value), None
     )
 
 
-def _ended(replica: Replica, memory: str) -> Verdict | None:
+def _judge_runner(replica: ObservedReplica, memory: str) -> Verdict | None:
     end = replica.report.ended if replica.report is not None else None
     if end is None:
         return None

@@ -11,12 +11,12 @@ from typing import Final
 from tidegate.api.release import MAX_GATEWAYS, GatewayCounts
 
 _NO_TIMES: Final[Mapping[int, int]] = MappingProxyType({})
-NOT_AT_ONCE: Final = 8
+COUNTER_SKEW: Final = 8
 """Counters of one page may differ by this much, because a gateway does not write them at one instant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RequestTally:
     """Counts of requests: all, failed, by latency, and without an answer in time.
 
     `times` has the number of requests by milliseconds, the lower edges of Envoy's own bins.
@@ -27,28 +27,28 @@ class Tally:
     times: Mapping[int, int] = field(default_factory=lambda: _NO_TIMES)
     unanswered: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: RequestTally) -> RequestTally:
         times = {
             time_ms: self.times.get(time_ms, 0) + other.times.get(time_ms, 0)
             for time_ms in self.times.keys() | other.times
         }
-        return Tally(
+        return RequestTally(
             self.requests + other.requests,
             self.failures + other.failures,
             times,
             self.unanswered + other.unanswered,
         )
 
-    def since(self, base: Tally) -> Tally:
+    def count_since(self, base: RequestTally) -> RequestTally:
         """Return what came after `base`; all of it if the counters were reset in between."""
         requests, failures = self.requests - base.requests, self.failures - base.failures
         unanswered = self.unanswered - base.unanswered
-        if min(requests, failures, unanswered, requests - failures) < -NOT_AT_ONCE:
+        if min(requests, failures, unanswered, requests - failures) < -COUNTER_SKEW:
             return self
         if any(self.times.get(time_ms, 0) < count for time_ms, count in base.times.items()):
             return self
         times = {time_ms: count - base.times.get(time_ms, 0) for time_ms, count in self.times.items()}
-        return Tally(
+        return RequestTally(
             max(requests, 0),
             max(min(requests, failures), 0),
             {time_ms: count for time_ms, count in times.items() if count},
@@ -56,11 +56,11 @@ class Tally:
         )
 
     @property
-    def timed(self) -> int:
+    def timed_requests(self) -> int:
         """Return the number of requests with a known latency; those without an answer count as slow."""
         return sum(self.times.values()) + self.unanswered
 
-    def slower_than(self, milliseconds: float) -> int:
+    def count_slower_than(self, milliseconds: float) -> int:
         """Return how many took longer than this; those without an answer always do."""
         return sum(count for time_ms, count in self.times.items() if time_ms > milliseconds) + self.unanswered
 
@@ -72,7 +72,7 @@ class Tally:
         return f"{self.requests} {self.failures} {times}".rstrip()
 
     @classmethod
-    def parse(cls, text: str) -> Tally:
+    def parse(cls, text: str) -> RequestTally:
         """Parse the result of `render`; return an empty tally for any other text, as if nothing was counted yet."""
         try:
             requests, failures, *fields = text.split(" ")
@@ -90,34 +90,34 @@ class GatewayReading:
 
     gateway: str
     age: timedelta
-    target: Tally
-    stable: Tally
+    target: RequestTally
+    stable: RequestTally
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ReleaseSample:
     """Counts of both sides of a release over the same time."""
 
-    target: Tally = Tally()
-    stable: Tally = Tally()
+    target: RequestTally = RequestTally()
+    stable: RequestTally = RequestTally()
 
-    def __add__(self, other: Sample) -> Sample:
-        return Sample(self.target + other.target, self.stable + other.stable)
+    def __add__(self, other: ReleaseSample) -> ReleaseSample:
+        return ReleaseSample(self.target + other.target, self.stable + other.stable)
 
 
-def counted_since(readings: Iterable[GatewayReading], bases: Sequence[GatewayCounts]) -> Sample:
+def sum_counts_since(readings: Iterable[GatewayReading], bases: Sequence[GatewayCounts]) -> ReleaseSample:
     """Return what the gateways counted since `bases`; a gateway without a base counts from now on."""
     base_by_gateway = {base.gateway: base for base in bases}
-    sample = Sample()
+    sample = ReleaseSample()
     for reading in readings:
         base = base_by_gateway.get(reading.gateway)
         if base is not None:
-            sample += _since(reading, base)
+            sample += _count_reading(reading, base)
     return sample
 
 
-def bases_of(
-    readings: Iterable[GatewayReading], before: Iterable[GatewayCounts] = ()
+def make_bases(
+    readings: Iterable[GatewayReading], previous: Iterable[GatewayCounts] = ()
 ) -> tuple[GatewayCounts, ...]:
     """Return the counts from which the next sample is measured; silent gateways keep their `previous` base.
 
@@ -133,14 +133,15 @@ def bases_of(
         for reading in readings
     ]
     gateways = {base.gateway for base in fresh}
-    silent = (base for base in before if base.gateway not in gateways)
+    silent = (base for base in previous if base.gateway not in gateways)
     return tuple(sorted((*fresh, *silent), key=lambda base: base.gateway)[:MAX_GATEWAYS])
 
 
-def _since(reading: GatewayReading, base: GatewayCounts) -> Sample:
+def _count_reading(reading: GatewayReading, base: GatewayCounts) -> ReleaseSample:
     # Compare ages, not times of day: clocks may differ.
     if reading.age.total_seconds() < base.uptime:
-        return Sample(reading.target, reading.stable)
-    return Sample(
-        reading.target.since(Tally.parse(base.target)), reading.stable.since(Tally.parse(base.stable))
+        return ReleaseSample(reading.target, reading.stable)
+    return ReleaseSample(
+        reading.target.count_since(RequestTally.parse(base.target)),
+        reading.stable.count_since(RequestTally.parse(base.stable)),
     )

@@ -9,42 +9,42 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning import side_conditions
 from tidegate.planning.plan import Event
-from tidegate.planning.serving_status import Verdict, condition
-from tidegate.planning.swap_failures import Replica
-from tidegate.resources.sample_log import sample_url
+from tidegate.planning.serving_status import Verdict, make_condition
+from tidegate.planning.swap_failures import ObservedReplica
+from tidegate.resources.sample_log import find_sample_url
 from tidegate_dataplane.contract import SampleProblem
 
-LOOK_AGAIN: Final = timedelta(seconds=15)
+SAMPLE_LOG_REQUEUE: Final = timedelta(seconds=15)
 """Nothing wakes the reconciler when a sink becomes unavailable."""
 
 
-def sample_conditions(inference: Inference, replicas: Sequence[Replica]) -> tuple[Condition, ...]:
+def sample_conditions(inference: Inference, replicas: Sequence[ObservedReplica]) -> tuple[Condition, ...]:
     """Return SamplesLogged if the spec asks for a log, else nothing."""
     if inference.spec.logging is None:
         return ()
-    verdict = _verdict(inference, replicas)
-    return (condition(ConditionType.SAMPLES_LOGGED, verdict, inference.metadata.generation),)
+    verdict = _judge_sample_log(inference, replicas)
+    return (make_condition(ConditionType.SAMPLES_LOGGED, verdict, inference.metadata.generation),)
 
 
-def without_sample_log(
+def drop_sample_condition(
     inference: Inference, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
     """Drop SamplesLogged from the conditions of an object whose spec asks for no log any more."""
     if inference.spec.logging is not None:
         return tuple(conditions)
-    return side_conditions.without(ConditionType.SAMPLES_LOGGED, conditions)
+    return side_conditions.drop_condition(ConditionType.SAMPLES_LOGGED, conditions)
 
 
 def sample_events(
-    before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
+    previous: Sequence[ObservedCondition], current: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
     """Return one event when the log breaks, and one when it works again."""
-    return side_conditions.turns(
-        ConditionType.SAMPLES_LOGGED, Reason.SAMPLES_LOGGED, SampleProblem, before, after
+    return side_conditions.transition_events(
+        ConditionType.SAMPLES_LOGGED, Reason.SAMPLES_LOGGED, SampleProblem, previous, current
     )
 
 
-def _verdict(inference: Inference, replicas: Sequence[Replica]) -> Verdict:
+def _judge_sample_log(inference: Inference, replicas: Sequence[ObservedReplica]) -> Verdict:
     """Return the problem that most replicas have, with the message of the first; True if none has one."""
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no request is answered")
@@ -55,11 +55,13 @@ def _verdict(inference: Inference, replicas: Sequence[Replica]) -> Verdict:
     ]
     if not reports:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has begun to log yet")
-    problem = side_conditions.worst(reports, lambda samples: samples.problem, lambda samples: samples.message)
+    problem = side_conditions.judge_reports(
+        reports, lambda samples: samples.problem, lambda samples: samples.message
+    )
     if problem is not None:
         return problem
     logging = inference.spec.logging
     share = logging.sample if logging is not None else ""
     return Verdict(
-        True, Reason.SAMPLES_LOGGED, f"a share of {share} of the requests goes to {sample_url(logging)}"
+        True, Reason.SAMPLES_LOGGED, f"a share of {share} of the requests goes to {find_sample_url(logging)}"
     )

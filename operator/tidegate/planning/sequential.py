@@ -26,20 +26,20 @@ _HALVINGS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ShareBounds:
     """Interval that contains the true share."""
 
     low: float
     high: float
 
 
-def share_bounds(failures: int, requests: int, alpha: float) -> Bounds:
+def compute_share_bounds(failures: int, requests: int, alpha: float) -> ShareBounds:
     """Return the bounds of the share after so many `failures` in `requests`.
 
     Over all evaluations together they are wrong with probability `alpha` at most.
     """
     if requests <= 0:
-        return Bounds(0.0, 1.0)
+        return ShareBounds(0.0, 1.0)
     failures = min(max(failures, 0), requests)
     successes = requests - failures
     constant = _log_beta(_A + failures, _B + successes) - _log_beta(_A, _B) + log(alpha)
@@ -48,28 +48,30 @@ def share_bounds(failures: int, requests: int, alpha: float) -> Bounds:
     def is_rejected(share: float) -> bool:
         return constant - _log_likelihood(failures, successes, share) >= 0
 
-    low = 0.0 if failures == 0 else _edge(rejected_at=0.0, kept=observed, rejected=is_rejected)
-    high = 1.0 if successes == 0 else _edge(rejected_at=1.0, kept=observed, rejected=is_rejected)
-    return Bounds(low, high)
+    low = 0.0 if failures == 0 else _find_edge(rejected_at=0.0, accepted_at=observed, is_rejected=is_rejected)
+    high = (
+        1.0 if successes == 0 else _find_edge(rejected_at=1.0, accepted_at=observed, is_rejected=is_rejected)
+    )
+    return ShareBounds(low, high)
 
 
-def spent(alpha: float, number: int) -> float:
+def spend_alpha(alpha: float, test_number: int) -> float:
     """Return the part of `alpha` for test `test_number`, from 1, of an endless series that together keeps `alpha`.
 
     It is 6 / (pi n)^2, whose sum over all n is 1.
     """
-    return alpha * 6 / (pi * number) ** 2
+    return alpha * 6 / (pi * test_number) ** 2
 
 
-def _edge(*, rejected_at: float, kept: float, rejected: Callable[[float], bool]) -> float:
+def _find_edge(*, rejected_at: float, accepted_at: float, is_rejected: Callable[[float], bool]) -> float:
     """Return where between the two the shares begin to be rejected, by bisection.
 
     The result is on the rejected side, so that rounding widens the bounds.
     """
-    outside, inside = rejected_at, kept
+    outside, inside = rejected_at, accepted_at
     for _ in range(_HALVINGS):
         middle = (outside + inside) / 2
-        if rejected(middle):
+        if is_rejected(middle):
             outside = middle
         else:
             inside = middle

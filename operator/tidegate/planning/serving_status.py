@@ -7,9 +7,9 @@ from typing import Final
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
 from tidegate.api.reasons import Reason
 from tidegate.planning.pods import PodView
-from tidegate.planning.room import NodeRoom, figures, lacking
+from tidegate.planning.room import NodeResources, find_insufficient_resources, format_shortages
 
-PODS_IN_TROUBLE: Final = frozenset(
+POD_FAILURE_REASONS: Final = frozenset(
     {
         Reason.NO_CAPACITY,
         Reason.UNSCHEDULABLE,
@@ -20,7 +20,7 @@ PODS_IN_TROUBLE: Final = frozenset(
 )
 """Reasons that keep a pod from running at all."""
 
-SMALLER_OR_MORE_NODES: Final = "lower spec.resources or spec.replicas, or add nodes"
+SHRINK_OR_ADD_NODES: Final = "lower spec.resources or spec.replicas, or add nodes"
 """What the user can do if no node has enough free resources for a pod."""
 
 
@@ -35,7 +35,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlanRefusal:
     """Reason why a child cannot be applied as planned: the API server rejects it, or its name is taken."""
 
     reason: Reason
@@ -43,63 +43,63 @@ class Refusal:
     stalled: bool = True
     """Whether it stays so until the user, or another object, changes."""
 
-    def verdict(self) -> Verdict:
+    def to_verdict(self) -> Verdict:
         return Verdict(False, self.reason, self.message, stalled=self.stalled)
 
 
-def pods_verdict(
+def judge_pods(
     pods: Sequence[PodView],
-    wanted: int,
+    required: int,
     template: str,
     selector: Mapping[str, str],
-    rooms: Sequence[NodeRoom] = (),
+    freest_nodes: Sequence[NodeResources] = (),
     *,
-    way_out: str = SMALLER_OR_MORE_NODES,
+    remedy: str = SHRINK_OR_ADD_NODES,
 ) -> Verdict:
     """Return whether `required` ready pods of this template exist; if not, the first problem that keeps them.
 
     `remedy` is what the user can do if no node has enough free resources.
     """
-    if wanted == 0:
+    if required == 0:
         return Verdict(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, nothing serves")
     alive = [pod for pod in pods if not pod.terminating]
     current = [pod for pod in alive if pod.template == template]
     ready = sum(pod.ready for pod in current)
-    if ready >= wanted:
-        return Verdict(True, Reason.ALL_REPLICAS_READY, f"{ready} of {wanted} replicas are ready")
+    if ready >= required:
+        return Verdict(True, Reason.ALL_REPLICAS_READY, f"{ready} of {required} replicas are ready")
     for pod in current:
         if pod.unschedulable:
-            return _nowhere(pod, rooms, way_out)
-        if pod.trouble:
-            return Verdict(False, pod.trouble.reason, f"pod {pod.key.name}: {pod.trouble.message}")
+            return _judge_unschedulable(pod, freest_nodes, remedy)
+        if pod.problem:
+            return Verdict(False, pod.problem.reason, f"pod {pod.key.name}: {pod.problem.message}")
     reason = Reason.ROLLING_OUT if len(current) < len(alive) else Reason.WAITING_FOR_REPLICAS
     label = ",".join(f"{name}={value}" for name, value in selector.items())
-    return Verdict(False, reason, f"{ready} of {wanted} replicas are ready; see pods with label {label}")
+    return Verdict(False, reason, f"{ready} of {required} replicas are ready; see pods with label {label}")
 
 
-def _nowhere(pod: PodView, rooms: Sequence[NodeRoom], way_out: str) -> Verdict:
+def _judge_unschedulable(pod: PodView, freest_nodes: Sequence[NodeResources], remedy: str) -> Verdict:
     """Return why no node takes the pod: too little of a resource is free, or another constraint."""
-    resources = lacking(pod.unschedulable)
+    resources = find_insufficient_resources(pod.unschedulable)
     cause = f"pod {pod.key.name}: {pod.unschedulable.rstrip('.')}"
     if not resources:
         return Verdict(False, Reason.UNSCHEDULABLE, cause)
-    message = f"{cause}; {figures(pod.asks, resources, rooms)}; {way_out}"
+    message = f"{cause}; {format_shortages(pod.requests, resources, freest_nodes)}; {remedy}"
     return Verdict(False, Reason.NO_CAPACITY, message)
 
 
-def standing(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
+def kstatus_conditions(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
     """Return Ready, Reconciling and Stalled, as kstatus interprets them."""
     moving = not verdict.holds and not verdict.stalled
     return (
-        condition(ConditionType.READY, verdict, generation),
-        condition(
+        make_condition(ConditionType.READY, verdict, generation),
+        make_condition(
             ConditionType.RECONCILING,
             Verdict(
                 moving, verdict.reason if moving else Reason.RECONCILED, verdict.message if moving else ""
             ),
             generation,
         ),
-        condition(
+        make_condition(
             ConditionType.STALLED,
             Verdict(
                 verdict.stalled,
@@ -111,11 +111,13 @@ def standing(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
     )
 
 
-def condition(kind: ConditionType, verdict: Verdict, generation: int) -> Condition:
+def make_condition(kind: ConditionType, verdict: Verdict, generation: int) -> Condition:
     """Return a verdict as a condition of this type."""
-    return Condition(kind, ConditionStatus.of(verdict.holds), verdict.reason, verdict.message, generation)
+    return Condition(
+        kind, ConditionStatus.from_bool(verdict.holds), verdict.reason, verdict.message, generation
+    )
 
 
-def selector_text(selector: Mapping[str, str]) -> str:
+def format_selector(selector: Mapping[str, str]) -> str:
     """Return a label selector in the form that the scale subresource needs."""
     return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))

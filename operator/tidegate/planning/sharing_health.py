@@ -18,7 +18,7 @@ from tidegate.planning.node_sharing import (
     Diagnosis,
     NodeAgentState,
     NodeSharing,
-    diagnose,
+    diagnose_node,
 )
 from tidegate.planning.plan import Event, EventType
 from tidegate.planning.serving_status import Verdict
@@ -50,7 +50,7 @@ class FaultPolicy:
     quarantine_after: timedelta
 
 
-RESTARTS: Final = RestartPolicy(after=timedelta(seconds=30), limit=3, remembered=timedelta(minutes=10))
+RESTART_POLICY: Final = RestartPolicy(after=timedelta(seconds=30), limit=3, remembered=timedelta(minutes=10))
 _NOW: Final = timedelta()
 FAULT_POLICIES: Final[Mapping[SharingFault, FaultPolicy]] = {
     # Where its pod runs, restarts come first. This is for a pod that is missing or does not get ready.
@@ -80,7 +80,7 @@ class RestartDaemon:
     uid: str
 
 
-Action = TaintNode | RestartDaemon
+SharingAction = TaintNode | RestartDaemon
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +101,21 @@ class FaultChange:
     time: datetime
 
     @property
-    def begins(self) -> bool:
+    def is_new(self) -> bool:
         """Return whether the node was healthy before."""
         return self.before is None or self.before.state is FaultState.RECOVERED
 
     @property
-    def lasted(self) -> timedelta:
+    def fault_duration(self) -> timedelta:
         """Return the time since the fault was first seen."""
         return max(self.time - self.after.since, timedelta())
 
     @property
-    def event(self) -> Event:
+    def to_event(self) -> Event:
         """Return the Event of the pool."""
         node, fault = self.after.node, self.after.fault.value
         if self.after.state is FaultState.RECOVERED:
-            message = f"node {node} recovered {self.lasted.total_seconds():.0f} s after {fault}"
+            message = f"node {node} recovered {self.fault_duration.total_seconds():.0f} s after {fault}"
             return Event(EventType.NORMAL, "NodeRecovered", message)
         quarantined = self.after.state is FaultState.QUARANTINED
         reason = Reason.NODE_QUARANTINED.value if quarantined else fault
@@ -127,14 +127,14 @@ class SharingPlan:
     """The outcome of one check of all nodes of a pool."""
 
     faulty: tuple[FaultyNode, ...]
-    actions: tuple[Action, ...]
+    actions: tuple[SharingAction, ...]
     verdict: Verdict | None
     """None while a node agent's first report is awaited: the condition stays as it is."""
     first_seen: Mapping[str, FaultSighting]
     changes: tuple[FaultChange, ...]
 
 
-def count_limit(nodes: int) -> int:
+def count_allowed_disruptions(nodes: int) -> int:
     """Return how many of a pool's nodes may be restarting or quarantined at once."""
     return max(nodes * LIMIT_PERCENT // 100, 1)
 
@@ -144,23 +144,25 @@ def plan_sharing(
 ) -> SharingPlan:
     """Plan what to do about the nodes of a pool; `seen_before` is `first_seen` of the last plan."""
     before = {entry.node: entry for entry in pool.status.faulty_nodes}
-    diagnoses = {view.node.name: diagnose(view, now) for view in views}
-    first_seen = _first_seen(diagnoses, before, seen_before, now)
+    diagnoses = {view.node.name: diagnose_node(view, now) for view in views}
+    first_seen = _find_first_seen(diagnoses, before, seen_before, now)
     out = {
         view.node.name
         for view in views
         if _is_out_of_use(before.get(view.node.name), view, diagnoses[view.node.name])
     }
-    limit = count_limit(len(views))
+    limit = count_allowed_disruptions(len(views))
     faulty: list[FaultyNode] = []
-    actions: list[Action] = []
+    actions: list[SharingAction] = []
     changes: list[FaultChange] = []
     # Nodes that are acted on keep their place; then come those that failed first, and those that have recovered.
-    for view in sorted(views, key=lambda view: _order(before.get(view.node.name), view, first_seen, now)):
+    for view in sorted(
+        views, key=lambda view: _make_sort_key(before.get(view.node.name), view, first_seen, now)
+    ):
         name, diagnosis = view.node.name, diagnoses[view.node.name]
         old = before.get(name)
         allowed = len(out - {name}) < limit
-        new = _next_entry(old, view, diagnosis, first_seen.get(name), now, allowed=allowed)
+        new = _update_entry(old, view, diagnosis, first_seen.get(name), now, allowed=allowed)
         if len(faulty) >= MAX_FAULTY_NODES:
             new = None
         actions.extend(_plan_actions(old, new, view))
@@ -174,13 +176,13 @@ def plan_sharing(
     return SharingPlan(
         faulty=tuple(sorted(faulty, key=lambda entry: entry.node)),
         actions=tuple(actions),
-        verdict=sharing_verdict(faulty, diagnoses),
+        verdict=judge_sharing(faulty, diagnoses),
         first_seen=first_seen,
         changes=tuple(changes),
     )
 
 
-def _first_seen(
+def _find_first_seen(
     diagnoses: Mapping[str, Diagnosis],
     before: Mapping[str, FaultyNode],
     seen_before: Mapping[str, FaultSighting],
@@ -201,7 +203,7 @@ def _first_seen(
     return result
 
 
-def _order(
+def _make_sort_key(
     entry: FaultyNode | None, view: NodeSharing, first_seen: Mapping[str, FaultSighting], now: datetime
 ) -> tuple[bool, bool, datetime, str]:
     sighting = first_seen.get(view.node.name)
@@ -216,13 +218,13 @@ def _is_out_of_use(entry: FaultyNode | None, view: NodeSharing, diagnosis: Diagn
     """
     if diagnosis.agent is NodeAgentState.NODE_DOWN:
         return False
-    if view.tainted or (entry is not None and entry.state is FaultState.QUARANTINED):
+    if view.has_taint or (entry is not None and entry.state is FaultState.QUARANTINED):
         return True
     restarting = entry is not None and entry.state is FaultState.RESTARTING
     return restarting and diagnosis.agent is not NodeAgentState.SILENT
 
 
-def _next_entry(
+def _update_entry(
     entry: FaultyNode | None,
     view: NodeSharing,
     diagnosis: Diagnosis,
@@ -234,9 +236,9 @@ def _next_entry(
     """Return a node's entry in the status; None for a node without one."""
     if sighting is None:
         # Without a report, nothing shows that the fault has gone.
-        return _recover(entry, now) if diagnosis.agent is NodeAgentState.REPORTING else entry
+        return _recover_entry(entry, now) if diagnosis.agent is NodeAgentState.REPORTING else entry
     # The person who cordoned a node decides about it.
-    state = None if view.node.cordoned else _due_state(entry, view, sighting, now)
+    state = None if view.node.cordoned else _find_due_state(entry, view, sighting, now)
     if state is None or (entry is not None and entry.state is FaultState.QUARANTINED):
         return entry
     if state is not FaultState.DETECTED and not allowed:
@@ -255,27 +257,27 @@ def _next_entry(
     )
 
 
-def _recover(entry: FaultyNode | None, now: datetime) -> FaultyNode | None:
+def _recover_entry(entry: FaultyNode | None, now: datetime) -> FaultyNode | None:
     if entry is None:
         return None
     if entry.recovered_at is None:
         return entry.model_copy(
             update={"state": FaultState.RECOVERED, "recovered_at": now.replace(microsecond=0)}
         )
-    return entry if now < entry.recovered_at + RESTARTS.remembered else None
+    return entry if now < entry.recovered_at + RESTART_POLICY.remembered else None
 
 
-def _due_state(
+def _find_due_state(
     entry: FaultyNode | None, view: NodeSharing, sighting: FaultSighting, now: datetime
 ) -> FaultState | None:
     """Return what a fault calls for that has lasted so long; None if nothing yet."""
     lasted = now - sighting.since
     if (
         sighting.fault is SharingFault.DAEMON_LOST
-        and lasted >= RESTARTS.after
+        and lasted >= RESTART_POLICY.after
         and _has_started(entry, view, now)
     ):
-        used_up = entry is not None and entry.restarts >= RESTARTS.limit
+        used_up = entry is not None and entry.restarts >= RESTART_POLICY.limit
         return FaultState.QUARANTINED if used_up else FaultState.RESTARTING
     policy = FAULT_POLICIES[sighting.fault]
     if lasted >= policy.quarantine_after:
@@ -294,16 +296,18 @@ def _has_started(entry: FaultyNode | None, view: NodeSharing, now: datetime) -> 
     return restarted_at is None or now >= restarted_at + DAEMON_STARTS
 
 
-def _plan_actions(old: FaultyNode | None, new: FaultyNode | None, view: NodeSharing) -> Iterable[Action]:
+def _plan_actions(
+    old: FaultyNode | None, new: FaultyNode | None, view: NodeSharing
+) -> Iterable[SharingAction]:
     quarantined = new is not None and new.state is FaultState.QUARANTINED
-    if quarantined is not view.tainted:
+    if quarantined is not view.has_taint:
         yield TaintNode(view.node.name, quarantined)
     restarts = old.restarts if old is not None else 0
     if new is not None and new.restarts > restarts and view.daemon is not None:
         yield RestartDaemon(view.daemon.key, view.daemon.uid)
 
 
-def sharing_verdict(faulty: Sequence[FaultyNode], diagnoses: Mapping[str, Diagnosis]) -> Verdict | None:
+def judge_sharing(faulty: Sequence[FaultyNode], diagnoses: Mapping[str, Diagnosis]) -> Verdict | None:
     """Return the condition SharingHealthy; None while a node agent's first report is awaited.
 
     The first of the groups that has a node gives the reason.
@@ -327,12 +331,12 @@ def sharing_verdict(faulty: Sequence[FaultyNode], diagnoses: Mapping[str, Diagno
         return None if pending else Verdict(True, Reason.SHARING_HEALTHY, f"MPS answers on {all_nodes}")
     counts = ", ".join(f"{len(nodes)} of {all_nodes} {text}" for nodes, _, text in groups if nodes)
     named = dict.fromkeys(node for nodes, _, _ in groups for node in sorted(nodes))
-    texts = [_describe(node, diagnoses[node], entries.get(node)) for node in named]
+    texts = [_describe_node(node, diagnoses[node], entries.get(node)) for node in named]
     rest = f"; and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
     return Verdict(False, reason, f"{counts}: {'; '.join(texts[:_NAMED])}{rest}")
 
 
-def _describe(node: str, diagnosis: Diagnosis, entry: FaultyNode | None) -> str:
+def _describe_node(node: str, diagnosis: Diagnosis, entry: FaultyNode | None) -> str:
     if entry is None or entry.state is FaultState.RECOVERED:
         return f"node {node} {diagnosis.detail}"
     if diagnosis.fault is not None:
@@ -343,7 +347,7 @@ def _describe(node: str, diagnosis: Diagnosis, entry: FaultyNode | None) -> str:
 
 def _explain_state(entry: FaultyNode) -> str:
     if entry.state is FaultState.RESTARTING:
-        return f" (MPS daemon restarted, {entry.restarts} of {RESTARTS.limit})"
+        return f" (MPS daemon restarted, {entry.restarts} of {RESTART_POLICY.limit})"
     if entry.state is FaultState.WAITING:
         return " (waits: too many nodes of the pool are restarting or quarantined)"
     return " (quarantined while it lasts)" if entry.state is FaultState.QUARANTINED else ""

@@ -13,33 +13,35 @@ from tidegate.planning.serving_status import Verdict
 Report = TypeVar("Report")
 
 
-def without(kind: ConditionType, conditions: Sequence[ObservedCondition]) -> tuple[ObservedCondition, ...]:
+def drop_condition(
+    kind: ConditionType, conditions: Sequence[ObservedCondition]
+) -> tuple[ObservedCondition, ...]:
     """Drop the condition from an object whose spec does not ask for the feature any more."""
     return tuple(condition for condition in conditions if condition.type != kind.value)
 
 
-def turns(
+def transition_events(
     kind: ConditionType,
-    well: Reason,
-    broken: type[StrEnum],
-    before: Sequence[ObservedCondition],
-    after: Sequence[ObservedCondition],
+    healthy_reason: Reason,
+    problems: type[StrEnum],
+    previous: Sequence[ObservedCondition],
+    current: Sequence[ObservedCondition],
 ) -> tuple[Event, ...]:
     """Return one event when it breaks by one of the `problems`, and one when it reaches `healthy_reason` again."""
     old, new = (
         next((condition for condition in side if condition.type == kind.value), None)
-        for side in (before, after)
+        for side in (previous, current)
     )
     if new is None or (old is not None and old.reason == new.reason):
         return ()
-    if new.reason == well.value:
+    if new.reason == healthy_reason.value:
         return (Event(EventType.NORMAL, new.reason, new.message),)
-    if new.reason in {problem.value for problem in broken}:
+    if new.reason in {problem.value for problem in problems}:
         return (Event(EventType.WARNING, new.reason, new.message),)
     return ()
 
 
-def worst(
+def judge_reports(
     reports: Sequence[Report], problem: Callable[[Report], StrEnum | None], message: Callable[[Report], str]
 ) -> Verdict | None:
     """Return the problem that most replicas have, with the message of the first; None if none has one."""

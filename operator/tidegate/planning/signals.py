@@ -11,16 +11,16 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 
-FACTOR: Final = 3.0
+CONFIRM_FACTOR: Final = 3.0
 """A rate that rises or falls by more than this factor between two scrapes needs a confirmation by another scrape."""
-LEAST_PER_S: Final = 1.0
+MIN_COMPARED_PER_S: Final = 1.0
 """Lower rates count as this much when they are compared: three requests a minute after one are no surge."""
 _MOST_PER_S: Final = 1e9
 _SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class InferenceMetrics:
     """The metrics of one Inference in one scrape, unchecked: a value may be NaN, negative or missing (None).
 
     `offered_per_s`: requests that clients sent, including refused ones, without retries. `served_per_s`: those that a
@@ -36,18 +36,18 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MetricsScrape:
     """One scrape of one source, named `source` in messages.
 
     `age`: how old the figures are by the source's own clock. `window`: the time that rates are taken over.
-    `silent`: gateways that are missing from it, so that its sums are lower bounds. `failure`: why there is no data at all.
+    `silent_gateways`: those that are missing from it, so that its sums are lower bounds. `failure`: why there is no data at all.
     """
 
     source: str
-    by_key: Mapping[ObjectKey, Reading]
+    by_key: Mapping[ObjectKey, InferenceMetrics]
     window: timedelta
     age: timedelta = timedelta()
-    silent: tuple[str, ...] = ()
+    silent_gateways: tuple[str, ...] = ()
     failure: str = ""
     missing: str = "no gateway counts its requests"
     """What it means that an Inference is missing."""
@@ -55,16 +55,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """The checked metrics of one Inference. `at`: when its offered load was read.
+    """The checked metrics of one Inference. `read_at`: when its offered load was read.
 
-    `fresh`: the last scrape confirms the load, or at least that much. `held`: why it differs from the scrape, or empty.
+    `fresh`: the last scrape confirms the load, or at least that much. `held_reason`: why it differs from the scrape, or empty.
     `peak_per_s`: the highest recent rate. The other figures are those of the last scrape alone; None if it had none.
     """
 
     offered_per_s: float
-    at: datetime
+    read_at: datetime
     fresh: bool = True
-    held: str = ""
+    held_reason: str = ""
     peak_per_s: float = 0.0
     served_per_s: float | None = None
     latency_p99_s: float | None = None
@@ -93,7 +93,7 @@ class Signals:
     """The time before a scrape over which rates and latencies are taken."""
 
     @property
-    def fresh(self) -> bool:
+    def all_fresh(self) -> bool:
         """Return whether the last scrape confirms all of it."""
         return not self.problem and all(signal.fresh for signal in self.by_key.values())
 
@@ -103,9 +103,9 @@ class Signals:
         stale = [key for key, signal in sorted(self.by_key.items()) if not signal.fresh]
         if self.problem or not stale:
             return self.problem or "the figures of all gateways are fresh"
-        return f"{_some(map(str, stale))}: {self.by_key[stale[0]].held}"
+        return f"{_join_names(map(str, stale))}: {self.by_key[stale[0]].held_reason}"
 
-    def about(self, keys: Iterable[ObjectKey]) -> Signals:
+    def select_inferences(self, keys: Iterable[ObjectKey]) -> Signals:
         """Return the signals of some Inferences alone, so that stale signals of others do not count."""
         return Signals(
             {key: self.by_key[key] for key in sorted(set(keys)) if key in self.by_key},
@@ -115,27 +115,27 @@ class Signals:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
-    """A rate that was read at `at` and is not confirmed yet."""
+class UnconfirmedRate:
+    """A rate that was read at `read_at` and is not confirmed yet."""
 
     offered_per_s: float
-    at: datetime
+    read_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class RateEstimate:
     """The last confirmed rate of one Inference, when it was read, and a later rate that differs too much."""
 
     offered_per_s: float
-    at: datetime
-    suspicion: Suspicion | None = None
+    read_at: datetime
+    unconfirmed: UnconfirmedRate | None = None
 
 
-Beliefs = Mapping[ObjectKey, Belief]
+RateEstimates = Mapping[ObjectKey, RateEstimate]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class StalenessPolicy:
     """How old figures may be to count as fresh, and how long the last confirmed rate is held.
 
     After that the Inference is as one without signals.
@@ -145,85 +145,93 @@ class Patience:
     forget_after: timedelta = timedelta(hours=1)
 
 
-_PATIENCE: Final = Patience()
+_DEFAULT_POLICY: Final = StalenessPolicy()
 
 
-def estimate(
-    estimates: Beliefs, scrape: Look, now: datetime, policy: Patience = _PATIENCE
-) -> tuple[Signals, Beliefs]:
+def estimate_signals(
+    estimates: RateEstimates, scrape: MetricsScrape, now: datetime, policy: StalenessPolicy = _DEFAULT_POLICY
+) -> tuple[Signals, RateEstimates]:
     """Return the signals after `scrape`, and the estimates to remember for the next one.
 
     - Missing, NaN, negative or stale: the last confirmed rate stays, and is not fresh. Never measured: there is no signal.
     - Gateways are silent: the larger of the last confirmed rate and the sum of the others, since the missing part may be
       demand.
-    - A rise beyond FACTOR is followed as far as FACTOR, and fully once a scrape whose window does not overlap the first
-      confirms it; a fall beyond FACTOR is followed when it was read twice.
+    - A rise beyond CONFIRM_FACTOR is followed up to that factor, and fully once a scrape whose window does not overlap
+      the first confirms it; a fall beyond CONFIRM_FACTOR is followed when it was read twice.
     - An Inference that complete scrapes do not have any more (no route leads to it) is forgotten, not taken for idle.
     """
-    blind = _blind(scrape, policy)
+    blind = _explain_unusable(scrape, policy)
     signals: dict[ObjectKey, Signal] = {}
-    after: dict[ObjectKey, Belief] = {}
+    after: dict[ObjectKey, RateEstimate] = {}
     for key in sorted(estimates.keys() | scrape.by_key.keys()):
         reading = None if blind else scrape.by_key.get(key)
-        rate, problem = _rate(reading, scrape.missing)
+        rate, problem = _check_rate(reading, scrape.missing)
         last = estimates.get(key)
         if rate is None:
-            complete = reading is None and not blind and not scrape.silent
+            complete = reading is None and not blind and not scrape.silent_gateways
             limit = policy.stale_after if complete else policy.forget_after
-            if last is not None and now - last.at <= limit:
-                after[key] = Belief(last.offered_per_s, last.at)
-                signals[key] = _held(last, blind or problem)
+            if last is not None and now - last.read_at <= limit:
+                after[key] = RateEstimate(last.offered_per_s, last.read_at)
+                signals[key] = _hold_rate(last, blind or problem)
             continue
-        updated = _first(rate, scrape, now) if last is None else _next(last, rate, scrape, now)
+        updated = (
+            _start_estimate(rate, scrape, now) if last is None else _update_estimate(last, rate, scrape, now)
+        )
         if updated is not None and reading is not None:
-            after[key], signals[key] = updated[0], _with_details(updated[1], reading)
-    return Signals(signals, blind or _silence(scrape), scrape.window), after
+            after[key], signals[key] = updated[0], _add_details(updated[1], reading)
+    return Signals(signals, blind or _explain_silence(scrape), scrape.window), after
 
 
-def _first(rate: float, scrape: Look, now: datetime) -> tuple[Belief, Signal] | None:
+def _start_estimate(rate: float, scrape: MetricsScrape, now: datetime) -> tuple[RateEstimate, Signal] | None:
     """Return the first estimate of an Inference; None for a partial rate, which proves nothing."""
-    return None if scrape.silent else (Belief(rate, now), Signal(rate, now))
+    return None if scrape.silent_gateways else (RateEstimate(rate, now), Signal(rate, now))
 
 
-def _next(last: Belief, rate: float, scrape: Look, now: datetime) -> tuple[Belief, Signal]:
-    if scrape.silent and rate <= last.offered_per_s:
-        return Belief(last.offered_per_s, last.at), _held(last, _silence(scrape))
-    confirmed, unconfirmed = _weigh(last, rate, scrape.window, now)
+def _update_estimate(
+    last: RateEstimate, rate: float, scrape: MetricsScrape, now: datetime
+) -> tuple[RateEstimate, Signal]:
+    if scrape.silent_gateways and rate <= last.offered_per_s:
+        return RateEstimate(last.offered_per_s, last.read_at), _hold_rate(last, _explain_silence(scrape))
+    confirmed, unconfirmed = _confirm_rate(last, rate, scrape.window, now)
     held_reason = ""
     shown = confirmed
     if unconfirmed is not None and rate > confirmed:
-        shown = FACTOR * max(confirmed, LEAST_PER_S)
+        shown = CONFIRM_FACTOR * max(confirmed, MIN_COMPARED_PER_S)
         held_reason = (
             f"rose to {rate:.4g}/s at once, and is followed to {shown:.4g}/s until another look sees it too"
         )
     elif unconfirmed is not None:
         held_reason = f"fell to {rate:.4g}/s at once, and is followed when another look sees it too"
-    signal = Signal(shown, now, fresh=not scrape.silent, held=_silence(scrape) or held_reason)
-    return Belief(confirmed, now, unconfirmed), signal
+    signal = Signal(
+        shown, now, fresh=not scrape.silent_gateways, held_reason=_explain_silence(scrape) or held_reason
+    )
+    return RateEstimate(confirmed, now, unconfirmed), signal
 
 
-def _weigh(last: Belief, rate: float, window: timedelta, now: datetime) -> tuple[float, Suspicion | None]:
+def _confirm_rate(
+    last: RateEstimate, rate: float, window: timedelta, now: datetime
+) -> tuple[float, UnconfirmedRate | None]:
     """Return the confirmed rate after one more scrape, and the rate that is not confirmed yet."""
     before = last.offered_per_s
-    if _near(rate, before):
+    if _is_near(rate, before):
         return rate, None
     rises = rate > before
-    earlier = last.suspicion
+    earlier = last.unconfirmed
     if earlier is None or (earlier.offered_per_s > before) is not rises:
-        return before, Suspicion(rate, now)
+        return before, UnconfirmedRate(rate, now)
     # Only as far as all scrapes since then agree.
     agreed = min(earlier.offered_per_s, rate) if rises else max(earlier.offered_per_s, rate)
-    if now - earlier.at < window:
-        return before, Suspicion(agreed, earlier.at)
-    return (rate, None) if _near(rate, agreed) else (agreed, Suspicion(rate, now))
+    if now - earlier.read_at < window:
+        return before, UnconfirmedRate(agreed, earlier.read_at)
+    return (rate, None) if _is_near(rate, agreed) else (agreed, UnconfirmedRate(rate, now))
 
 
-def _near(rate: float, other: float) -> bool:
-    low, high = sorted((max(rate, LEAST_PER_S), max(other, LEAST_PER_S)))
-    return high <= FACTOR * low
+def _is_near(rate: float, other: float) -> bool:
+    low, high = sorted((max(rate, MIN_COMPARED_PER_S), max(other, MIN_COMPARED_PER_S)))
+    return high <= CONFIRM_FACTOR * low
 
 
-def _rate(reading: Reading | None, missing: str) -> tuple[float | None, str]:
+def _check_rate(reading: InferenceMetrics | None, missing: str) -> tuple[float | None, str]:
     """Return the offered rate, or why there is none."""
     if reading is None or reading.offered_per_s is None:
         return None, missing
@@ -233,28 +241,28 @@ def _rate(reading: Reading | None, missing: str) -> tuple[float | None, str]:
     return rate, ""
 
 
-def _held(last: Belief, reason: str) -> Signal:
-    return Signal(last.offered_per_s, last.at, fresh=False, held=reason)
+def _hold_rate(last: RateEstimate, reason: str) -> Signal:
+    return Signal(last.offered_per_s, last.read_at, fresh=False, held_reason=reason)
 
 
-def _with_details(signal: Signal, reading: Reading) -> Signal:
+def _add_details(signal: Signal, reading: InferenceMetrics) -> Signal:
     return Signal(
         signal.offered_per_s,
-        signal.at,
+        signal.read_at,
         fresh=signal.fresh,
-        held=signal.held,
-        served_per_s=_amount(reading.served_per_s),
-        latency_p99_s=_amount(reading.latency_p99_s),
-        queue_s=_amount(reading.queue_s),
-        busy=None if (busy := _amount(reading.busy)) is None else min(busy, 1.0),
+        held_reason=signal.held_reason,
+        served_per_s=_check_amount(reading.served_per_s),
+        latency_p99_s=_check_amount(reading.latency_p99_s),
+        queue_s=_check_amount(reading.queue_s),
+        busy=None if (busy := _check_amount(reading.busy)) is None else min(busy, 1.0),
     )
 
 
-def _amount(value: float | None) -> float | None:
+def _check_amount(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) and value >= 0 else None
 
 
-def _blind(scrape: Look, policy: Patience) -> str:
+def _explain_unusable(scrape: MetricsScrape, policy: StalenessPolicy) -> str:
     """Explain why nothing of the scrape can be used; empty if it can."""
     if scrape.failure:
         return f"{scrape.source}: {scrape.failure}; demand is held at what was known last"
@@ -264,13 +272,13 @@ def _blind(scrape: Look, policy: Patience) -> str:
     return ""
 
 
-def _silence(scrape: Look) -> str:
-    if not scrape.silent:
+def _explain_silence(scrape: MetricsScrape) -> str:
+    if not scrape.silent_gateways:
         return ""
-    return f"{scrape.source}: {_some(scrape.silent)} says nothing; demand is held at what was known last, or more"
+    return f"{scrape.source}: {_join_names(scrape.silent_gateways)} says nothing; demand is held at what was known last, or more"
 
 
-def _some(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     listed = sorted(names)
     rest = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
     return ", ".join(listed[:_SHOWN]) + rest

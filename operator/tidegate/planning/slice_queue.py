@@ -65,7 +65,7 @@ class _Block:
         return self.entries[-1].rank
 
     @property
-    def rooms(self) -> tuple[int, int]:
+    def room_bounds(self) -> tuple[int, int]:
         """Return the room with which any entry gets something, and the room that all entries use."""
         if self._rooms is None:
             self._rooms = (
@@ -74,17 +74,17 @@ class _Block:
             )
         return self._rooms
 
-    def insert(self, entry: PendingReplicas) -> None:
-        self.entries.insert(self._find(entry.rank), entry)
+    def insert_entry(self, entry: PendingReplicas) -> None:
+        self.entries.insert(self._find_index(entry.rank), entry)
         self._rooms = None
 
-    def remove(self, entry: PendingReplicas) -> None:
-        del self.entries[self._find(entry.rank)]
+    def remove_entry(self, entry: PendingReplicas) -> None:
+        del self.entries[self._find_index(entry.rank)]
         self._rooms = None
 
-    def serve(self, room: int) -> int:
+    def serve_entries(self, room: int) -> int:
         """Return the room that is left after all entries."""
-        smallest, full = self.rooms
+        smallest, full = self.room_bounds
         if room < smallest:
             return room
         if full <= room and room >= 0:
@@ -93,7 +93,7 @@ class _Block:
             room -= entry.count_used(room)
         return room
 
-    def _find(self, rank: Rank) -> int:
+    def _find_index(self, rank: Rank) -> int:
         return bisect_left(self.entries, rank, key=lambda entry: entry.rank)
 
 
@@ -103,37 +103,37 @@ class SliceQueue:
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
 
-    def insert(self, entry: PendingReplicas) -> None:
+    def insert_entry(self, entry: PendingReplicas) -> None:
         """Add an entry whose rank is not in the queue yet."""
         if not self._blocks:
             self._blocks.append(_Block([entry]))
             return
-        index = min(self._find(entry.rank), len(self._blocks) - 1)
+        index = min(self._find_block(entry.rank), len(self._blocks) - 1)
         block = self._blocks[index]
-        block.insert(entry)
+        block.insert_entry(entry)
         if len(block.entries) >= 2 * _BLOCK:
             halves = block.entries[:_BLOCK], block.entries[_BLOCK:]
             self._blocks[index : index + 1] = [_Block(entries) for entries in halves]
 
-    def remove(self, entry: PendingReplicas) -> None:
+    def remove_entry(self, entry: PendingReplicas) -> None:
         """Remove an entry."""
-        index = self._find(entry.rank)
+        index = self._find_block(entry.rank)
         block = self._blocks[index]
-        block.remove(entry)
+        block.remove_entry(entry)
         if not block.entries:
             del self._blocks[index]
 
-    def serve(self, room: int) -> int:
+    def serve_entries(self, room: int) -> int:
         """Return the room that is left after all entries."""
         for block in self._blocks:
-            room = block.serve(room)
+            room = block.serve_entries(room)
         return room
 
     def find_room(self, entry: PendingReplicas, room: int) -> int:
         """Return the room that is left for one of the entries, after all before it."""
-        index = self._find(entry.rank)
+        index = self._find_block(entry.rank)
         for block in self._blocks[:index]:
-            room = block.serve(room)
+            room = block.serve_entries(room)
         for earlier in self._blocks[index].entries:
             if earlier.rank >= entry.rank:
                 break
@@ -143,7 +143,7 @@ class SliceQueue:
     def find_served(self, room: int) -> Iterator[tuple[PendingReplicas, int]]:
         """Yield the entries of which replicas get slices, and how many replicas."""
         for block in self._blocks:
-            smallest, _ = block.rooms
+            smallest, _ = block.room_bounds
             if room < smallest:
                 continue
             for entry in block.entries:
@@ -152,5 +152,5 @@ class SliceQueue:
                     yield entry, served
                 room -= entry.count_used(room)
 
-    def _find(self, rank: Rank) -> int:
+    def _find_block(self, rank: Rank) -> int:
         return bisect_left(self._blocks, rank, key=lambda block: block.last_rank)

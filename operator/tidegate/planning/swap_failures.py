@@ -18,10 +18,10 @@ from tidegate_dataplane.contract import (
     VersionFailure,
 )
 
-RETRY_AFTER: Final = timedelta(seconds=30)
+RETRY_DELAY: Final = timedelta(seconds=30)
 """Delay before a version is retried after a retryable failure; doubles each time."""
-LONGEST_RETRY: Final = timedelta(minutes=15)
-DEADLINE: Final = timedelta(seconds=LOAD_TIMEOUT_S, minutes=1)
+MAX_RETRY_DELAY: Final = timedelta(minutes=15)
+PROGRESS_DEADLINE: Final = timedelta(seconds=LOAD_TIMEOUT_S, minutes=1)
 """Longest time without progress on any replica: an agent aborts a load by itself a minute earlier."""
 
 _RETRYABLE_REASONS: Final = frozenset(
@@ -36,17 +36,17 @@ _MAX_DOUBLINGS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ObservedReplica:
     """Pod with the report of its agent; None if the agent did not answer."""
 
     pod: PodView
     report: AgentReport | None
-    outgrown: bool = False
+    memory_limit_outdated: bool = False
     """Its memory limit is not the spec's any more, so that a version too large for it proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class KnownFailure:
+class RecordedFailure:
     """Failure of the target version, recorded in the status with its time and attempts."""
 
     failure: VersionFailure
@@ -57,78 +57,80 @@ class KnownFailure:
     @property
     def retry_at(self) -> datetime | None:
         """Return when the version is retried; None if only a changed spec helps."""
-        if not may_pass(self.failure.reason):
+        if not is_retryable(self.failure.reason):
             return None
-        delay = RETRY_AFTER * (1 << min(max(self.attempts - 1, 0), _MAX_DOUBLINGS))
-        return self.time + min(delay, LONGEST_RETRY)
+        delay = RETRY_DELAY * (1 << min(max(self.attempts - 1, 0), _MAX_DOUBLINGS))
+        return self.time + min(delay, MAX_RETRY_DELAY)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class VersionProgress:
     """Progress of a change to `version`, and since when it has not moved; recorded in the status."""
 
     version: int
-    there: int
+    serving: int
     """Replicas that serve the version."""
     fetching: int
     """Replicas that fetch it. These have no deadline here: an agent detects by itself that a download stalls."""
     since: datetime
 
 
-def may_pass(reason: FailureReason) -> bool:
+def is_retryable(reason: FailureReason) -> bool:
     """Return whether a failure with this reason can end without a change of the spec."""
     return reason in _RETRYABLE_REASONS
 
 
-def works_on(replica: Replica, target: DesiredState) -> bool:
+def has_order_for(replica: ObservedReplica, target: DesiredState) -> bool:
     """Return whether the replica's agent has this generation's order for the target."""
     report = replica.report
     return report is not None and report.target == target.version and report.generation == target.generation
 
 
-def reported(replica: Replica, target: DesiredState) -> VersionFailure | None:
+def get_reported_failure(replica: ObservedReplica, target: DesiredState) -> VersionFailure | None:
     """Return the failure of the target that the replica's agent reports, or the kill for memory behind it."""
     report = replica.report
-    if report is None or report.failure is None or not works_on(replica, target):
+    if report is None or report.failure is None or not has_order_for(replica, target):
         return None
     failure = report.failure
     if failure.version != target.version:
         return None
-    if failure.reason is FailureReason.SERVER_ENDED and replica.pod.killed_for_memory is not None:
-        failure = _out_of_memory(replica.pod, target.version)
+    if failure.reason is FailureReason.SERVER_ENDED and replica.pod.oom_killed_at is not None:
+        failure = _make_memory_failure(replica.pod, target.version)
     too_large = failure.reason is FailureReason.OUT_OF_MEMORY
-    return None if too_large and replica.outgrown else failure
+    return None if too_large and replica.memory_limit_outdated else failure
 
 
-def standing_failure(
+def find_blocking_failure(
     target: DesiredState,
-    replicas: Sequence[Replica],
-    known: KnownFailure | None,
-    progress: Progress | None,
+    replicas: Sequence[ObservedReplica],
+    recorded: RecordedFailure | None,
+    progress: VersionProgress | None,
     now: datetime,
-) -> KnownFailure | None:
+) -> RecordedFailure | None:
     """Return the failure that blocks the target; None if there is none, or if its retry is due."""
-    if known is not None and known.failure.version != target.version:
-        known = None
-    if known is not None and (known.retry_at is None or now < known.retry_at):
-        return known
-    fresh = next((failure for replica in replicas if (failure := _found(replica, target, progress))), None)
-    return _again(known, fresh, now) if fresh is not None else None
+    if recorded is not None and recorded.failure.version != target.version:
+        recorded = None
+    if recorded is not None and (recorded.retry_at is None or now < recorded.retry_at):
+        return recorded
+    fresh = next(
+        (failure for replica in replicas if (failure := _find_failure(replica, target, progress))), None
+    )
+    return _record_failure(recorded, fresh, now) if fresh is not None else None
 
 
-def overdue(
+def find_overdue_failure(
     target: DesiredState,
-    waited_for: Sequence[Replica],
-    known: KnownFailure | None,
-    progress: Progress,
+    pending: Sequence[ObservedReplica],
+    recorded: RecordedFailure | None,
+    progress: VersionProgress,
     now: datetime,
-) -> KnownFailure | None:
+) -> RecordedFailure | None:
     """Return a failure if the change has made no progress for longer than an agent lets a load take."""
-    if not waited_for or progress.fetching or now < progress.since + DEADLINE:
+    if not pending or progress.fetching or now < progress.since + PROGRESS_DEADLINE:
         return None
     minutes = round((now - progress.since) / timedelta(minutes=1))
-    first = next((replica for replica in waited_for if replica.report is None), waited_for[0])
-    name, remaining = first.pod.key.name, len(waited_for) - 1
+    first = next((replica for replica in pending if replica.report is None), pending[0])
+    name, remaining = first.pod.key.name, len(pending) - 1
     cause = (
         f"the agent of pod {name} has not answered for {minutes} minutes; if its node is lost, delete the pod"
         if first.report is None
@@ -138,43 +140,53 @@ def overdue(
     failure = VersionFailure(
         version=target.version, reason=FailureReason.LOAD_TIMED_OUT, message=f"{cause}{suffix}"
     )
-    previous = known if known is not None and known.failure.version == target.version else None
-    return _again(previous, failure, now)
+    previous = recorded if recorded is not None and recorded.failure.version == target.version else None
+    return _record_failure(previous, failure, now)
 
 
-def moved(
-    target: DesiredState, replicas: Sequence[Replica], there: int, before: Progress | None, now: datetime
-) -> Progress:
+def update_progress(
+    target: DesiredState,
+    replicas: Sequence[ObservedReplica],
+    serving: int,
+    previous: VersionProgress | None,
+    now: datetime,
+) -> VersionProgress:
     """Return the present progress; its time stays for as long as nothing moves."""
     fetching = sum(
-        works_on(replica, target) and replica.report is not None and replica.report.phase is Phase.FETCHING
+        has_order_for(replica, target)
+        and replica.report is not None
+        and replica.report.phase is Phase.FETCHING
         for replica in replicas
     )
-    if before is not None and (before.version, before.there, before.fetching) == (
+    if previous is not None and (previous.version, previous.serving, previous.fetching) == (
         target.version,
-        there,
+        serving,
         fetching,
     ):
-        return before
-    return Progress(target.version, there, fetching, now)
+        return previous
+    return VersionProgress(target.version, serving, fetching, now)
 
 
-def _again(known: KnownFailure | None, failure: VersionFailure, now: datetime) -> KnownFailure:
-    return KnownFailure(failure, now, known.attempts + 1 if known is not None else 1)
+def _record_failure(
+    previous: RecordedFailure | None, failure: VersionFailure, now: datetime
+) -> RecordedFailure:
+    return RecordedFailure(failure, now, previous.attempts + 1 if previous is not None else 1)
 
 
-def _found(replica: Replica, target: DesiredState, progress: Progress | None) -> VersionFailure | None:
+def _find_failure(
+    replica: ObservedReplica, target: DesiredState, progress: VersionProgress | None
+) -> VersionFailure | None:
     """Return the replica's failure; a kill for memory counts before a retry ends the serving version again."""
-    killed = replica.pod.killed_for_memory
+    killed = replica.pod.oom_killed_at
     if killed is None or progress is None or progress.version != target.version:
-        return reported(replica, target)
+        return get_reported_failure(replica, target)
     during_change = killed >= progress.since.replace(microsecond=0)  # Kubernetes reports whole seconds
-    if during_change and works_on(replica, target) and not replica.outgrown:
-        return _out_of_memory(replica.pod, target.version)
-    return reported(replica, target)
+    if during_change and has_order_for(replica, target) and not replica.memory_limit_outdated:
+        return _make_memory_failure(replica.pod, target.version)
+    return get_reported_failure(replica, target)
 
 
-def _out_of_memory(pod: PodView, version: int) -> VersionFailure:
+def _make_memory_failure(pod: PodView, version: int) -> VersionFailure:
     limit = f"limit of {pod.memory_limit}" if pod.memory_limit else "limit"
     return VersionFailure(
         version=version,

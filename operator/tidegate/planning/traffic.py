@@ -11,8 +11,8 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.sample import Tally
-from tidegate.planning.signals import Look, Reading
+from tidegate.planning.sample import RequestTally
+from tidegate.planning.signals import InferenceMetrics, MetricsScrape
 
 SOURCE: Final = "gateways"
 _PERCENTILE: Final = 0.99
@@ -24,7 +24,7 @@ Shares = Mapping[str, Mapping[ObjectKey, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class RequestCounters:
     """Counters of one Inference in one Envoy cluster: each only rises, until the cluster is removed with them.
 
     `attempts`: tries, retries included. `answered`: by headers of success, `failed_later` of which ended with a failure.
@@ -40,11 +40,11 @@ class Counters:
     timed_out: int = 0
     times: Mapping[int, int] = field(default_factory=dict[int, int])
 
-    def since(self, base: Counters | None) -> Counters:
+    def count_since(self, base: RequestCounters | None) -> RequestCounters:
         """Return what came after `base`; all of it if there is none, or if the counters were reset."""
-        if base is None or self._began_after(base):
+        if base is None or self._was_reset_since(base):
             return self
-        return Counters(
+        return RequestCounters(
             self.inference,
             self.attempts - base.attempts,
             self.retries - base.retries,
@@ -59,7 +59,7 @@ class Counters:
         )
 
     @property
-    def offered(self) -> int:
+    def offered_requests(self) -> int:
         """Return the requests that clients sent.
 
         A page is not written at one instant: it may count a retry and not its attempt, so the result is bounded by 0.
@@ -67,11 +67,11 @@ class Counters:
         return max(self.attempts - self.retries, 0)
 
     @property
-    def served(self) -> int:
+    def served_requests(self) -> int:
         """Return the requests that a model answered; some may have been sent before the base."""
         return max(self.answered - self.failed_later, 0)
 
-    def _began_after(self, base: Counters) -> bool:
+    def _was_reset_since(self, base: RequestCounters) -> bool:
         return (
             self.attempts < base.attempts
             or self.retries < base.retries
@@ -83,7 +83,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class CounterPage:
     """Counters of one gateway since it started `uptime_s` ago, read at `at_s` of our own clock.
 
     `counters`: by the name of the Envoy cluster or of the counter of refusals; each can be removed by itself.
@@ -92,60 +92,62 @@ class Page:
 
     uptime_s: float
     at_s: float
-    counters: Mapping[str, Counters]
+    counters: Mapping[str, RequestCounters]
     unserved: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
-Pages = Mapping[str, Page]
+CounterPages = Mapping[str, CounterPage]
 """The last page of each gateway by name."""
 
 
-def look_between(before: Pages, asked: Collection[str], pages: Pages, shares: Shares) -> tuple[Look, Pages]:
+def compute_rates(
+    previous: CounterPages, gateways: Collection[str], pages: CounterPages, shares: Shares
+) -> tuple[MetricsScrape, CounterPages]:
     """Return the rates between the last pages and new ones, and the pages to compare with the next time.
 
     Silent are the `gateways` without a page or without one to compare with; those that restarted, because their last counts are
     lost; and those that have disappeared since, for the same reason.
     """
-    silent = set(asked) - pages.keys() | before.keys() - set(asked)
-    totals: defaultdict[ObjectKey, Reading] = defaultdict(lambda: Reading(0.0, 0.0))
-    late: defaultdict[ObjectKey, Tally] = defaultdict(Tally)
-    newest = max((page.at_s for page in before.values()), default=None)
+    silent = set(gateways) - pages.keys() | previous.keys() - set(gateways)
+    totals: defaultdict[ObjectKey, InferenceMetrics] = defaultdict(lambda: InferenceMetrics(0.0, 0.0))
+    late: defaultdict[ObjectKey, RequestTally] = defaultdict(RequestTally)
+    newest = max((page.at_s for page in previous.values()), default=None)
     for name, page in sorted(pages.items()):
-        base, complete = _base(before.get(name), page, newest)
+        base, complete = _find_base(previous.get(name), page, newest)
         if not complete:
             silent.add(name)
         if base is None:
             continue
         seconds = page.at_s - base.at_s
         for place, counters in page.counters.items():
-            delta, key = counters.since(base.counters.get(place)), counters.inference
-            late[key] += Tally(times=delta.times, unanswered=delta.timed_out)
-            _add(totals, key, delta.offered / seconds, delta.served / seconds)
+            delta, key = counters.count_since(base.counters.get(place)), counters.inference
+            late[key] += RequestTally(times=delta.times, unanswered=delta.timed_out)
+            _add_rates(totals, key, delta.offered_requests / seconds, delta.served_requests / seconds)
         for route, count in page.unserved.items():
             counted = base.unserved.get(route, 0)
             refused = count - counted if count >= counted else count
             for key, share in shares.get(route, {}).items():
-                _add(totals, key, share * refused / seconds, 0.0)
+                _add_rates(totals, key, share * refused / seconds, 0.0)
     readings = {
-        key: Reading(reading.offered_per_s, reading.served_per_s, p99_s(late[key]))
+        key: InferenceMetrics(reading.offered_per_s, reading.served_per_s, compute_p99_s(late[key]))
         for key, reading in totals.items()
     }
-    retained = {name: page for name, page in before.items() if name in asked and name not in pages}
+    retained = {name: page for name, page in previous.items() if name in gateways and name not in pages}
     failure = ""
-    if not asked:
+    if not gateways:
         failure = "none takes traffic"
-    elif not before:
+    elif not previous:
         failure = "a rate needs two looks, and this was the first"
     elif not pages:
-        failure = f"none of {len(asked)} answers"
+        failure = f"none of {len(gateways)} answers"
     # Each reading begins where the last one ended, so that none overlap.
-    return Look(SOURCE, readings, timedelta(), timedelta(), tuple(sorted(silent)), failure), {
+    return MetricsScrape(SOURCE, readings, timedelta(), timedelta(), tuple(sorted(silent)), failure), {
         **retained,
         **pages,
     }
 
 
-def shares_of(accesses: Iterable[ModelAccess]) -> Shares:
+def compute_shares(accesses: Iterable[ModelAccess]) -> Shares:
     """Return the share of each target in the requests of its route, by the weights in the spec."""
     shares: dict[str, dict[ObjectKey, float]] = {}
     for access in accesses:
@@ -158,40 +160,44 @@ def shares_of(accesses: Iterable[ModelAccess]) -> Shares:
     return shares
 
 
-def p99_s(counted: Tally) -> float | None:
+def compute_p99_s(tally: RequestTally) -> float | None:
     """Return the time within which 99 of 100 requests were answered, in seconds.
 
     None without requests, inf if too many had no answer.
     """
-    allowed = counted.timed * (1 - _PERCENTILE)
-    if not counted.timed:
+    allowed = tally.timed_requests * (1 - _PERCENTILE)
+    if not tally.timed_requests:
         return None
-    if counted.unanswered > allowed:
+    if tally.unanswered > allowed:
         return inf
-    slower = counted.unanswered
-    for time_ms in sorted(counted.times, reverse=True):
-        slower += counted.times[time_ms]
+    slower = tally.unanswered
+    for time_ms in sorted(tally.times, reverse=True):
+        slower += tally.times[time_ms]
         if slower > allowed:
             return time_ms / 1_000
     return None
 
 
-def _base(before: Page | None, page: Page, newest: float | None) -> tuple[Page | None, bool]:
+def _find_base(
+    previous: CounterPage | None, page: CounterPage, newest: float | None
+) -> tuple[CounterPage | None, bool]:
     """Return the page that a gateway counts from, and whether no counts are missing."""
     if newest is None or page.at_s <= newest:
         return None, False
     began_s = page.at_s - page.uptime_s
-    if before is None:
+    if previous is None:
         # A gateway that started after the last page counts from zero.
-        return (Page(0.0, newest, {}), True) if began_s >= newest - _UPTIME_ERROR_S else (None, False)
+        return (CounterPage(0.0, newest, {}), True) if began_s >= newest - _UPTIME_ERROR_S else (None, False)
     # Detect a restart by the uptime alone: counters also disappear with their Envoy cluster, as when a release ends.
-    younger = page.uptime_s + _UPTIME_ERROR_S < before.uptime_s + (page.at_s - before.at_s)
-    return (Page(0.0, before.at_s, {}), False) if younger else (before, True)
+    younger = page.uptime_s + _UPTIME_ERROR_S < previous.uptime_s + (page.at_s - previous.at_s)
+    return (CounterPage(0.0, previous.at_s, {}), False) if younger else (previous, True)
 
 
-def _add(totals: defaultdict[ObjectKey, Reading], key: ObjectKey, offered: float, served: float) -> None:
+def _add_rates(
+    totals: defaultdict[ObjectKey, InferenceMetrics], key: ObjectKey, offered: float, served: float
+) -> None:
     before = totals[key]
-    totals[key] = Reading(
+    totals[key] = InferenceMetrics(
         (before.offered_per_s or 0.0) + offered,
         (before.served_per_s or 0.0) + served,
     )

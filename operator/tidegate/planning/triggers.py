@@ -4,49 +4,56 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.api.allocation_decision import Trigger
+from tidegate.api.allocation_decision import DecisionTrigger
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocation_view import AllocationObserved
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class DecisionInputs:
     """The inputs of a decision besides demand: generations of objects, and the nodes that take pods."""
 
-    pool: int
+    pool_generation: int
     mode: PolicyMode
     overrides: frozenset[tuple[str, int]]
-    scaled: frozenset[tuple[ObjectKey, int]]
-    nodes: frozenset[str]
+    scaled_inferences: frozenset[tuple[ObjectKey, int]]
+    healthy_nodes: frozenset[str]
 
     @classmethod
-    def of(cls, observed: AllocationObserved) -> Circumstances:
+    def from_observed(cls, observed: AllocationObserved) -> DecisionInputs:
         """Return the inputs of a pool now."""
         return cls(
             observed.pool.metadata.generation,
-            observed.mode,
-            frozenset((override.metadata.uid, override.metadata.generation) for override in observed.active),
-            frozenset((member.key, member.inference.metadata.generation) for member in observed.scaled),
+            observed.effective_mode,
+            frozenset(
+                (override.metadata.uid, override.metadata.generation)
+                for override in observed.active_overrides
+            ),
+            frozenset(
+                (member.key, member.inference.metadata.generation) for member in observed.scaled_members
+            ),
             frozenset(observed.slices.healthy_nodes),
         )
 
 
-def trigger(before: Circumstances, now: Circumstances) -> Trigger | None:
+def find_trigger(before: DecisionInputs, now: DecisionInputs) -> DecisionTrigger | None:
     """Return why to decide at once; None if nothing changed that cannot wait. A new node can wait."""
     if before.overrides != now.overrides:
-        return Trigger.OVERRIDE_CHANGED
-    if (before.pool, before.mode) != (now.pool, now.mode):
-        return Trigger.POOL_CHANGED
-    if before.scaled != now.scaled:
-        return Trigger.INFERENCE_CHANGED
-    return Trigger.NODE_LOST if before.nodes - now.nodes else None
+        return DecisionTrigger.OVERRIDE_CHANGED
+    if (before.pool_generation, before.mode) != (now.pool_generation, now.mode):
+        return DecisionTrigger.POOL_CHANGED
+    if before.scaled_inferences != now.scaled_inferences:
+        return DecisionTrigger.INFERENCE_CHANGED
+    return DecisionTrigger.NODE_LOST if before.healthy_nodes - now.healthy_nodes else None
 
 
-def cause(due: Trigger, before: Circumstances | None, now: Circumstances) -> Trigger:
+def resolve_trigger(
+    due: DecisionTrigger, before: DecisionInputs | None, now: DecisionInputs
+) -> DecisionTrigger:
     """Return the trigger to record for a decision that was `due`, with the inputs that it is made from.
 
     What changed while demand was read is part of the decision, and no later tick would find it new. The first decision
     (`before` is None) keeps its trigger, whatever changed since.
     """
-    return due if before is None else trigger(before, now) or due
+    return due if before is None else find_trigger(before, now) or due

@@ -17,17 +17,17 @@ from tidegate.allocation.snapshot import (
     TierRule,
 )
 from tidegate.allocation.spares import choose_warm_spares
-from tidegate.api.allocation_decision import AllocationDecisionSpec, Predicted
+from tidegate.api.allocation_decision import AllocationDecisionSpec, PredictedOutcome
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.what_if import InferenceChange, TierChange, WhatIf
-from tidegate.planning.decision import Solved, decided_spec
-from tidegate.planning.predicted import predicted
+from tidegate.planning.decision import SolvedAllocation, make_decision_spec
+from tidegate.planning.predicted import predict_outcome
 
 _NAMED = 5
 _BY = "the question"
 
 
-def changed(snapshot: AllocationSnapshot, question: WhatIf) -> AllocationSnapshot:
+def apply_changes(snapshot: AllocationSnapshot, question: WhatIf) -> AllocationSnapshot:
     """Return the snapshot of one pool with the changes of a question.
 
     Raises InvalidInputError that names what does not exist or is impossible.
@@ -36,45 +36,47 @@ def changed(snapshot: AllocationSnapshot, question: WhatIf) -> AllocationSnapsho
     names = {inference.key for inference in snapshot.inferences}
     for name in changes:
         if name not in names:
-            raise InvalidInputError("inferences", f"the allocator decides about no {name}; {_those(names)}")
+            raise InvalidInputError(
+                "inferences", f"the allocator decides about no {name}; {_list_names(names)}"
+            )
     return replace(
         snapshot,
-        pools=tuple(_pool(pool, question) for pool in snapshot.pools),
+        pools=tuple(_change_pool(pool, question) for pool in snapshot.pools),
         inferences=tuple(
-            _inference(inference, question.factor, changes.get(inference.key), len(snapshot.steps))
+            _change_inference(inference, question.factor, changes.get(inference.key), len(snapshot.steps))
             for inference in snapshot.inferences
         ),
     )
 
 
-def _pool(pool: PoolInput, question: WhatIf) -> PoolInput:
+def _change_pool(pool: PoolInput, question: WhatIf) -> PoolInput:
     rules = {rule.tier: rule for rule in pool.tiers}
     for change in question.tiers:
-        rules[change.tier] = _rule(rules.get(change.tier, TierRule(change.tier)), change)
+        rules[change.tier] = _change_rule(rules.get(change.tier, TierRule(change.tier)), change)
     if question.without_budget:
         pool = replace(pool, budget=None, hold=False)
     slices = pool.slices if question.slices is None else question.slices
     return replace(pool, slices=slices, tiers=tuple(rules.values()))
 
 
-def _rule(rule: TierRule, change: TierChange) -> TierRule:
+def _change_rule(rule: TierRule, change: TierChange) -> TierRule:
     floor = rule.floor if change.floor is None else change.floor
     ceiling = rule.ceiling if change.ceiling is None else change.ceiling
     return TierRule(rule.tier, floor, ceiling)
 
 
-def _inference(
+def _change_inference(
     inference: ModelInput, factor: float, change: InferenceChange | None, steps: int
 ) -> ModelInput:
-    load = _load(inference.load, factor, change, steps)
+    load = _change_load(inference.load, factor, change, steps)
     if change is None:
         return replace(inference, load=load)
     return replace(
-        inference, load=load, bounds=_bounds(inference, change), value=change.value or inference.value
+        inference, load=load, bounds=_change_bounds(inference, change), value=change.value or inference.value
     )
 
 
-def _load(
+def _change_load(
     load: DemandInput | None, factor: float, change: InferenceChange | None, steps: int
 ) -> DemandInput | None:
     if change is not None and change.demand is not None:
@@ -85,7 +87,7 @@ def _load(
     return replace(load, rates=tuple(rate * times for rate in load.rates))
 
 
-def _bounds(inference: ModelInput, change: InferenceChange) -> ReplicaBounds:
+def _change_bounds(inference: ModelInput, change: InferenceChange) -> ReplicaBounds:
     bounds = inference.bounds
     if change.min_replicas is not None:
         bounds = replace(bounds, floor=change.min_replicas, floor_source=_BY)
@@ -101,32 +103,32 @@ def _bounds(inference: ModelInput, change: InferenceChange) -> ReplicaBounds:
     return bounds
 
 
-def _those(names: Collection[str]) -> str:
+def _list_names(names: Collection[str]) -> str:
     listed = sorted(names)
     rest = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return f"there are {', '.join(listed[:_NAMED])}{rest}" if listed else "it decides about nothing there"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InferenceOutcome:
     """One Inference of the question: its demand, what it has, and what it would have."""
 
     inference: ModelInput
-    before: int
+    replicas_before: int
     """Replicas."""
-    after: int
+    replicas_after: int
 
     @property
     def demand(self) -> float | None:
         """Return the requests per second (offline: slices) of the first step; None if unknown."""
         return None if self.inference.load is None else self.inference.load.rates[0]
 
-    def serves(self, replicas: int) -> float:
+    def compute_rate(self, replicas: int) -> float:
         """Return the requests per second within the SLO by so many replicas (offline: slices)."""
         return self.inference.placements[0].curve.rate_at(replicas)
 
     @property
-    def wanted(self) -> int | None:
+    def needed_slices(self) -> int | None:
         """Return the slices that would serve its demand; None if that is unknown, or if no number of them would."""
         if self.demand is None:
             return None
@@ -136,37 +138,39 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatIfAnswer:
     """The decision that would be made, and what the present replicas serve meanwhile."""
 
     decision: AllocationDecisionSpec
-    now: Predicted
-    asked: tuple[Asked, ...]
+    now: PredictedOutcome
+    outcomes: tuple[InferenceOutcome, ...]
     pool: PoolInput
 
 
-def answer(
+def build_answer(
     snapshot: AllocationSnapshot,
     assignment: Assignment,
     *,
     pool: str,
-    at: datetime,
+    time: datetime,
     mode: PolicyMode,
     seconds: float,
-) -> Answer:
+) -> WhatIfAnswer:
     """Build the answer from the changed snapshot and its assignment, solved in so many seconds."""
-    solved = Solved(
+    solved = SolvedAllocation(
         assignment,
-        predicted(snapshot, assignment),
+        predict_outcome(snapshot, assignment),
         None,
         seconds,
         choose_warm_spares(snapshot, assignment),
     )
-    spec = AllocationDecisionSpec.model_validate(decided_spec(pool, at, mode, solved))
+    spec = AllocationDecisionSpec.model_validate(make_decision_spec(pool, time, mode, solved))
     unchanged = replace(assignment, replicas=())
     after = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
     outcomes = tuple(
-        Asked(inference, inference.current_replicas, after.get(inference.key, inference.current_replicas))
+        InferenceOutcome(
+            inference, inference.current_replicas, after.get(inference.key, inference.current_replicas)
+        )
         for inference in snapshot.inferences
     )
-    return Answer(spec, predicted(snapshot, unchanged), outcomes, snapshot.pools[0])
+    return WhatIfAnswer(spec, predict_outcome(snapshot, unchanged), outcomes, snapshot.pools[0])

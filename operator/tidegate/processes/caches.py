@@ -11,7 +11,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.store import ObjectStore, key_of
-from tidegate.kube.watch import Reflector, reflectors
+from tidegate.kube.watch import Reflector, make_reflectors
 from tidegate.runtime.probes import Check, Probes
 
 log: Final = structlog.stdlib.get_logger()
@@ -32,7 +32,7 @@ def start_watches(
     started = tuple(
         reflector
         for store in stores
-        for reflector in reflectors(
+        for reflector in make_reflectors(
             client, store, namespaces if store.kind.namespaced else (), selector=selector
         )
     )
@@ -83,13 +83,13 @@ def start_named_secret_watches(
     return started
 
 
-async def settled(started: Iterable[Reflector]) -> None:
+async def wait_until_settled(reflectors: Iterable[Reflector]) -> None:
     """Wait until each reflector has listed once or was refused: a missing right must not block the process."""
-    for reflector in started:
+    for reflector in reflectors:
         await reflector.settled.wait()
 
 
-async def synced(stores: Iterable[ObjectStore]) -> None:
+async def wait_until_synced(stores: Iterable[ObjectStore]) -> None:
     """Wait until every store has had its first listing."""
     for store in stores:
         await store.synced.wait()
@@ -98,10 +98,10 @@ async def synced(stores: Iterable[ObjectStore]) -> None:
 def report_sync(probes: Probes, stores: Iterable[ObjectStore]) -> None:
     """Report not ready before every cache has synced: a partial view of the cluster is a wrong one."""
     for store in stores:
-        probes.add_readiness(f"cache-{store.kind}", _listed(store))
+        probes.add_readiness(f"cache-{store.kind}", _sync_check(store))
 
 
-def _listed(store: ObjectStore) -> Check:
+def _sync_check(store: ObjectStore) -> Check:
     return lambda: None if store.synced.is_set() else f"no listing of {store.kind} yet"
 
 
@@ -119,7 +119,7 @@ async def observe_all(
     for namespace in namespaces or ("",):
         try:
             version = ""
-            async for bodies, version in client.pages(store.kind, namespace=namespace):  # noqa: B007  all are equal
+            async for bodies, version in client.list_pages(store.kind, namespace=namespace):  # noqa: B007  all are equal
                 for body in bodies:
                     present.add(key_of(body))
                     store.observe("MODIFIED", body)

@@ -14,17 +14,23 @@ from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.lease import LeaseClient
-from tidegate.kube.occupancy import Occupancy
+from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
-from tidegate.planning.pods import pod_view
-from tidegate.processes.caches import observe_all, report_sync, start_watches, stores_within, synced
+from tidegate.planning.pods import parse_pod
+from tidegate.processes.agent_credentials import AgentCredentials
+from tidegate.processes.caches import (
+    observe_all,
+    report_sync,
+    start_watches,
+    stores_within,
+    wait_until_synced,
+)
 from tidegate.processes.identity import process_identity
-from tidegate.processes.known_by import KnownBy
-from tidegate.processes.lifecycle import until
-from tidegate.processes.signals import signal_watch
-from tidegate.processes.spans import exported_spans
-from tidegate.resources.names import MOST_REPLICAS_LABEL, OURS
+from tidegate.processes.lifecycle import run_until
+from tidegate.processes.signals import make_signal_watch
+from tidegate.processes.spans import export_spans
+from tidegate.resources.names import MANAGED_SELECTOR, MAX_REPLICAS_LABEL
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.leader import Election
@@ -32,27 +38,27 @@ from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
 from tidegate.runtime.solver_process import SolverProcess
 from tidegate.runtime.workqueue import WorkQueue
-from tidegate.settings import PodIdentity, Settings
-from tidegate.telemetry.gateways import Gateway, GatewayStats
+from tidegate.settings import ControlPlaneSettings, PodIdentity
+from tidegate.telemetry.gateways import GatewayStats, ScrapeTarget
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.triton.agents import AgentClient
 from tidegate.triton.node_agents import NodeAgentClient
-from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
+from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorDependencies
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
-from tidegate_controllers.autoscalers import Autoscalers
+from tidegate_controllers.autoscalers import AutoscalerLimits
+from tidegate_controllers.manager import ControllerManager, ManagerDependencies
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.questions import Questions
-from tidegate_controllers.release import Measurements
-from tidegate_controllers.sharing import MpsDaemons, Sharing
+from tidegate_controllers.proxies import ProxyReports
+from tidegate_controllers.release import ReleaseMeasurer
+from tidegate_controllers.sharing import GpuSharing, MpsDaemons
 from tidegate_controllers.sharing_metrics import SharingMetrics
+from tidegate_controllers.solver_inputs import SolverInputs
 from tidegate_controllers.stores import Stores
-from tidegate_controllers.term import Parts, Terms
-from tidegate_controllers.watch import watch
-from tidegate_controllers.workloads import Workloads
+from tidegate_controllers.watch import watch_objects
+from tidegate_controllers.workloads import KueueWorkloads
 
 _RELIST_S: Final = 600
 """kopf misses objects that were deleted while it did not watch; a regular listing finds them."""
@@ -62,7 +68,7 @@ _REFUSED_S: Final = 30
 log = structlog.get_logger(__name__)
 
 
-async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
+async def run_controllers(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: Path | None) -> None:
     """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
     registry, probes, clock = CollectorRegistry(), Probes(), SystemClock()
     process = ProcessMetrics(registry, "controllers")
@@ -70,56 +76,56 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     xds_pods, gateway_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     node_agent_pods, plugin_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     autoscalers = ObjectStore(kinds.HORIZONTAL_POD_AUTOSCALER)
-    stores, questions, served = Stores(), Questions(), settings.watch_namespaces
-    watched = stores_within(stores.custom(), served)
+    stores, questions, served = Stores(), SolverInputs(), settings.watch_namespaces
+    watched = stores_within(stores.custom_stores(), served)
     async with AsyncExitStack() as stack:
-        spans = await stack.enter_async_context(exported_spans(settings, "controllers", pod, registry))
+        spans = await stack.enter_async_context(export_spans(settings, "controllers", pod, registry))
         client = await stack.enter_async_context(
             await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.count_write)
         )
         # Before the probes are served: a process that waits for its certificate below is not ready either.
         report_sync(probes, stores)
-        server = ProbeServer(probes, registry, questions.routes())
+        server = ProbeServer(probes, registry, questions.make_routes())
         await stack.enter_async_context(server.serve(host=settings.listen_address, port=settings.probe_port))
         await stack.enter_async_context(measure_event_loop(registry))
-        known_by = await KnownBy.begin(client, settings, pod.namespace, clock)
+        known_by = await AgentCredentials.wait_until_issued(client, settings, pod.namespace, clock)
         context = known_by.identity.context
         agents = await stack.enter_async_context(AgentClient(context))
         node_agent_client = await stack.enter_async_context(
             NodeAgentClient(context, port=settings.node_agent_port)
         )
-        proxies = Proxies(lambda: _report_addresses(xds_pods, settings.report_port))
+        proxies = ProxyReports(lambda: _report_addresses(xds_pods, settings.report_port))
         gateway = f"{settings.release}-gateway.{pod.namespace}.svc:{settings.gateway_port}"
-        stats = GatewayStats(lambda: _gateways(gateway_pods, settings.gateway_metrics_port))
+        stats = GatewayStats(lambda: _ready_gateways(gateway_pods, settings.gateway_metrics_port))
         prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
-        measurements = Measurements(stats, prometheus)
+        measurements = ReleaseMeasurer(stats, prometheus)
         solver = SolverProcess()
-        demand = signal_watch(
+        demand = make_signal_watch(
             settings.prometheus_url,
-            lambda: _gateways(gateway_pods, settings.gateway_metrics_port),
+            lambda: _ready_gateways(gateway_pods, settings.gateway_metrics_port),
             stores,
             agents,
             clock.now,
         )
-        as_allocator = client.acting_as(FIELD_MANAGER)
-        allocator = AllocatorParts(
+        as_allocator = client.with_field_manager(FIELD_MANAGER)
+        allocator = AllocatorDependencies(
             as_allocator,
             solver,
             demand,
-            Autoscalers(as_allocator, autoscalers),
+            AutoscalerLimits(as_allocator, autoscalers),
             questions,
             AllocatorMetrics(registry),
         )
         ownership = Ownership(stores)
-        occupancy = Occupancy(stores.pods, ownership.owns_pod)
-        ownership.subscribe(occupancy.look_again)
-        show_left_out(registry, (*stores, *occupancy.stores))
-        workloads = Workloads(client, stores.jobs, served)
+        occupancy = NodeOccupancy(stores.pods, ownership.owns_pod)
+        ownership.subscribe(occupancy.refresh_pod)
+        show_left_out(registry, (*stores, *occupancy.own_stores))
+        workloads = KueueWorkloads(client, stores.jobs, served)
         node_agents = NodeAgents(node_agent_pods, node_agent_client)
         daemons = MpsDaemons(plugin_pods, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
-        sharing = Sharing(node_agents, daemons, stores, ownership, occupancy, metrics)
-        parts = Parts(
+        sharing = GpuSharing(node_agents, daemons, stores, ownership, occupancy, metrics)
+        parts = ManagerDependencies(
             client,
             stores,
             agents,
@@ -130,25 +136,27 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             measurements,
             allocator,
             sharing if settings.sharing_namespace else None,
-            lambda: settings.serving(known_by.identity.trusted_pem),
+            lambda: settings.serving_settings(known_by.identity.trusted_pem),
             gateway,
             clock,
             sees_nodes=not served,
             spans=spans,
         )
-        terms = Terms(parts, registry, workers=settings.workers)
+        terms = ControllerManager(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
         identity = process_identity(pod)
         election = Election(lease, identity, clock=clock)
         _add_probes(probes, terms, election)
         show_leader(registry, lambda: election.is_leading)
-        registry.register(ObjectMetrics(stores.custom(), lambda: election.is_leading))
+        registry.register(ObjectMetrics(stores.custom_stores(), lambda: election.is_leading))
         registry.register(PoolMetrics(stores.pools, stores.decisions, questions, lambda: election.is_leading))
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
-                start_watches(tasks, client, stores.owned(), selector=OURS, namespaces=served)
-                start_watches(tasks, client, (autoscalers,), selector=MOST_REPLICAS_LABEL, namespaces=served)
+                start_watches(
+                    tasks, client, stores.owned_stores(), selector=MANAGED_SELECTOR, namespaces=served
+                )
+                start_watches(tasks, client, (autoscalers,), selector=MAX_REPLICAS_LABEL, namespaces=served)
                 ours = [("xds", xds_pods), ("gateway", gateway_pods)]
                 if settings.sharing_namespace:
                     ours.append(("node-agent", node_agent_pods))
@@ -159,28 +167,28 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                     selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component={component}"
                     reflector = Reflector(client, pods, namespace=pod.namespace, selector=selector)
                     tasks.create_task(reflector.run())
-                tasks.create_task(_relist(client, watched, served))
+                tasks.create_task(_keep_listing(client, watched, served))
                 tasks.create_task(proxies.run())
                 tasks.create_task(occupancy.run(client))
                 tasks.create_task(workloads.run())
-                tasks.create_task(known_by.keep(lambda: terms.queues.wake_pods(stores)))
-                await synced((*stores, xds_pods, gateway_pods))
-                await election.run(terms.lead)
+                tasks.create_task(known_by.keep_current(lambda: terms.queues.enqueue_pod_owners(stores)))
+                await wait_until_synced((*stores, xds_pods, gateway_pods))
+                await election.run(terms.run_as_leader)
 
         try:
-            await until(watch(watched, identity, served), work())
+            await run_until(watch_objects(watched, identity, served), work())
         finally:
             await solver.close()
 
 
-async def _relist(client: KubeClient, stores: Sequence[ObjectStore], namespaces: Sequence[str]) -> None:
+async def _keep_listing(client: KubeClient, stores: Sequence[ObjectStore], namespaces: Sequence[str]) -> None:
     """List the caches that kopf feeds, now and every ten minutes; sooner while a listing fails or is refused."""
     while True:
         complete = True
         for store in stores:
             try:
                 present, version, listed = await observe_all(client, store, namespaces)
-                store.resync(present, version, within=listed or None)
+                store.prune_absent(present, version, within=listed or None)
                 complete = complete and listed == tuple(namespaces)
             except TidegateError as error:
                 log.warning("listing_failed", kind=str(store.kind), error=str(error))
@@ -190,24 +198,26 @@ async def _relist(client: KubeClient, stores: Sequence[ObjectStore], namespaces:
 
 def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:
     """Return the report endpoints of the xDS servers; one that is not ready serves no proxy."""
-    views = (pod_view(body) for body in pods)
-    return tuple(sorted(f"{view.address}:{port}" for view in views if view.ready and view.reachable))
+    views = (parse_pod(body) for body in pods)
+    return tuple(sorted(f"{view.address}:{port}" for view in views if view.ready and view.is_reachable))
 
 
-def _gateways(pods: ObjectStore, port: int) -> tuple[Gateway, ...]:
+def _ready_gateways(pods: ObjectStore, port: int) -> tuple[ScrapeTarget, ...]:
     """Return the gateways that are ready, with the addresses of their metrics."""
-    views = (pod_view(body) for body in pods)
+    views = (parse_pod(body) for body in pods)
     return tuple(
-        Gateway(view.key.name, f"{view.address}:{port}") for view in views if view.ready and view.reachable
+        ScrapeTarget(view.key.name, f"{view.address}:{port}")
+        for view in views
+        if view.ready and view.is_reachable
     )
 
 
-def _add_probes(probes: Probes, terms: Terms, election: Election) -> None:
+def _add_probes(probes: Probes, terms: ControllerManager, election: Election) -> None:
     probes.add_liveness("election", election.check_liveness)
-    for queue in terms.queues.all():
-        probes.add_liveness(f"queue-{queue.name}", _stuck(queue, election))
+    for queue in terms.queues.list_queues():
+        probes.add_liveness(f"queue-{queue.name}", _leader_queue_check(queue, election))
 
 
-def _stuck(queue: WorkQueue, election: Election) -> Check:
+def _leader_queue_check(queue: WorkQueue, election: Election) -> Check:
     """Return a liveness check for a queue; a follower's queue may fill, since only the leader empties it."""
     return lambda: queue.check_liveness() if election.is_leading else None

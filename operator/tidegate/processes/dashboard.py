@@ -22,20 +22,20 @@ import typer
 from cryptography.fernet import Fernet
 from fastapi import FastAPI
 
-from tidegate.cli.connection import usual_namespace
+from tidegate.cli.connection import read_default_namespace
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.kinds import INFERENCE
-from tidegate.operations.installation import release_of
-from tidegate.processes.lifecycle import until
-from tidegate.processes.web import keep, served, sources
-from tidegate.web.access.door import LocalDoor
+from tidegate.processes.lifecycle import run_until
+from tidegate.processes.web import fill_caches, make_sources, serve_app
+from tidegate.services.installation import find_release
+from tidegate.web.access.authenticators import LocalAuthenticator
 from tidegate.web.access.identity import Identity
-from tidegate.web.access.rights import Action, Rights
-from tidegate.web.access.sessions import Seal
+from tidegate.web.access.rights import AccessReviews, Action
+from tidegate.web.access.sessions import SessionSeal
 from tidegate.web.app import create_app
-from tidegate.web.fleet import Fleet
-from tidegate.web.parts import Installation, make_parts
+from tidegate.web.app_state import InstallationRef, make_app_state
+from tidegate.web.caches import FleetCaches
 
 _WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _LOOPBACK = "127.0.0.1"
@@ -49,10 +49,10 @@ class DashboardOptions:
 
     kubeconfig: Path | None
     context: str | None = None
-    acting_for: str = ""
+    impersonated_user: str = ""
     namespace: str | None = None
     """Namespace to show; None: all, or the context's namespace if the user may not list all."""
-    system: str | None = None
+    installation_namespace: str | None = None
     """Namespace of the installation; None: the only one."""
     port: int = 0
     browser: bool = True
@@ -65,47 +65,51 @@ async def run_dashboard(options: DashboardOptions) -> None:
     """Run until Ctrl-C. Raises TidegateError if the cluster does not answer, or the port is taken."""
     # The terminal shows only the address. A refused watch is visible as an empty list, with its reason.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    settings = ClientSettings("tidegate-web", user_agent="tidegate-web", acting_for=options.acting_for)
+    settings = ClientSettings(
+        "tidegate-web", user_agent="tidegate-web", impersonated_user=options.impersonated_user
+    )
     async with await KubeClient.connect(
         settings, kubeconfig=options.kubeconfig, context=options.context
     ) as client:
-        identity = await _identity(client)
-        shown = await _shown(client, identity, options)
-        release, namespace = await release_of(client, options.system)
-        ticket, seal = secrets.token_urlsafe(32), Seal(Fernet.generate_key())
-        parts = make_parts(
-            Fleet(),
-            sources(options.prometheus),
-            LocalDoor(client, identity, ticket, seal),
+        identity = await _read_identity(client)
+        shown = await _choose_namespace(client, identity, options)
+        release, namespace = await find_release(client, options.installation_namespace)
+        ticket, seal = secrets.token_urlsafe(32), SessionSeal(Fernet.generate_key())
+        parts = make_app_state(
+            FleetCaches(),
+            make_sources(options.prometheus),
+            LocalAuthenticator(client, identity, ticket, seal),
             seal,
-            Installation(release, namespace, options.controllers),
+            InstallationRef(release, namespace, options.controllers),
             now=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
             all_namespaces=not shown,
         )
         app = create_app(parts, {_LOOPBACK, "localhost"})
         filled = asyncio.Event()
-        with _listening(options.port) as listener:
+        with _open_listener(options.port) as listener:
             entrance = f"http://{_LOOPBACK}:{listener.getsockname()[1]}/enter?ticket={ticket}"
-            welcome = (
-                f"the dashboard{_of(shown)}, with the rights of {identity.user}; Ctrl-C ends it:\n{entrance}"
-            )
-            await until(
-                _served(app, listener, entrance, welcome, filled, options),
-                keep(
-                    parts, client, parts.fleet.stores(), namespaces=(shown,) if shown else (), filled=filled
+            welcome = f"the dashboard{_namespace_suffix(shown)}, with the rights of {identity.user}; Ctrl-C ends it:\n{entrance}"
+            await run_until(
+                _serve_when_filled(app, listener, entrance, welcome, filled, options),
+                fill_caches(
+                    parts,
+                    client,
+                    parts.fleet.list_stores(),
+                    namespaces=(shown,) if shown else (),
+                    filled=filled,
                 ),
             )
 
 
-async def _shown(client: KubeClient, identity: Identity, options: DashboardOptions) -> str:
+async def _choose_namespace(client: KubeClient, identity: Identity, options: DashboardOptions) -> str:
     """Return the namespace to show; empty for all."""
     if options.namespace is not None:
         return options.namespace
-    rights = Rights(lambda _: client, time.monotonic)
-    if await rights.may(identity, Action("list", INFERENCE.plural)):
+    rights = AccessReviews(lambda _: client, time.monotonic)
+    if await rights.is_allowed(identity, Action("list", INFERENCE.plural)):
         return ""
-    namespace = usual_namespace(options.kubeconfig, options.context)
+    namespace = read_default_namespace(options.kubeconfig, options.context)
     typer.echo(
         f"you may not list Inferences in all namespaces: those of {namespace} are shown; another with -n",
         err=True,
@@ -113,11 +117,11 @@ async def _shown(client: KubeClient, identity: Identity, options: DashboardOptio
     return namespace
 
 
-def _of(namespace: str) -> str:
+def _namespace_suffix(namespace: str) -> str:
     return f" of namespace {namespace}" if namespace else ""
 
 
-async def _served(
+async def _serve_when_filled(
     app: FastAPI,
     listener: socket.socket,
     entrance: str,
@@ -136,10 +140,10 @@ async def _served(
         loop = asyncio.get_running_loop()
         # In a thread: a text browser blocks until it has the page, which this loop serves.
         loop.call_later(0.5, lambda: loop.run_in_executor(None, webbrowser.open, entrance))
-    await served(app, listener)
+    await serve_app(app, listener)
 
 
-def _listening(port: int) -> socket.socket:
+def _open_listener(port: int) -> socket.socket:
     try:
         return socket.create_server((_LOOPBACK, port))
     except OSError as error:
@@ -147,11 +151,11 @@ def _listening(port: int) -> socket.socket:
         raise PermanentError(message) from error
 
 
-async def _identity(client: KubeClient) -> Identity:
+async def _read_identity(client: KubeClient) -> Identity:
     """Return the user of the kubeconfig, as the API server sees it."""
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
     try:
-        answer = await client.review(_WHO_AM_I, body)
+        answer = await client.post_review(_WHO_AM_I, body)
     except TidegateError as error:
         message = f"the API server did not identify you: {error}"
         raise PermanentError(message) from error

@@ -8,28 +8,28 @@ import structlog
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.secret_entries import entries_alone, secret_data
+from tidegate.processes.secret_entries import decode_secret, trim_secret
 from tidegate.routing.envoy.tls import TlsSettings
-from tidegate.routing.gateway_secrets import GatewaySecrets, HeldSecret
+from tidegate.routing.gateway_secrets import GatewaySecrets, GatewaySecretState
 from tidegate.xds.metrics import XdsMetrics
 
 _log = structlog.stdlib.get_logger(__name__)
 
 
-class GatewayTls:
+class GatewayTlsSecrets:
     """The Secrets that the TLS settings name, with a cache each; without `settings`, none."""
 
     def __init__(self, settings: TlsSettings | None, namespace: str, metrics: XdsMetrics) -> None:
         names = set[str]() if settings is None else {*settings.secrets, settings.client_authority} - {""}
-        self.stores = {name: ObjectStore(kinds.SECRET, transform=entries_alone) for name in sorted(names)}
+        self.stores = {name: ObjectStore(kinds.SECRET, transform=trim_secret) for name in sorted(names)}
         self._namespace = namespace
         self._secrets = GatewaySecrets(settings)
         self._metrics = metrics
-        self._latest: tuple[HeldSecret, ...] = ()
+        self._latest: tuple[GatewaySecretState, ...] = ()
 
     @property
-    def held(self) -> Sequence[HeldSecret]:
-        """Return every Secret as of the last `look`."""
+    def latest_secrets(self) -> Sequence[GatewaySecretState]:
+        """Return every Secret as of the last `check_secrets`."""
         return self._latest
 
     def subscribe(self, changed: Callable[[], None]) -> None:
@@ -37,24 +37,24 @@ class GatewayTls:
         for store in self.stores.values():
             store.subscribe(lambda _: changed())
 
-    def look(self, now: datetime) -> Sequence[HeldSecret]:
+    def check_secrets(self, now: datetime) -> Sequence[GatewaySecretState]:
         """Check every Secret, and report changes in the log and in metrics."""
         entries = {
             name: data
             for name, store in self.stores.items()
-            if (data := secret_data(store.get(ObjectKey(self._namespace, name)))) is not None
+            if (data := decode_secret(store.get(ObjectKey(self._namespace, name)))) is not None
         }
         before = {(secret.name, secret.role): secret for secret in self._latest}
-        self._latest = self._secrets.look(entries, now)
+        self._latest = self._secrets.refresh(entries, now)
         for secret in self._latest:
             if secret != before.get((secret.name, secret.role)):
-                _say(secret)
+                _log_secret(secret)
             self._metrics.show_gateway_secret(secret)
         return self._latest
 
 
-def _say(secret: HeldSecret) -> None:
-    expires = None if secret.expires is None else secret.expires.isoformat()
+def _log_secret(secret: GatewaySecretState) -> None:
+    expires = None if secret.expires_at is None else secret.expires_at.isoformat()
     fields = {"secret": secret.name, "role": secret.role.value, "expires": expires}
     if secret.problem is None:
         _log.info("gateway_secret_taken", **fields)

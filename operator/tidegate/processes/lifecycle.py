@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def until(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, None]) -> None:
+async def run_until(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, None]) -> None:
     """Run `work` until `stop` returns. The first of them to fail ends both and raises."""
     stopping, working = asyncio.ensure_future(stop), asyncio.ensure_future(work)
     try:
@@ -20,7 +20,7 @@ async def until(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, None]
         task.result()
 
 
-async def terminated() -> None:
+async def wait_for_signal() -> None:
     """Wait for SIGTERM or SIGINT."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -23,9 +23,9 @@ from tidegate.planning.certificates import (
     CHAIN_KEY,
     FAMILIES,
     PRIVATE_KEY_KEY,
-    Held,
-    Part,
-    next_step,
+    CertificatePart,
+    SecretContent,
+    plan_rotation,
 )
 from tidegate.runtime.certificate_issuer import CertificateIssuer
 from tidegate.runtime.clock import Clock
@@ -33,10 +33,10 @@ from tidegate.runtime.clock import Clock
 RENEW_ANNOTATION: Final = "tidegate.io/renew"
 """On one of the Secrets: requests new certificates now; it is removed once they are issued."""
 _RETRY_S: Final = 1
-_OLD_SUFFIXES: Final[Mapping[Part, str]] = {
-    Part.CONTROLLERS: "controllers-tls",
-    Part.XDS: "xds-tls",
-    Part.GATEWAY: "gateway-xds-tls",
+_OLD_SUFFIXES: Final[Mapping[CertificatePart, str]] = {
+    CertificatePart.CONTROLLERS: "controllers-tls",
+    CertificatePart.XDS: "xds-tls",
+    CertificatePart.GATEWAY: "gateway-xds-tls",
 }
 """Name suffixes of the Secrets that Helm created up to 0.1; their certificates are adopted."""
 
@@ -53,20 +53,20 @@ class OwnCertificates:
 
     client: KubeClient
     issuer: CertificateIssuer
-    parts: Collection[Part]
+    parts: Collection[CertificatePart]
     clock: Clock
     spread: timedelta
     folder: Path
 
-    async def fill(self) -> None:
+    async def fill_secrets(self) -> None:
         """Wait until the controllers' certificate exists and its files are written; fill the other Secrets on the way.
 
         Raises PermanentError if the controllers' Secret does not exist or may not be read.
         """
-        await self.keep()
-        while Part.CONTROLLERS in self.parts:
+        await self.renew_secrets()
+        while CertificatePart.CONTROLLERS in self.parts:
             try:
-                if await self._family([Part.CONTROLLERS]):
+                if await self._advance_family([CertificatePart.CONTROLLERS]):
                     return
             except PermanentError:
                 raise
@@ -74,32 +74,32 @@ class OwnCertificates:
                 log.warning("certificates_not_filled", error=str(error))
             await self.clock.sleep(_RETRY_S)
 
-    async def keep(self) -> None:
+    async def renew_secrets(self) -> None:
         """Take the next step of each family that is due; a failure is logged, and retried at the next call."""
         for family in FAMILIES:
             if parts := [part for part in family if part in self.parts]:
                 try:
-                    await self._family(parts)
+                    await self._advance_family(parts)
                 except TidegateError as error:
                     log.warning("certificates_not_kept", parts=sorted(parts), error=str(error))
 
-    async def _family(self, parts: Collection[Part]) -> bool:
+    async def _advance_family(self, parts: Collection[CertificatePart]) -> bool:
         """Take the next step of one family; return whether it is filled.
 
         Raises ConflictError if another replica was first; the next call sees what that one wrote.
         """
-        bodies = {part: await self._secret(part) for part in parts}
-        contents = {part: _held(body) for part, body in bodies.items()}
-        step: Mapping[Part, Held] = {}
+        bodies = {part: await self._read_secret(part) for part in parts}
+        contents = {part: _parse_secret(body) for part, body in bodies.items()}
+        step: Mapping[CertificatePart, SecretContent] = {}
         if all(secret.current is None for secret in contents.values()):
-            step = await self._before(parts)
+            step = await self._read_old_secrets(parts)
         if not step:
             now = self.clock.now()
-            step = next_step(
+            step = plan_rotation(
                 contents, now, self.spread, lambda authority: self.issuer.issue_certificates(authority, now)
             )
         for part, content in step.items():
-            await self.client.replace(SECRET, _with(bodies[part], content))
+            await self.client.replace(SECRET, _replace_content(bodies[part], content))
             contents[part] = content
             log.info(
                 "certificate_step",
@@ -107,24 +107,26 @@ class OwnCertificates:
                 trusted=len(content.trusted),
                 aside=content.following is not None,
             )
-        if Part.CONTROLLERS in contents:
-            await asyncio.to_thread(_write, self.folder, contents[Part.CONTROLLERS])
+        if CertificatePart.CONTROLLERS in contents:
+            await asyncio.to_thread(_write_files, self.folder, contents[CertificatePart.CONTROLLERS])
         return all(secret.current is not None for secret in contents.values())
 
-    async def _before(self, parts: Collection[Part]) -> Mapping[Part, Held]:
+    async def _read_old_secrets(
+        self, parts: Collection[CertificatePart]
+    ) -> Mapping[CertificatePart, SecretContent]:
         """Return the certificates of an earlier release, if it has all of them."""
-        adopted: dict[Part, Held] = {}
+        adopted: dict[CertificatePart, SecretContent] = {}
         for part in parts:
             key = ObjectKey(self.issuer.namespace, f"{self.issuer.release}-{_OLD_SUFFIXES[part]}")
             body = await self.client.get(SECRET, key)
-            if body is not None and (content := _held(body)).current is not None:
+            if body is not None and (content := _parse_secret(body)).current is not None:
                 adopted[part] = content
         if len(adopted) < len(parts):
             return {}
         log.info("certificates_adopted", parts=sorted(adopted))
         return adopted
 
-    async def _secret(self, part: Part) -> Manifest:
+    async def _read_secret(self, part: CertificatePart) -> Manifest:
         key = ObjectKey(self.issuer.namespace, f"{self.issuer.release}-{part}-certificate")
         body = await self.client.get(SECRET, key)
         if body is None:
@@ -133,26 +135,28 @@ class OwnCertificates:
         return body
 
 
-def _held(body: Manifest) -> Held:
+def _parse_secret(body: Manifest) -> SecretContent:
     annotations = body["metadata"].get("annotations") or {}
-    return Held.parse(_decoded(body.get("data") or {}), asked=RENEW_ANNOTATION in annotations)
+    return SecretContent.from_data(
+        _decode_entries(body.get("data") or {}), requested=RENEW_ANNOTATION in annotations
+    )
 
 
-def _decoded(data: Mapping[str, str]) -> dict[str, bytes]:
+def _decode_entries(data: Mapping[str, str]) -> dict[str, bytes]:
     try:
         return {name: base64.b64decode(value, validate=True) for name, value in data.items()}
     except binascii.Error:
         return {}
 
 
-def _with(body: Manifest, content: Held) -> dict[str, Any]:
+def _replace_content(body: Manifest, content: SecretContent) -> dict[str, Any]:
     """Return the Secret with this content; its renew annotation is removed once new certificates are prepared."""
     metadata = dict(body["metadata"])
     annotations = dict(metadata.get("annotations") or {})
     if content.following is not None and annotations.pop(RENEW_ANNOTATION, None) is not None:
         metadata["annotations"] = annotations
     metadata.pop("managedFields", None)
-    data = {name: base64.b64encode(value).decode() for name, value in content.render().items()}
+    data = {name: base64.b64encode(value).decode() for name, value in content.to_data().items()}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -162,7 +166,7 @@ def _with(body: Manifest, content: Held) -> dict[str, Any]:
     }
 
 
-def _write(folder: Path, content: Held) -> None:
+def _write_files(folder: Path, content: SecretContent) -> None:
     """Write the files of one part, readable by this user only; each one that differs is replaced atomically."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if content.current is None:

@@ -9,7 +9,7 @@ from tidegate.kube.port import Manifest
 from tidegate.routing.credentials import SecretData
 
 
-def entries_alone(body: Manifest) -> Manifest:
+def trim_secret(body: Manifest) -> Manifest:
     """Return a Secret without annotations, which may contain a copy of it: `kubectl apply` adds one."""
     metadata: Mapping[str, Any] = body["metadata"]
     metadata_fields = {
@@ -18,7 +18,7 @@ def entries_alone(body: Manifest) -> Manifest:
     return {"metadata": metadata_fields, "data": body.get("data") or {}}
 
 
-def secret_data(body: Manifest | None) -> SecretData | None:
+def decode_secret(body: Manifest | None) -> SecretData | None:
     """Return the entries of a Secret; one with invalid base64, which the API server never stores, counts as empty."""
     if body is None:
         return None

@@ -8,24 +8,26 @@ from contextlib import asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
-from tidegate.settings import PodIdentity, Settings
+from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.span_metrics import SpanMetrics
-from tidegate.telemetry.tracing import NOTHING, Span
+from tidegate.telemetry.tracing import NO_SPAN, TraceSpan
 
 
 @asynccontextmanager
-async def exported_spans(
-    settings: Settings, process: str, pod: PodIdentity, registry: CollectorRegistry
-) -> AsyncGenerator[Span]:
+async def export_spans(
+    settings: ControlPlaneSettings, process: str, pod: PodIdentity, registry: CollectorRegistry
+) -> AsyncGenerator[TraceSpan]:
     """Yield the root span of the process. Raises PermanentError if a file of the settings cannot be read."""
     metrics = SpanMetrics(registry)
     if not settings.otlp_endpoint:
-        yield NOTHING
+        yield NO_SPAN
         return
-    from tidegate.telemetry.otlp import Otlp, Receiver
+    from tidegate.telemetry.otlp import OtlpReceiver, OtlpTracer
 
-    receiver = Receiver(settings.otlp_endpoint, settings.otlp_authorities, settings.otlp_authorization_file)
-    spans = Otlp(receiver, process, f"{pod.namespace}/{pod.name}", metrics)
+    receiver = OtlpReceiver(
+        settings.otlp_endpoint, settings.otlp_authorities, settings.otlp_authorization_file
+    )
+    spans = OtlpTracer(receiver, process, f"{pod.namespace}/{pod.name}", metrics)
     try:
         yield spans
     finally:

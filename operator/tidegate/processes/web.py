@@ -15,37 +15,37 @@ from prometheus_client import CollectorRegistry
 from tidegate.errors import PermanentError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.caches import report_sync, settled, start_watches, stores_within
-from tidegate.processes.lifecycle import until
-from tidegate.processes.spans import exported_spans
-from tidegate.resources.names import OURS
+from tidegate.processes.caches import report_sync, start_watches, stores_within, wait_until_settled
+from tidegate.processes.lifecycle import run_until
+from tidegate.processes.spans import export_spans
+from tidegate.resources.names import MANAGED_SELECTOR
 from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
-from tidegate.settings import PodIdentity, Settings
+from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_api import PrometheusApi
-from tidegate.web.access.door import AuthMode, Door, ProxyDoor, TokenDoor
-from tidegate.web.access.sessions import Seal
-from tidegate.web.access.tokens import Tokens
+from tidegate.web.access.authenticators import Authenticator, AuthMode, ProxyAuthenticator, TokenAuthenticator
+from tidegate.web.access.sessions import SessionSeal
+from tidegate.web.access.tokens import TokenReviewer
 from tidegate.web.app import create_app
-from tidegate.web.fleet import Fleet
-from tidegate.web.metrics import Counted, WebMetrics
-from tidegate.web.parts import Installation, Parts, Sources, make_parts
+from tidegate.web.app_state import AppState, InstallationRef, PrometheusSources, make_app_state
+from tidegate.web.caches import FleetCaches
+from tidegate.web.metrics import RequestMetricsMiddleware, WebMetrics
 
 _CLIENT = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web")
 
 
-async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
+async def run_web(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: Path | None) -> None:
     """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
-    registry, probes, fleet = CollectorRegistry(), Probes(), Fleet()
+    registry, probes, fleet = CollectorRegistry(), Probes(), FleetCaches()
     process, metrics = ProcessMetrics(registry, "web"), WebMetrics(registry)
-    watched = (*fleet.stores(), fleet.pods)
+    watched = (*fleet.list_stores(), fleet.pods)
     report_sync(probes, watched)
     show_left_out(registry, watched)
-    seal = Seal(_key(settings.web_key_file))
+    seal = SessionSeal(_load_key(settings.web_key_file))
     async with (
-        exported_spans(settings, "web", pod, registry) as spans,
+        export_spans(settings, "web", pod, registry) as spans,
         await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig, observer=process.count_write) as client,
         await KubeClient.connect(
             _CLIENT, kubeconfig=kubeconfig, anonymous=True, observer=process.count_write
@@ -53,27 +53,27 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
         ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
         measure_event_loop(registry),
     ):
-        parts = make_parts(
+        parts = make_app_state(
             fleet,
-            sources(settings.prometheus_url),
-            _door(settings, client, anonymous, seal),
+            make_sources(settings.prometheus_url),
+            _make_door(settings, client, anonymous, seal),
             seal,
-            Installation(settings.release, pod.namespace, settings.web_controllers),
+            InstallationRef(settings.release, pod.namespace, settings.web_controllers),
             now=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
             all_namespaces=not settings.watch_namespaces,
         )
-        app = create_app(parts, hosts(settings, pod.namespace), spans.provider)
-        app.add_middleware(Counted, metrics=metrics)
+        app = create_app(parts, allowed_hosts(settings, pod.namespace), spans.provider)
+        app.add_middleware(RequestMetricsMiddleware, metrics=metrics)
         # uvicorn takes SIGTERM and SIGINT itself, and returns when it has closed its connections.
         shown = settings.watch_namespaces
-        await until(
-            served(app, host=settings.listen_address, port=settings.web_port),
-            keep(parts, client, stores_within(fleet.stores(), shown), namespaces=shown),
+        await run_until(
+            serve_app(app, host=settings.listen_address, port=settings.web_port),
+            fill_caches(parts, client, stores_within(fleet.list_stores(), shown), namespaces=shown),
         )
 
 
-async def served(
+async def serve_app(
     app: FastAPI, listener: socket.socket | None = None, *, host: str = "", port: int = 0
 ) -> None:
     """Serve on `listener`, or on a host's port, until a signal; open connections get a second to close."""
@@ -90,8 +90,8 @@ async def served(
     await uvicorn.Server(config).serve(None if listener is None else [listener])
 
 
-async def keep(
-    parts: Parts,
+async def fill_caches(
+    parts: AppState,
     client: KubeClient,
     stores: Iterable[ObjectStore],
     *,
@@ -105,49 +105,57 @@ async def keep(
     async with asyncio.TaskGroup() as tasks:
         reflectors = (
             *start_watches(tasks, client, stores, namespaces=namespaces),
-            *start_watches(tasks, client, (parts.fleet.pods,), namespaces=namespaces, selector=OURS),
+            *start_watches(
+                tasks, client, (parts.fleet.pods,), namespaces=namespaces, selector=MANAGED_SELECTOR
+            ),
         )
         for plural, listing in parts.listings.items():
-            tasks.create_task(listing.keep(), name=f"rows-{plural}")
+            tasks.create_task(listing.refresh_forever(), name=f"rows-{plural}")
         if parts.nodes.watched:  # the pods of some namespaces do not show what is free on a node
-            tasks.create_task(parts.nodes.keep(client), name="nodes")
-        if parts.traffic.known:
-            tasks.create_task(parts.traffic.keep(lambda: parts.changes.tell("traffic")), name="traffic")
-        await settled(reflectors)
+            tasks.create_task(parts.nodes.watch_nodes(client), name="nodes")
+        if parts.traffic.is_configured:
+            tasks.create_task(
+                parts.traffic.refresh_forever(lambda: parts.changes.publish("traffic")), name="traffic"
+            )
+        await wait_until_settled(reflectors)
         if filled is not None:
             filled.set()
 
 
-def sources(url: str) -> Sources:
+def make_sources(url: str) -> PrometheusSources:
     """Return Prometheus as the source of traffic and history, if its URL is set."""
     if not url:
-        return Sources()
-    return Sources(Prometheus(url).traffic, PrometheusApi(url).query_range)
+        return PrometheusSources()
+    return PrometheusSources(Prometheus(url).read_traffic, PrometheusApi(url).query_range)
 
 
-def hosts(settings: Settings, namespace: str) -> frozenset[str]:
+def allowed_hosts(settings: ControlPlaneSettings, namespace: str) -> frozenset[str]:
     """Return the dashboard's host names: its Service's, loopback's, and those of the settings."""
     service = f"{settings.release}-web"
     service_names = (service, f"{service}.{namespace}", f"{service}.{namespace}.svc")
     return frozenset({"localhost", "127.0.0.1", "[::1]", *service_names, *settings.web_hosts})
 
 
-def _door(settings: Settings, client: KubeClient, anonymous: KubeClient, seal: Seal) -> Door:
+def _make_door(
+    settings: ControlPlaneSettings, client: KubeClient, anonymous: KubeClient, seal: SessionSeal
+) -> Authenticator:
     if settings.web_auth == AuthMode.PROXY:
         if settings.web_proxy_secret_file is None:
             message = "web.auth.mode is proxy: name the file with the proxy's secret in TIDEGATE_WEB_PROXY_SECRET_FILE"
             raise PermanentError(message)
-        secret = _read(settings.web_proxy_secret_file).decode().strip()
-        return ProxyDoor(client, secret, users=settings.web_proxy_users, groups=settings.web_proxy_groups)
-    return TokenDoor(Tokens(client, time.monotonic), anonymous, seal)
+        secret = _read_file(settings.web_proxy_secret_file).decode().strip()
+        return ProxyAuthenticator(
+            client, secret, users=settings.web_proxy_users, groups=settings.web_proxy_groups
+        )
+    return TokenAuthenticator(TokenReviewer(client, time.monotonic), anonymous, seal)
 
 
-def _key(path: Path | None) -> bytes:
+def _load_key(path: Path | None) -> bytes:
     """Return the key from the file, or a random one.
 
     With several replicas a random key would make users sign in again for each of them.
     """
-    key = Fernet.generate_key() if path is None else _read(path).strip()
+    key = Fernet.generate_key() if path is None else _read_file(path).strip()
     try:
         Fernet(key)
     except ValueError as error:
@@ -156,7 +164,7 @@ def _key(path: Path | None) -> bytes:
     return key
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

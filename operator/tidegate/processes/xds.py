@@ -18,35 +18,35 @@ from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.watch import Reflector
 from tidegate.processes.caches import (
     report_sync,
-    settled,
     start_named_secret_watches,
     start_secret_watches,
     start_watches,
-    synced,
+    wait_until_settled,
+    wait_until_synced,
 )
-from tidegate.processes.fleet_feed import FleetFeed
-from tidegate.processes.garbage import collection_paused
-from tidegate.processes.gateway_tls import GatewayTls
-from tidegate.processes.lifecycle import terminated, until
+from tidegate.processes.gateway_tls import GatewayTlsSecrets
+from tidegate.processes.gc_pause import pause_garbage_collection
+from tidegate.processes.lifecycle import run_until, wait_for_signal
+from tidegate.processes.routing_inputs import RoutingInputs
 from tidegate.processes.snapshot_spans import SnapshotSpans
-from tidegate.processes.spans import exported_spans
-from tidegate.resources.names import OURS
-from tidegate.routing.credentials import host_of
+from tidegate.processes.spans import export_spans
+from tidegate.resources.names import MANAGED_SELECTOR
+from tidegate.routing.credentials import host_from_address
 from tidegate.routing.envoy.listener import ListenerSettings
-from tidegate.routing.gateway_secrets import client_authority
-from tidegate.routing.live import LiveRouting
+from tidegate.routing.gateway_secrets import evaluate_client_authority
+from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
-from tidegate.settings import PodIdentity, Settings
+from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.identity import ServerCertificate
-from tidegate.xds.issuers import IssuerMetrics, Issuers, IssuerSettings
+from tidegate.xds.issuer_keys import IssuerKeyFetcher, IssuerMetrics, IssuerSettings
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
-from tidegate.xds.report_server import add_inspection, contents_application, report_application
+from tidegate.xds.report_server import add_inspection, build_contents_application, build_report_application
 from tidegate.xds.server import XdsServer, XdsServerSettings
 
 _GATHER_S: Final = 0.01
@@ -59,16 +59,16 @@ log: Final = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Publisher:
+class SnapshotPublisher:
     """Updates the snapshot whenever a cache has changed."""
 
-    feed: FleetFeed
+    feed: RoutingInputs
     cache: SnapshotCache
     builder: SnapshotBuilder
     clients: GrpcSnapshots
     metrics: XdsMetrics
-    issuers: Issuers
-    tls: GatewayTls
+    issuers: IssuerKeyFetcher
+    tls: GatewayTlsSecrets
     spans: SnapshotSpans
     key_hosts: Sequence[str] = ()
     secrets: Sequence[Reflector] = ()
@@ -78,39 +78,39 @@ class Publisher:
 
         Nothing is published before every cache has synced: an empty snapshot would empty the gateways.
         """
-        routing = LiveRouting(secrets_of=self.feed.secrets, keys_of=self.key_hosts)
+        routing = IncrementalTranslator(secret_namespaces=self.feed.secrets, key_hosts=self.key_hosts)
         changed = asyncio.Event()
         self.feed.subscribe(changed.set)
-        self.issuers.subscribe(lambda address: self.feed.put_keys(address, self.issuers.fetched.get(address)))
+        self.issuers.subscribe(lambda address: self.feed.put_keys(address, self.issuers.results.get(address)))
         self.tls.subscribe(changed.set)
-        await synced(self.feed.stores)
+        await wait_until_synced(self.feed.required_stores)
         # Wait for Secrets and keys: without them, guarded accesses would refuse everybody for a moment at each start.
-        await settled(self.secrets)
-        self.issuers.want(self.feed.key_addresses)
-        await self.issuers.settled()
+        await wait_until_settled(self.secrets)
+        self.issuers.set_addresses(self.feed.key_addresses)
+        await self.issuers.wait_for_results()
         known_faults: Mapping[str, str] = {}
         gc.freeze()  # The caches stay: scanning them for garbage doubles the time of a large build.
         while True:
             changed.clear()
             started = time.perf_counter()
-            with collection_paused():
-                self.issuers.want(self.feed.key_addresses)
-                self.feed.feed(routing, self.issuers.awaited)
-                tls_secrets = self.tls.look(datetime.now(UTC))
-                routing.put_client_authority(client_authority(tls_secrets))
-                self.builder.take_secrets(tls_secrets)
+            with pause_garbage_collection():
+                self.issuers.set_addresses(self.feed.key_addresses)
+                self.feed.feed_changes(routing, self.issuers.pending_addresses)
+                tls_secrets = self.tls.check_secrets(datetime.now(UTC))
+                routing.put_client_authority(evaluate_client_authority(tls_secrets))
+                self.builder.set_secrets(tls_secrets)
                 change = routing.take_change()
-                snapshot = self.builder.apply(change)
+                snapshot = self.builder.apply_change(change)
             if self.cache.set(snapshot):
                 self.metrics.built.set_to_current_time()
                 decisions = change.decisions
                 log.info("snapshot", revision=snapshot.revision, decisions=decisions)
-                self.spans.built(snapshot, decisions, time.perf_counter() - started)
-            self.clients.take(change)
-            for kind, reading, count in self.feed.not_understood():
+                self.spans.record_snapshot(snapshot, decisions, time.perf_counter() - started)
+            self.clients.apply_change(change)
+            for kind, reading, count in self.feed.count_unparsed():
                 self.metrics.not_understood.labels(kind, reading.value).set(count)
-            faults = {**self.feed.faults.now, **routing.faults.now, **self.builder.faults.now}
-            self._say(faults, known_faults)
+            faults = {**self.feed.faults.failures, **routing.faults.failures, **self.builder.faults.failures}
+            self._log_faults(faults, known_faults)
             known_faults = faults
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
@@ -118,7 +118,7 @@ class Publisher:
                     await changed.wait()
             await asyncio.sleep(_GATHER_S)
 
-    def _say(self, faults: Mapping[str, str], before: Mapping[str, str]) -> None:
+    def _log_faults(self, faults: Mapping[str, str], before: Mapping[str, str]) -> None:
         """Log each object that could not be planned or rendered, once; routing keeps its previous state."""
         self.metrics.failed.set(len(faults))
         for subject, location in faults.items():
@@ -128,30 +128,30 @@ class Publisher:
             log.info("object_routed_again", object=subject)
 
 
-async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | None) -> None:
+async def run_xds(settings: ControlPlaneSettings, identity: PodIdentity, kubeconfig: Path | None) -> None:
     """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
     registry, probes, feed, cache = (
         CollectorRegistry(),
         Probes(),
-        FleetFeed(secrets_of=settings.auth_namespaces),
+        RoutingInputs(secret_namespaces=settings.auth_namespaces),
         SnapshotCache(settings.history_bytes),
     )
     process = ProcessMetrics(registry, "xds")
-    key_hosts = tuple(map(host_of, settings.jwks_hosts))
-    issuers = Issuers(IssuerSettings(key_hosts, settings.jwks_authorities), IssuerMetrics(registry))
+    key_hosts = tuple(map(host_from_address, settings.jwks_hosts))
+    issuers = IssuerKeyFetcher(IssuerSettings(key_hosts, settings.jwks_authorities), IssuerMetrics(registry))
     metrics, ledger = XdsMetrics(registry), AckLedger(cache)
-    report_sync(probes, feed.stores)
-    show_left_out(registry, (*feed.stores, *feed.secrets.values()))
+    report_sync(probes, feed.required_stores)
+    show_left_out(registry, (*feed.required_stores, *feed.secrets.values()))
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     clients = GrpcSnapshots()
     server_settings = XdsServerSettings(gateways_of=identity.namespace)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
     if certificate is not None:
         metrics.certificate_expires.set_function(certificate.expires_at)
-    tls = GatewayTls(settings.gateway_tls, identity.namespace, metrics)
+    tls = GatewayTlsSecrets(settings.gateway_tls, identity.namespace, metrics)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
-        exported_spans(settings, "xds", identity, registry) as root,
+        export_spans(settings, "xds", identity, registry) as root,
         await KubeClient.connect(
             client_settings, kubeconfig=kubeconfig, observer=process.count_write
         ) as client,
@@ -160,17 +160,19 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     ):
         spans = SnapshotSpans(root)
         server = XdsServer(cache, ledger, metrics, clients=clients, settings=server_settings, watcher=spans)
-        report = report_application(ledger)
-        add_inspection(report, cache, server.states, lambda: tls.held)
+        report = build_report_application(ledger)
+        add_inspection(report, cache, server.proxy_states, lambda: tls.latest_secrets)
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
                 served_namespaces = settings.watch_namespaces
-                start_watches(tasks, client, feed.objects, namespaces=served_namespaces)
-                start_watches(tasks, client, [feed.pods], selector=OURS, namespaces=served_namespaces)
+                start_watches(tasks, client, feed.own_stores, namespaces=served_namespaces)
+                start_watches(
+                    tasks, client, [feed.pods], selector=MANAGED_SELECTOR, namespaces=served_namespaces
+                )
                 secrets = start_secret_watches(tasks, client, feed.secrets)
                 named = start_named_secret_watches(tasks, client, identity.namespace, tls.stores)
-                publisher = Publisher(
+                publisher = SnapshotPublisher(
                     feed=feed,
                     cache=cache,
                     builder=SnapshotBuilder(
@@ -190,19 +192,19 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
                 )
                 tasks.create_task(issuers.run())
                 tasks.create_task(publisher.run())
-                tasks.create_task(_serve(report, "0.0.0.0", settings.report_port))  # noqa: S104
-                contents = contents_application(cache)
-                tasks.create_task(_serve(contents, "127.0.0.1", settings.contents_port))
-                await synced(feed.stores)
+                tasks.create_task(_serve_http(report, "0.0.0.0", settings.report_port))  # noqa: S104
+                contents = build_contents_application(cache)
+                tasks.create_task(_serve_http(contents, "127.0.0.1", settings.contents_port))
+                await wait_until_synced(feed.required_stores)
                 await server.start(f"0.0.0.0:{settings.xds_port}", certificate)
 
         try:
-            await until(terminated(), work())
+            await run_until(wait_for_signal(), work())
         finally:
             await server.stop()
 
 
-async def _serve(application: web.Application, host: str, port: int) -> None:
+async def _serve_http(application: web.Application, host: str, port: int) -> None:
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:

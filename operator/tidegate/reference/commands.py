@@ -8,11 +8,11 @@ from typing import Any, Final, cast, get_args, get_origin
 import typer
 from typer.main import get_command
 
-from tidegate.reference.markdown import code, notice, plain, table
+from tidegate.reference.markdown import escape_text, format_code, render_notice, render_table
 
-_TYPES: Final = {str: "text", int: "number", float: "number", Path: "path"}
+_TYPE_NAMES: Final = {str: "text", int: "number", float: "number", Path: "path"}
 _HEAD: Final = (
-    notice("operator/tidegate/main.py and operator/tidegate/cli/")
+    render_notice("operator/tidegate/main.py and operator/tidegate/cli/")
     + """# The command line
 
 `tidegate` and `kubectl tidegate` are one program ([how to use it](../how-to/use-the-command-line.md)); `--help` says the same as this page.
@@ -22,71 +22,74 @@ _HEAD: Final = (
 )
 
 
-def commands_page(app: typer.Typer, local: Mapping[str, typer.Typer]) -> str:
+def render_commands_page(app: typer.Typer, local: Mapping[str, typer.Typer]) -> str:
     """Render docs/reference/commands.md: the commands in the order of their help, then those of `local`."""
-    sections = list(_sections(get_command(app), ("tidegate",), excluded=frozenset(local)))
+    sections = list(_render_sections(get_command(app), ("tidegate",), excluded=frozenset(local)))
     for name, subcommand in local.items():
-        sections += _sections(get_command(subcommand), ("tidegate", name))
+        sections += _render_sections(get_command(subcommand), ("tidegate", name))
     return _HEAD + "\n".join(sections)
 
 
-def _sections(command: Any, path: Sequence[str], excluded: Collection[str] = ()) -> Iterator[str]:
+def _render_sections(command: Any, path: Sequence[str], excluded: Collection[str] = ()) -> Iterator[str]:
     children = cast(dict[str, Any], getattr(command, "commands", {}))
     if len(path) > 1:
-        yield _section(command, path, group=bool(children))
+        yield _render_section(command, path, group=bool(children))
     for name, child in children.items():
         if not child.hidden and name not in excluded:
-            yield from _sections(child, (*path, name))
+            yield from _render_sections(child, (*path, name))
 
 
-def _section(command: Any, path: Sequence[str], *, group: bool) -> str:
+def _render_section(command: Any, path: Sequence[str], *, group: bool) -> str:
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     options = [
         parameter
         for parameter in command.params
         if parameter.param_type_name == "option" and not parameter.hidden
     ]
-    usage = " ".join([*path, *(["COMMAND"] if group else []), *map(_usage, arguments)])
+    usage = " ".join([*path, *(["COMMAND"] if group else []), *map(_format_usage, arguments)])
     level = "#" * min(len(path), 3)
-    rows = [(code(_usage(argument)), _value(argument), _help(argument)) for argument in arguments]
-    rows += [(_names(option), _value(option), _help(option)) for option in options]
+    rows = [
+        (format_code(_format_usage(argument)), _format_type(argument), _format_help(argument))
+        for argument in arguments
+    ]
+    rows += [(_format_names(option), _format_type(option), _format_help(option)) for option in options]
     return (
-        f"{level} {' '.join(path)}\n\n{plain(' '.join((command.help or '').split()))}\n\n"
-        f"`{usage} [OPTIONS]`\n\n" + table(("option", "value", "meaning"), rows)
+        f"{level} {' '.join(path)}\n\n{escape_text(' '.join((command.help or '').split()))}\n\n"
+        f"`{usage} [OPTIONS]`\n\n" + render_table(("option", "value", "meaning"), rows)
     )
 
 
-def _usage(argument: Any) -> str:
+def _format_usage(argument: Any) -> str:
     name = (argument.metavar or str(argument.name)).strip("[]").upper()
     usage = f"{name}…" if argument.nargs == -1 else name
     return usage if argument.required else f"[{usage}]"
 
 
-def _names(option: Any) -> str:
-    return ", ".join(code(name) for name in (*option.opts, *option.secondary_opts))
+def _format_names(option: Any) -> str:
+    return ", ".join(format_code(name) for name in (*option.opts, *option.secondary_opts))
 
 
-def _value(parameter: Any) -> str:
+def _format_type(parameter: Any) -> str:
     if getattr(parameter, "is_flag", False):
         return ""
     annotation = parameter.type_descriptor.annotation
     if get_origin(annotation) is list:
         annotation = get_args(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        kind = ", ".join(code(member.value) for member in annotation)
+        kind = ", ".join(format_code(member.value) for member in annotation)
     else:
-        kind = _TYPES[annotation]
+        kind = _TYPE_NAMES[annotation]
     return f"{kind}; may be repeated" if getattr(parameter, "multiple", False) else kind
 
 
-def _help(parameter: Any) -> str:
+def _format_help(parameter: Any) -> str:
     default = parameter.default
-    text = plain(parameter.help or "")
+    text = escape_text(parameter.help or "")
     # Computed and empty defaults, and those of flags, are of no use to readers.
     if callable(default) or default in (None, "", False, (), []) or getattr(parameter, "is_flag", False):
         return text
-    return f"{text} Default: {code(_said(default))}.".strip()
+    return f"{text} Default: {format_code(_format_default(default))}.".strip()
 
 
-def _said(value: object) -> str:
+def _format_default(value: object) -> str:
     return str(getattr(value, "value", value))

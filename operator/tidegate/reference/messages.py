@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
-from tidegate.api.messages.catalogue import OF_PROBLEMS, OF_REASONS, by_name
-from tidegate.api.messages.message import Message
-from tidegate.api.messages.problem import Problem
+from tidegate.api.messages.catalogue import PROBLEM_MESSAGES, REASON_MESSAGES, messages_by_name
+from tidegate.api.messages.message import CatalogueMessage
+from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.reasons import Reason
-from tidegate.reference.markdown import code, notice, plain, table
+from tidegate.reference.markdown import escape_text, format_code, render_notice, render_table
 
 _SOURCE: Final = "operator/tidegate/api/messages/"
 _HEAD: Final = """# Reasons
@@ -26,35 +26,43 @@ _PROBLEMS: Final = """
 """
 
 
-def reasons_page() -> str:
+def render_reasons_page() -> str:
     """Render docs/reference/reasons.md: a row for every reason and every problem, by name."""
-    return notice(_SOURCE) + _HEAD + _table("reason", OF_REASONS) + _PROBLEMS + _table("problem", OF_PROBLEMS)
+    return (
+        render_notice(_SOURCE)
+        + _HEAD
+        + _render_table("reason", REASON_MESSAGES)
+        + _PROBLEMS
+        + _render_table("problem", PROBLEM_MESSAGES)
+    )
 
 
-def message_pages() -> Mapping[str, str]:
+def render_message_pages() -> Mapping[str, str]:
     """Render docs/reference/messages/: a page per code, by file name."""
-    return {f"{message.code}.md": _page(name, message) for name, message in by_name().items()}
+    return {f"{message.code}.md": _render_page(name, message) for name, message in messages_by_name().items()}
 
 
-def _table(heading: str, messages: Mapping[Reason, Message] | Mapping[Problem, Message]) -> str:
+def _render_table(
+    heading: str, messages: Mapping[Reason, CatalogueMessage] | Mapping[ProblemReason, CatalogueMessage]
+) -> str:
     rows = (
         (
-            code(name.value),
+            format_code(name.value),
             f"[{message.code}](messages/{message.code}.md)",
-            plain(message.meaning),
-            plain(message.what_to_do),
+            escape_text(message.meaning),
+            escape_text(message.what_to_do),
         )
         for name, message in sorted(messages.items())
     )
-    return table((heading, "code", "what it means", "what to do"), rows)
+    return render_table((heading, "code", "what it means", "what to do"), rows)
 
 
-def _page(name: str, message: Message) -> str:
+def _render_page(name: str, message: CatalogueMessage) -> str:
     return (
-        f"{notice(_SOURCE)}"
+        f"{render_notice(_SOURCE)}"
         f"# {message.code}: {name}\n\n"
         f"Level: {message.level}\n\n"
-        f"{plain(message.meaning)}\n\n"
-        f"**What to do:** {plain(message.what_to_do)}\n\n"
+        f"{escape_text(message.meaning)}\n\n"
+        f"**What to do:** {escape_text(message.what_to_do)}\n\n"
         "[All messages](../reasons.md)\n"
     )

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.reference.markdown import code, notice, table
+from tidegate.reference.markdown import format_code, render_notice, render_table
 from tidegate.runtime.event_loop import EVENT_LOOP
 from tidegate.runtime.process_metrics import CACHES, LEADING, PROCESS, WRITES
 from tidegate.runtime.queue_metrics import QUEUES
-from tidegate.telemetry.recorded import GROUPS
+from tidegate.telemetry.recording_rules import GROUPS
 from tidegate.telemetry.span_metrics import SPANS
 from tidegate.web.metrics import WEB
-from tidegate.xds.issuers import ISSUERS
+from tidegate.xds.issuer_keys import ISSUERS
 from tidegate.xds.metrics import XDS
 from tidegate_controllers.allocator_metrics import ALLOCATOR
 from tidegate_controllers.object_metrics import OBJECTS
@@ -24,7 +24,7 @@ from tidegate_dataplane.contract.metrics import Catalog, CounterMetric, Metric
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class MetricSection:
     """A section of the page: metrics of a process, below its heading, with text before and after the table."""
 
     process: str
@@ -39,17 +39,17 @@ class Section:
         return tuple(metric for catalog in self.catalogs for metric in catalog)
 
 
-REFUSED: Final = CounterMetric(
+REJECTED_REQUESTS: Final = CounterMetric(
     "envoy_tidegate_refused",
     "Requests that got 401 or 403 (gRPC: UNAUTHENTICATED, PERMISSION_DENIED), that admission control rejected, or "
     "for which no target had a ready pod.",
     ("route", "why", "envoy_cluster_name"),
 )
-_OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, CACHES, EVENT_LOOP, SPANS)
+_OPERATOR_CATALOGS: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, CACHES, EVENT_LOOP, SPANS)
 
-SECTIONS: Final = (
-    Section("Controllers", (*_OF_OPERATOR, LEADING), part="Process"),
-    Section(
+METRIC_SECTIONS: Final = (
+    MetricSection("Controllers", (*_OPERATOR_CATALOGS, LEADING), part="Process"),
+    MetricSection(
         "Controllers",
         (OBJECTS,),
         part="Objects",
@@ -57,60 +57,60 @@ SECTIONS: Final = (
         after="`tidegate_inference_slo_bucket_share` lets one rule serve every objective: the sum of the gateways' cumulative "
         "buckets, each multiplied by its share, is the number of requests within the objective.",
     ),
-    Section(
+    MetricSection(
         "Controllers",
         (POOLS,),
         part="Pools",
         before="Only the leader exports these; the dashboard draws its charts from these and from the slices above.",
     ),
-    Section("Controllers", (QUEUES,), part="Reconciles"),
-    Section(
+    MetricSection("Controllers", (QUEUES,), part="Reconciles"),
+    MetricSection(
         "Controllers",
         (ALLOCATOR,),
         part="Allocator",
         after="Only the leader exports the gauges of the allocator.",
     ),
-    Section(
+    MetricSection(
         "Controllers",
         (SHARING,),
         part="GPU sharing",
         before="Nodes that share GPUs under MPS; `kind` is a [fault](../explanation/mps-health.md).",
     ),
-    Section(
+    MetricSection(
         "xDS servers",
-        (*_OF_OPERATOR, XDS, ISSUERS),
+        (*_OPERATOR_CATALOGS, XDS, ISSUERS),
         after="`type` is `cluster`, `endpoint`, `listener`, `route` or `secret`. "
         "Issuers are [fetched for their keys](../how-to/secure-a-model.md).",
     ),
-    Section("Web", (*_OF_OPERATOR, WEB)),
-    Section(
+    MetricSection("Web", (*_OPERATOR_CATALOGS, WEB)),
+    MetricSection(
         "Gateways",
-        ((REFUSED,),),
+        ((REJECTED_REQUESTS,),),
         before="Envoy exports it with its own metrics, on port 9902 under `/stats/prometheus`.",
         after="The route begins with `access/<namespace>/<name>/`. `why` is `via_upstream` if the model itself rejected the "
         "request, `denied_by_admission_control` if admission control did, and `direct_response` if no target had a ready "
         "pod; the Envoy cluster is the one that would have answered.",
     ),
-    Section("Node agents", (exported.NODE,)),
-    Section("Agents", (exported.AGENT,), part="Model"),
-    Section(
+    MetricSection("Node agents", (exported.NODE,)),
+    MetricSection("Agents", (exported.AGENT,), part="Model"),
+    MetricSection(
         "Agents",
         (exported.SAMPLE_LOG,),
         part="Sample log",
         after="Why samples are [not in the log](samples.md#what-can-be-missing).",
     ),
-    Section(
+    MetricSection(
         "Agents",
         (exported.NEARLINE,),
         part="Near-line stream",
         after="Why messages go to the [dead letters](../how-to/serve-a-stream.md#dead-letters).",
     ),
-    Section(
+    MetricSection(
         "Batch",
         (exported.BATCH,),
         before="On port 8083 of a Job's pods, while the shard runs.",
     ),
-    Section(
+    MetricSection(
         "Pipelines",
         (exported.PIPELINE,),
         before="On the metrics port of a pipeline's Tritons.",
@@ -142,27 +142,32 @@ Triton's duration counters are cumulative and restart when a model is loaded aga
 """
 
 
-def metrics_page() -> str:
+def render_metrics_page() -> str:
     """Render docs/reference/metrics.md, with a heading per process and per part of it."""
-    text, process = notice("where each metric is defined") + _HEAD, ""
-    for section in SECTIONS:
+    text, process = render_notice("where each metric is defined") + _HEAD, ""
+    for section in METRIC_SECTIONS:
         if section.process != process:
             process = section.process
             text += f"\n## {process}\n"
-        text += _section(section)
-    rows = ((code(rule.name), _labels(rule.labels), rule.text) for group in GROUPS for rule in group.rules)
-    return text + _RECORDED + table(("series", "labels", "what"), rows) + _TAIL
+        text += _render_section(section)
+    rows = (
+        (format_code(rule.name), _format_labels(rule.labels), rule.description)
+        for group in GROUPS
+        for rule in group.rules
+    )
+    return text + _RECORDED + render_table(("series", "labels", "what"), rows) + _TAIL
 
 
-def _section(section: Section) -> str:
+def _render_section(section: MetricSection) -> str:
     heading = f"\n### {section.part}\n" if section.part else ""
     before = f"\n{section.before}\n" if section.before else ""
     after = f"\n{section.after}\n" if section.after else ""
     rows = (
-        (code(metric.name), metric.TYPE, _labels(metric.labels), metric.text) for metric in section.metrics
+        (format_code(metric.name), metric.TYPE, _format_labels(metric.labels), metric.text)
+        for metric in section.metrics
     )
-    return f"{heading}{before}\n{table(('metric', 'type', 'labels', 'what'), rows)}{after}"
+    return f"{heading}{before}\n{render_table(('metric', 'type', 'labels', 'what'), rows)}{after}"
 
 
-def _labels(labels: Iterable[str]) -> str:
-    return ", ".join(map(code, labels))
+def _format_labels(labels: Iterable[str]) -> str:
+    return ", ".join(map(format_code, labels))

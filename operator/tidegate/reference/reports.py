@@ -14,18 +14,18 @@ from tidegate.reports.bundle import BundleReport
 from tidegate.reports.calibration import CalibrationReport
 from tidegate.reports.decision import HistoryReport
 from tidegate.reports.device_plugin import DevicePluginReport
+from tidegate.reports.explanation import InferenceReport, PoolReport
 from tidegate.reports.fleet import FleetReport
 from tidegate.reports.listing import ChangeReport, ListReport
+from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
 from tidegate.reports.status_access import AccessStatusReport
 from tidegate.reports.status_feature import FeatureStatusReport
 from tidegate.reports.status_inference import InferenceStatusReport
 from tidegate.reports.status_pool import PoolStatusReport
-from tidegate.reports.steered import SteeringReport
 from tidegate.reports.top import TopInferences, TopPools
 from tidegate.reports.version import VersionReport
-from tidegate.reports.why import InferenceReport, PoolReport
 from tidegate.reports.xds import SnapshotDiffReport, SnapshotReport, XdsStatusReport
 
 REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
@@ -63,7 +63,7 @@ class _ReportsSchema(GenerateJsonSchema):
         return False
 
 
-def reports_schema() -> dict[str, Any]:
+def build_reports_schema() -> dict[str, Any]:
     """Return the JSON schema of an object with one property per command: the command's report."""
     models = dict.fromkeys(report for reports in REPORTS.values() for report in reports)
     references, shared = models_json_schema(

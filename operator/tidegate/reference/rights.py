@@ -13,17 +13,17 @@ from tidegate.kube.permissions import (
     PROXY_RULES,
     RELEASE_RULES,
     SHARING_RULES,
-    Process,
-    Role,
-    Rule,
+    ApiClientProcess,
+    PeopleRole,
+    PolicyRule,
 )
-from tidegate.reference.markdown import code, notice, table
+from tidegate.reference.markdown import format_code, render_notice, render_table
 
-Granted = Mapping[tuple[str, str], frozenset[str]]
+VerbsByResource = Mapping[tuple[str, str], frozenset[str]]
 """Verbs by API group and resource."""
 
 _HEAD: Final = (
-    notice("operator/tidegate/kube/permissions.py")
+    render_notice("operator/tidegate/kube/permissions.py")
     + """# Rights
 
 What people and processes may do in the API of a cluster where the chart is installed with its default values.
@@ -56,13 +56,13 @@ _RELEASE: Final = """
 In the release's own namespace the controllers also have these rights; those to Secrets are for the [certificates](../how-to/certificates.md) that they create:
 
 """
-_MORE: Final = """
+_OPTIONAL_RIGHTS: Final = """
 ## Rights that values add
 
 """
 
 
-def matrix(*rules: Iterable[Rule]) -> Granted:
+def merge_rules(*rules: Iterable[PolicyRule]) -> VerbsByResource:
     """Combine the verbs of several rules, by API group and resource."""
     verbs_by_resource: dict[tuple[str, str], frozenset[str]] = {}
     for rule in chain.from_iterable(rules):
@@ -72,36 +72,40 @@ def matrix(*rules: Iterable[Rule]) -> Granted:
     return verbs_by_resource
 
 
-def rights_page() -> str:
+def render_rights_page() -> str:
     """Render docs/reference/rights.md."""
-    people = {role.value: matrix(PEOPLE_RULES[role]) for role in Role}
-    processes = {process.value: matrix(CLUSTER_RULES[process]) for process in Process}
+    people = {role.value: merge_rules(PEOPLE_RULES[role]) for role in PeopleRole}
+    processes = {process.value: merge_rules(CLUSTER_RULES[process]) for process in ApiClientProcess}
     return (
         _HEAD
         + _PEOPLE
-        + _side_by_side(people)
+        + _render_matrix(people)
         + _PROCESSES
-        + _side_by_side(processes)
+        + _render_matrix(processes)
         + _RELEASE
-        + _side_by_side(
+        + _render_matrix(
             {
-                "controllers": matrix(
-                    RELEASE_RULES[Process.CONTROLLERS], CERTIFICATE_RULES[Process.CONTROLLERS]
+                "controllers": merge_rules(
+                    RELEASE_RULES[ApiClientProcess.CONTROLLERS],
+                    CERTIFICATE_RULES[ApiClientProcess.CONTROLLERS],
                 )
             }
         )
-        + _MORE
-        + table(("value", "who", "resource", "verbs", "where"), _added())
+        + _OPTIONAL_RIGHTS
+        + render_table(("value", "who", "resource", "verbs", "where"), _list_optional_rights())
     )
 
 
-def _side_by_side(granted: Mapping[str, Granted]) -> str:
-    keys = dict.fromkeys(key for grants in granted.values() for key in grants)
-    rows = [(_resource(*key), *(_verbs(grants.get(key, ())) for grants in granted.values())) for key in keys]
-    return table(("resource", *granted), rows)
+def _render_matrix(verbs_by_holder: Mapping[str, VerbsByResource]) -> str:
+    keys = dict.fromkeys(key for grants in verbs_by_holder.values() for key in grants)
+    rows = [
+        (_format_resource(*key), *(_format_verbs(grants.get(key, ())) for grants in verbs_by_holder.values()))
+        for key in keys
+    ]
+    return render_table(("resource", *verbs_by_holder), rows)
 
 
-def _added() -> Iterable[tuple[str, ...]]:
+def _list_optional_rights() -> Iterable[tuple[str, ...]]:
     rules_by_value = (
         ("nodeAgent.enabled", SHARING_RULES, "everywhere; admission policies restrict the writes"),
         ("auth.namespaces", AUTH_RULES, "in these namespaces"),
@@ -114,15 +118,21 @@ def _added() -> Iterable[tuple[str, ...]]:
     )
     for value, rules, scope in rules_by_value:
         for process, granted in rules.items():
-            for (group, resource), verbs in matrix(granted).items():
-                yield code(value), process.value, _resource(group, resource), _verbs(verbs), scope
+            for (group, resource), verbs in merge_rules(granted).items():
+                yield (
+                    format_code(value),
+                    process.value,
+                    _format_resource(group, resource),
+                    _format_verbs(verbs),
+                    scope,
+                )
 
 
-def _resource(group: str, resource: str) -> str:
-    return code(f"{resource}.{group}" if group else resource)
+def _format_resource(group: str, resource: str) -> str:
+    return format_code(f"{resource}.{group}" if group else resource)
 
 
-def _verbs(verbs: Iterable[str]) -> str:
+def _format_verbs(verbs: Iterable[str]) -> str:
     return ", ".join(sorted(verbs, key=lambda verb: (_VERB_ORDER.index(verb), verb)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tidegate.reference.markdown import notice, table
+from tidegate.reference.markdown import render_notice, render_table
 from tidegate.telemetry.alerts import ALERTS, GROUPS, Alert
 
 _HEAD: Final = """# Runbooks
@@ -23,21 +23,21 @@ _HEADINGS: Final = {
 }
 
 
-def runbooks_page() -> str:
+def render_runbooks_page() -> str:
     """Render docs/runbooks/README.md: a table per group, with one row for an alert of several windows."""
-    text = notice("operator/tidegate/telemetry/alerts.py") + _HEAD
+    text = render_notice("operator/tidegate/telemetry/alerts.py") + _HEAD
     for group, alerts in GROUPS.items():
-        rows = (_row(name) for name in dict.fromkeys(alert.name for alert in alerts))
-        text += f"\n## {_HEADINGS[group]}\n\n" + table(("alert", "severity", "what"), rows)
+        rows = (_alert_row(name) for name in dict.fromkeys(alert.name for alert in alerts))
+        text += f"\n## {_HEADINGS[group]}\n\n" + render_table(("alert", "severity", "what"), rows)
     return text
 
 
-def _row(name: str) -> tuple[str, str, str]:
+def _alert_row(name: str) -> tuple[str, str, str]:
     alerts = [alert for alert in ALERTS if alert.name == name]
     severities = dict.fromkeys(alert.severity.value for alert in alerts)
-    return f"[{name}]({alerts[0].slug}.md)", ", ".join(severities), _what(alerts[0])
+    return f"[{name}]({alerts[0].runbook_name}.md)", ", ".join(severities), _describe_alert(alerts[0])
 
 
-def _what(alert: Alert) -> str:
+def _describe_alert(alert: Alert) -> str:
     """Return the summary of an alert, with names of labels instead of their values."""
     return re.sub(r"\{\{.*?\$labels\.(\w+).*?\}\}", r"*\1*", alert.summary)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Self
 
-from tidegate.api.messages.message import Level
+from tidegate.api.messages.message import MessageLevel
 from tidegate.api.meta import GROUP, ApiModel
 from tidegate.planning.findings import Finding
 from tidegate.reports.report import Report
 
-_ORDER: Final = (Level.INFO, Level.WARNING, Level.ERROR)
+_SEVERITIES: Final = (MessageLevel.INFO, MessageLevel.WARNING, MessageLevel.ERROR)
 
 
 class FindingReport(ApiModel):
     """One finding, with its code and what to do."""
 
     code: str
-    level: Level
+    level: MessageLevel
     name: str
     """The condition's reason, or the name of the problem."""
     kind: str
@@ -27,7 +27,7 @@ class FindingReport(ApiModel):
     what_to_do: str
 
     @classmethod
-    def of(cls, finding: Finding) -> Self:
+    def from_finding(cls, finding: Finding) -> Self:
         """Return the report of a finding."""
         return cls(
             code=finding.text.code,
@@ -50,7 +50,7 @@ class AnalysisReport(Report):
     skipped: tuple[str, ...]
     """What could not be checked or read, and why."""
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield two lines per finding; `wide` adds the page of its message."""
         for finding in self.findings:
             yield f"{finding.level:8} {finding.code} {finding.kind} {finding.object}: {finding.message}"
@@ -59,32 +59,33 @@ class AnalysisReport(Report):
                 yield f"{'':8} docs/reference/messages/{finding.code}.md"
         for reason in self.skipped:
             yield f"{'Skipped':8} {reason}"
-        yield self._total()
+        yield self._summary_line()
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield each object that has a finding once."""
         objects = dict.fromkeys((finding.kind, finding.object) for finding in self.findings)
         return (f"{kind.lower()}.{GROUP}/{name.rpartition('/')[2]}" for kind, name in objects)
 
-    def fails(self, threshold: Level | None) -> bool:
+    def reaches_threshold(self, threshold: MessageLevel | None) -> bool:
         """Return whether a finding has this level or a worse one; for None, none has."""
         if threshold is None:
             return False
-        threshold_index = _ORDER.index(threshold)
-        return any(_ORDER.index(finding.level) >= threshold_index for finding in self.findings)
+        threshold_index = _SEVERITIES.index(threshold)
+        return any(_SEVERITIES.index(finding.level) >= threshold_index for finding in self.findings)
 
-    def _total(self) -> str:
+    def _summary_line(self) -> str:
         counts = [
-            (level, sum(finding.level is level for finding in self.findings)) for level in reversed(_ORDER)
+            (level, sum(finding.level is level for finding in self.findings))
+            for level in reversed(_SEVERITIES)
         ]
-        counts_text = ", ".join(f"{count} {_named(level, count)}" for level, count in counts if count)
+        counts_text = ", ".join(f"{count} {_count_noun(level, count)}" for level, count in counts if count)
         suppressed = f"; {self.suppressed} suppressed" if self.suppressed else ""
         return f"{counts_text or 'nothing is wrong'} in {self.looked_at} looked at{suppressed}"
 
 
-def analysis(
-    found: Sequence[Finding],
-    looked_at: int,
+def report_findings(
+    findings: Sequence[Finding],
+    checked: int,
     *,
     suppressed: Collection[str] = (),
     skipped: Sequence[str] = (),
@@ -95,16 +96,16 @@ def analysis(
     """
     reported = [
         finding
-        for finding in found
+        for finding in findings
         if finding.text.code not in suppressed and f"{finding.text.code}={finding.key}" not in suppressed
     ]
     return AnalysisReport(
-        looked_at=looked_at,
-        findings=tuple(FindingReport.of(finding) for finding in reported),
-        suppressed=len(found) - len(reported),
+        looked_at=checked,
+        findings=tuple(FindingReport.from_finding(finding) for finding in reported),
+        suppressed=len(findings) - len(reported),
         skipped=tuple(skipped),
     )
 
 
-def _named(level: Level, count: int) -> str:
-    return f"{level.value.lower()}{'' if count == 1 or level is Level.INFO else 's'}"
+def _count_noun(level: MessageLevel, count: int) -> str:
+    return f"{level.value.lower()}{'' if count == 1 or level is MessageLevel.INFO else 's'}"

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.api.meta import ApiModel
-from tidegate.planning.bench import Run, ServerCounters
+from tidegate.planning.bench import LoadRun, ServerCounters
 from tidegate.reports.report import Report
 
-_MS = 1_000
+_MS_PER_S = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BenchLimits:
     """The limits that a load test must keep; None means no limit."""
 
     p99_s: float | None = None
@@ -21,15 +21,15 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchTarget:
     """The server under test, and the way to it."""
 
     model: str
     target: str
     """The Inference or the address, as typed."""
-    way: str
+    route: str
     """The way to the server in words: a port forward to a pod, or an address."""
-    way_s: float
+    round_trip_s: float
     """The round trip of an empty request, which is part of every latency."""
 
 
@@ -80,12 +80,12 @@ class BenchReport(Report):
         """Return whether the test kept its limits."""
         return not self.failures
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the figures, one line per topic."""
         del wide
         how = f"{self.concurrency} at once" if self.rate is None else f"{self.rate:g} per second"
         yield f"{self.target}: model {self.model}, {self.way}, {how} for {self.seconds:g} s"
-        yield _line(
+        yield _format_line(
             "requests",
             f"{self.sent} sent, {self.answered} answered: {self.requests_per_second:.1f} per second",
         )
@@ -94,35 +94,41 @@ class BenchReport(Report):
             f"{name} {'-' if time is None else f'{time:.2f}'}"
             for name, time in zip(("p50", "p90", "p99", "max"), times, strict=True)
         )
-        yield _line("latency", f"{latencies} ms, of which an empty question takes {self.way_ms:.2f} ms")
+        yield _format_line(
+            "latency", f"{latencies} ms, of which an empty question takes {self.way_ms:.2f} ms"
+        )
         counts = ", ".join(f"{count} {kind}" for kind, count in self.errors.items()) or "none"
-        yield _line("errors", f"{counts} ({self.error_share:.2%})")
+        yield _format_line("errors", f"{counts} ({self.error_share:.2%})")
         if self.not_sent:
-            yield _line(
+            yield _format_line(
                 "not sent",
                 f"{self.not_sent} were due while {self.concurrency} were open: raise --concurrency",
             )
         server = self.server
         if server is None:
-            yield _line("server", "does not say what it counted")
+            yield _format_line("server", "does not say what it counted")
         else:
-            mean = f"{_number(server.queue_ms)} ms in the queue, {_number(server.compute_ms)} ms at work on average"
-            yield _line("server", f"{server.inferences} inferences in {server.executions} executions, {mean}")
+            mean = f"{_format_number(server.queue_ms)} ms in the queue, {_format_number(server.compute_ms)} ms at work on average"
+            yield _format_line(
+                "server", f"{server.inferences} inferences in {server.executions} executions, {mean}"
+            )
         for failure in self.failures:
-            yield _line("failed", failure)
+            yield _format_line("failed", failure)
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield nothing: a load test is about no object of its own."""
         return iter(())
 
 
-def bench(asked: Asked, run: Run, server: ServerCounters | None, limits: Limits) -> BenchReport:
+def report_bench(
+    target: BenchTarget, run: LoadRun, server: ServerCounters | None, limits: BenchLimits
+) -> BenchReport:
     """Report one run; `server` holds the server's counters of the same time."""
     return BenchReport(
-        target=asked.target,
-        model=asked.model,
-        way=asked.way,
-        way_ms=_ms(asked.way_s) or 0.0,
+        target=target.target,
+        model=target.model,
+        way=target.route,
+        way_ms=_to_ms(target.round_trip_s) or 0.0,
         seconds=round(run.lasted_s, 3),
         concurrency=run.load.concurrency,
         rate=run.load.rate,
@@ -130,47 +136,47 @@ def bench(asked: Asked, run: Run, server: ServerCounters | None, limits: Limits)
         answered=len(run.times_s),
         not_sent=run.not_sent,
         requests_per_second=round(run.per_second, 3),
-        latency_p50_ms=_ms(run.quantile_s(0.5)),
-        latency_p90_ms=_ms(run.quantile_s(0.9)),
-        latency_p99_ms=_ms(run.quantile_s(0.99)),
-        latency_max_ms=_ms(run.quantile_s(1.0)),
+        latency_p50_ms=_to_ms(run.quantile_s(0.5)),
+        latency_p90_ms=_to_ms(run.quantile_s(0.9)),
+        latency_p99_ms=_to_ms(run.quantile_s(0.99)),
+        latency_max_ms=_to_ms(run.quantile_s(1.0)),
         errors=dict(sorted(run.errors.items())),
         error_share=round(run.error_share, 6),
-        server=_server(server) if server is not None else None,
-        failures=tuple(_failures(run, limits)),
+        server=_report_counters(server) if server is not None else None,
+        failures=tuple(_list_failures(run, limits)),
     )
 
 
-def _failures(run: Run, limits: Limits) -> Iterator[str]:
+def _list_failures(run: LoadRun, limits: BenchLimits) -> Iterator[str]:
     p99 = run.quantile_s(0.99)
     if p99 is None:
         yield "no request was answered"
         return
     if limits.p99_s is not None and p99 > limits.p99_s:
-        yield f"p99 is {p99 * _MS:.2f} ms, above {limits.p99_s * _MS:g} ms"
+        yield f"p99 is {p99 * _MS_PER_S:.2f} ms, above {limits.p99_s * _MS_PER_S:g} ms"
     if limits.error_share is not None and run.error_share > limits.error_share:
         yield f"{run.error_share:.2%} were not answered, above {limits.error_share:.2%}"
 
 
-def _server(counted: ServerCounters) -> ServerReport:
-    inferences = counted.inferences
+def _report_counters(counters: ServerCounters) -> ServerReport:
+    inferences = counters.inferences
     return ServerReport(
         inferences=inferences,
-        executions=counted.executions,
-        failures=counted.failures,
-        rows_per_execution=round(inferences / counted.executions, 3) if counted.executions else None,
-        queue_ms=_ms(counted.queue_s / inferences) if inferences else None,
-        compute_ms=_ms(counted.compute_s / inferences) if inferences else None,
+        executions=counters.executions,
+        failures=counters.failures,
+        rows_per_execution=round(inferences / counters.executions, 3) if counters.executions else None,
+        queue_ms=_to_ms(counters.queue_s / inferences) if inferences else None,
+        compute_ms=_to_ms(counters.compute_s / inferences) if inferences else None,
     )
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * _MS, 3)
+def _to_ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * _MS_PER_S, 3)
 
 
-def _number(number: float | None) -> str:
+def _format_number(number: float | None) -> str:
     return "-" if number is None else f"{number:.3g}"
 
 
-def _line(what: str, said: str) -> str:
-    return f"  {what:12}{said}"
+def _format_line(label: str, text: str) -> str:
+    return f"  {label:12}{text}"

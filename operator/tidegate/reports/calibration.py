@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.planning.calibration import Measured, throughput
-from tidegate.reports.report import Report, named
+from tidegate.planning.calibration import ConcurrencyResult, find_best_result
+from tidegate.reports.report import Report, format_name
 
 _MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class ReplicaTarget:
     """The replica under test: its model, its address, and its latency objective."""
 
     inference: ObjectKey
@@ -49,7 +49,7 @@ class CalibrationReport(Report):
     """The round trip of an empty request, which is part of every latency."""
     measured: tuple[StepReport, ...]
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the result and the command that records it; the steps were printed during the test."""
         del wide
         within = "" if self.slo_ms is None else f" within {self.slo_ms:g} ms"
@@ -64,16 +64,16 @@ class CalibrationReport(Report):
         patch = json.dumps({"spec": {"capacity": {"requestsPerSecond": f"{self.requests_per_second:.1f}"}}})
         yield f"kubectl patch inference {key.name} -n {key.namespace} --type=merge -p '{patch}'"
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the Inference."""
-        yield named("Inference", ObjectKey.parse(self.inference).name)
+        yield format_name("Inference", ObjectKey.parse(self.inference).name)
 
 
-def calibrated(
-    replica: Replica, measured: Sequence[Measured], way_s: float, ended_by: str
+def report_calibration(
+    replica: ReplicaTarget, measured: Sequence[ConcurrencyResult], round_trip_s: float, ended_by: str
 ) -> CalibrationReport:
     """Report all steps of one ramp."""
-    best = throughput(tuple(measured), replica.slo_s)
+    best = find_best_result(tuple(measured), replica.slo_s)
     return CalibrationReport(
         inference=str(replica.inference),
         model=replica.model,
@@ -82,7 +82,7 @@ def calibrated(
         requests_per_second=None if best is None else round(best.requests_per_s, 1),
         concurrency=None if best is None else best.concurrency,
         ended_by=ended_by,
-        way_ms=round(way_s * _MS, 3),
+        way_ms=round(round_trip_s * _MS, 3),
         measured=tuple(
             StepReport(
                 concurrency=step.concurrency,

@@ -11,17 +11,17 @@ from tidegate.api.allocation_decision import (
     AllocationDecision,
     DecidedBinding,
     DecidedMove,
-    NotKept,
+    DecisionTrigger,
     SolverMethod,
-    Trigger,
+    UnmetRule,
 )
 from tidegate.api.compute_pool import PolicyMode
-from tidegate.api.conditions import timestamp
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ApiModel
-from tidegate.planning.decision import newest_first
-from tidegate.reports.report import Report, columns, named
+from tidegate.planning.decision import sort_newest_first
+from tidegate.reports.report import Report, align_columns, format_name
 
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 class OutcomeState(StrEnum):
@@ -52,18 +52,18 @@ class DecisionReport(ApiModel):
     pool: str
     at: datetime
     mode: PolicyMode
-    trigger: Trigger | None
+    trigger: DecisionTrigger | None
     moves: tuple[DecidedMove, ...]
     """At most a thousand; `move_count` counts all."""
     move_count: int
     binding: tuple[DecidedBinding, ...]
-    not_kept: tuple[NotKept, ...]
+    not_kept: tuple[UnmetRule, ...]
     solver: SolverMethod
     gap: float | None
     outcome: OutcomeReport
 
     @classmethod
-    def of(cls, decision: AllocationDecision) -> Self:
+    def from_decision(cls, decision: AllocationDecision) -> Self:
         """Return the report of a decision."""
         spec = decision.spec
         return cls(
@@ -78,14 +78,14 @@ class DecisionReport(ApiModel):
             not_kept=spec.not_kept,
             solver=spec.solver,
             gap=spec.gap,
-            outcome=_outcome(decision),
+            outcome=_report_outcome(decision),
         )
 
-    def move_of(self, inference: str) -> DecidedMove | None:
+    def find_move(self, inference: str) -> DecidedMove | None:
         """Return the decision's move of one Inference, by namespace/name; None if it has none."""
         return next((move for move in self.moves if move.inference == inference), None)
 
-    def came_to(self) -> str:
+    def describe_outcome(self) -> str:
         """Return the outcome in a few words."""
         outcome = self.outcome
         if outcome.applied_at is not None:
@@ -94,7 +94,7 @@ class DecisionReport(ApiModel):
                 if outcome.reclaim_seconds is None
                 else f", slices free after {outcome.reclaim_seconds:g} s"
             )
-            return f"carried out at {timestamp(outcome.applied_at)}{freed}"
+            return f"carried out at {format_timestamp(outcome.applied_at)}{freed}"
         if outcome.state is OutcomeState.GIVEN_UP:
             moved = "" if outcome.moved_slices is None else f" after {outcome.moved_slices} slices"
             return f"given up{moved}: {outcome.error}"
@@ -110,22 +110,22 @@ class HistoryReport(Report):
     """If present, the list has only decisions that move this Inference."""
     decisions: tuple[DecisionReport, ...]
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield one row per decision; `wide` adds its name and how the solver found it."""
         if not self.decisions:
             yield f"no decision about {self.about}"
             return
         head = ["AT", "POOL", "MODE", "TRIGGER", "MOVES", "BINDING", "OUTCOME"]
         rows = [[*head, "SOLVER", "GAP", "DECISION"] if wide else head]
-        rows += [_row(decision, self.inference, wide=wide) for decision in self.decisions]
-        yield from columns(rows)
+        rows += [_render_row(decision, self.inference, wide=wide) for decision in self.decisions]
+        yield from align_columns(rows)
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the decisions' names."""
-        return (named(AllocationDecision.KIND, decision.name) for decision in self.decisions)
+        return (format_name(AllocationDecision.KIND, decision.name) for decision in self.decisions)
 
 
-def those_about(
+def select_decisions(
     decisions: Iterable[AllocationDecision],
     *,
     pool: str | None = None,
@@ -142,10 +142,10 @@ def those_about(
             and (namespace is None or any(mover.startswith(f"{namespace}/") for mover in movers))
         )
 
-    return [decision for decision in newest_first(decisions) if matches(decision)]
+    return [decision for decision in sort_newest_first(decisions) if matches(decision)]
 
 
-def history(
+def report_history(
     decisions: Iterable[AllocationDecision],
     about: str,
     *,
@@ -154,38 +154,40 @@ def history(
     namespace: str | None = None,
 ) -> HistoryReport:
     """Report the decisions about a pool, an Inference or a namespace, or all."""
-    matching = those_about(decisions, pool=pool, inference=inference, namespace=namespace)
-    return HistoryReport(about=about, inference=inference, decisions=tuple(map(DecisionReport.of, matching)))
+    matching = select_decisions(decisions, pool=pool, inference=inference, namespace=namespace)
+    return HistoryReport(
+        about=about, inference=inference, decisions=tuple(map(DecisionReport.from_decision, matching))
+    )
 
 
-def _row(decision: DecisionReport, inference: str | None, *, wide: bool) -> list[str]:
+def _render_row(decision: DecisionReport, inference: str | None, *, wide: bool) -> list[str]:
     moves = [move for move in decision.moves if inference is None or move.inference == inference]
     count = decision.move_count if inference is None else len(moves)
     row = [
-        timestamp(decision.at),
+        format_timestamp(decision.at),
         decision.pool,
         decision.mode.value,
         decision.trigger.value if decision.trigger is not None else "-",
-        _moves(moves, count),
+        _render_moves(moves, count),
         decision.binding[0].constraint if decision.binding else "-",
-        decision.came_to(),
+        decision.describe_outcome(),
     ]
     if wide:
         row += [decision.solver.value, "-" if decision.gap is None else f"{decision.gap:.2%}", decision.name]
     return row
 
 
-def _moves(moves: Sequence[DecidedMove], count: int) -> str:
-    shown = moves[:_NAMED]
+def _render_moves(moves: Sequence[DecidedMove], count: int) -> str:
+    shown = moves[:_MAX_NAMED]
     text = ", ".join(f"{move.inference} {move.before}->{move.after}" for move in shown)
     return f"{text} and {count - len(shown)} more" if count > len(shown) else text or "-"
 
 
-def _outcome(decision: AllocationDecision) -> OutcomeReport:
+def _report_outcome(decision: AllocationDecision) -> OutcomeReport:
     outcome = decision.status.outcome
     applied_at = outcome.applied_at if outcome is not None else None
     error = outcome.error if outcome is not None else ""
-    state = OutcomeState.ON_ITS_WAY if decision.executed else OutcomeState.RECOMMENDED
+    state = OutcomeState.ON_ITS_WAY if decision.should_execute else OutcomeState.RECOMMENDED
     if applied_at is not None:
         state = OutcomeState.CARRIED_OUT
     elif error:

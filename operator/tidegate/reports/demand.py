@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
-from tidegate.reports.plan import AskedReport
+from tidegate.reports.plan import InferenceOutcomeReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class TierDemand:
     inferences: int
     unknown: int
     """Inferences with unknown demand; only the sums of slices that they have include them."""
-    wanted: int
+    needed_slices: int
     """Slices that would serve the whole demand."""
-    has: int
-    would: int
+    current_slices: int
+    planned_slices: int
     """Slices after the decision that the solver would make now."""
     demand: float
     """Requests per second; in tier offline, slices."""
@@ -31,23 +31,24 @@ class TierDemand:
     ceiling: int | None
 
 
-def tiers_of(asked: Sequence[AskedReport], pool: ComputePool) -> tuple[TierDemand, ...]:
+def sum_demand(inferences: Sequence[InferenceOutcomeReport], pool: ComputePool) -> tuple[TierDemand, ...]:
     """Return the demand of every tier, in the tiers' order."""
     return tuple(
-        _tier(tier, [inference for inference in asked if inference.tier is tier], pool) for tier in Tier
+        _sum_tier(tier, [inference for inference in inferences if inference.tier is tier], pool)
+        for tier in Tier
     )
 
 
-def _tier(tier: Tier, asked: Sequence[AskedReport], pool: ComputePool) -> TierDemand:
-    bounds = pool.spec.tiers.of(tier)
-    with_demand = [inference for inference in asked if inference.demand is not None]
+def _sum_tier(tier: Tier, inferences: Sequence[InferenceOutcomeReport], pool: ComputePool) -> TierDemand:
+    bounds = pool.spec.tiers.bounds_for(tier)
+    with_demand = [inference for inference in inferences if inference.demand is not None]
     return TierDemand(
         tier,
-        inferences=len(asked),
-        unknown=len(asked) - len(with_demand),
-        wanted=sum(inference.wanted or 0 for inference in asked),
-        has=sum(inference.before * inference.slices for inference in asked),
-        would=sum(inference.after * inference.slices for inference in asked),
+        inferences=len(inferences),
+        unknown=len(inferences) - len(with_demand),
+        needed_slices=sum(inference.wanted or 0 for inference in inferences),
+        current_slices=sum(inference.before * inference.slices for inference in inferences),
+        planned_slices=sum(inference.after * inference.slices for inference in inferences),
         demand=sum(inference.demand or 0.0 for inference in with_demand),
         serves=sum(min(inference.serves, inference.demand or 0.0) for inference in with_demand),
         would_serve=sum(min(inference.would_serve, inference.demand or 0.0) for inference in with_demand),

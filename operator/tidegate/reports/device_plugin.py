@@ -17,13 +17,13 @@ class DevicePluginReport(Report):
     config: Mapping[str, Any]
     """The content of the plugin's configuration file."""
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the entry as in `data` of a ConfigMap."""
         del wide
         yield f"{self.key}: |"
         for line in yaml.safe_dump(dict(self.config), sort_keys=False).splitlines():
             yield f"  {line}"
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the key."""
         yield self.key

@@ -9,27 +9,27 @@ from typing import Final
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride
-from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUse
-from tidegate.api.conditions import timestamp
+from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.decision import newest_first
-from tidegate.planning.overrides import in_force
+from tidegate.planning.decision import sort_newest_first
+from tidegate.planning.overrides import select_active
 from tidegate.reports.decision import DecisionReport
-from tidegate.reports.report import Report, columns, named
-from tidegate.reports.standing import HoldReport, OverrideAction, OverrideReport, holds_of_pool
-from tidegate.reports.state import ObjectReport, Served, State, worst_first
+from tidegate.reports.report import Report, align_columns, format_name
+from tidegate.reports.shared import HoldReport, OverrideAction, OverrideReport, report_pool_holds
+from tidegate.reports.state import ObjectReport, ObjectState, StatefulObject, sort_worst_first
 
-SHOWN: Final = 20
+MAX_ATTENTION: Final = 20
 """The most unhealthy objects that are listed; the others are counted."""
-_MOST_OF_EACH: Final = 10
-_LONGEST_MESSAGE: Final = 160
+_MAX_LINES: Final = 10
+_MAX_MESSAGE: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetObjects:
     """The objects of a cluster; `skipped` lists the kinds that could not be read."""
 
     inferences: Sequence[Inference] = ()
@@ -43,7 +43,7 @@ class Fleet:
     skipped: Sequence[str] = ()
     """What could not be read, and why."""
 
-    def served(self) -> Iterator[tuple[str, Sequence[Served]]]:
+    def objects_by_kind(self) -> Iterator[tuple[str, Sequence[StatefulObject]]]:
         """Yield each kind that has a state, with its objects."""
         yield Inference.KIND, self.inferences
         yield ModelAccess.KIND, self.accesses
@@ -56,10 +56,10 @@ class KindCount(ApiModel):
 
     kind: str
     total: int
-    as_it_should_be: int
+    healthy: int
     progressing: int
     """Objects that start or stop; counted in neither of the other two."""
-    not_as_it_should_be: int
+    unhealthy: int
 
 
 class PoolLine(ApiModel):
@@ -70,8 +70,8 @@ class PoolLine(ApiModel):
     """The mode of the allocator's last tick, or that of spec.policy before the first."""
     nodes: int
     slices: SliceCounts
-    tiers: tuple[TierUse, ...]
-    state: State
+    tiers: tuple[TierUsage, ...]
+    state: ObjectState
 
 
 class FleetReport(Report):
@@ -97,36 +97,41 @@ class FleetReport(Report):
     """What could not be checked or read, and why."""
 
     @property
-    def as_it_should_be(self) -> bool:
+    def healthy(self) -> bool:
         """Return whether every object is healthy."""
-        return all(count.as_it_should_be == count.total for count in self.kinds)
+        return all(count.healthy == count.total for count in self.kinds)
 
     @property
     def settled(self) -> bool:
         """Return whether every object is healthy, and no release is under way."""
-        return self.as_it_should_be
+        return self.healthy
 
     @property
-    def hopeless(self) -> bool:
+    def stalled(self) -> bool:
         """Return whether waiting alone changes nothing: an object is stalled."""
-        return any(report.state is State.STALLED for report in self.attention)
+        return any(report.state is ObjectState.STALLED for report in self.attention)
 
     def headline(self) -> str:
         """Summarise the state in one line."""
         present = [count for count in self.kinds if count.total]
-        counts = ", ".join(f"{count.as_it_should_be}/{count.total} {count.kind}" for count in present)
+        counts = ", ".join(f"{count.healthy}/{count.total} {count.kind}" for count in present)
         worst = next((f"; {report.kind} {report.name} {report.state}" for report in self.attention), "")
-        return f"as they should be: {counts or 'nothing there'}{worst}"
+        return f"healthy: {counts or 'no objects'}{worst}"
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the report; `wide` adds whole messages and the binding rules of every decision."""
-        yield self._versions()
+        yield self._version_line()
         yield ""
-        yield from columns([["KIND", "TOTAL", "OK", "PROGRESSING", "NOT OK"], *map(_counted, self.kinds)])
+        yield from align_columns(
+            [["KIND", "TOTAL", "OK", "PROGRESSING", "NOT OK"], *map(_render_count, self.kinds)]
+        )
         if self.attention:
             yield ""
-            yield from columns(
-                [["STATE", "KIND", "NAME", "WHY"], *(_listed(report, wide=wide) for report in self.attention)]
+            yield from align_columns(
+                [
+                    ["STATE", "KIND", "NAME", "WHY"],
+                    *(_render_object(report, wide=wide) for report in self.attention),
+                ]
             )
             if self.attention_more:
                 yield f"and {self.attention_more} more: tidegate get … --sort state lists them all"
@@ -134,56 +139,64 @@ class FleetReport(Report):
             yield ""
             tiers = [tier.value for tier in Tier]
             head = ["POOL", "MODE", "NODES", "SLICES", "HEALTHY", "FREE", *(tier.upper() for tier in tiers)]
-            yield from columns([head, *(_pooled(pool, tiers) for pool in self.pools[:SHOWN])])
-            if len(self.pools) > SHOWN:
-                yield f"and {len(self.pools) - SHOWN} more: tidegate get computepools lists them all"
+            yield from align_columns(
+                [head, *(_render_pool(pool, tiers) for pool in self.pools[:MAX_ATTENTION])]
+            )
+            if len(self.pools) > MAX_ATTENTION:
+                yield f"and {len(self.pools) - MAX_ATTENTION} more: tidegate get computepools lists them all"
         yield ""
-        yield from self._decided(wide=wide)
-        for hold in self.held_by[:_MOST_OF_EACH]:
-            yield f"held       {hold.said}"
-        for override in self.overrides[:_MOST_OF_EACH]:
-            yield f"override   {override.said} ({override.target_kind} {override.target})"
-        omitted = max(len(self.held_by) - _MOST_OF_EACH, 0) + max(len(self.overrides) - _MOST_OF_EACH, 0)
+        yield from self._decision_lines(wide=wide)
+        for hold in self.held_by[:_MAX_LINES]:
+            yield f"held       {hold.message}"
+        for override in self.overrides[:_MAX_LINES]:
+            yield f"override   {override.message} ({override.target_kind} {override.target})"
+        omitted = max(len(self.held_by) - _MAX_LINES, 0) + max(len(self.overrides) - _MAX_LINES, 0)
         if omitted:
             yield f"and {omitted} more: tidegate get overrides lists them all"
         for reason in self.skipped:
             yield f"left out   {reason}"
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the objects that need attention."""
-        return (named(report.kind, report.name.rpartition("/")[2]) for report in self.attention)
+        return (format_name(report.kind, report.name.rpartition("/")[2]) for report in self.attention)
 
-    def _versions(self) -> str:
+    def _version_line(self) -> str:
         running = sorted(set(self.control_plane.values()))
         versions = ", ".join(running) if running else "not seen"
         scope = f"namespace {self.namespace}" if self.namespace is not None else "all namespaces"
         return f"tidegate {self.version}, control plane {versions}; {scope}"
 
-    def _decided(self, *, wide: bool) -> Iterator[str]:
+    def _decision_lines(self, *, wide: bool) -> Iterator[str]:
         newest = self.newest_decision
         if newest is None:
             yield "decided    nothing yet"
             return
-        yield f"decided    {newest.name} at {timestamp(newest.at)}: {newest.move_count} moves, {newest.came_to()}"
+        yield f"decided    {newest.name} at {format_timestamp(newest.at)}: {newest.move_count} moves, {newest.describe_outcome()}"
         for binding in newest.binding if wide else ():
             yield f"binds      {binding.constraint}"
 
 
-def fleet(seen: Fleet, now: datetime, version: str, namespace: str | None) -> FleetReport:
+def report_fleet(
+    fleet_objects: FleetObjects, now: datetime, version: str, namespace: str | None
+) -> FleetReport:
     """Report the objects. `namespace` is the one that was read; None for all."""
     kinds: list[KindCount] = []
     attention: list[ObjectReport] = []
-    states: dict[str, State] = {}
-    for kind, objects in seen.served():
-        reports = [ObjectReport.of(resource) for resource in objects]
-        kinds.append(_count(kind, reports))
-        attention += (report for report in reports if not report.state.as_it_should_be)
+    states: dict[str, ObjectState] = {}
+    for kind, objects in fleet_objects.objects_by_kind():
+        reports = [ObjectReport.from_object(resource) for resource in objects]
+        kinds.append(_count_states(kind, reports))
+        attention += (report for report in reports if not report.state.healthy)
         if kind == ComputePool.KIND:
             states = {report.name: report.state for report in reports}
-    worst = worst_first(attention)
-    holds = tuple(hold for pool in seen.pools for hold in holds_of_pool(pool, seen.overrides, now))
+    worst = sort_worst_first(attention)
+    holds = tuple(
+        hold for pool in fleet_objects.pools for hold in report_pool_holds(pool, fleet_objects.overrides, now)
+    )
     holding = {hold.name for hold in holds}
-    active = (OverrideReport.of(override) for override in in_force(seen.overrides, now))
+    active = (
+        OverrideReport.from_override(override) for override in select_active(fleet_objects.overrides, now)
+    )
     listed = (
         override
         for override in active
@@ -192,40 +205,44 @@ def fleet(seen: Fleet, now: datetime, version: str, namespace: str | None) -> Fl
     return FleetReport(
         namespace=namespace,
         kinds=tuple(kinds),
-        attention=worst[:SHOWN],
-        attention_more=max(len(worst) - SHOWN, 0),
-        pools=tuple(_pool(pool, states[pool.metadata.name]) for pool in seen.pools),
+        attention=worst[:MAX_ATTENTION],
+        attention_more=max(len(worst) - MAX_ATTENTION, 0),
+        pools=tuple(_report_pool(pool, states[pool.metadata.name]) for pool in fleet_objects.pools),
         newest_decision=next(
-            (DecisionReport.of(decision) for decision in newest_first(seen.decisions)), None
+            (
+                DecisionReport.from_decision(decision)
+                for decision in sort_newest_first(fleet_objects.decisions)
+            ),
+            None,
         ),
         held_by=holds,
-        overrides=tuple(override for override in listed if _is_in(override, namespace)),
+        overrides=tuple(override for override in listed if _is_in_namespace(override, namespace)),
         version=version,
-        control_plane=dict(seen.versions),
-        skipped=tuple(seen.skipped),
+        control_plane=dict(fleet_objects.versions),
+        skipped=tuple(fleet_objects.skipped),
     )
 
 
-def _is_in(override: OverrideReport, namespace: str | None) -> bool:
+def _is_in_namespace(override: OverrideReport, namespace: str | None) -> bool:
     """Return whether the override's target is in the namespace; pools are in all."""
     place, slash, _ = override.target.partition("/")
     return namespace is None or not slash or place == namespace
 
 
-def _count(kind: str, reports: Iterable[ObjectReport]) -> KindCount:
+def _count_states(kind: str, reports: Iterable[ObjectReport]) -> KindCount:
     states = [report.state for report in reports]
-    healthy = sum(state.as_it_should_be for state in states)
-    progressing = sum(state in {State.PROGRESSING, State.DELETING} for state in states)
+    healthy = sum(state.healthy for state in states)
+    progressing = sum(state in {ObjectState.PROGRESSING, ObjectState.DELETING} for state in states)
     return KindCount(
         kind=kind,
         total=len(states),
-        as_it_should_be=healthy,
+        healthy=healthy,
         progressing=progressing,
-        not_as_it_should_be=len(states) - healthy - progressing,
+        unhealthy=len(states) - healthy - progressing,
     )
 
 
-def _pool(pool: ComputePool, state: State) -> PoolLine:
+def _report_pool(pool: ComputePool, state: ObjectState) -> PoolLine:
     status = pool.status
     return PoolLine(
         pool=pool.metadata.name,
@@ -237,18 +254,18 @@ def _pool(pool: ComputePool, state: State) -> PoolLine:
     )
 
 
-def _counted(count: KindCount) -> list[str]:
-    numbers = (count.total, count.as_it_should_be, count.progressing, count.not_as_it_should_be)
+def _render_count(count: KindCount) -> list[str]:
+    numbers = (count.total, count.healthy, count.progressing, count.unhealthy)
     return [count.kind, *map(str, numbers)]
 
 
-def _listed(one: ObjectReport, *, wide: bool) -> list[str]:
-    text = one.says()
-    short = text if wide or len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
-    return [one.state.value, one.kind, one.name, " ".join(short.split())]
+def _render_object(report: ObjectReport, *, wide: bool) -> list[str]:
+    text = report.explain_state()
+    short = text if wide or len(text) <= _MAX_MESSAGE else f"{text[: _MAX_MESSAGE - 1]}…"
+    return [report.state.value, report.kind, report.name, " ".join(short.split())]
 
 
-def _pooled(pool: PoolLine, tiers: Sequence[str]) -> list[str]:
+def _render_pool(pool: PoolLine, tiers: Sequence[str]) -> list[str]:
     used = {tier.name: tier.slices for tier in pool.tiers}
     counts = (pool.nodes, pool.slices.total, pool.slices.healthy, pool.slices.free)
     return [pool.pool, pool.mode.value, *map(str, counts), *(str(used.get(tier, 0)) for tier in tiers)]

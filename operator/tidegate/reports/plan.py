@@ -8,16 +8,16 @@ from typing import Self
 
 from pydantic import Field
 
-from tidegate.api.allocation_decision import AllocationDecisionSpec, DecidedMove, Predicted
-from tidegate.api.conditions import timestamp
+from tidegate.api.allocation_decision import AllocationDecisionSpec, DecidedMove, PredictedOutcome
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.what_if import WhatIf
-from tidegate.planning.what_if import Answer, Asked
-from tidegate.reports.report import Report, named
+from tidegate.planning.what_if import InferenceOutcome, WhatIfAnswer
+from tidegate.reports.report import Report, format_name
 
 
-class AskedReport(ApiModel):
+class InferenceOutcomeReport(ApiModel):
     """One Inference of the solver's input."""
 
     inference: str
@@ -39,19 +39,19 @@ class AskedReport(ApiModel):
     value: float
 
     @classmethod
-    def of(cls, asked: Asked) -> Self:
+    def from_outcome(cls, outcome: InferenceOutcome) -> Self:
         """Return the report of one Inference of the solver's input."""
-        inference = asked.inference
+        inference = outcome.inference
         return cls.model_validate(
             {
                 "inference": inference.key,
                 "tier": inference.tier,
-                "demand": asked.demand,
-                "wanted": asked.wanted,
-                "serves": asked.serves(asked.before),
-                "wouldServe": asked.serves(asked.after),
-                "from": asked.before,
-                "to": asked.after,
+                "demand": outcome.demand,
+                "wanted": outcome.needed_slices,
+                "serves": outcome.compute_rate(outcome.replicas_before),
+                "wouldServe": outcome.compute_rate(outcome.replicas_after),
+                "from": outcome.replicas_before,
+                "to": outcome.replicas_after,
                 "slices": inference.placements[0].slices,
                 "least": inference.bounds.floor,
                 "most": inference.bounds.ceiling,
@@ -67,7 +67,7 @@ class PlanReport(Report):
     seen: datetime
     """The time of the allocator's input that the question changes."""
     question: WhatIf
-    now: Predicted
+    now: PredictedOutcome
     """The prediction for the present replicas at the demand of the question."""
     decision: AllocationDecisionSpec
     """The decision that the allocator would make."""
@@ -77,59 +77,61 @@ class PlanReport(Report):
     """Slices that may still move within the budget's period; absent if there is no limit."""
     held: bool
     """Whether the pool is held, so that only moves that safety forces are allowed."""
-    asked: tuple[AskedReport, ...]
+    asked: tuple[InferenceOutcomeReport, ...]
     """The Inferences that the allocator decides about."""
 
     @classmethod
-    def of(cls, answer: Answer, seen: datetime, question: WhatIf) -> Self:
+    def from_answer(cls, answer: WhatIfAnswer, observed_at: datetime, question: WhatIf) -> Self:
         """Return the report of an answer."""
         return cls(
             pool=answer.decision.pool,
-            seen=seen,
+            seen=observed_at,
             question=question,
             now=answer.now,
             decision=answer.decision,
             slices=answer.pool.slices,
             budget=answer.pool.movable_slices,
             held=answer.pool.hold,
-            asked=tuple(AskedReport.of(inference) for inference in answer.asked),
+            asked=tuple(InferenceOutcomeReport.from_outcome(inference) for inference in answer.outcomes),
         )
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the decision; `wide` adds how the solver found it."""
         decision = self.decision
-        yield f"ComputePool {self.pool}, as the allocator saw it at {timestamp(self.seen)}"
+        yield f"ComputePool {self.pool}, as the allocator saw it at {format_timestamp(self.seen)}"
         if not decision.moves:
-            yield _line("moves", "nothing: everybody has what they would be given")
+            yield _format_line("moves", "nothing: everybody has what they would be given")
         for move in decision.moves:
-            yield _line("moves", _move(move))
+            yield _format_line("moves", _format_move(move))
         for spare in decision.spares:
-            yield _line("spares", f"{spare.inference} {spare.replicas}")
+            yield _format_line("spares", f"{spare.inference} {spare.replicas}")
         for binding in decision.binding:
             price = f", worth {binding.price:g} per second and unit" if binding.price else ""
-            yield _line("binds", f"{binding.constraint}{price}")
+            yield _format_line("binds", f"{binding.constraint}{price}")
         for rule in decision.not_kept:
-            yield _line("not kept", f"{rule.rule} of {rule.subject}: {rule.message}")
-        after = decision.predicted or Predicted()
-        yield _line("value", f"{self.now.value:g} -> {after.value:g} per second")
-        yield _line(
+            yield _format_line("not kept", f"{rule.rule} of {rule.subject}: {rule.message}")
+        after = decision.predicted or PredictedOutcome()
+        yield _format_line("value", f"{self.now.value:g} -> {after.value:g} per second")
+        yield _format_line(
             "missed",
             f"{self.now.slo_misses:g} -> {after.slo_misses:g} real-time requests per second beyond the SLO",
         )
-        yield _line("price", f"one more slice would earn {decision.price:g} per second")
+        yield _format_line("price", f"one more slice would earn {decision.price:g} per second")
         if wide:
             gap = "" if decision.gap is None else f", at most {decision.gap:.2%} from the best"
             note = f"; {decision.note}" if decision.note else ""
-            yield _line("found", f"by {decision.solver} in {decision.seconds:g} s{gap}{note}")
+            yield _format_line("found", f"by {decision.solver} in {decision.seconds:g} s{gap}{note}")
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the Inferences that would move."""
-        return (named(Inference.KIND, move.inference.rpartition("/")[2]) for move in self.decision.moves)
+        return (
+            format_name(Inference.KIND, move.inference.rpartition("/")[2]) for move in self.decision.moves
+        )
 
 
-def _move(move: DecidedMove) -> str:
+def _format_move(move: DecidedMove) -> str:
     return f"{move.inference} ({move.tier}) {move.before} -> {move.after}: {move.why}"
 
 
-def _line(what: str, said: str) -> str:
-    return f"  {what:12}{said}"
+def _format_line(label: str, text: str) -> str:
+    return f"  {label:12}{text}"

@@ -7,14 +7,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
-from tidegate.api.conditions import timestamp
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import CheckVerdict, ReleaseCommand, ReleasePhase
-from tidegate.reports.report import Report, named
+from tidegate.reports.report import Report, format_name
 
 
-class Acted(StrEnum):
+class ReleaseCommandResult(StrEnum):
     """The result of a command about a release."""
 
     DONE = "Done"
@@ -55,10 +55,12 @@ class ReleaseReport(Report):
     checks: tuple[CheckReport, ...]
     command: ReleaseCommand | None
     """The command of this call."""
-    acted: Acted
+    acted: ReleaseCommandResult
 
     @classmethod
-    def of(cls, access: ModelAccess, acted: Acted, command: ReleaseCommand | None = None) -> Self:
+    def from_access(
+        cls, access: ModelAccess, acted: ReleaseCommandResult, command: ReleaseCommand | None = None
+    ) -> Self:
         """Return the report of an access's release. Raises ValueError if it has none."""
         release, status = access.spec.release, access.status.release
         if release is None:
@@ -83,26 +85,26 @@ class ReleaseReport(Report):
             acted=acted,
         )
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the state and the checks that fail; `wide` adds those that pass."""
-        yield f"ModelAccess {self.access}, route {self.route}: Inference {self.target} {self._stands()}"
+        yield f"ModelAccess {self.access}, route {self.route}: Inference {self.target} {self._describe_progress()}"
         if self.message:
             yield f"  {self.reason or 'says':12}{self.message}"
         for check in self.checks:
             if wide or check.verdict is not CheckVerdict.PASSING:
                 yield f"  {check.verdict:12}{check.check}: {check.message}"
-        if self.acted is Acted.ALREADY:
+        if self.acted is ReleaseCommandResult.ALREADY:
             yield f"  {'already':12}it was so before: nothing was written"
-        elif self.acted is Acted.WITHOUT_EFFECT:
+        elif self.acted is ReleaseCommandResult.WITHOUT_EFFECT:
             yield f"  {'without':12}effect: {self.command} changes nothing of a release that is {self.phase}; restart begins anew"
-        elif self.acted is Acted.ASKED:
+        elif self.acted is ReleaseCommandResult.ASKED:
             yield f"  {'asked':12}{self.command} is written, and the controllers have not acted on it yet"
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the access."""
-        yield named(ModelAccess.KIND, self.access.rpartition("/")[2])
+        yield format_name(ModelAccess.KIND, self.access.rpartition("/")[2])
 
-    def _stands(self) -> str:
+    def _describe_progress(self) -> str:
         if self.phase is None or self.since is None:
             return "is not begun yet"
-        return f"has {self.weight} %, {self.phase} at step {self.step} of {len(self.steps)} since {timestamp(self.since)}"
+        return f"has {self.weight} %, {self.phase} at step {self.step} of {len(self.steps)} since {format_timestamp(self.since)}"

@@ -12,25 +12,25 @@ from tidegate.api.meta import GROUP, ApiModel
 class Report(ApiModel):
     """One answer: JSON and YAML contain all of its fields, always."""
 
-    def serialised(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the report as JSON: camelCase, null for absent fields, times as RFC 3339."""
         return self.model_dump(mode="json", by_alias=True)
 
     @abstractmethod
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the report as lines of text."""
 
     @abstractmethod
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the objects that the report is about, as kubectl takes them."""
 
 
-def named(kind: str, name: str) -> str:
+def format_name(kind: str, name: str) -> str:
     """Format an object of ours as `kubectl … -o name` does."""
     return f"{kind.lower()}.{GROUP}/{name}"
 
 
-def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows with aligned cells; no cell is cut, so that grep finds whole values."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

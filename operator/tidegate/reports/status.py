@@ -9,16 +9,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from tidegate.api.conditions import timestamp
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ApiModel
-from tidegate.planning.pods import pod_view
-from tidegate.reports.report import Report, columns, named
-from tidegate.reports.standing import ConditionReport, conditions_of
-from tidegate.reports.state import ObjectReport, Served, State
+from tidegate.planning.pods import parse_pod
+from tidegate.reports.report import Report, align_columns, format_name
+from tidegate.reports.shared import ConditionReport, report_conditions
+from tidegate.reports.state import ObjectReport, ObjectState, StatefulObject
 
-EVENTS: Final = 10
+MAX_EVENTS: Final = 10
 """The most events that are shown, the newest first."""
-PODS: Final = 50
+MAX_PODS: Final = 50
 """The most pods that are listed, those that are not ready first; the others are counted."""
 
 
@@ -41,7 +41,7 @@ class EventReport(ApiModel):
     count: int
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Self:
+    def from_event(cls, body: Mapping[str, Any]) -> Self:
         """Parse a v1 Event."""
         time = body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp")
         return cls(
@@ -67,12 +67,12 @@ class PodReport(ApiModel):
     """Why the pod does not run; empty if it runs or the reason is unknown."""
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Self:
+    def from_pod(cls, body: Mapping[str, Any]) -> Self:
         """Parse a Pod."""
         metadata, status = body["metadata"], body.get("status") or {}
-        view = pod_view(body)
+        view = parse_pod(body)
         created = metadata.get("creationTimestamp")
-        trouble = view.trouble.message if view.trouble is not None else view.unschedulable
+        trouble = view.problem.message if view.problem is not None else view.unschedulable
         terminating = "deletionTimestamp" in metadata
         return cls(
             name=view.key.name,
@@ -88,7 +88,7 @@ class PodReport(ApiModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class RelatedObjects:
     """What was read with an object: its events and pods as JSON, and what could not be read."""
 
     now: datetime
@@ -113,58 +113,61 @@ class StatusReport(Report):
     """What could not be checked or read, and why."""
 
     @property
-    def as_it_should_be(self) -> bool:
+    def healthy(self) -> bool:
         """Return whether the object needs no attention."""
-        return self.object.state.as_it_should_be
+        return self.object.state.healthy
 
     @property
     def settled(self) -> bool:
         """Return whether there is nothing left to wait for."""
-        return self.object.state is State.READY
+        return self.object.state is ObjectState.READY
 
     @property
-    def hopeless(self) -> bool:
+    def stalled(self) -> bool:
         """Return whether waiting alone changes nothing."""
-        return self.object.state is State.STALLED
+        return self.object.state is ObjectState.STALLED
 
     def headline(self) -> str:
         """Summarise the state in one line."""
         report = self.object
-        return f"{report.kind} {report.name} {report.state}: {report.says()}"
+        return f"{report.kind} {report.name} {report.state}: {report.explain_state()}"
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the report; `wide` adds healthy conditions, and whole names and ages of pods."""
         report = self.object
-        since = f" since {timestamp(report.since)}" if report.since is not None else ""
+        since = f" since {format_timestamp(report.since)}" if report.since is not None else ""
         yield f"{report.kind} {report.name}: {report.state}{since}"
-        if report.state is not State.READY:
-            yield field("why", report.says())
-        yield from self.summary(wide=wide)
+        if report.state is not ObjectState.READY:
+            yield format_field("why", report.explain_state())
+        yield from self.summary_lines(wide=wide)
         for condition in self.conditions:
-            if wide or not condition.as_it_should_be:
-                yield field("well" if condition.as_it_should_be else "look", condition.line())
+            if wide or not condition.healthy:
+                yield format_field("healthy" if condition.healthy else "unhealthy", condition.format_line())
         if self.pods:
-            yield from _titled("PODS", self._pod_rows(wide=wide))
+            yield from _render_titled("PODS", self._pod_rows(wide=wide))
             if self.pod_count > len(self.pods):
                 yield f"and {self.pod_count - len(self.pods)} more pods"
-        yield from self.related()
+        yield from self.related_lines()
         if self.events:
-            rows = [[_ago(event.at, self.at), _said(event), event.message] for event in self.events]
-            yield from _titled("EVENTS", [["AGO", "WHAT", "MESSAGE"], *rows])
+            rows = [
+                [_format_ago(event.at, self.at), _describe_event(event), event.message]
+                for event in self.events
+            ]
+            yield from _render_titled("EVENTS", [["AGO", "WHAT", "MESSAGE"], *rows])
         for skipped in self.skipped:
-            yield field("left out", skipped)
+            yield format_field("left out", skipped)
 
     @abstractmethod
-    def summary(self, *, wide: bool) -> Iterator[str]:
+    def summary_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the lines that are particular to the kind."""
 
-    def related(self) -> Iterator[str]:
+    def related_lines(self) -> Iterator[str]:
         """Yield tables of other objects that have to do with it."""
         return iter(())
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the object's own name."""
-        yield named(self.object.kind, self.object.name.rpartition("/")[2])
+        yield format_name(self.object.kind, self.object.name.rpartition("/")[2])
 
     def _pod_rows(self, *, wide: bool) -> list[list[str]]:
         head = ["NAME", "READY", "PHASE", "RESTARTS", "AGE", "NODE", "TROUBLE"]
@@ -174,66 +177,68 @@ class StatusReport(Report):
                 "yes" if pod.ready else "no",
                 pod.phase,
                 str(pod.restarts),
-                _ago(pod.made, self.at),
+                _format_ago(pod.made, self.at),
                 pod.node or "-",
-                pod.trouble if wide else _short(pod.trouble),
+                pod.trouble if wide else _shorten(pod.trouble),
             ]
             for pod in self.pods
         ]
         return [head, *rows]
 
 
-def parts(one: Served, beside: Beside) -> dict[str, Any]:
+def common_fields(resource: StatefulObject, related: RelatedObjects) -> dict[str, Any]:
     """Return the fields that every StatusReport has."""
-    pods = sorted(map(PodReport.of, beside.pods), key=lambda pod: (pod.ready, pod.name))
-    oldest = datetime.min.replace(tzinfo=beside.now.tzinfo)
-    events = sorted(map(EventReport.of, beside.events), key=lambda event: event.at or oldest, reverse=True)
+    pods = sorted(map(PodReport.from_pod, related.pods), key=lambda pod: (pod.ready, pod.name))
+    oldest = datetime.min.replace(tzinfo=related.now.tzinfo)
+    events = sorted(
+        map(EventReport.from_event, related.events), key=lambda event: event.at or oldest, reverse=True
+    )
     return {
-        "object": ObjectReport.of(one),
-        "at": beside.now,
-        "conditions": conditions_of(one.status.conditions),
-        "pods": tuple(pods[:PODS]),
+        "object": ObjectReport.from_object(resource),
+        "at": related.now,
+        "conditions": report_conditions(resource.status.conditions),
+        "pods": tuple(pods[:MAX_PODS]),
         "pod_count": len(pods),
-        "events": tuple(events[:EVENTS]),
-        "skipped": tuple(beside.skipped),
+        "events": tuple(events[:MAX_EVENTS]),
+        "skipped": tuple(related.skipped),
     }
 
 
-def field(what: str, said: str) -> str:
+def format_field(label: str, text: str) -> str:
     """Format a line of a summary."""
-    return f"  {what:12}{said}"
+    return f"  {label:12}{text}"
 
 
-def table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def render_table(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield a table under a title; nothing if it has no row but its head."""
     if len(rows) > 1:
-        yield from _titled(title, rows)
+        yield from _render_titled(title, rows)
 
 
-def age(of: timedelta) -> str:
+def format_age(elapsed: timedelta) -> str:
     """Format a duration as kubectl does: 42s, 5m, 3h, 2d."""
-    seconds = max(int(of.total_seconds()), 0)
+    seconds = max(int(elapsed.total_seconds()), 0)
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
 
 
-def _titled(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _render_titled(title: str, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield ""
     yield title
-    yield from columns(rows)
+    yield from align_columns(rows)
 
 
-def _ago(then: datetime | None, now: datetime) -> str:
-    return "-" if then is None else age(now - then)
+def _format_ago(then: datetime | None, now: datetime) -> str:
+    return "-" if then is None else format_age(now - then)
 
 
-def _said(event: EventReport) -> str:
+def _describe_event(event: EventReport) -> str:
     times = f" x{event.count}" if event.count > 1 else ""
     return f"{'! ' if event.warning else ''}{event.reason}{times}"
 
 
-def _short(text: str, longest: int = 100) -> str:
+def _shorten(text: str, longest: int = 100) -> str:
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

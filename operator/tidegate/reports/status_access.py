@@ -8,9 +8,16 @@ from typing import Literal
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.api.model_access import ModelAccess, RouteStatus
-from tidegate.reports.release import Acted, ReleaseReport
-from tidegate.reports.state import ObjectReport, State
-from tidegate.reports.status import Beside, RouteRole, StatusReport, field, parts, table
+from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
+from tidegate.reports.state import ObjectReport, ObjectState
+from tidegate.reports.status import (
+    RelatedObjects,
+    RouteRole,
+    StatusReport,
+    common_fields,
+    format_field,
+    render_table,
+)
 
 
 class TargetLine(ApiModel):
@@ -26,7 +33,7 @@ class TargetLine(ApiModel):
     endpoints: int | None
     serving: bool | None = None
     """For a fallback, whether it answers in place of targets."""
-    state: State | None = None
+    state: ObjectState | None = None
     """Absent if the Inference does not exist or cannot be read."""
 
 
@@ -42,19 +49,19 @@ class AccessStatusReport(StatusReport):
     routes: tuple[TargetLine, ...]
     release: ReleaseReport | None
 
-    def summary(self, *, wide: bool) -> Iterator[str]:
+    def summary_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the addresses, and how far the release is."""
         if self.hosts:
-            yield field("hosts", ", ".join(self.hosts))
-        yield field("REST", self.url or "-")
-        yield field("gRPC", self.grpc_target or "-")
-        yield field("proxies", "all run it" if self.programmed else "not all run it")
+            yield format_field("hosts", ", ".join(self.hosts))
+        yield format_field("REST", self.url or "-")
+        yield format_field("gRPC", self.grpc_target or "-")
+        yield format_field("proxies", "all run it" if self.programmed else "not all run it")
         if self.release is not None:
-            first, *other_lines = self.release.lines(wide=wide)
-            yield field("release", first.partition(", ")[2])
+            first, *other_lines = self.release.render_lines(wide=wide)
+            yield format_field("release", first.partition(", ")[2])
             yield from (f"  {line}" for line in other_lines)
 
-    def related(self) -> Iterator[str]:
+    def related_lines(self) -> Iterator[str]:
         """Yield the targets of the routes with their shares in effect."""
         rows = [["ROUTE", "AS", "INFERENCE", "SHARE", "ENDPOINTS", "STATE"]]
         rows += [
@@ -68,29 +75,35 @@ class AccessStatusReport(StatusReport):
             ]
             for target in self.routes
         ]
-        yield from table("ROUTES", rows)
+        yield from render_table("ROUTES", rows)
 
 
-def access_status(one: ModelAccess, inferences: Sequence[Inference], beside: Beside) -> AccessStatusReport:
+def report_access(
+    access: ModelAccess, inferences: Sequence[Inference], related: RelatedObjects
+) -> AccessStatusReport:
     """Report an access from the Inferences of its namespace and what was read with it."""
-    status = one.status
-    states = {inference.key: ObjectReport.of(inference).state for inference in inferences}
+    status = access.status
+    states = {inference.key: ObjectReport.from_object(inference).state for inference in inferences}
     return AccessStatusReport(
-        **parts(one, beside),
-        hosts=one.spec.hosts,
+        **common_fields(access, related),
+        hosts=access.spec.hosts,
         url=status.url,
         grpc_target=status.grpc_target,
-        programmed=one.programmed,
+        programmed=access.is_programmed,
         routes=tuple(
-            line.model_copy(update={"state": states.get(ObjectKey(one.metadata.namespace, line.inference))})
+            line.model_copy(
+                update={"state": states.get(ObjectKey(access.metadata.namespace, line.inference))}
+            )
             for route in status.routes
-            for line in _lines(route)
+            for line in _report_targets(route)
         ),
-        release=ReleaseReport.of(one, Acted.NOTHING_ASKED) if one.spec.release is not None else None,
+        release=ReleaseReport.from_access(access, ReleaseCommandResult.NOTHING_ASKED)
+        if access.spec.release is not None
+        else None,
     )
 
 
-def _lines(route: RouteStatus) -> Iterator[TargetLine]:
+def _report_targets(route: RouteStatus) -> Iterator[TargetLine]:
     name = route.name
     total_weight = sum(target.weight for target in route.targets)
     for target in route.targets:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.reports.status import Beside, StatusReport, field, parts
+from tidegate.reports.status import RelatedObjects, StatusReport, common_fields, format_field
 
 
 class FeatureStatusReport(StatusReport):
@@ -19,22 +19,22 @@ class FeatureStatusReport(StatusReport):
     existing: int
     ready: int
 
-    def summary(self, *, wide: bool) -> Iterator[str]:
+    def summary_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield plan, outputs and replicas."""
         plan = self.plan_hash or "none"
-        yield field("plan", plan if wide else plan[:12])
-        yield field("outputs", ", ".join(self.outputs) or "-")
-        yield field("replicas", f"{self.ready} ready of {self.replicas}, {self.existing} exist")
+        yield format_field("plan", plan if wide else plan[:12])
+        yield format_field("outputs", ", ".join(self.outputs) or "-")
+        yield format_field("replicas", f"{self.ready} ready of {self.replicas}, {self.existing} exist")
 
 
-def feature_status(one: FeatureCompute, beside: Beside) -> FeatureStatusReport:
+def report_features(features: FeatureCompute, related: RelatedObjects) -> FeatureStatusReport:
     """Report a FeatureCompute from the object and what was read with it."""
-    status = one.status
+    status = features.status
     return FeatureStatusReport(
-        **parts(one, beside),
+        **common_fields(features, related),
         plan_hash=status.plan_hash,
         outputs=tuple(output.name for output in status.outputs),
-        replicas=one.spec.replicas,
+        replicas=features.spec.replicas,
         existing=status.replicas,
         ready=status.ready_replicas,
     )

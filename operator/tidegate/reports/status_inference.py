@@ -9,11 +9,18 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.model_access import ModelAccess, Route, RouteStatus
-from tidegate.reports.standing import OverrideReport, in_force_about
-from tidegate.reports.status import Beside, RouteRole, StatusReport, field, parts, table
+from tidegate.reports.shared import OverrideReport, select_in_force
+from tidegate.reports.status import (
+    RelatedObjects,
+    RouteRole,
+    StatusReport,
+    common_fields,
+    format_field,
+    render_table,
+)
 
 
-class LeadsHere(ApiModel):
+class InferenceRoute(ApiModel):
     """One route of a ModelAccess that leads to the Inference."""
 
     access: str
@@ -58,74 +65,83 @@ class InferenceStatusReport(StatusReport):
     pool: str | None
     slices: int | None
     """The slices of each replica."""
-    accesses: tuple[LeadsHere, ...]
+    accesses: tuple[InferenceRoute, ...]
     overrides: tuple[OverrideReport, ...]
 
-    def summary(self, *, wide: bool) -> Iterator[str]:
+    def summary_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield model, versions, replicas and placement."""
         versions = self.versions
-        yield field(
+        yield format_field(
             "model", f"{self.model}, {self.format}, tier {self.tier}{f', {self.uri}' if wide else ''}"
         )
         loaded = f", loaded {' '.join(versions.loaded)}" if versions.loaded else ""
-        yield field(
+        yield format_field(
             "version", f"serving {versions.serving or 'none'}, spec asks for {versions.target}{loaded}"
         )
         if versions.swapping_to is not None:
-            yield field(
+            yield format_field(
                 "swap", f"to {versions.swapping_to}: {versions.swapped_replicas} replicas serve it so far"
             )
         if versions.failed is not None:
-            yield field("failed", f"version {versions.failed}: {versions.failure}")
+            yield format_field("failed", f"version {versions.failed}: {versions.failure}")
         spares = f", {self.spares} warm spares" if self.spares else ""
-        yield field("replicas", f"{self.ready} ready of {self.decided}{spares}, {self.existing} exist")
+        yield format_field("replicas", f"{self.ready} ready of {self.decided}{spares}, {self.existing} exist")
         if self.pool is not None:
-            yield field("placed in", f"ComputePool {self.pool}, {self.slices} slices each")
+            yield format_field("placed in", f"ComputePool {self.pool}, {self.slices} slices each")
         for override in self.overrides:
-            yield field("override", override.said)
+            yield format_field("override", override.message)
 
-    def related(self) -> Iterator[str]:
+    def related_lines(self) -> Iterator[str]:
         """Yield the routes that lead to the Inference."""
         rows = [["MODELACCESS", "ROUTE", "AS", "WEIGHT", "ENDPOINTS"]]
         rows += [
-            [route.access, route.route, route.role.value, _number(route.weight), _number(route.endpoints)]
+            [
+                route.access,
+                route.route,
+                route.role.value,
+                _format_number(route.weight),
+                _format_number(route.endpoints),
+            ]
             for route in self.accesses
         ]
-        yield from table("ROUTES THAT LEAD TO IT", rows)
+        yield from render_table("ROUTES THAT LEAD TO IT", rows)
 
 
-def inference_status(
-    one: Inference, accesses: Sequence[ModelAccess], overrides: Sequence[ComputeOverride], beside: Beside
+def report_inference(
+    inference: Inference,
+    accesses: Sequence[ModelAccess],
+    overrides: Sequence[ComputeOverride],
+    related: RelatedObjects,
 ) -> InferenceStatusReport:
     """Report an Inference from the accesses of its namespace, all overrides, and what was read with it."""
-    spec, status = one.spec, one.status
+    spec, status = inference.spec, inference.status
     placement = spec.placement
     return InferenceStatusReport(
-        **parts(one, beside),
-        model=one.served_name,
+        **common_fields(inference, related),
+        model=inference.served_name,
         uri=spec.model.uri,
         format=spec.model.format.value,
         tier=spec.tier,
-        versions=_versions(one),
-        decided=one.decided_replicas,
-        spares=one.decided_spares,
+        versions=_report_versions(inference),
+        decided=inference.decided_replicas,
+        spares=inference.decided_spares,
         existing=status.replicas,
         ready=status.ready_replicas,
         pool=placement.pool if placement is not None else None,
         slices=placement.slices if placement is not None else None,
-        accesses=tuple(route for access in accesses for route in _leading(access, one)),
+        accesses=tuple(route for access in accesses for route in _find_routes(access, inference)),
         overrides=tuple(
-            OverrideReport.of(override)
-            for override in in_force_about(overrides, OverrideKind.INFERENCE, one.key, beside.now)
+            OverrideReport.from_override(override)
+            for override in select_in_force(overrides, OverrideKind.INFERENCE, inference.key, related.now)
         ),
     )
 
 
-def _versions(one: Inference) -> VersionsReport:
-    status = one.status
+def _report_versions(inference: Inference) -> VersionsReport:
+    status = inference.status
     failure, swap = status.failure, status.swap
     return VersionsReport(
-        target=one.spec.model.version,
+        target=inference.spec.model.version,
         serving=status.versions.serving,
         loaded=status.versions.loaded,
         swapping_to=swap.version if swap is not None else None,
@@ -135,19 +151,19 @@ def _versions(one: Inference) -> VersionsReport:
     )
 
 
-def _leading(access: ModelAccess, one: Inference) -> Iterator[LeadsHere]:
-    name = one.metadata.name
-    if access.metadata.namespace != one.metadata.namespace or name not in access.spec.inferences:
+def _find_routes(access: ModelAccess, inference: Inference) -> Iterator[InferenceRoute]:
+    name = inference.metadata.name
+    if access.metadata.namespace != inference.metadata.namespace or name not in access.spec.inference_names:
         return
     in_effect = {route.name: route for route in access.status.routes}
     for route in access.spec.routes:
-        for role, weight, endpoints in _roles(route, in_effect.get(route.name), name):
-            yield LeadsHere(
+        for role, weight, endpoints in _find_roles(route, in_effect.get(route.name), name):
+            yield InferenceRoute(
                 access=str(access.key), route=route.name, role=role, weight=weight, endpoints=endpoints
             )
 
 
-def _roles(
+def _find_roles(
     route: Route, status: RouteStatus | None, name: str
 ) -> Iterator[tuple[RouteRole, int | None, int | None]]:
     """Yield each role of the Inference in the route, with its weight in effect and its ready pods.
@@ -160,24 +176,24 @@ def _roles(
             if status
             else None
         )
-        yield RouteRole.TARGET, _of(target, "weight"), _of(target, "endpoints")
+        yield RouteRole.TARGET, _read_number(target, "weight"), _read_number(target, "endpoints")
     if any(mirror.inference == name for mirror in route.mirror):
         mirrors = (status.mirror or ()) if status else ()
         mirror = next((mirror_status for mirror_status in mirrors if mirror_status.inference == name), None)
-        yield RouteRole.MIRROR, _of(mirror, "percent"), _of(mirror, "endpoints")
+        yield RouteRole.MIRROR, _read_number(mirror, "percent"), _read_number(mirror, "endpoints")
     if route.fallback is not None and route.fallback.inference == name:
-        yield RouteRole.FALLBACK, None, _of(status.fallback if status else None, "endpoints")
-    if route.pipeline is not None and name in route.pipeline.inferences:
+        yield RouteRole.FALLBACK, None, _read_number(status.fallback if status else None, "endpoints")
+    if route.pipeline is not None and name in route.pipeline.inference_names:
         models = status.pipeline.models if status and status.pipeline else ()
         model_status = next((model for model in models if model.inference == name), None)
-        yield RouteRole.PIPELINE, None, _of(model_status, "endpoints")
+        yield RouteRole.PIPELINE, None, _read_number(model_status, "endpoints")
 
 
-def _of(status: StatusModel | None, name: str) -> int | None:
+def _read_number(status: StatusModel | None, name: str) -> int | None:
     """Return a number of a status; None where the proxies report nothing."""
     number: int | None = getattr(status, name, None)
     return number
 
 
-def _number(value: int | None) -> str:
+def _format_number(value: int | None) -> str:
     return "-" if value is None else str(value)

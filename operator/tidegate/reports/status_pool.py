@@ -8,21 +8,21 @@ from typing import Final, Literal
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride
-from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUse
-from tidegate.api.conditions import timestamp
+from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
-from tidegate.planning.decision import newest_first
+from tidegate.planning.decision import sort_newest_first
 from tidegate.reports.decision import DecisionReport
-from tidegate.reports.standing import HoldReport, holds_of_pool
-from tidegate.reports.state import ObjectReport, State
-from tidegate.reports.status import Beside, StatusReport, field, parts, table
+from tidegate.reports.shared import HoldReport, report_pool_holds
+from tidegate.reports.state import ObjectReport, ObjectState
+from tidegate.reports.status import RelatedObjects, StatusReport, common_fields, format_field, render_table
 
-_PLACED: Final = 50
+_MAX_PLACED: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class InPool:
+class PoolObjects:
     """The objects that belong to a pool."""
 
     inferences: Sequence[Inference] = ()
@@ -37,7 +37,7 @@ class PlacedLine(ApiModel):
 
     inference: str
     tier: Tier
-    state: State
+    state: ObjectState
     decided: int
     ready: int
     slices: int
@@ -50,7 +50,7 @@ class PoolStatusReport(StatusReport):
     kind: Literal["ComputePool"] = "ComputePool"
     nodes: int
     slices: SliceCounts
-    tiers: tuple[TierUse, ...]
+    tiers: tuple[TierUsage, ...]
     policy_mode: PolicyMode
     mode: PolicyMode | None
     """The mode of the allocator's last tick."""
@@ -60,27 +60,27 @@ class PoolStatusReport(StatusReport):
     """The worst first, at most fifty; `placedCount` counts all."""
     placed_count: int
 
-    def summary(self, *, wide: bool) -> Iterator[str]:
+    def summary_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield slices, mode and newest decision."""
         del wide
         slices = self.slices
         used = "".join(f", {tier.name} {tier.slices}" for tier in self.tiers)
-        yield field(
+        yield format_field(
             "slices",
             f"{slices.total} on {self.nodes} nodes, {slices.healthy} healthy, {slices.free} free{used}",
         )
         observed_mode = (
             "" if self.mode in {None, self.policy_mode} else f"; {self.mode} at the allocator's last look"
         )
-        yield field("mode", f"{self.policy_mode}{observed_mode}")
+        yield format_field("mode", f"{self.policy_mode}{observed_mode}")
         for hold in self.held_by:
-            yield field("held", hold.said)
+            yield format_field("held", hold.message)
         newest = self.newest_decision
         if newest is not None:
-            moves = f"{newest.move_count} moves, {newest.came_to()}"
-            yield field("decided", f"{newest.name} at {timestamp(newest.at)}: {moves}")
+            moves = f"{newest.move_count} moves, {newest.describe_outcome()}"
+            yield format_field("decided", f"{newest.name} at {format_timestamp(newest.at)}: {moves}")
 
-    def related(self) -> Iterator[str]:
+    def related_lines(self) -> Iterator[str]:
         """Yield the Inferences that are placed in the pool."""
         rows = [["INFERENCE", "TIER", "STATE", "READY", "SLICES"]]
         rows += [
@@ -93,43 +93,47 @@ class PoolStatusReport(StatusReport):
             ]
             for line in self.placed
         ]
-        yield from table("INFERENCES PLACED IN IT", rows)
+        yield from render_table("INFERENCES PLACED IN IT", rows)
         if self.placed_count > len(self.placed):
             yield f"and {self.placed_count - len(self.placed)} more"
 
 
-def pool_status(one: ComputePool, within: InPool, beside: Beside) -> PoolStatusReport:
+def report_pool(pool: ComputePool, contents: PoolObjects, related: RelatedObjects) -> PoolStatusReport:
     """Report a pool from the objects that belong to it and what was read with it."""
-    status, name = one.status, one.metadata.name
+    status, name = pool.status, pool.metadata.name
     placed = sorted(
-        (_placed(inference) for inference in within.inferences if _pool_of(inference) == name),
-        key=lambda line: (line.state.badness, line.inference),
+        (
+            _report_placed(inference)
+            for inference in contents.inferences
+            if _placement_pool(inference) == name
+        ),
+        key=lambda line: (line.state.rank, line.inference),
     )
     return PoolStatusReport(
-        **parts(one, beside),
+        **common_fields(pool, related),
         nodes=status.nodes,
         slices=status.slices,
         tiers=status.tiers,
-        policy_mode=one.spec.policy.mode,
+        policy_mode=pool.spec.policy.mode,
         mode=status.mode,
-        held_by=holds_of_pool(one, within.overrides, beside.now),
-        newest_decision=next(map(DecisionReport.of, newest_first(within.decisions)), None),
-        placed=tuple(placed[:_PLACED]),
+        held_by=report_pool_holds(pool, contents.overrides, related.now),
+        newest_decision=next(map(DecisionReport.from_decision, sort_newest_first(contents.decisions)), None),
+        placed=tuple(placed[:_MAX_PLACED]),
         placed_count=len(placed),
     )
 
 
-def _pool_of(one: Inference) -> str | None:
-    return one.spec.placement.pool if one.spec.placement is not None else None
+def _placement_pool(inference: Inference) -> str | None:
+    return inference.spec.placement.pool if inference.spec.placement is not None else None
 
 
-def _placed(one: Inference) -> PlacedLine:
-    slices_per_replica = one.spec.placement.slices if one.spec.placement is not None else 0
+def _report_placed(inference: Inference) -> PlacedLine:
+    slices_per_replica = inference.spec.placement.slices if inference.spec.placement is not None else 0
     return PlacedLine(
-        inference=str(one.key),
-        tier=one.spec.tier,
-        state=ObjectReport.of(one).state,
-        decided=one.decided_replicas,
-        ready=one.status.ready_replicas,
-        slices=slices_per_replica * (one.decided_replicas + one.decided_spares),
+        inference=str(inference.key),
+        tier=inference.spec.tier,
+        state=ObjectReport.from_object(inference).state,
+        decided=inference.decided_replicas,
+        ready=inference.status.ready_replicas,
+        slices=slices_per_replica * (inference.decided_replicas + inference.decided_spares),
     )

@@ -10,19 +10,19 @@ from math import isfinite
 from typing import Final
 
 from tidegate.api.allocation_decision import AllocationDecision
-from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUse
+from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUsage
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.planning.decision import newest_first
-from tidegate.planning.signals import Look, Reading
-from tidegate.reports.report import Report, columns, named
-from tidegate.reports.state import ObjectReport, State
+from tidegate.planning.decision import sort_newest_first
+from tidegate.planning.signals import InferenceMetrics, MetricsScrape
+from tidegate.reports.report import Report, align_columns, format_name
+from tidegate.reports.state import ObjectReport, ObjectState
 
-_NOT_SAID: Final = Reading()
+_NO_METRICS: Final = InferenceMetrics()
 
 
-class TopBy(StrEnum):
+class TopOrder(StrEnum):
     """The order of the rows."""
 
     REQUESTS = "requests"
@@ -33,19 +33,19 @@ class TopBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class TopInputs:
     """A sample of the gateways, the allocator's demand, and why anything is missing."""
 
-    look: Look
+    scrape: MetricsScrape
     window_s: float
     now: datetime
     demand: Mapping[str, float] = field(default_factory=dict[str, float])
     """The allocator's requests per second, by Inference."""
     notes: Sequence[str] = ()
 
-    def reading(self, key: ObjectKey) -> Reading:
+    def find_metrics(self, key: ObjectKey) -> InferenceMetrics:
         """Return the gateways' figures about an Inference; empty if they have none."""
-        return self.look.by_key.get(key, _NOT_SAID)
+        return self.scrape.by_key.get(key, _NO_METRICS)
 
 
 class ModelTop(ApiModel):
@@ -54,7 +54,7 @@ class ModelTop(ApiModel):
     inference: str
     tier: Tier
     pool: str | None
-    state: State
+    state: ObjectState
     ready: int
     decided: int
     slices: int | None
@@ -93,7 +93,7 @@ class TopInferences(Report):
     notes: tuple[str, ...]
     """Why figures are missing."""
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield a row per Inference; `wide` adds state, served requests and the allocator's demand."""
         if not self.items:
             yield "no Inference" + (f" in namespace {self.namespace}" if self.namespace else "")
@@ -101,13 +101,13 @@ class TopInferences(Report):
             head = ["INFERENCE", "TIER", "POOL", "READY", "SLICES", "REQ/S", "P99 MS", "SLO MS", "VALUE/S"]
             head.append("VALUE/SLICE")
             rows = [[*head, "STATE", "SERVED/S", "DEMAND/S"] if wide else head]
-            rows += [_model_row(model, wide=wide) for model in self.items]
-            yield from columns(rows)
-        yield from _noted(self.notes)
+            rows += [_render_inference(model, wide=wide) for model in self.items]
+            yield from align_columns(rows)
+        yield from _render_notes(self.notes)
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the Inferences."""
-        return (named(Inference.KIND, model.inference.rpartition("/")[2]) for model in self.items)
+        return (format_name(Inference.KIND, model.inference.rpartition("/")[2]) for model in self.items)
 
 
 class PoolTop(ApiModel):
@@ -122,7 +122,7 @@ class PoolTop(ApiModel):
     """Healthy slices that pods have."""
     use: float | None
     """The used share of the healthy slices, 0 to 1; absent if none is healthy."""
-    tiers: tuple[TierUse, ...]
+    tiers: tuple[TierUsage, ...]
     inferences: int
     requests_per_second: float | None
     """The sum over its Inferences with known requests."""
@@ -144,7 +144,7 @@ class TopPools(Report):
     notes: tuple[str, ...]
     """Why figures are missing."""
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield a row per pool; `wide` adds its tiers."""
         if not self.items:
             yield "no ComputePool"
@@ -152,42 +152,51 @@ class TopPools(Report):
             head = ["POOL", "MODE", "NODES", "USED", "HEALTHY", "USE", "MODELS", "REQ/S", "VALUE/S"]
             head += ["VALUE/SLICE", "PRICE"]
             rows = [[*head, *(tier.upper() for tier in Tier)] if wide else head]
-            rows += [_pool_row(pool, wide=wide) for pool in self.items]
-            yield from columns(rows)
+            rows += [_render_pool(pool, wide=wide) for pool in self.items]
+            yield from align_columns(rows)
         for pool in self.items:
             if pool.unknown:
                 yield f"note   {pool.pool}: of {pool.unknown} of its Inferences the value is not known, and not in the sums"
-        yield from _noted(self.notes)
+        yield from _render_notes(self.notes)
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the pools."""
-        return (named(ComputePool.KIND, pool.pool) for pool in self.items)
+        return (format_name(ComputePool.KIND, pool.pool) for pool in self.items)
 
 
-def top_inferences(
-    inferences: Iterable[Inference], busy: Busy, namespace: str | None, by: TopBy = TopBy.REQUESTS
+def report_inferences(
+    inferences: Iterable[Inference],
+    inputs: TopInputs,
+    namespace: str | None,
+    order: TopOrder = TopOrder.REQUESTS,
 ) -> TopInferences:
     """Report Inferences from the objects and a sample of the gateways."""
-    models = sorted((_model(inference, busy) for inference in inferences), key=lambda model: model.inference)
+    models = sorted(
+        (_report_inference(inference, inputs) for inference in inferences), key=lambda model: model.inference
+    )
     return TopInferences(
         namespace=namespace,
-        window_seconds=round(busy.window_s, 3),
-        gateways_silent=busy.look.silent,
-        items=tuple(sorted(models, key=_ORDER[by], reverse=by is not TopBy.NAME)),
-        notes=_notes(busy),
+        window_seconds=round(inputs.window_s, 3),
+        gateways_silent=inputs.scrape.silent_gateways,
+        items=tuple(sorted(models, key=_SORT_KEYS[order], reverse=order is not TopOrder.NAME)),
+        notes=_collect_notes(inputs),
     )
 
 
-def top_pools(
+def report_pools(
     pools: Iterable[ComputePool],
     inferences: Sequence[Inference],
     decisions: Sequence[AllocationDecision],
-    busy: Busy,
+    inputs: TopInputs,
 ) -> TopPools:
     """Report pools from the objects, all Inferences and decisions, and a sample of the gateways."""
-    models = [_model(inference, busy) for inference in inferences if inference.spec.placement is not None]
+    models = [
+        _report_inference(inference, inputs)
+        for inference in inferences
+        if inference.spec.placement is not None
+    ]
     reports = [
-        _pool(
+        _report_pool(
             pool,
             [model for model in models if model.pool == pool.metadata.name],
             [decision for decision in decisions if decision.spec.pool == pool.metadata.name],
@@ -195,64 +204,68 @@ def top_pools(
         for pool in pools
     ]
     return TopPools(
-        window_seconds=round(busy.window_s, 3),
-        gateways_silent=busy.look.silent,
+        window_seconds=round(inputs.window_s, 3),
+        gateways_silent=inputs.scrape.silent_gateways,
         items=tuple(sorted(reports, key=lambda pool: (-(pool.use or 0.0), pool.pool))),
-        notes=_notes(busy),
+        notes=_collect_notes(inputs),
     )
 
 
-_ORDER: Final[Mapping[TopBy, Callable[[ModelTop], tuple[float, ...] | str]]] = {
-    TopBy.REQUESTS: lambda model: (model.requests_per_second or 0.0, model.demand_per_second or 0.0),
-    TopBy.VALUE: lambda model: (model.value_per_slice or 0.0, model.value_per_second or 0.0),
-    TopBy.SLICES: lambda model: (float(model.slices or 0),),
-    TopBy.LATENCY: lambda model: (float(model.p99_unanswered), model.latency_p99_ms or 0.0),
-    TopBy.NAME: lambda model: model.inference,
+_SORT_KEYS: Final[Mapping[TopOrder, Callable[[ModelTop], tuple[float, ...] | str]]] = {
+    TopOrder.REQUESTS: lambda model: (model.requests_per_second or 0.0, model.demand_per_second or 0.0),
+    TopOrder.VALUE: lambda model: (model.value_per_slice or 0.0, model.value_per_second or 0.0),
+    TopOrder.SLICES: lambda model: (float(model.slices or 0),),
+    TopOrder.LATENCY: lambda model: (float(model.p99_unanswered), model.latency_p99_ms or 0.0),
+    TopOrder.NAME: lambda model: model.inference,
 }
 
 
-def _model(one: Inference, busy: Busy) -> ModelTop:
-    reading, placement = busy.reading(one.key), one.spec.placement
-    ready = one.status.ready_replicas
+def _report_inference(inference: Inference, inputs: TopInputs) -> ModelTop:
+    reading, placement = inputs.find_metrics(inference.key), inference.spec.placement
+    ready = inference.status.ready_replicas
     slices = None if placement is None else placement.slices * ready
     p99 = reading.latency_p99_s
-    value = _value(one, reading, slices)
+    value = _compute_value(inference, reading, slices)
     return ModelTop(
-        inference=str(one.key),
-        tier=one.spec.tier,
+        inference=str(inference.key),
+        tier=inference.spec.tier,
         pool=placement.pool if placement is not None else None,
-        state=ObjectReport.of(one).state,
+        state=ObjectReport.from_object(inference).state,
         ready=ready,
-        decided=one.decided_replicas,
+        decided=inference.decided_replicas,
         slices=slices,
-        requests_per_second=_rounded(reading.offered_per_s),
-        served_per_second=_rounded(reading.served_per_s),
-        latency_p99_ms=_rounded(p99 * 1_000) if p99 is not None and isfinite(p99) else None,
+        requests_per_second=_round_number(reading.offered_per_s),
+        served_per_second=_round_number(reading.served_per_s),
+        latency_p99_ms=_round_number(p99 * 1_000) if p99 is not None and isfinite(p99) else None,
         p99_unanswered=p99 is not None and not isfinite(p99),
-        slo_ms=parse_duration(one.spec.slo.latency_p99).total_seconds() * 1_000 if one.spec.slo else None,
-        demand_per_second=_rounded(busy.demand.get(str(one.key))),
-        value_per_second=_rounded(value),
-        value_per_slice=_rounded(value / slices) if value is not None and slices else None,
+        slo_ms=parse_duration(inference.spec.slo.latency_p99).total_seconds() * 1_000
+        if inference.spec.slo
+        else None,
+        demand_per_second=_round_number(inputs.demand.get(str(inference.key))),
+        value_per_second=_round_number(value),
+        value_per_slice=_round_number(value / slices) if value is not None and slices else None,
     )
 
 
-def _value(one: Inference, reading: Reading, slices: int | None) -> float | None:
+def _compute_value(inference: Inference, reading: InferenceMetrics, slices: int | None) -> float | None:
     """Return the value per second: of answered requests, or of assigned slices in tier offline.
 
     spec.value counts requests, and in tier offline seconds of slices.
     """
-    value_per_request = float(one.spec.value.per_request)
-    if one.spec.tier is Tier.OFFLINE:
+    value_per_request = float(inference.spec.value.per_request)
+    if inference.spec.tier is Tier.OFFLINE:
         return None if slices is None else value_per_request * slices
     return None if reading.served_per_s is None else value_per_request * reading.served_per_s
 
 
-def _pool(pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[AllocationDecision]) -> PoolTop:
+def _report_pool(
+    pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[AllocationDecision]
+) -> PoolTop:
     status = pool.status
     used = max(status.slices.healthy - status.slices.free, 0)
     values = [model.value_per_second for model in models if model.value_per_second is not None]
     rates = [model.requests_per_second for model in models if model.requests_per_second is not None]
-    newest = next(iter(newest_first(decisions)), None)
+    newest = next(iter(sort_newest_first(decisions)), None)
     return PoolTop(
         pool=pool.metadata.name,
         mode=status.mode or pool.spec.policy.mode,
@@ -263,70 +276,75 @@ def _pool(pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[All
         use=round(used / status.slices.healthy, 4) if status.slices.healthy else None,
         tiers=status.tiers,
         inferences=len(models),
-        requests_per_second=_rounded(sum(rates)) if rates else None,
-        value_per_second=_rounded(sum(values)) if values else None,
-        value_per_slice=_rounded(sum(values) / used) if values and used else None,
+        requests_per_second=_round_number(sum(rates)) if rates else None,
+        value_per_second=_round_number(sum(values)) if values else None,
+        value_per_slice=_round_number(sum(values) / used) if values and used else None,
         unknown=sum(model.value_per_second is None and model.ready > 0 for model in models),
         price=newest.spec.price if newest is not None else None,
     )
 
 
-def _notes(busy: Busy) -> tuple[str, ...]:
-    notes = list(busy.notes)
-    if busy.look.failure:
-        notes.insert(0, f"requests, latency and value are not known: gateways: {busy.look.failure}")
-    elif busy.look.silent:
-        silent = ", ".join(busy.look.silent)
+def _collect_notes(inputs: TopInputs) -> tuple[str, ...]:
+    notes = list(inputs.notes)
+    if inputs.scrape.failure:
+        notes.insert(0, f"requests, latency and value are not known: gateways: {inputs.scrape.failure}")
+    elif inputs.scrape.silent_gateways:
+        silent = ", ".join(inputs.scrape.silent_gateways)
         notes.insert(0, f"requests and value are at least what is said: nothing is known of {silent}")
     return tuple(notes)
 
 
-def _model_row(one: ModelTop, *, wide: bool) -> list[str]:
-    p99 = "none" if one.p99_unanswered else _number(one.latency_p99_ms)
+def _render_inference(model: ModelTop, *, wide: bool) -> list[str]:
+    p99 = "none" if model.p99_unanswered else _format_number(model.latency_p99_ms)
     row = [
-        one.inference,
-        one.tier.value,
-        one.pool or "-",
-        f"{one.ready}/{one.decided}",
-        "-" if one.slices is None else str(one.slices),
-        _number(one.requests_per_second),
-        f"{p99}!" if one.misses_slo else p99,
-        _number(one.slo_ms),
-        _number(one.value_per_second),
-        _number(one.value_per_slice),
+        model.inference,
+        model.tier.value,
+        model.pool or "-",
+        f"{model.ready}/{model.decided}",
+        "-" if model.slices is None else str(model.slices),
+        _format_number(model.requests_per_second),
+        f"{p99}!" if model.misses_slo else p99,
+        _format_number(model.slo_ms),
+        _format_number(model.value_per_second),
+        _format_number(model.value_per_slice),
     ]
     return (
-        [*row, one.state.value, _number(one.served_per_second), _number(one.demand_per_second)]
+        [
+            *row,
+            model.state.value,
+            _format_number(model.served_per_second),
+            _format_number(model.demand_per_second),
+        ]
         if wide
         else row
     )
 
 
-def _pool_row(one: PoolTop, *, wide: bool) -> list[str]:
-    used = {tier.name: tier.slices for tier in one.tiers}
+def _render_pool(pool: PoolTop, *, wide: bool) -> list[str]:
+    used = {tier.name: tier.slices for tier in pool.tiers}
     row = [
-        one.pool,
-        one.mode.value,
-        str(one.nodes),
-        str(one.used),
-        str(one.healthy),
-        "-" if one.use is None else f"{one.use:.0%}",
-        str(one.inferences),
-        _number(one.requests_per_second),
-        _number(one.value_per_second),
-        _number(one.value_per_slice),
-        _number(one.price),
+        pool.pool,
+        pool.mode.value,
+        str(pool.nodes),
+        str(pool.used),
+        str(pool.healthy),
+        "-" if pool.use is None else f"{pool.use:.0%}",
+        str(pool.inferences),
+        _format_number(pool.requests_per_second),
+        _format_number(pool.value_per_second),
+        _format_number(pool.value_per_slice),
+        _format_number(pool.price),
     ]
     return [*row, *(str(used.get(tier, 0)) for tier in Tier)] if wide else row
 
 
-def _noted(notes: Iterable[str]) -> Iterator[str]:
+def _render_notes(notes: Iterable[str]) -> Iterator[str]:
     return (f"note   {note}" for note in notes)
 
 
-def _rounded(number: float | None) -> float | None:
+def _round_number(number: float | None) -> float | None:
     return None if number is None else round(number, 3)
 
 
-def _number(number: float | None) -> str:
+def _format_number(number: float | None) -> str:
     return "-" if number is None else f"{number:.4g}" if abs(number) < 1_000 else f"{number:.0f}"

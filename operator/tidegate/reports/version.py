@@ -12,10 +12,10 @@ class VersionReport(Report):
 
     version: str
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the version alone."""
         yield self.version
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield nothing: a version is about no object."""
         return iter(())

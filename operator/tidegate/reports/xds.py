@@ -12,20 +12,20 @@ from tidegate.api.meta import ApiModel
 from tidegate.reports.report import Report
 
 
-class _Said(ApiModel):
+class _AnswerPart(ApiModel):
     """A part of a server's answer; unknown fields of newer servers are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class _Told(_Said):
+class _ServerAnswer(_AnswerPart):
     """One server's answer. An answer without proxies does not come from an xDS server."""
 
     proxies: tuple[Mapping[str, Any], ...]
     gateway_secrets: tuple[Mapping[str, Any], ...] = ()
 
 
-class ProxyReport(_Said):
+class ProxyStatusReport(_AnswerPart):
     """One connected proxy."""
 
     node: str
@@ -41,7 +41,7 @@ class ProxyReport(_Said):
     """The xDS server that it is connected to: a pod, or an address."""
 
 
-class GatewaySecretReport(_Said):
+class GatewaySecretReport(_AnswerPart):
     """One Secret of the gateways' TLS port, as one server has it: each holds the last good one by itself."""
 
     secret: str
@@ -55,17 +55,17 @@ class GatewaySecretReport(_Said):
 class XdsStatusReport(Report):
     """The answers of all servers."""
 
-    proxies: tuple[ProxyReport, ...]
+    proxies: tuple[ProxyStatusReport, ...]
     gateway_secrets: tuple[GatewaySecretReport, ...]
 
     @classmethod
-    def of(cls, answers: Mapping[str, Mapping[str, Any]]) -> Self:
+    def from_answers(cls, answers: Mapping[str, Mapping[str, Any]]) -> Self:
         """Merge the answers by server.
 
         Raises pydantic.ValidationError for an answer that does not come from an xDS server.
         """
 
-        parsed = {server: _Told.model_validate(answer) for server, answer in answers.items()}
+        parsed = {server: _ServerAnswer.model_validate(answer) for server, answer in answers.items()}
         proxies = [
             {**proxy, "server": server} for server, answer in parsed.items() for proxy in answer.proxies
         ]
@@ -76,7 +76,7 @@ class XdsStatusReport(Report):
         ]
         return cls.model_validate({"proxies": proxies, "gatewaySecrets": secrets})
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield a line per proxy and per Secret, and another one for each problem."""
         if not self.proxies:
             yield "no proxy is connected"
@@ -102,12 +102,12 @@ class XdsStatusReport(Report):
                 )
                 yield f"  {secret.problem}; {consequence}"
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the proxies' nodes."""
         return (proxy.node for proxy in self.proxies)
 
 
-class ResourceReport(_Said):
+class ResourceReport(_AnswerPart):
     """One resource of a snapshot."""
 
     name: str
@@ -127,7 +127,7 @@ class SnapshotReport(Report):
     refusals: tuple[str, ...] = ()
     """Parts of a ModelAccess that could not be served, if requested by name."""
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the revision, and a line per resource."""
         del wide
         yield f"revision {self.revision}"
@@ -135,14 +135,14 @@ class SnapshotReport(Report):
             for resource in resources:
                 yield f"{kind:10}{resource.version}  {resource.name}"
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield each resource's name once."""
         return iter(
             dict.fromkeys(resource.name for of_kind in self.resources.values() for resource in of_kind)
         )
 
 
-class Change(StrEnum):
+class ResourceChangeType(StrEnum):
     """The change of a resource."""
 
     ADDED = "added"
@@ -150,11 +150,11 @@ class Change(StrEnum):
     CHANGED = "changed"
 
 
-class ResourceChange(_Said):
+class ResourceChange(_AnswerPart):
     """One resource that differs; its versions, or its contents where it was asked for by name."""
 
     name: str
-    change: Change
+    change: ResourceChangeType
     before: Any
     after: Any
 
@@ -168,7 +168,7 @@ class SnapshotDiffReport(Report):
     after: str = Field(alias="to")
     changes: Mapping[str, tuple[ResourceChange, ...]]
 
-    def lines(self, *, wide: bool) -> Iterator[str]:
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield both revisions, and a line per resource that differs."""
         del wide
         yield f"{self.before} -> {self.after}"
@@ -176,6 +176,6 @@ class SnapshotDiffReport(Report):
             for change in changes:
                 yield f"{change.change:9}{kind:10}{change.name}"
 
-    def names(self) -> Iterator[str]:
+    def object_names(self) -> Iterator[str]:
         """Yield the name of each resource that differs once."""
         return iter(dict.fromkeys(change.name for of_kind in self.changes.values() for change in of_kind))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 
-def claims(uris: Iterable[str]) -> tuple[str, ...]:
+def find_volume_claims(uris: Iterable[str]) -> tuple[str, ...]:
     """Return the PersistentVolumeClaims of `pvc://<claim>/<path>` URIs, sorted and without repetition."""
     return tuple(sorted({urlsplit(uri).netloc for uri in uris if uri.startswith("pvc://")}))
 

@@ -6,28 +6,40 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from tidegate.api.batch import Batch
+from tidegate.api.batch import BatchSpec
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
-from tidegate.api.quantities import canonical, parse_quantity
-from tidegate.resources.artefact import claims, reads_host
-from tidegate.resources.batch_run import run_name
-from tidegate.resources.digest import short_digest
-from tidegate.resources.inference import desired_state, inference_workload, serving_pod
+from tidegate.api.quantities import canonicalize_quantity, parse_quantity
+from tidegate.resources.artefact import find_volume_claims, reads_host
+from tidegate.resources.batch_run import make_run_name
+from tidegate.resources.digest import hash_json
+from tidegate.resources.inference import make_desired_state, make_inference_workload, make_serving_pod
 from tidegate.resources.manifest import Manifest
-from tidegate.resources.names import QUEUE_LABEL, RUN_LABEL, child_name
+from tidegate.resources.names import QUEUE_LABEL, RUN_LABEL, make_child_name
 from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S
-from tidegate.resources.pod import CONTAINER_SECURITY, ServingPod, field_env, pod_template, reading_mounts
-from tidegate.resources.serving import Workload, config_map, marked, owned_object, template_hash
+from tidegate.resources.pod import (
+    CONTAINER_SECURITY,
+    ServingPod,
+    build_pod_template,
+    build_read_mounts,
+    make_field_env,
+)
+from tidegate.resources.serving import (
+    ServingWorkload,
+    add_template_hash,
+    build_config_map,
+    build_owned_object,
+    read_template_hash,
+)
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import BatchOrder, Column, DesiredState
 
-SHARD: Final = "shard"
+SHARD_CONTAINER: Final = "shard"
 """The container that ends the pod: agent and Triton are its sidecars."""
-NEVER: Final = 3
+EXIT_PERMANENT: Final = 3
 """Its exit code for an error that would come again."""
-TOLD: Final = 143
+EXIT_SIGTERM: Final = 143
 """Exit code of a process that SIGTERM ended."""
 SHARD_CPU: Final = "50m"
 SHARD_MEMORY: Final = "128Mi"
@@ -40,10 +52,10 @@ _SECRET: Final = "/etc/tidegate-batch"  # noqa: S105 - a folder
 _CLAIMS: Final = "/mnt/batch"
 
 
-def batch_order(inference: Inference, batch: Batch) -> BatchOrder:
+def make_batch_order(inference: Inference, batch: BatchSpec) -> BatchOrder:
     """Return the order of the shards' processes."""
     return BatchOrder(
-        run=run_name(inference, batch),
+        run=make_run_name(inference, batch),
         source=batch.input.uri,
         sink=batch.output.uri,
         columns=tuple(Column(input=mapping.input, column=mapping.column) for mapping in batch.input.columns),
@@ -55,34 +67,39 @@ def batch_order(inference: Inference, batch: Batch) -> BatchOrder:
     )
 
 
-def batch_objects(
+def build_batch_objects(
     inference: Inference,
-    batch: Batch,
+    batch: BatchSpec,
     settings: ServingSettings,
     slices: SliceResources | None,
     parallelism: int,
 ) -> tuple[Manifest, ...]:
     """Build all children of an Inference with a batch; the Job is the last, named by its template and queue."""
     # Without epoch and generation: no order ever follows, and the same run keeps its ConfigMap.
-    ordered = desired_state(inference, settings, epoch=0).model_copy(
-        update={"generation": 0, "batch": batch_order(inference, batch), "stream": None}
+    ordered = make_desired_state(inference, settings, epoch=0).model_copy(
+        update={"generation": 0, "batch": make_batch_order(inference, batch), "stream": None}
     )
-    workload = _workload(inference, ordered, slices, parallelism)
-    template = _template(inference, batch, workload, settings, slices)
-    name = child_name("inf", inference.metadata.name, _identity(batch, template))
-    job = owned_object(
-        workload, "batch/v1", "Job", name, {"spec": _job(batch, template, parallelism)}, placed=True
+    workload = _make_workload(inference, ordered, slices, parallelism)
+    template = _build_template(inference, batch, workload, settings, slices)
+    name = make_child_name("inf", inference.metadata.name, _identify_job(batch, template))
+    job = build_owned_object(
+        workload,
+        "batch/v1",
+        "Job",
+        name,
+        {"spec": _build_job_spec(batch, template, parallelism)},
+        in_pool=True,
     )
-    return (config_map(workload, settings), _queued(job, batch))
+    return (build_config_map(workload, settings), _add_queue(job, batch))
 
 
-def _identity(batch: Batch, template: Mapping[str, Any]) -> str:
+def _identify_job(batch: BatchSpec, template: Mapping[str, Any]) -> str:
     """Return a hash of what needs another Job: its template is immutable, and so is its queue while it runs."""
-    identity = template_hash(template)
-    return short_digest([identity, batch.queue_name]) if batch.queue_name is not None else identity
+    identity = read_template_hash(template)
+    return hash_json([identity, batch.queue_name]) if batch.queue_name is not None else identity
 
 
-def _queued(job: Manifest, batch: Batch) -> Manifest:
+def _add_queue(job: Manifest, batch: BatchSpec) -> Manifest:
     """Add the queue to a Job for Kueue, which also wants it suspended until it resumes it."""
     if batch.queue_name is None:
         return job
@@ -92,19 +109,19 @@ def _queued(job: Manifest, batch: Batch) -> Manifest:
     return {**job, "metadata": {**metadata, "labels": labels}, "spec": {**spec, "suspend": True}}
 
 
-def _workload(
+def _make_workload(
     inference: Inference, ordered: DesiredState, slices: SliceResources | None, parallelism: int
-) -> Workload:
-    workload = inference_workload(inference, ordered.to_json(), slices, parallelism)
+) -> ServingWorkload:
+    workload = make_inference_workload(inference, ordered.to_json(), slices, parallelism)
     run = ordered.batch.run if ordered.batch is not None else ""
     return replace(
         workload,
-        source=short_digest(ordered.model_dump(mode="json")),
+        source=hash_json(ordered.model_dump(mode="json")),
         labels={**workload.labels, RUN_LABEL: run},
     )
 
 
-def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict[str, object]:
+def _build_job_spec(batch: BatchSpec, template: Mapping[str, object], parallelism: int) -> dict[str, object]:
     spec: dict[str, object] = {
         "completionMode": "Indexed",
         "completions": batch.shards,
@@ -116,12 +133,20 @@ def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict
             "rules": [
                 {
                     "action": "FailIndex",
-                    "onExitCodes": {"containerName": SHARD, "operator": "In", "values": [NEVER]},
+                    "onExitCodes": {
+                        "containerName": SHARD_CONTAINER,
+                        "operator": "In",
+                        "values": [EXIT_PERMANENT],
+                    },
                 },
                 # Deleted, by us with fewer replicas or by a user, which leaves no condition on the pod.
                 {
                     "action": "Ignore",
-                    "onExitCodes": {"containerName": SHARD, "operator": "In", "values": [TOLD]},
+                    "onExitCodes": {
+                        "containerName": SHARD_CONTAINER,
+                        "operator": "In",
+                        "values": [EXIT_SIGTERM],
+                    },
                 },
                 # A drain or a preemption is not the shard's fault.
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -134,60 +159,65 @@ def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict
     return spec
 
 
-def _template(
+def _build_template(
     inference: Inference,
-    batch: Batch,
-    workload: Workload,
+    batch: BatchSpec,
+    workload: ServingWorkload,
     settings: ServingSettings,
     slices: SliceResources | None,
 ) -> dict[str, Any]:
-    pod = serving_pod(inference, workload, settings, slices)
+    pod = make_serving_pod(inference, workload, settings, slices)
     uris = (inference.spec.model.uri, batch.input.uri)
     pod = replace(
         pod,
         agent_env=PROMPT_DRAIN,
         exit_timeout_s=PROMPT_EXIT_S,
-        claims=claims(uris),
+        claims=find_volume_claims(uris),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     if slices is not None:
-        pod = replace(pod, cpu=_left(pod.cpu, SHARD_CPU), memory=_left(pod.memory, SHARD_MEMORY))
-    template: dict[str, Any] = pod_template(pod, settings)
+        pod = replace(
+            pod, cpu=_subtract_share(pod.cpu, SHARD_CPU), memory=_subtract_share(pod.memory, SHARD_MEMORY)
+        )
+    template: dict[str, Any] = build_pod_template(pod, settings)
     spec = template["spec"]
     (server,) = spec["containers"]
     # As a sidecar it restarts, and ends with the shard; a Job's own containers would not restart.
     spec["initContainers"] = [*spec["initContainers"], {**server, "restartPolicy": "Always"}]
-    spec["containers"] = [_shard(batch, pod, settings)]
-    spec["volumes"] = [*spec["volumes"], *_volumes(batch)]
+    spec["containers"] = [_build_shard_container(batch, pod, settings)]
+    spec["volumes"] = [*spec["volumes"], *_build_volumes(batch)]
     spec["restartPolicy"] = "Never"
-    if claims((batch.output.uri,)):
+    if find_volume_claims((batch.output.uri,)):
         # Otherwise the kubelet would go through all results before every start of a pod.
         spec["securityContext"] = {**spec["securityContext"], "fsGroupChangePolicy": "OnRootMismatch"}
-    template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = SHARD
-    return marked(template)
+    template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = SHARD_CONTAINER
+    return add_template_hash(template)
 
 
-def _left(total: str, share: str) -> str:
+def _subtract_share(total: str, share: str) -> str:
     """Subtract the shard's share from a slice; the last quarter stays with the server."""
     size = parse_quantity(total)
-    return canonical(f"{max(size - parse_quantity(share), (size / 4).quantize(Decimal('0.001'))):f}")
+    return canonicalize_quantity(
+        f"{max(size - parse_quantity(share), (size / 4).quantize(Decimal('0.001'))):f}"
+    )
 
 
-def _shard(batch: Batch, pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
-    mounts = reading_mounts(pod)
+def _build_shard_container(batch: BatchSpec, pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    mounts = build_read_mounts(pod)
     mounts.append({"name": "shard-tmp", "mountPath": "/tmp"})  # noqa: S108 - an emptyDir of the pod's own
     if batch.secret_name:
         mounts.append({"name": "batch-secret", "mountPath": _SECRET, "readOnly": True})
     mounts.extend(
-        {"name": "results", "mountPath": f"{_CLAIMS}/{claim}"} for claim in claims((batch.output.uri,))
+        {"name": "results", "mountPath": f"{_CLAIMS}/{claim}"}
+        for claim in find_volume_claims((batch.output.uri,))
     )
     return {
-        "name": SHARD,
+        "name": SHARD_CONTAINER,
         "image": settings.dataplane_image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": ["python3", "-m", "tidegate_dataplane.batch"],
         "env": [
-            field_env("POD_NAME", "metadata.name"),
+            make_field_env("POD_NAME", "metadata.name"),
             {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
         ],
         "ports": [{"name": "shard", "containerPort": _METRICS_PORT, "protocol": "TCP"}],
@@ -200,7 +230,7 @@ def _shard(batch: Batch, pod: ServingPod, settings: ServingSettings) -> dict[str
     }
 
 
-def _volumes(batch: Batch) -> list[dict[str, object]]:
+def _build_volumes(batch: BatchSpec) -> list[dict[str, object]]:
     volumes: list[dict[str, object]] = [{"name": "shard-tmp", "emptyDir": {}}]
     if batch.secret_name:
         volumes.append(
@@ -208,6 +238,6 @@ def _volumes(batch: Batch) -> list[dict[str, object]]:
         )
     volumes.extend(
         {"name": "results", "persistentVolumeClaim": {"claimName": claim}}
-        for claim in claims((batch.output.uri,))
+        for claim in find_volume_claims((batch.output.uri,))
     )
     return volumes

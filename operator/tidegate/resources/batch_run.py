@@ -1,11 +1,11 @@
 """Name the run of a batch, and locate its results."""
 
-from tidegate.api.batch import Batch
+from tidegate.api.batch import BatchSpec
 from tidegate.api.inference import Inference
-from tidegate.resources.digest import short_digest
+from tidegate.resources.digest import hash_json
 
 
-def run_name(inference: Inference, batch: Batch) -> str:
+def make_run_name(inference: Inference, batch: BatchSpec) -> str:
     """Return the name of the run that the spec asks for: another one whenever the results could differ."""
     model = inference.spec.model
     content = {
@@ -23,9 +23,9 @@ def run_name(inference: Inference, batch: Batch) -> str:
         "cut": [batch.shards, inference.spec.batching.max_batch_size],
         "run": batch.run,
     }
-    return f"v{model.version}-{short_digest(content)}"
+    return f"v{model.version}-{hash_json(content)}"
 
 
-def run_folder(inference: Inference, batch: Batch) -> str:
+def locate_run_folder(inference: Inference, batch: BatchSpec) -> str:
     """Return the folder of the run's results."""
-    return f"{batch.output.uri.rstrip('/')}/{run_name(inference, batch)}"
+    return f"{batch.output.uri.rstrip('/')}/{make_run_name(inference, batch)}"

@@ -3,21 +3,21 @@
 from typing import Final
 
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.quantities import canonical
-from tidegate.resources.artefact import claims, is_fetched, reads_host
-from tidegate.resources.digest import short_digest
-from tidegate.resources.manifest import Manifest, owner_reference
+from tidegate.api.quantities import canonicalize_quantity
+from tidegate.resources.artefact import find_volume_claims, is_fetched, reads_host
+from tidegate.resources.digest import hash_json
+from tidegate.resources.manifest import Manifest, make_owner_reference
 from tidegate.resources.names import (
     FEATURE_COMPUTE_LABEL,
     MANAGED_BY,
     MANAGER,
     SOURCE_LABEL,
     TIER_LABEL,
-    child_name,
-    label_value,
+    make_child_name,
+    to_label_value,
 )
 from tidegate.resources.pod import ServingPod
-from tidegate.resources.serving import Workload, workload_objects
+from tidegate.resources.serving import ServingWorkload, build_workload_objects
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import DesiredState, FeaturePlan, ModelFormat, OwnerKind
 
@@ -26,7 +26,9 @@ _MAX_ROWS: Final = 4096
 _TIER: Final = "realtime"
 
 
-def features_state(features: FeatureCompute, plan: FeaturePlan, settings: ServingSettings) -> DesiredState:
+def make_features_state(
+    features: FeatureCompute, plan: FeaturePlan, settings: ServingSettings
+) -> DesiredState:
     """Return the order of every pod's agent: the compiled plan, as version 1 of a model of the object's name.
 
     A pod keeps the plan it started with, so the order names no generation: the plan's hash is its identity.
@@ -46,48 +48,48 @@ def features_state(features: FeatureCompute, plan: FeaturePlan, settings: Servin
     )
 
 
-def features_source(features: FeatureCompute, plan: FeaturePlan) -> str:
+def hash_features_source(features: FeatureCompute, plan: FeaturePlan) -> str:
     """Return the hash in names and labels: a changed plan or another object of the same name needs new pods."""
-    return short_digest([features.metadata.uid, plan.hash])
+    return hash_json([features.metadata.uid, plan.hash])
 
 
-def features_selector(features: FeatureCompute) -> dict[str, str]:
+def make_features_selector(features: FeatureCompute) -> dict[str, str]:
     """Return the labels that select the pods of a FeatureCompute, within its namespace."""
-    return {FEATURE_COMPUTE_LABEL: label_value(features.metadata.name)}
+    return {FEATURE_COMPUTE_LABEL: to_label_value(features.metadata.name)}
 
 
-def features_workload(features: FeatureCompute, plan: FeaturePlan, start: str) -> Workload:
+def make_features_workload(features: FeatureCompute, plan: FeaturePlan, start: str) -> ServingWorkload:
     """Return the workload of a FeatureCompute whose starting pods begin with the DesiredState JSON `start`."""
-    selector = features_selector(features)
-    return Workload(
+    selector = make_features_selector(features)
+    return ServingWorkload(
         namespace=features.metadata.namespace,
-        name=child_name("fc", features.metadata.name),
-        owner=owner_reference("tidegate.io/v1alpha1", "FeatureCompute", features.metadata),
+        name=make_child_name("fc", features.metadata.name),
+        owner=make_owner_reference("tidegate.io/v1alpha1", "FeatureCompute", features.metadata),
         selector=selector,
         labels={**selector, TIER_LABEL: _TIER},
-        source=features_source(features, plan),
+        source=hash_features_source(features, plan),
         replicas=features.spec.replicas,
-        most_replicas=features.spec.replicas,
-        desired=start,
+        max_replicas=features.spec.replicas,
+        start_order=start,
     )
 
 
-def features_objects(
+def build_features_objects(
     features: FeatureCompute, plan: FeaturePlan, settings: ServingSettings, start: str
 ) -> tuple[Manifest, ...]:
     """Build all children of a FeatureCompute in the order of application."""
-    workload = features_workload(features, plan, start)
+    workload = make_features_workload(features, plan, start)
     uris = tuple(table.uri for table in plan.tables)
     pod = ServingPod(
         labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
         config_map=workload.config_map,
-        spread=workload.selector,
-        cpu=canonical(features.spec.resources.cpu),
-        memory=canonical(features.spec.resources.memory),
+        spread_labels=workload.selector,
+        cpu=canonicalize_quantity(features.spec.resources.cpu),
+        memory=canonicalize_quantity(features.spec.resources.memory),
         priority_class=f"{settings.priority_class_prefix}{_TIER}",
-        claims=claims(uris),
+        claims=find_volume_claims(uris),
         storage_secret=settings.storage_secret,
         cache_folder=features.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
-    return workload_objects(workload, pod, settings)
+    return build_workload_objects(workload, pod, settings)

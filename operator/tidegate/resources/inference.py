@@ -5,30 +5,30 @@ from datetime import timedelta
 from typing import Final
 
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import BatchingMode, Inference, RolloutMode
-from tidegate.api.quantities import canonical
-from tidegate.resources.artefact import claims, is_fetched, reads_host
-from tidegate.resources.digest import short_digest
-from tidegate.resources.manifest import Manifest, owner_reference
+from tidegate.api.inference import DynamicBatchingMode, Inference, RolloutMode
+from tidegate.api.quantities import canonicalize_quantity
+from tidegate.resources.artefact import find_volume_claims, is_fetched, reads_host
+from tidegate.resources.digest import hash_json
+from tidegate.resources.manifest import Manifest, make_owner_reference
 from tidegate.resources.names import (
     INFERENCE_LABEL,
     MANAGED_BY,
     MANAGER,
     SOURCE_LABEL,
     TIER_LABEL,
-    child_name,
-    label_value,
+    make_child_name,
+    to_label_value,
 )
 from tidegate.resources.nearline import (
     PROMPT_DRAIN,
     PROMPT_EXIT_S,
-    results_secret,
-    stream_order,
-    stream_secret,
+    find_results_secret,
+    find_stream_secret,
+    make_stream_order,
 )
 from tidegate.resources.pod import DEFAULT_ACCOUNT, ServingPod
-from tidegate.resources.sample_log import sample_order, sample_secret, sample_url
-from tidegate.resources.serving import Workload, workload_objects
+from tidegate.resources.sample_log import find_sample_secret, find_sample_url, make_sample_order
+from tidegate.resources.serving import ServingWorkload, build_workload_objects
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import (
@@ -43,12 +43,12 @@ from tidegate_dataplane.contract import (
 _DEFAULT_QUEUE_DELAY: Final = timedelta(milliseconds=1)
 
 
-def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int) -> DesiredState:
+def make_desired_state(inference: Inference, settings: ServingSettings, *, epoch: int) -> DesiredState:
     """Return the order of every pod's agent."""
     model = inference.spec.model
     batching = inference.spec.batching
     delay = parse_duration(batching.max_queue_delay) if batching.max_queue_delay else _DEFAULT_QUEUE_DELAY
-    fixed = batching.mode is BatchingMode.FIXED
+    fixed = batching.mode is DynamicBatchingMode.FIXED
     return DesiredState(
         owner=str(inference.key),
         kind=OwnerKind.INFERENCE,
@@ -65,21 +65,21 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
         max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
-        samples=sample_order(inference.spec.logging),
-        stream=stream_order(inference),
+        samples=make_sample_order(inference.spec.logging),
+        stream=make_stream_order(inference),
         max_artefact_bytes=settings.max_artefact_bytes,
         allowed_hosts=settings.allowed_hosts,
         allow_python=settings.allow_python,
     )
 
 
-def source_digest(inference: Inference) -> str:
+def hash_source(inference: Inference) -> str:
     """Return the hash of what needs new pods: everything about the model but its version, revision and pin.
 
     The uid is part of it: the pods of a deleted object of the same name live on for a moment, and do not count.
     """
     spec = inference.spec
-    return short_digest(
+    return hash_json(
         [
             inference.metadata.uid,
             spec.model.uri,
@@ -90,71 +90,79 @@ def source_digest(inference: Inference) -> str:
     )
 
 
-def inference_selector(inference: Inference) -> dict[str, str]:
+def make_inference_selector(inference: Inference) -> dict[str, str]:
     """Return the labels that select the pods of an Inference, within its namespace."""
-    return {INFERENCE_LABEL: label_value(inference.metadata.name)}
+    return {INFERENCE_LABEL: to_label_value(inference.metadata.name)}
 
 
-def inference_workload(
+def make_inference_workload(
     inference: Inference, start: str, slices: SliceResources | None = None, replicas: int | None = None
-) -> Workload:
+) -> ServingWorkload:
     """Return the workload of an Inference whose starting pods begin with the DesiredState JSON `start`.
 
     `slices` is what a pool gives each pod, and `replicas` how many pods get it; without them the spec decides.
     """
-    selector, scaling = inference_selector(inference), inference.spec.scaling
-    return Workload(
+    selector, scaling = make_inference_selector(inference), inference.spec.scaling
+    return ServingWorkload(
         namespace=inference.metadata.namespace,
-        name=child_name("inf", inference.metadata.name),
-        owner=owner_reference("tidegate.io/v1alpha1", "Inference", inference.metadata),
+        name=make_child_name("inf", inference.metadata.name),
+        owner=make_owner_reference("tidegate.io/v1alpha1", "Inference", inference.metadata),
         selector=selector,
         labels={**selector, TIER_LABEL: inference.spec.tier.value},
-        placed=slices.labels if slices is not None else {},
-        source=source_digest(inference),
+        pool_labels=slices.labels if slices is not None else {},
+        source=hash_source(inference),
         replicas=inference.spec.replicas if replicas is None else replicas,
-        desired=start,
-        most_replicas=scaling.max_replicas if scaling is not None else inference.spec.replicas,
+        start_order=start,
+        max_replicas=scaling.max_replicas if scaling is not None else inference.spec.replicas,
         in_place=inference.spec.rollout.mode is RolloutMode.IN_PLACE,
         progress_deadline_s=parse_duration(inference.spec.rollout.progress_deadline) // timedelta(seconds=1),
     )
 
 
-def inference_objects(
+def build_inference_objects(
     inference: Inference,
     settings: ServingSettings,
     start: str,
     slices: SliceResources | None = None,
     replicas: int | None = None,
 ) -> tuple[Manifest, ...]:
-    """Build all children of an Inference in the order of application; parameters as in `inference_workload`."""
-    workload = inference_workload(inference, start, slices, replicas)
-    pod = serving_pod(inference, workload, settings, slices)
+    """Build all children of an Inference in the order of application; parameters as in `make_inference_workload`."""
+    workload = make_inference_workload(inference, start, slices, replicas)
+    pod = make_serving_pod(inference, workload, settings, slices)
     if inference.spec.nearline is not None:
         pod = replace(pod, agent_env=PROMPT_DRAIN, exit_timeout_s=PROMPT_EXIT_S)
-    return workload_objects(workload, pod, settings)
+    return build_workload_objects(workload, pod, settings)
 
 
-def serving_pod(
-    inference: Inference, workload: Workload, settings: ServingSettings, slices: SliceResources | None = None
+def make_serving_pod(
+    inference: Inference,
+    workload: ServingWorkload,
+    settings: ServingSettings,
+    slices: SliceResources | None = None,
 ) -> ServingPod:
-    """Return the pod of an Inference, without what its tier adds; `slices` as in `inference_workload`."""
+    """Return the pod of an Inference, without what its tier adds; `slices` as in `make_inference_workload`."""
     own = inference.spec.own_resources
     uris = (inference.spec.model.uri,)
     pod = ServingPod(
-        labels={**workload.labels, **workload.placed, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
+        labels={
+            **workload.labels,
+            **workload.pool_labels,
+            MANAGED_BY: MANAGER,
+            SOURCE_LABEL: workload.source,
+        },
         service_account=inference.spec.service_account_name or DEFAULT_ACCOUNT,
         config_map=workload.config_map,
-        spread=workload.selector,
-        cpu=canonical(own.cpu),
-        memory=canonical(own.memory),
+        spread_labels=workload.selector,
+        cpu=canonicalize_quantity(own.cpu),
+        memory=canonicalize_quantity(own.memory),
         priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",
-        claims=claims(uris),
+        claims=find_volume_claims(uris),
         storage_secret=inference.spec.model.secret_name or settings.storage_secret,
         cache_folder=inference.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
-        sample_secret=sample_secret(inference.spec.logging),
-        sample_claim=next(iter(claims((sample_url(inference.spec.logging),))), ""),
-        stream_secret=stream_secret(inference),
-        results_secret=results_secret(inference),
+        sample_secret=find_sample_secret(inference.spec.logging),
+        sample_claim=next(iter(find_volume_claims((find_sample_url(inference.spec.logging),))), ""),
+        stream_secret=find_stream_secret(inference),
+        results_secret=find_results_secret(inference),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     if slices is None:

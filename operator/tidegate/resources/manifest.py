@@ -8,7 +8,7 @@ from tidegate.api.meta import ObjectMeta
 Manifest: TypeAlias = Mapping[str, object]
 
 
-def owner_reference(api_version: str, kind: str, owner: ObjectMeta) -> dict[str, object]:
+def make_owner_reference(api_version: str, kind: str, owner: ObjectMeta) -> dict[str, object]:
     """Return the controlling owner reference, with which the API server deletes a child with its owner."""
     return {
         "apiVersion": api_version,

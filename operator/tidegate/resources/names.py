@@ -6,9 +6,9 @@ from typing import Final
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "tidegate"
-OURS: Final = f"{MANAGED_BY}={MANAGER}"
+MANAGED_SELECTOR: Final = f"{MANAGED_BY}={MANAGER}"
 """Label selector of everything that the controllers create."""
-NOT_OURS: Final = f"{MANAGED_BY}!={MANAGER}"
+UNMANAGED_SELECTOR: Final = f"{MANAGED_BY}!={MANAGER}"
 """Label selector of everything else."""
 INFERENCE_LABEL: Final = "tidegate.io/inference"
 FEATURE_COMPUTE_LABEL: Final = "tidegate.io/feature-compute"
@@ -23,7 +23,7 @@ RUN_LABEL: Final = "tidegate.io/run"
 """The run of a batch, on its Job and pods."""
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 """Kueue's label: the LocalQueue in which a Job waits until it may run."""
-MOST_REPLICAS_LABEL: Final = "tidegate.io/max-replicas"
+MAX_REPLICAS_LABEL: Final = "tidegate.io/max-replicas"
 """On a HorizontalPodAutoscaler: its author's maximum, with which it asks us to bound maxReplicas."""
 BOUNDED_ANNOTATION: Final = "tidegate.io/bounded-to"
 """On the same: the maxReplicas that we wrote last, because the pool has no room for more."""
@@ -43,15 +43,15 @@ _MAX_CHILD_NAME: Final = 52
 _MAX_LABEL_VALUE: Final = 63
 
 
-def child_name(prefix: str, name: str, suffix: str = "") -> str:
+def make_child_name(prefix: str, name: str, suffix: str = "") -> str:
     """Return `inf-ctr`, or for a long name its beginning and a hash of the whole: `inf-a-very-long…-1f3c9a2b`."""
     tail = f"-{suffix}" if suffix else ""
-    return _bounded(f"{prefix}-{name}".replace(".", "-"), name, _MAX_CHILD_NAME - len(tail)) + tail
+    return _shorten_name(f"{prefix}-{name}".replace(".", "-"), name, _MAX_CHILD_NAME - len(tail)) + tail
 
 
-def label_value(name: str) -> str:
+def to_label_value(name: str) -> str:
     """Return a name as a label value: unchanged up to 63 characters, otherwise shortened with a hash."""
-    return _bounded(name, name, _MAX_LABEL_VALUE)
+    return _shorten_name(name, name, _MAX_LABEL_VALUE)
 
 
 def parse_slices(labels: Mapping[str, str]) -> int:
@@ -60,7 +60,7 @@ def parse_slices(labels: Mapping[str, str]) -> int:
     return int(slices) if slices.isdecimal() else 0
 
 
-def _bounded(text: str, identity: str, limit: int) -> str:
+def _shorten_name(text: str, identity: str, limit: int) -> str:
     # A dot replaced by a dash can collide as well ("a.b" and "a-b"), so both cases carry the hash.
     if len(text) <= limit and text.endswith(identity):
         return text

@@ -22,7 +22,7 @@ PROMPT_EXIT_S: Final = 1
 """How long its server finishes requests: those of the stream were answered or returned before."""
 
 
-def stream_order(inference: Inference) -> StreamOrder | None:
+def make_stream_order(inference: Inference) -> StreamOrder | None:
     """Return the agents' order; None consumes nothing."""
     nearline = inference.spec.nearline
     if nearline is None:
@@ -36,7 +36,7 @@ def stream_order(inference: Inference) -> StreamOrder | None:
         stream=nats.stream if nats is not None else "",
         subject=nats.subject if nats is not None else "",
         consumer=(nats.consumer or own_name) if nats is not None else "",
-        kafka=_kafka_order(nearline.consume.kafka, own_name),
+        kafka=_make_kafka_order(nearline.consume.kafka, own_name),
         max_in_flight=nearline.consume.max_in_flight,
         deadline_header=(deadline.header or "") if deadline is not None else "",
         deadline_field=(deadline.field or "") if deadline is not None else "",
@@ -47,20 +47,20 @@ def stream_order(inference: Inference) -> StreamOrder | None:
     )
 
 
-def stream_secret(inference: Inference) -> str:
+def find_stream_secret(inference: Inference) -> str:
     """Return the Secret of the stream's broker; empty if none is named."""
     nearline = inference.spec.nearline
     stream = (nearline.consume.kafka or nearline.consume.nats) if nearline is not None else None
     return (stream.secret_name or "") if stream is not None else ""
 
 
-def results_secret(inference: Inference) -> str:
+def find_results_secret(inference: Inference) -> str:
     """Return the Secret of the results' own server; empty if none is named."""
     nearline = inference.spec.nearline
     return (nearline.produce.store.nats.secret_name or "") if nearline is not None else ""
 
 
-def _kafka_order(kafka: KafkaTopic | None, own_name: str) -> KafkaOrder | None:
+def _make_kafka_order(kafka: KafkaTopic | None, own_name: str) -> KafkaOrder | None:
     if kafka is None:
         return None
     return KafkaOrder(

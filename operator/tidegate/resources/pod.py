@@ -67,7 +67,7 @@ class ServingPod:
     """The differences between the serving pods of the kinds."""
 
     labels: Mapping[str, str]
-    spread: Mapping[str, str]
+    spread_labels: Mapping[str, str]
     """Labels of the pods among which it is spread over the nodes."""
     config_map: str
     cpu: str
@@ -109,18 +109,18 @@ class ServingPod:
     """Besides those that every pod has."""
 
 
-def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     """Build the pod template that all serving workloads share."""
     spec: dict[str, object] = {
         "serviceAccountName": pod.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "topologySpreadConstraints": [_spread(pod)],
-        "securityContext": _security(pod),
-        "initContainers": [_agent(pod, settings)],
-        "containers": [_triton(pod, settings)],
-        "volumes": _volumes(pod, settings),
+        "topologySpreadConstraints": [_build_spread_constraint(pod)],
+        "securityContext": _build_security_context(pod),
+        "initContainers": [_build_agent(pod, settings)],
+        "containers": [_build_triton(pod, settings)],
+        "volumes": _build_volumes(pod, settings),
     }
     if pod.priority_class is not None:
         spec["priorityClassName"] = pod.priority_class
@@ -143,7 +143,7 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
     }
 
 
-def _security(pod: ServingPod) -> dict[str, object]:
+def _build_security_context(pod: ServingPod) -> dict[str, object]:
     context: dict[str, object] = {
         "runAsNonRoot": True,
         "runAsUser": pod.run_as_user,
@@ -157,18 +157,18 @@ def _security(pod: ServingPod) -> dict[str, object]:
     return context
 
 
-def _spread(pod: ServingPod) -> dict[str, object]:
+def _build_spread_constraint(pod: ServingPod) -> dict[str, object]:
     """Prefer to spread over nodes, so that one node's end takes few replicas, and full nodes block none."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": dict(pod.spread)},
+        "labelSelector": {"matchLabels": dict(pod.spread_labels)},
         "matchLabelKeys": ["pod-template-hash"],
     }
 
 
-def reading_mounts(pod: ServingPod) -> list[dict[str, object]]:
+def build_read_mounts(pod: ServingPod) -> list[dict[str, object]]:
     """Return the mounts that a second process of ours reads.
 
     They are its order, the storage Secret, claims and the node's models.
@@ -186,7 +186,7 @@ def reading_mounts(pod: ServingPod) -> list[dict[str, object]]:
     return mounts
 
 
-def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+def _build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     """Build the agent as a native sidecar: it runs, with Triton's control key written, before Triton starts."""
     mounts = [
         {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
@@ -219,28 +219,28 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "restartPolicy": "Always",
         "command": ["python3", "-m", "tidegate_dataplane.agent"],
         "env": [
-            field_env("POD_NAME", "metadata.name"),
-            field_env("POD_NAMESPACE", "metadata.namespace"),
-            field_env("POD_IP", "status.podIP"),
+            make_field_env("POD_NAME", "metadata.name"),
+            make_field_env("POD_NAMESPACE", "metadata.namespace"),
+            make_field_env("POD_IP", "status.podIP"),
             {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
-            *_cache_env(pod, settings),
+            *_build_cache_env(pod, settings),
             *({"name": name, "value": value} for name, value in pod.agent_env.items()),
         ],
         "ports": [
             {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
             {"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": _probe("/startedz", "agent", period_s=1, failures=120),
-        "livenessProbe": _probe("/healthz", "agent", period_s=10, failures=6),
-        "readinessProbe": _probe("/readyz", "agent", period_s=1, failures=2),
-        "lifecycle": _before_stop(_TELL_AGENT),
+        "startupProbe": _build_probe("/startedz", "agent", period_s=1, failures=120),
+        "livenessProbe": _build_probe("/healthz", "agent", period_s=10, failures=6),
+        "readinessProbe": _build_probe("/readyz", "agent", period_s=1, failures=2),
+        "lifecycle": _build_pre_stop(_TELL_AGENT),
         "resources": {"requests": {"cpu": AGENT_CPU, "memory": AGENT_MEMORY}, "limits": {"memory": "1Gi"}},
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
 
 
-def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+def _build_triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     mounts: list[dict[str, object]] = [
         {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
         {"name": "run", "mountPath": "/run/tidegate", "readOnly": True},
@@ -253,51 +253,51 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "name": "triton",
         "image": settings.triton_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "command": ["/bin/sh", "-c", _triton_command(pod)],
-        "env": _triton_env(pod),
+        "command": ["/bin/sh", "-c", _format_triton_command(pod)],
+        "env": _build_triton_env(pod),
         "ports": [
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
             {"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"},
             {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
         ],
-        "startupProbe": _probe("/v2/health/live", "http", period_s=1, failures=120),
-        "livenessProbe": _probe("/v2/health/live", "http", period_s=10, failures=6),
-        "lifecycle": _before_stop(_AWAIT_DRAINED),
-        "resources": _resources(pod),
+        "startupProbe": _build_probe("/v2/health/live", "http", period_s=1, failures=120),
+        "livenessProbe": _build_probe("/v2/health/live", "http", period_s=10, failures=6),
+        "lifecycle": _build_pre_stop(_AWAIT_DRAINED),
+        "resources": _build_resources(pod),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
 
 
-def _resources(pod: ServingPod) -> dict[str, object]:
+def _build_resources(pod: ServingPod) -> dict[str, object]:
     return {
         "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
         "limits": {"memory": pod.memory, **pod.devices},
     }
 
 
-def _triton_command(pod: ServingPod) -> str:
+def _format_triton_command(pod: ServingPod) -> str:
     command = _TRITON_COMMAND.format(exit_timeout_s=pod.exit_timeout_s)
     if not pod.shared_memory_of_node:
         return command
     return f"{_ONE_DEVICE}{command} {_OWN_REGIONS}"
 
 
-def _triton_env(pod: ServingPod) -> list[dict[str, object]]:
+def _build_triton_env(pod: ServingPod) -> list[dict[str, object]]:
     variables = {"TIDEGATE_CPU": pod.cpu, **pod.env}
     env: list[dict[str, object]] = [{"name": name, "value": value} for name, value in variables.items()]
     if pod.shared_memory_of_node:
-        env.append(field_env("POD_UID", "metadata.uid"))
+        env.append(make_field_env("POD_UID", "metadata.uid"))
     return env
 
 
-def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, object]]:
+def _build_volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, object]]:
     volumes: list[dict[str, object]] = [
         {"name": "desired", "configMap": {"name": pod.config_map}},
         {"name": "repository", "emptyDir": {}},
         {"name": "cache", "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-        *_shared_memory(pod),
+        *_build_shared_memory(pod),
         # Optional: the agent reports what is missing, and the kubelet mounts a Secret that is created later.
         {"name": "storage-secret", "secret": {"secretName": pod.storage_secret, "optional": True}},
         {"name": "agent-tmp", "emptyDir": {}},
@@ -316,16 +316,16 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         volumes.append(
             {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         )
-    return volumes + _broker_volumes(pod)
+    return volumes + _build_broker_volumes(pod)
 
 
-def _shared_memory(pod: ServingPod) -> list[dict[str, object]]:
+def _build_shared_memory(pod: ServingPod) -> list[dict[str, object]]:
     if pod.shared_memory_of_node:
         return []
     return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}]
 
 
-def _broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
+def _build_broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
     volumes: list[dict[str, object]] = []
     secrets = (
         ("samples-secret", pod.sample_secret),
@@ -348,7 +348,7 @@ CONTAINER_SECURITY: Final[Mapping[str, object]] = {
 }
 
 
-def _cache_env(pod: ServingPod, settings: ServingSettings) -> list[dict[str, object]]:
+def _build_cache_env(pod: ServingPod, settings: ServingSettings) -> list[dict[str, object]]:
     if not pod.cache_folder:
         return []
     return [
@@ -357,16 +357,16 @@ def _cache_env(pod: ServingPod, settings: ServingSettings) -> list[dict[str, obj
     ]
 
 
-def _before_stop(script: str) -> dict[str, object]:
+def _build_pre_stop(script: str) -> dict[str, object]:
     return {"preStop": {"exec": {"command": ["/bin/sh", "-c", script]}}}
 
 
-def field_env(name: str, path: str) -> dict[str, object]:
+def make_field_env(name: str, path: str) -> dict[str, object]:
     """Build a variable with a field of the pod itself."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _probe(path: str, port: str, *, period_s: int, failures: int) -> dict[str, object]:
+def _build_probe(path: str, port: str, *, period_s: int, failures: int) -> dict[str, object]:
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": period_s,

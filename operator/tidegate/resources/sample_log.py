@@ -1,23 +1,23 @@
 """Build the agents' order of `spec.logging`, and what it needs in their pods."""
 
-from tidegate.api.sample_log import Logging
+from tidegate.api.sample_log import LoggingSpec
 from tidegate_dataplane.contract import SampleOrder
 
 
-def sample_order(logging: Logging | None) -> SampleOrder | None:
+def make_sample_order(logging: LoggingSpec | None) -> SampleOrder | None:
     """Return the agents' order; None logs nothing."""
     if logging is None:
         return None
     nats = logging.sink.nats
     return SampleOrder(
         share=float(logging.sample),
-        url=sample_url(logging),
+        url=find_sample_url(logging),
         subject=nats.subject if nats is not None else "",
-        secret=sample_secret(logging),
+        secret=find_sample_secret(logging),
     )
 
 
-def sample_url(logging: Logging | None) -> str:
+def find_sample_url(logging: LoggingSpec | None) -> str:
     """Return where samples go; empty for nowhere."""
     if logging is None:
         return ""
@@ -25,7 +25,7 @@ def sample_url(logging: Logging | None) -> str:
     return nats.url if nats is not None else files.uri if files is not None else ""
 
 
-def sample_secret(logging: Logging | None) -> str:
+def find_sample_secret(logging: LoggingSpec | None) -> str:
     """Return the Secret of the sink; empty if none is named."""
     if logging is None:
         return ""

@@ -4,20 +4,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.resources.digest import short_digest
+from tidegate.resources.digest import hash_json
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import MANAGED_BY, MANAGER, SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.pod import (
     CLIENT_CA_FILE,
     DESIRED_FILE,
     ServingPod,
-    pod_template,
+    build_pod_template,
 )
 from tidegate.resources.settings import ServingSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ServingWorkload:
     """One serving workload: its owner, its names and labels, and the order that its pods start with."""
 
     namespace: str
@@ -31,11 +31,11 @@ class Workload:
     source: str
     """Short hash of what cannot change inside a pod; part of the ConfigMap's name."""
     replicas: int
-    desired: str
+    start_order: str
     """JSON of the DesiredState with which a starting pod begins."""
-    most_replicas: int = 1
+    max_replicas: int = 1
     """The most replicas that it may ever have."""
-    placed: Mapping[str, str] = field(default_factory=dict[str, str])
+    pool_labels: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels of the Deployment alone that name the pool whose slices its pods run on."""
     in_place: bool = False
     """Whether a pod ends before its successor starts, since there is no room for both."""
@@ -47,59 +47,61 @@ class Workload:
         return f"{self.name}-{self.source}"
 
 
-def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSettings) -> tuple[Manifest, ...]:
+def build_workload_objects(
+    workload: ServingWorkload, pod: ServingPod, settings: ServingSettings
+) -> tuple[Manifest, ...]:
     """Build all objects of a workload, in the order in which they are applied.
 
     No Service: gateways reach pods by address. No ServiceAccount: no pod has a token. No PodDisruptionBudget for one
     replica, which it would not protect; an existing one stays when replicas become fewer.
     """
     return (
-        config_map(workload, settings),
-        owned_object(
+        build_config_map(workload, settings),
+        build_owned_object(
             workload,
             "apps/v1",
             "Deployment",
             workload.name,
-            {"spec": _deployment(workload, pod, settings)},
-            placed=True,
+            {"spec": _build_deployment_spec(workload, pod, settings)},
+            in_pool=True,
         ),
-        *(() if workload.most_replicas <= 1 else (_budget(workload),)),
+        *(() if workload.max_replicas <= 1 else (_build_disruption_budget(workload),)),
     )
 
 
-def template_digest(objects: Iterable[Manifest]) -> str:
+def find_template_hash(objects: Iterable[Manifest]) -> str:
     """Return the hash that pods of the Deployment among `objects` carry."""
-    deployment: Any = deployment_of(objects)
-    return template_hash(deployment["spec"]["template"])
+    deployment: Any = find_deployment(objects)
+    return read_template_hash(deployment["spec"]["template"])
 
 
-def deployment_of(objects: Iterable[Manifest]) -> Manifest:
+def find_deployment(objects: Iterable[Manifest]) -> Manifest:
     """Return the Deployment among the objects of a workload."""
     return next(manifest for manifest in objects if manifest["kind"] == "Deployment")
 
 
-def template_hash(template: Mapping[str, Any]) -> str:
+def read_template_hash(template: Mapping[str, Any]) -> str:
     """Return the hash that a pod template of ours carries; empty for one that is not ours."""
     return str((template["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
 
 
-def config_map(workload: Workload, settings: ServingSettings) -> Manifest:
+def build_config_map(workload: ServingWorkload, settings: ServingSettings) -> Manifest:
     """Build the ConfigMap that tells a starting pod which model to serve and whose calls to accept."""
-    data = {DESIRED_FILE: workload.desired, CLIENT_CA_FILE: settings.client_ca}
-    return owned_object(workload, "v1", "ConfigMap", workload.config_map, {"data": data})
+    data = {DESIRED_FILE: workload.start_order, CLIENT_CA_FILE: settings.client_ca}
+    return build_owned_object(workload, "v1", "ConfigMap", workload.config_map, {"data": data})
 
 
-def owned_object(
-    workload: Workload,
+def build_owned_object(
+    workload: ServingWorkload,
     api_version: str,
     kind: str,
     name: str,
     content: Mapping[str, object],
     *,
-    placed: bool = False,
+    in_pool: bool = False,
 ) -> Manifest:
-    """Build one child, with its labels and owner; a `placed` one also names the slices that its pods run on."""
-    pool_labels = workload.placed if placed else {}
+    """Build one child, with its labels and owner; `in_pool` adds the labels of the slices that its pods run on."""
+    pool_labels = workload.pool_labels if in_pool else {}
     labels = {**workload.labels, **pool_labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source}
     return {
         "apiVersion": api_version,
@@ -114,7 +116,9 @@ def owned_object(
     }
 
 
-def _deployment(workload: Workload, pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+def _build_deployment_spec(
+    workload: ServingWorkload, pod: ServingPod, settings: ServingSettings
+) -> dict[str, object]:
     return {
         "replicas": workload.replicas,
         "revisionHistoryLimit": 2,
@@ -127,21 +131,21 @@ def _deployment(workload: Workload, pod: ServingPod, settings: ServingSettings) 
                 "maxUnavailable": int(workload.in_place),
             },
         },
-        "template": marked(pod_template(pod, settings)),
+        "template": add_template_hash(build_pod_template(pod, settings)),
     }
 
 
-def marked(template: dict[str, Any]) -> dict[str, Any]:
+def add_template_hash(template: dict[str, Any]) -> dict[str, Any]:
     """Add a template's own hash to its annotations."""
     metadata = template["metadata"]
-    annotations = {**metadata["annotations"], TEMPLATE_ANNOTATION: short_digest(template)}
+    annotations = {**metadata["annotations"], TEMPLATE_ANNOTATION: hash_json(template)}
     return {**template, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _budget(workload: Workload) -> Manifest:
+def _build_disruption_budget(workload: ServingWorkload) -> Manifest:
     spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": dict(workload.selector)},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
-    return owned_object(workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": spec})
+    return build_owned_object(workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": spec})

@@ -34,5 +34,5 @@ class ServingSettings:
     """The chart's PriorityClasses are called this and a tier: tidegate-realtime."""
 
 
-Serving: TypeAlias = Callable[[], ServingSettings]
+SettingsProvider: TypeAlias = Callable[[], ServingSettings]
 """Returns the present settings: the CA that agents trust changes while the controllers run."""

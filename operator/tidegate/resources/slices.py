@@ -20,11 +20,11 @@ from tidegate.api.compute_pool import (
     Toleration,
     TolerationOperator,
 )
-from tidegate.api.inference import ModelFormat, Tier
-from tidegate.api.quantities import canonical, parse_quantity
+from tidegate.api.inference import ArtefactFormat, Tier
+from tidegate.api.quantities import canonicalize_quantity, parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
-from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, label_value
+from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, to_label_value
 from tidegate.resources.pod import AGENT_CPU, AGENT_MEMORY
 
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
@@ -37,7 +37,7 @@ _GPU_TOLERATION: Final = Toleration(
     key="nvidia.com/gpu", operator=TolerationOperator.EXISTS, effect=TaintEffect.NO_SCHEDULE
 )
 """Tolerates the taint that keeps pods without a GPU away from nodes with GPUs."""
-_FORMATS_OF_OTHER_PROCESSES: Final = frozenset({ModelFormat.PYTHON})
+_FORMATS_OF_OTHER_PROCESSES: Final = frozenset({ArtefactFormat.PYTHON})
 """Triton runs these in processes of their own, and each is one more client of MPS."""
 
 
@@ -70,37 +70,37 @@ class PlacementRefusal:
     message: str
 
 
-def slice_requests(pool: ComputePool) -> Mapping[str, Decimal]:
+def sum_slice_requests(pool: ComputePool) -> Mapping[str, Decimal]:
     """Return what one slice takes of its node, by resource, in base units.
 
     Each slice may be a pod of its own, so it takes one of the node's places for pods as well.
     """
-    unit = _slice_of(pool)
+    unit = _find_slice_spec(pool)
     requests = {"cpu": parse_quantity(unit.cpu), "memory": parse_quantity(unit.memory), "pods": Decimal(1)}
     return {SHARED_GPU: Decimal(1), **requests} if isinstance(unit, MpsSlice) else requests
 
 
-def pool_tolerations(pool: ComputePool) -> tuple[Toleration, ...]:
+def list_tolerations(pool: ComputePool) -> tuple[Toleration, ...]:
     """Return what pods on slices of the pool tolerate; nodes are judged by the same list."""
     if pool.spec.slice.mps is None:
         return pool.spec.tolerations
     return (_GPU_TOLERATION, *pool.spec.tolerations)
 
 
-def slice_resources(pool: ComputePool, slices: int, tier: Tier) -> SliceResources:
+def make_slice_resources(pool: ComputePool, slices: int, tier: Tier) -> SliceResources:
     """Return what a pod of this tier gets with so many slices.
 
     On a GPU, pods of other tiers than realtime yield to realtime ones.
     """
-    spec, unit = pool.spec, _slice_of(pool)
+    spec, unit = pool.spec, _find_slice_spec(pool)
     cpu = parse_quantity(unit.cpu) * slices - parse_quantity(AGENT_CPU)
     memory = parse_quantity(unit.memory) * slices - parse_quantity(AGENT_MEMORY)
     resources = SliceResources(
-        labels={POOL_LABEL: label_value(pool.metadata.name), SLICES_LABEL: str(slices)},
+        labels={POOL_LABEL: to_label_value(pool.metadata.name), SLICES_LABEL: str(slices)},
         node_selector=dict(spec.node_selector),
-        tolerations=tuple(toleration.pod_form() for toleration in pool_tolerations(pool)),
-        cpu=canonical(f"{cpu:f}"),
-        memory=canonical(_format_memory(memory)),
+        tolerations=tuple(toleration.to_pod_toleration() for toleration in list_tolerations(pool)),
+        cpu=canonicalize_quantity(f"{cpu:f}"),
+        memory=canonicalize_quantity(_format_memory(memory)),
     )
     if not isinstance(unit, MpsSlice):
         return resources
@@ -114,7 +114,7 @@ def slice_resources(pool: ComputePool, slices: int, tier: Tier) -> SliceResource
     )
 
 
-def refuse_replica(pool: ComputePool, slices: int, model: ModelFormat) -> PlacementRefusal | None:
+def refuse_replica(pool: ComputePool, slices: int, model: ArtefactFormat) -> PlacementRefusal | None:
     """Return why no pod of the pool can have so many slices, or serve such a model; None if one can.
 
     On CPU slices every number and every model is possible, as far as a node has room.
@@ -146,7 +146,7 @@ def find_misconfiguration(
     mps = pool.spec.slice.mps
     if mps is None:
         return ""
-    key, label = config_key(mps.slices_per_gpu), labels.get(CONFIG_LABEL)
+    key, label = make_config_key(mps.slices_per_gpu), labels.get(CONFIG_LABEL)
     if label != key:
         has = f"{CONFIG_LABEL}={label}" if label is not None else f"no label {CONFIG_LABEL}"
         return (
@@ -169,7 +169,7 @@ def find_misconfiguration(
     return ""
 
 
-def expected_devices(pool: ComputePool, labels: Mapping[str, str]) -> Mapping[str, Decimal]:
+def count_expected_devices(pool: ComputePool, labels: Mapping[str, str]) -> Mapping[str, Decimal]:
     """Return the devices that a configured node with these labels offers while all of them work.
 
     These are the slices of all its GPUs.
@@ -178,12 +178,12 @@ def expected_devices(pool: ComputePool, labels: Mapping[str, str]) -> Mapping[st
     return {} if mps is None else {SHARED_GPU: Decimal(int(labels[GPU_COUNT_LABEL]) * mps.slices_per_gpu)}
 
 
-def config_key(slices_per_gpu: int) -> str:
+def make_config_key(slices_per_gpu: int) -> str:
     """Return the key of the plugin's ConfigMap, and value of the node label, for so many slices."""
     return f"mps-{slices_per_gpu}"
 
 
-def plugin_config(slices_per_gpu: int) -> dict[str, object]:
+def make_plugin_config(slices_per_gpu: int) -> dict[str, object]:
     """Return the value of that key: a configuration of the device plugin, version v1."""
     gpus = {"name": "nvidia.com/gpu", "replicas": slices_per_gpu}
     return {
@@ -200,18 +200,18 @@ def plugin_config(slices_per_gpu: int) -> dict[str, object]:
     }
 
 
-def labels_fit(labels: Mapping[str, str], slices_per_gpu: int) -> bool:
+def is_node_configured(labels: Mapping[str, str], slices_per_gpu: int) -> bool:
     """Return whether a node is configured for so many slices, and GPU feature discovery has seen them there."""
     gpus = labels.get(GPU_COUNT_LABEL, "")
     return (
-        labels.get(CONFIG_LABEL) == config_key(slices_per_gpu)
+        labels.get(CONFIG_LABEL) == make_config_key(slices_per_gpu)
         and labels.get(_STRATEGY_LABEL) == "mps"
         and gpus.isdecimal()
         and int(gpus) > 0
     )
 
 
-def _slice_of(pool: ComputePool) -> CpuSlice | MpsSlice:
+def _find_slice_spec(pool: ComputePool) -> CpuSlice | MpsSlice:
     mps, cpu = pool.spec.slice.mps, pool.spec.slice.cpu
     unit = mps if mps is not None else cpu
     if unit is None:

@@ -19,7 +19,7 @@ _U = TypeVar("_U")
 
 
 @dataclass(frozen=True, slots=True)
-class _References:
+class _IndexedReferences:
     """What one access refers to.
 
     `inferences`, `secrets` and `addresses` (of token issuers) are named by the spec; `features` and `accesses` by its pipelines.
@@ -34,14 +34,14 @@ class _References:
     addresses: frozenset[str] = frozenset()
 
 
-_NONE: Final = _References()
+_NO_REFERENCES: Final = _IndexedReferences()
 
 
 class AccessIndex:
     """The accesses by what they refer to, as of the last `put` of each."""
 
     def __init__(self) -> None:
-        self._references: dict[ObjectKey, _References] = {}
+        self._references: dict[ObjectKey, _IndexedReferences] = {}
         self._by_inference: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._by_features: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._by_access: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
@@ -54,41 +54,44 @@ class AccessIndex:
 
         Its hosts are those that it claims or claimed before.
         """
-        before, now = self._references.pop(key, _NONE), _NONE if access is None else _references(access)
+        before, now = (
+            self._references.pop(key, _NO_REFERENCES),
+            _NO_REFERENCES if access is None else _collect_references(access),
+        )
         if access is not None:
             self._references[key] = now
-        move(self._by_inference, key, before.inferences, now.inferences)
-        move(self._by_features, key, before.features, now.features)
-        move(self._by_access, key, before.accesses, now.accesses)
-        move(self._by_host, key, before.hosts, now.hosts)
-        move(self._by_secret, key, before.secrets, now.secrets)
-        move(self._by_address, key, before.addresses, now.addresses)
+        move_key(self._by_inference, key, before.inferences, now.inferences)
+        move_key(self._by_features, key, before.features, now.features)
+        move_key(self._by_access, key, before.accesses, now.accesses)
+        move_key(self._by_host, key, before.hosts, now.hosts)
+        move_key(self._by_secret, key, before.secrets, now.secrets)
+        move_key(self._by_address, key, before.addresses, now.addresses)
         if not before.hosts and not now.hosts:
             return frozenset()
         contested = {other for host in before.hosts | now.hosts for other in self._by_host.get(host, ())}
         return frozenset(contested - {key})
 
-    def using(self, inference: ObjectKey) -> tuple[ObjectKey, ...]:
+    def accesses_for_inference(self, inference: ObjectKey) -> tuple[ObjectKey, ...]:
         """Return the accesses that send traffic to an Inference, or would if it existed."""
         return tuple(sorted(self._by_inference.get(inference, ())))
 
-    def looking_up(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
+    def accesses_for_features(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
         """Return the accesses with a pipeline that uses a FeatureCompute, or would if it existed."""
         return tuple(sorted(self._by_features.get(features, ())))
 
-    def calling(self, access: ObjectKey) -> tuple[ObjectKey, ...]:
+    def accesses_calling(self, access: ObjectKey) -> tuple[ObjectKey, ...]:
         """Return the accesses with a pipeline that calls another access, or would if it existed."""
         return tuple(sorted(self._by_access.get(access, ())))
 
-    def checking_with(self, secret: ObjectKey) -> tuple[ObjectKey, ...]:
+    def accesses_for_secret(self, secret: ObjectKey) -> tuple[ObjectKey, ...]:
         """Return the accesses that authenticate callers by a Secret, or would if it existed."""
         return tuple(sorted(self._by_secret.get(secret, ())))
 
-    def checking_at(self, address: str) -> tuple[ObjectKey, ...]:
+    def accesses_for_key_address(self, address: str) -> tuple[ObjectKey, ...]:
         """Return the accesses that authenticate callers by the keys at an issuer's address."""
         return tuple(sorted(self._by_address.get(address, ())))
 
-    def rivals(self, access: ModelAccess) -> tuple[ObjectKey, ...]:
+    def host_rivals(self, access: ModelAccess) -> tuple[ObjectKey, ...]:
         """Return the other accesses that claim a host of `access`."""
         if not access.spec.hosts:
             return ()
@@ -96,26 +99,28 @@ class AccessIndex:
         return tuple(sorted(claimants - {access.key}))
 
 
-def _references(access: ModelAccess) -> _References:
+def _collect_references(access: ModelAccess) -> _IndexedReferences:
     namespace = access.metadata.namespace
     auth = access.spec.auth
-    address = auth.key_address if auth is not None else None
+    address = auth.jwks_uri if auth is not None else None
     pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
-    return _References(
-        inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inferences),
+    return _IndexedReferences(
+        inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inference_names),
         features=frozenset(
             ObjectKey(namespace, pipeline.features) for pipeline in pipelines if pipeline.features
         ),
         accesses=frozenset(
-            ObjectKey(namespace, name) for pipeline in pipelines for name in pipeline.accesses
+            ObjectKey(namespace, name) for pipeline in pipelines for name in pipeline.access_names
         ),
         hosts=frozenset(access.spec.hosts),
-        secrets=frozenset(ObjectKey(namespace, name) for name in (auth.secrets if auth is not None else ())),
+        secrets=frozenset(
+            ObjectKey(namespace, name) for name in (auth.secret_names if auth is not None else ())
+        ),
         addresses=frozenset({address} if address is not None else ()),
     )
 
 
-def move(index: defaultdict[_T, set[_U]], key: _U, before: Iterable[_T], now: Iterable[_T]) -> None:
+def move_key(index: defaultdict[_T, set[_U]], key: _U, before: Iterable[_T], now: Iterable[_T]) -> None:
     """Move `key` in `index` from every value of `before` to every value of `now`."""
     for value in before:
         index[value].discard(key)

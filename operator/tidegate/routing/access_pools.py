@@ -12,15 +12,15 @@ from typing import Final
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.model_access import ModelAccess, Route
-from tidegate.api.protection import Outlier, Protection
+from tidegate.api.protection import OutlierSpec, Protection
 from tidegate.routing import release
 from tidegate.routing.fleet import Backend
-from tidegate.routing.ir import AccessPoolKey, Ejection, Limits, Pool, PoolKey, PoolRole
+from tidegate.routing.ir import AccessPoolKey, EndpointPool, OutlierEjection, PoolKey, PoolLimits, PoolRole
 
 _NO_PROTECTION: Final = Protection()
 
 # The most that a slow or broken mirror can use of the gateway's memory and connections.
-SHADOW_LIMITS: Final = Limits(concurrent=64, pending=64)
+SHADOW_LIMITS: Final = PoolLimits(concurrent=64, pending=64)
 
 
 class AccessPools:
@@ -29,20 +29,20 @@ class AccessPools:
     def __init__(self, access: ModelAccess) -> None:
         self._access = access
         self._protection = access.spec.protection or _NO_PROTECTION
-        self._limits = _limits(self._protection)
-        self._own: dict[AccessPoolKey, Pool] = {}
+        self._limits = _read_limits(self._protection)
+        self._own: dict[AccessPoolKey, EndpointPool] = {}
 
     @property
-    def limits(self) -> Limits | None:
+    def target_limits(self) -> PoolLimits | None:
         """Limits of each of its targets."""
         return self._limits
 
     @property
-    def own(self) -> tuple[Pool, ...]:
+    def own_pools(self) -> tuple[EndpointPool, ...]:
         """Pools of its own that were selected so far, by name."""
         return tuple(pool for _, pool in sorted(self._own.items()))
 
-    def target(self, route: Route, backend: Backend, fallback: Backend | None) -> PoolKey:
+    def select_target_pool(self, route: Route, backend: Backend, fallback: Backend | None) -> PoolKey:
         """Return the pool of a target of `route`, with `fallback` behind it.
 
         On the route of a release each target has one of its own, since Envoy counts by cluster.
@@ -51,36 +51,36 @@ class AccessPools:
         role = PoolRole.RELEASE if release.is_released(self._access, route) else PoolRole.TARGET
         if release.is_candidate(self._access, route, backend.key.name):
             fallback = None
-        return self._target(role, backend, fallback, retry_budget(route))
+        return self._select_pool(role, backend, fallback, retry_budget(route))
 
-    def left_over(self, backend: Backend) -> PoolKey:
+    def select_leftover_pool(self, backend: Backend) -> PoolKey:
         """Return the pool for the calls to `backend` of pods whose route is gone."""
-        return self._target(PoolRole.TARGET, backend, None, None)
+        return self._select_pool(PoolRole.TARGET, backend, None, None)
 
-    def mirror(self, backend: Backend) -> PoolKey:
+    def select_mirror_pool(self, backend: Backend) -> PoolKey:
         """Return the pool that receives the mirrored requests for `backend`."""
-        key = self._key(PoolRole.SHADOW, backend, None)
-        self._add(key, _pool(key, backend, SHADOW_LIMITS, None), None)
+        key = self._pool_key(PoolRole.SHADOW, backend, None)
+        self._add_pool(key, _build_pool(key, backend, SHADOW_LIMITS, None), None)
         return key
 
-    def _target(
+    def _select_pool(
         self, role: PoolRole, backend: Backend, fallback: Backend | None, budget: int | None
     ) -> PoolKey:
-        ejection = self._ejection(fallback)
+        ejection = self._plan_ejection(fallback)
         if role is PoolRole.TARGET and fallback is None and self._limits is None and ejection is None:
             return backend.key
-        key = self._key(role, backend, fallback)
+        key = self._pool_key(role, backend, fallback)
         # A target without a pod needs no fallback in its cluster: its routes lead to the fallback itself.
         behind = fallback.distinct_endpoints if fallback is not None and backend.endpoints else ()
-        pool = _pool(key, backend, self._limits, ejection)
-        self._add(key, replace(pool, fallback=behind), budget)
+        pool = _build_pool(key, backend, self._limits, ejection)
+        self._add_pool(key, replace(pool, fallback=behind), budget)
         return key
 
-    def _key(self, role: PoolRole, backend: Backend, fallback: Backend | None) -> AccessPoolKey:
+    def _pool_key(self, role: PoolRole, backend: Backend, fallback: Backend | None) -> AccessPoolKey:
         behind = fallback.key.name if fallback is not None else ""
         return AccessPoolKey(role, self._access.key, backend.key.name, behind)
 
-    def _add(self, key: AccessPoolKey, pool: Pool, budget: int | None) -> None:
+    def _add_pool(self, key: AccessPoolKey, pool: EndpointPool, budget: int | None) -> None:
         """Add a pool; of the retry budgets of several routes the largest counts."""
         before = self._own[key].retry_budget_percent if key in self._own else None
         self._own[key] = replace(
@@ -90,22 +90,24 @@ class AccessPools:
             ),
         )
 
-    def _ejection(self, fallback: Backend | None) -> Ejection | None:
-        outlier = self._protection.outlier or (Outlier() if fallback is not None else None)
+    def _plan_ejection(self, fallback: Backend | None) -> OutlierEjection | None:
+        outlier = self._protection.outlier or (OutlierSpec() if fallback is not None else None)
         if outlier is None:
             return None
         length: timedelta = parse_duration(outlier.eject_for)
-        return Ejection(outlier.consecutive_failures, length, all_pods=fallback is not None)
+        return OutlierEjection(outlier.consecutive_failures, length, all_pods=fallback is not None)
 
 
-def _pool(key: AccessPoolKey, backend: Backend, limits: Limits | None, ejection: Ejection | None) -> Pool:
-    return Pool(key, backend.distinct_endpoints, limits=limits, ejection=ejection)
+def _build_pool(
+    key: AccessPoolKey, backend: Backend, limits: PoolLimits | None, ejection: OutlierEjection | None
+) -> EndpointPool:
+    return EndpointPool(key, backend.distinct_endpoints, limits=limits, ejection=ejection)
 
 
-def _limits(protection: Protection) -> Limits | None:
+def _read_limits(protection: Protection) -> PoolLimits | None:
     if protection.max_concurrent is None and protection.max_pending is None:
         return None
-    return Limits(protection.max_concurrent, protection.max_pending)
+    return PoolLimits(protection.max_concurrent, protection.max_pending)
 
 
 def retry_budget(route: Route) -> int | None:

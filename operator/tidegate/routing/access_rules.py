@@ -9,42 +9,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidegate.api.durations import parse_duration
-from tidegate.api.matching import HeaderMatch, Sticky
+from tidegate.api.matching import HeaderMatch, StickySession
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
-from tidegate.api.patterns import MAX_PROGRAM_SIZE, program_size
+from tidegate.api.patterns import MAX_PROGRAM_SIZE, measure_program
 from tidegate.api.reasons import Reason
 from tidegate.routing import hosts, release
 from tidegate.routing.access_pools import AccessPools
-from tidegate.routing.admission import admissions
-from tidegate.routing.credentials import Credentials
+from tidegate.routing.admission import admission_limits
+from tidegate.routing.credentials import CallerCredentials
 from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.guards import plan_guard
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import (
     Comparison,
-    HeaderTest,
+    EndpointPool,
+    HeaderMatcher,
     MirroredBackend,
-    Pool,
     PoolKey,
     RequestRate,
     RouteRule,
-    User,
-    UserKind,
+    UserSource,
+    UserSourceKind,
     VirtualHost,
     WeightedBackend,
 )
 from tidegate.routing.pipelines import (
     PlannedPart,
-    parts_host,
     pipeline_key,
-    pipeline_pool,
-    planned_parts,
-    why_unanswered,
+    plan_parts,
+    plan_parts_host,
+    plan_pipeline_pool,
+    unanswered_reason,
 )
-from tidegate.routing.references import References, backend_key
-from tidegate.routing.refusals import Refusal
-from tidegate.routing.sticky import Share, intervals
+from tidegate.routing.references import AccessReferences, backend_key
+from tidegate.routing.refusals import RoutingRefusal
+from tidegate.routing.sticky import StickyShare, divide_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class AccessPlan:
     generation: int
     host: VirtualHost
     routes: tuple[PlannedRoute, ...]
-    refusals: tuple[Refusal, ...]
-    pools: tuple[Pool, ...] = ()
+    refusals: tuple[RoutingRefusal, ...]
+    pools: tuple[EndpointPool, ...] = ()
     """The pools that no other access uses."""
     parts_host: VirtualHost | None = None
     """The host at which its pipelines call Inferences."""
 
     @property
-    def unavailable(self) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """Reason of the first route that cannot answer; None if every route can."""
         return next((rule.unavailable for rule in self.host.rules if rule.unavailable is not None), None)
 
@@ -110,16 +110,16 @@ def plan_access(
     access: ModelAccess,
     backends: Mapping[BackendKey, Backend],
     owners: Mapping[str, ObjectKey],
-    credentials: Credentials | None,
+    credentials: CallerCredentials | None,
     leftovers: Sequence[Backend] = (),
 ) -> AccessPlan:
     """Plan the routing of `access`.
 
-    `owners` has the owner of each host (hosts.claim), `leftovers` the result of pipelines.left_over.
+    `owners` has the owner of each host (hosts.find_host_owners), `leftovers` the result of pipelines.find_leftovers.
     Without `credentials`, the plan is for a process that may not read them: it has no refusals about them, and admits no caller.
     """
     key = access.key
-    references = References.of(access, backends)
+    references = AccessReferences.from_access(access, backends)
     pools = AccessPools(access)
     route_plans = [
         _plan_route(access, route, references, pools)
@@ -127,7 +127,7 @@ def plan_access(
         else _plan_pipeline(access, route, references, pools, backends.get(pipeline_key(key, route.name)))
         for route in access.spec.routes
     ]
-    pipeline_host = parts_host(access, backends, pools, leftovers)
+    pipeline_host = plan_parts_host(access, backends, pools, leftovers)
     guard_plan = plan_guard(access, credentials)
     rules = tuple(route_plan.rule for route_plan in route_plans if route_plan.rule is not None)
     own_hosts = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)
@@ -138,23 +138,26 @@ def plan_access(
         host=VirtualHost(
             name=str(HostKey(HostKind.ACCESS, key)),
             title=f"ModelAccess {key}",
-            hosts=(hosts.access_host(key), *own_hosts),
-            rules=tuple(_shut(rule, access) for rule in rules) if guard_plan.closed else rules,
-            rate=_rate(access),
-            guard=None if guard_plan.closed else guard_plan.guard,
+            hosts=(hosts.access_hostname(key), *own_hosts),
+            rules=tuple(_close_rule(rule, access) for rule in rules) if guard_plan.is_closed else rules,
+            rate=_request_rate(access),
+            guard=None if guard_plan.is_closed else guard_plan.guard,
         ),
         routes=tuple(route_plan.route for route_plan in route_plans if route_plan.rule is not None),
         refusals=(
-            *hosts.refuse(access, owners),
+            *hosts.find_host_conflicts(access, owners),
             *(refusal for route_plan in route_plans for refusal in route_plan.refusals),
             *guard_plan.refusals,
         ),
-        pools=(*pools.own, *(route_plan.pool for route_plan in route_plans if route_plan.pool is not None)),
+        pools=(
+            *pools.own_pools,
+            *(route_plan.pool for route_plan in route_plans if route_plan.pool is not None),
+        ),
         parts_host=pipeline_host,
     )
 
 
-def _shut(rule: RouteRule, access: ModelAccess) -> RouteRule:
+def _close_rule(rule: RouteRule, access: ModelAccess) -> RouteRule:
     """Return `rule` answering 503 to every request: callers cannot be authenticated."""
     message = (
         f"ModelAccess {access.key}: its callers cannot be checked; "
@@ -164,141 +167,153 @@ def _shut(rule: RouteRule, access: ModelAccess) -> RouteRule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _RoutePlan:
     """The plan of one route: its rule (None: left out), its status and its refusals."""
 
     rule: RouteRule | None
     route: PlannedRoute
-    refusals: tuple[Refusal, ...]
-    pool: Pool | None = None
+    refusals: tuple[RoutingRefusal, ...]
+    pool: EndpointPool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _UsableTarget:
     """A target that can be used; `weight` is in effect now, `full_weight` if all targets had pods."""
 
     backend: Backend
     pool: PoolKey
     full_weight: int
     weight: int
-    borrows: bool
+    may_borrow: bool
     """Whether it may answer instead of a target without a pod."""
 
     @property
-    def awake(self) -> bool:
+    def has_pods(self) -> bool:
         """Return whether it has a pod."""
         return bool(self.backend.endpoints)
 
 
-def _plan_route(access: ModelAccess, route: Route, references: References, pools: AccessPools) -> _Planned:
-    invalid_patterns = tuple(_unfit_patterns(access, route))
+def _plan_route(
+    access: ModelAccess, route: Route, references: AccessReferences, pools: AccessPools
+) -> _RoutePlan:
+    invalid_patterns = tuple(_find_invalid_patterns(access, route))
     if invalid_patterns:
-        return _Planned(None, PlannedRoute(route.name, ()), invalid_patterns)
-    refusals: list[Refusal] = []
+        return _RoutePlan(None, PlannedRoute(route.name, ()), invalid_patterns)
+    refusals: list[RoutingRefusal] = []
 
     def find_backend(part: str, inference: str) -> Backend | None:
-        result = references.find(route, part, inference)
-        if isinstance(result, Refusal):
+        result = references.find_inference(route, part, inference)
+        if isinstance(result, RoutingRefusal):
             refusals.append(result)
             return None
         return result
 
     sorted_targets = sorted(route.targets, key=lambda target: target.inference)
     backends = [
-        find_backend("targets", target.inference) or _kept(access, route, target.inference)
+        find_backend("targets", target.inference) or _keep_stable_target(access, route, target.inference)
         for target in sorted_targets
     ]
     mirrors = [(mirror.percent, find_backend("mirror", mirror.inference)) for mirror in route.mirror]
     fallback = find_backend("fallback", route.fallback.inference) if route.fallback else None
-    targets = _weigh(access, route, [backend for backend in backends if backend], fallback, pools)
+    targets = _weigh_targets(access, route, [backend for backend in backends if backend], fallback, pools)
     # Selected even while it is not needed, so that its cluster exists by the time it is.
-    fallback_pool = pools.target(route, fallback, None) if fallback else None
+    fallback_pool = pools.select_target_pool(route, fallback, None) if fallback else None
     ready_fallback = fallback_pool if fallback is not None and fallback.endpoints else None
-    admission = admissions(access).get(route.name)
+    admission = admission_limits(access).get(route.name)
     fallback_targets = (
         (WeightedBackend(ready_fallback, 1, admission),)
-        if ready_fallback is not None and not _anyone(targets)
+        if ready_fallback is not None and not _has_answering_target(targets)
         else ()
     )
-    serving = ready_fallback is not None and any(target.weight and not target.awake for target in targets)
+    serving = ready_fallback is not None and any(target.weight and not target.has_pods for target in targets)
     rule = RouteRule(
         name=route.name,
-        headers=_header_tests(route),
-        targets=fallback_targets or _arrange(access, route, targets, ready_fallback),
+        headers=_header_matchers(route),
+        targets=fallback_targets or _arrange_targets(access, route, targets, ready_fallback),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
-        unavailable=None if fallback_targets or _anyone(targets) else _why_nobody(access, route),
-        sticky=_user(route.sticky) if route.sticky and not fallback_targets else None,
+        unavailable=None
+        if fallback_targets or _has_answering_target(targets)
+        else _no_endpoint_message(access, route),
+        sticky=_user_source(route.sticky) if route.sticky and not fallback_targets else None,
         mirrors=tuple(
-            MirroredBackend(pools.mirror(backend), percent)
+            MirroredBackend(pools.select_mirror_pool(backend), percent)
             for percent, backend in mirrors
             if backend and backend.endpoints
         ),
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
         counted=release.is_released(access, route),
     )
-    return _Planned(
+    return _RoutePlan(
         rule,
-        _planned_route(route, targets, mirrors, fallback, replaced=bool(fallback_targets), serving=serving),
+        _build_planned_route(
+            route, targets, mirrors, fallback, replaced=bool(fallback_targets), serving=serving
+        ),
         tuple(refusals),
     )
 
 
 def _plan_pipeline(
-    access: ModelAccess, route: Route, references: References, pools: AccessPools, backend: Backend | None
-) -> _Planned:
+    access: ModelAccess,
+    route: Route,
+    references: AccessReferences,
+    pools: AccessPools,
+    backend: Backend | None,
+) -> _RoutePlan:
     """Plan a route that a pipeline answers; it is left out only if no request could match it or name its model."""
-    problems = (*_unfit_patterns(access, route), *references.misnamed(route))
+    problems = (*_find_invalid_patterns(access, route), *references.check_pipeline_name(route))
     if problems or route.pipeline is None:
-        return _Planned(None, PlannedRoute(route.name, ()), problems)
-    results = [references.find_part(route, name) for name in sorted(route.pipeline.inferences)]
-    parts = planned_parts(access, route.pipeline, references.backends)
+        return _RoutePlan(None, PlannedRoute(route.name, ()), problems)
+    results = [references.find_part_inference(route, name) for name in sorted(route.pipeline.inference_names)]
+    parts = plan_parts(access, route.pipeline, references.backends)
     key = pipeline_key(access.key, route.name)
     rule = RouteRule(
         name=route.name,
-        headers=_header_tests(route),
-        targets=(WeightedBackend(key, 1, admissions(access).get(route.name)),),
+        headers=_header_matchers(route),
+        targets=(WeightedBackend(key, 1, admission_limits(access).get(route.name)),),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
-        unavailable=why_unanswered(access, route, backend, parts),
+        unavailable=unanswered_reason(access, route, backend, parts),
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
     )
-    return _Planned(
+    return _RoutePlan(
         rule,
         PlannedRoute(route.name, (), parts=parts),
-        tuple(result for result in results if isinstance(result, Refusal)),
-        pipeline_pool(route, key, backend, pools),
+        tuple(result for result in results if isinstance(result, RoutingRefusal)),
+        plan_pipeline_pool(route, key, backend, pools),
     )
 
 
-def _weigh(
+def _weigh_targets(
     access: ModelAccess,
     route: Route,
     backends: Sequence[Backend],
     fallback: Backend | None,
     pools: AccessPools,
-) -> list[_Target]:
+) -> list[_UsableTarget]:
     """Return the targets with their weights in effect: one without a pod gets none while another can take its share."""
     with_pods = {backend.key.name for backend in backends if backend.endpoints}
     released = release.is_released(access, route)
-    full_weights = weights = _weights(release.in_effect(access, route))
+    full_weights = weights = _target_weights(release.route_in_effect(access, route))
     if released:
-        weights = _weights(release.in_effect(access, route, with_pods))
+        weights = _target_weights(release.route_in_effect(access, route, with_pods))
     elif len(with_pods) < len(weights) and any(weights[name] for name in with_pods):
         weights = {name: weight if name in with_pods else 0 for name, weight in weights.items()}
     return [
-        _Target(
+        _UsableTarget(
             backend,
-            pools.target(route, backend, fallback),
+            pools.select_target_pool(route, backend, fallback),
             full_weights[backend.key.name],
             weights[backend.key.name],
-            borrows=not (released and access.spec.release and access.spec.release.target == backend.key.name),
+            may_borrow=not (
+                released and access.spec.release and access.spec.release.target == backend.key.name
+            ),
         )
         for backend in backends
     ]
 
 
-def _kept(access: ModelAccess, route: Route, inference: str) -> Backend | None:
+def _keep_stable_target(access: ModelAccess, route: Route, inference: str) -> Backend | None:
     """Return a stable target of a release that cannot be used as one without a pod, so that it keeps its share."""
     stable = {target.inference for target in access.spec.stable_targets}
     if not release.is_released(access, route) or inference not in stable:
@@ -306,16 +321,16 @@ def _kept(access: ModelAccess, route: Route, inference: str) -> Backend | None:
     return Backend(backend_key(access, inference), "")
 
 
-def _weights(route: Route) -> dict[str, int]:
+def _target_weights(route: Route) -> dict[str, int]:
     return {target.inference: target.weight for target in route.targets}
 
 
-def _anyone(targets: Sequence[_Target]) -> bool:
-    return any(target.weight and target.awake for target in targets)
+def _has_answering_target(targets: Sequence[_UsableTarget]) -> bool:
+    return any(target.weight and target.has_pods for target in targets)
 
 
-def _arrange(
-    access: ModelAccess, route: Route, targets: Sequence[_Target], ready_fallback: PoolKey | None
+def _arrange_targets(
+    access: ModelAccess, route: Route, targets: Sequence[_UsableTarget], ready_fallback: PoolKey | None
 ) -> tuple[WeightedBackend, ...]:
     """Return the targets as the proxies get them: by weight, or as intervals of users.
 
@@ -323,11 +338,11 @@ def _arrange(
     """
     pools = {
         target.backend.key.name: ready_fallback
-        if ready_fallback and target.weight and not target.awake
+        if ready_fallback and target.weight and not target.has_pods
         else target.pool
         for target in targets
     }
-    admission = admissions(access).get(route.name)
+    admission = admission_limits(access).get(route.name)
 
     candidate_pools = {
         target.pool for target in targets if release.is_candidate(access, route, target.backend.key.name)
@@ -338,17 +353,17 @@ def _arrange(
         pool = pools[inference]
         return WeightedBackend(pool, weight, None if pool in candidate_pools else admission)
 
-    if route.sticky is None or not _anyone(targets):
+    if route.sticky is None or not _has_answering_target(targets):
         return tuple(to_weighted(target.backend.key.name, target.weight) for target in targets)
     # Intervals are lent only to targets with a pod and a weight of their own; without any, the weights in effect make the line.
-    has_borrowers = any(target.full_weight and target.awake for target in targets)
-    line = intervals(
+    has_borrowers = any(target.full_weight and target.has_pods for target in targets)
+    line = divide_line(
         [
-            Share(
+            StickyShare(
                 target.backend.key.name,
                 target.full_weight if has_borrowers else target.weight,
-                target.awake,
-                target.borrows,
+                target.has_pods,
+                target.may_borrow,
             )
             for target in targets
         ]
@@ -356,9 +371,9 @@ def _arrange(
     return tuple(to_weighted(interval.name, interval.length) for interval in line)
 
 
-def _planned_route(
+def _build_planned_route(
     route: Route,
-    targets: Sequence[_Target],
+    targets: Sequence[_UsableTarget],
     mirrors: Sequence[tuple[int, Backend | None]],
     fallback: Backend | None,
     *,
@@ -382,54 +397,54 @@ def _planned_route(
     )
 
 
-def _unfit_patterns(access: ModelAccess, route: Route) -> list[Refusal]:
+def _find_invalid_patterns(access: ModelAccess, route: Route) -> list[RoutingRefusal]:
     """Return refusals for the expressions of `route` that Envoy would reject.
 
     Envoy rejects the whole response, so the routes of other accesses in it would be lost too.
     """
     return [
-        Refusal(
+        RoutingRefusal(
             access.key,
             Reason.INVALID_SPEC,
             f"spec.routes[{route.name}].match.headers[{header.name}].regex",
-            f"{_what_is_unfit(size)}: make it smaller, or use exact or prefix; route {route.name} is left out meanwhile",
+            f"{_describe_size(size)}: make it smaller, or use exact or prefix; route {route.name} is left out meanwhile",
         )
         for header in (route.match.headers if route.match else ())
         if header.regex is not None
-        and ((size := program_size(header.regex)) is None or size > MAX_PROGRAM_SIZE)
+        and ((size := measure_program(header.regex)) is None or size > MAX_PROGRAM_SIZE)
     ]
 
 
-def _what_is_unfit(size: int | None) -> str:
+def _describe_size(size: int | None) -> str:
     if size is None:
         return "the expression does not compile in RE2"
     return f"the expression takes {size} instructions of RE2, and Envoy allows {MAX_PROGRAM_SIZE}"
 
 
-def _header_tests(route: Route) -> tuple[HeaderTest, ...]:
-    return tuple(_header_test(header) for header in (route.match.headers if route.match else ()))
+def _header_matchers(route: Route) -> tuple[HeaderMatcher, ...]:
+    return tuple(_header_matcher(header) for header in (route.match.headers if route.match else ()))
 
 
-def _header_test(header: HeaderMatch) -> HeaderTest:
+def _header_matcher(header: HeaderMatch) -> HeaderMatcher:
     if header.exact is not None:
-        return HeaderTest(header.name, Comparison.EXACT, header.exact)
+        return HeaderMatcher(header.name, Comparison.EXACT, header.exact)
     if header.prefix is not None:
-        return HeaderTest(header.name, Comparison.PREFIX, header.prefix)
-    return HeaderTest(header.name, Comparison.REGEX, header.regex or "")
+        return HeaderMatcher(header.name, Comparison.PREFIX, header.prefix)
+    return HeaderMatcher(header.name, Comparison.REGEX, header.regex or "")
 
 
-def _user(sticky: Sticky) -> User:
+def _user_source(sticky: StickySession) -> UserSource:
     if sticky.header is not None:
-        return User(UserKind.HEADER, sticky.header)
-    return User(UserKind.COOKIE, sticky.cookie or "")
+        return UserSource(UserSourceKind.HEADER, sticky.header)
+    return UserSource(UserSourceKind.COOKIE, sticky.cookie or "")
 
 
-def _rate(access: ModelAccess) -> RequestRate | None:
+def _request_rate(access: ModelAccess) -> RequestRate | None:
     limit = access.spec.protection.rate_limit if access.spec.protection else None
     return RequestRate(limit.requests, parse_duration(limit.per)) if limit is not None else None
 
 
-def _why_nobody(access: ModelAccess, route: Route) -> str:
+def _no_endpoint_message(access: ModelAccess, route: Route) -> str:
     return (
         f"ModelAccess {access.key}: no target of route {route.name} has a ready endpoint; "
         f"see kubectl -n {access.key.namespace} describe modelaccess {access.key.name}"

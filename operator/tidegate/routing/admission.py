@@ -11,15 +11,15 @@ from decimal import Decimal
 from typing import Final
 
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.ir import Admission
+from tidegate.routing.ir import AdmissionLimit
 
-MOST_PERCENT: Final = 80.0
+MAX_PERCENT: Final = 80.0
 """The limit of the highest value: failures of lower values do not reach it, but it still relieves a target that answers nothing."""
 
 _DEFAULT: Final = "1.0"
 
 
-def admissions(access: ModelAccess) -> Mapping[str, Admission]:
+def admission_limits(access: ModelAccess) -> Mapping[str, AdmissionLimit]:
     """Return the limit of each route by name; empty if the access has no admission control."""
     control = access.spec.protection.admission_control if access.spec.protection is not None else None
     if control is None:
@@ -27,5 +27,5 @@ def admissions(access: ModelAccess) -> Mapping[str, Admission]:
     values = {route.name: Decimal(route.value or _DEFAULT) for route in access.spec.routes}
     ranks = {value: rank for rank, value in enumerate(sorted(set(values.values())))}
     lowest, steps = float(control.max_failure_percent), max(len(ranks) - 1, 1)
-    ratio = (MOST_PERCENT / lowest) ** (1 / steps)
-    return {name: Admission(round(lowest * ratio ** ranks[value], 2)) for name, value in values.items()}
+    ratio = (MAX_PERCENT / lowest) ** (1 / steps)
+    return {name: AdmissionLimit(round(lowest * ratio ** ranks[value], 2)) for name, value in values.items()}

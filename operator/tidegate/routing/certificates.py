@@ -12,7 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from tidegate.routing.credentials import SecretData, Unfit
+from tidegate.routing.credentials import InvalidContent, SecretData
 
 CHAIN_KEY: Final = "tls.crt"
 PRIVATE_KEY_KEY: Final = "tls.key"
@@ -37,30 +37,30 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class AuthorityBundle:
     """The certificates (PEM), one of which must have signed a client's; `expires` is the latest expiry of them."""
 
     bundle: bytes = field(repr=False)
     expires: datetime
 
 
-def certificate(secret: SecretData, now: datetime) -> Certificate | Unfit:
+def parse_certificate(secret: SecretData, now: datetime) -> Certificate | InvalidContent:
     """Parse the certificate in `secret`, re-encoded in one form; `now` has a time zone."""
-    chain = _certificates(secret, CHAIN_KEY)
-    if isinstance(chain, Unfit):
+    chain = _load_certificates(secret, CHAIN_KEY)
+    if isinstance(chain, InvalidContent):
         return chain
-    key = _private_key(secret)
-    if isinstance(key, Unfit):
+    key = _load_private_key(secret)
+    if isinstance(key, InvalidContent):
         return key
     if key.public_key() != chain[0].public_key():
-        return Unfit(
+        return InvalidContent(
             f"{PRIVATE_KEY_KEY} is not the key of the first certificate in {CHAIN_KEY}: put in the one that it was made for"
         )
     for certificate in chain:
         if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
-            return Unfit(f"{CHAIN_KEY} {_when(certificate, now)}")
+            return InvalidContent(f"{CHAIN_KEY} {_describe_validity(certificate, now)}")
     return Certificate(
-        _pem(chain),
+        _to_pem(chain),
         key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
@@ -68,65 +68,69 @@ def certificate(secret: SecretData, now: datetime) -> Certificate | Unfit:
     )
 
 
-def authority(secret: SecretData, now: datetime) -> Authority | Unfit:
+def parse_authority(secret: SecretData, now: datetime) -> AuthorityBundle | InvalidContent:
     """Parse the authority in `secret`; one valid certificate of several is enough, so that they can be rotated."""
-    bundle = _certificates(secret, AUTHORITY_KEY)
-    if isinstance(bundle, Unfit):
+    bundle = _load_certificates(secret, AUTHORITY_KEY)
+    if isinstance(bundle, InvalidContent):
         return bundle
     last = max(bundle, key=lambda certificate: certificate.not_valid_after_utc)
     if not any(
         certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc for certificate in bundle
     ):
-        return Unfit(f"{AUTHORITY_KEY} {_when(last, now)}")
-    return Authority(_pem(bundle), last.not_valid_after_utc)
+        return InvalidContent(f"{AUTHORITY_KEY} {_describe_validity(last, now)}")
+    return AuthorityBundle(_to_pem(bundle), last.not_valid_after_utc)
 
 
-def _when(certificate: x509.Certificate, now: datetime) -> str:
+def _describe_validity(certificate: x509.Certificate, now: datetime) -> str:
     if now < certificate.not_valid_before_utc:
         return f"is valid from {certificate.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ} on, and not yet"
     return f"has expired at {certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}: put in a newer one"
 
 
-def _certificates(secret: SecretData, entry: str) -> Sequence[x509.Certificate] | Unfit:
-    text = _entry(secret, entry)
-    if isinstance(text, Unfit):
+def _load_certificates(secret: SecretData, entry: str) -> Sequence[x509.Certificate] | InvalidContent:
+    text = _read_entry(secret, entry)
+    if isinstance(text, InvalidContent):
         return text
     try:
         certificates = x509.load_pem_x509_certificates(text)
         for certificate in certificates:
             certificate.public_key()
     except (ValueError, UnsupportedAlgorithm):
-        return Unfit(f"{entry} holds no certificates in PEM")
+        return InvalidContent(f"{entry} holds no certificates in PEM")
     return certificates
 
 
-def _pem(certificates: Sequence[x509.Certificate]) -> bytes:
+def _to_pem(certificates: Sequence[x509.Certificate]) -> bytes:
     return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
-def _private_key(secret: SecretData) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | Unfit:
-    text = _entry(secret, PRIVATE_KEY_KEY)
-    if isinstance(text, Unfit):
+def _load_private_key(secret: SecretData) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | InvalidContent:
+    text = _read_entry(secret, PRIVATE_KEY_KEY)
+    if isinstance(text, InvalidContent):
         return text
     try:
         key = serialization.load_pem_private_key(text, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        return Unfit(f"{PRIVATE_KEY_KEY} holds no private key in PEM that is readable without a password")
+        return InvalidContent(
+            f"{PRIVATE_KEY_KEY} holds no private key in PEM that is readable without a password"
+        )
     if isinstance(key, rsa.RSAPrivateKey):
         if key.key_size >= _MIN_RSA_BITS:
             return key
-        return Unfit(
+        return InvalidContent(
             f"{PRIVATE_KEY_KEY} is an RSA key of {key.key_size} bits: at least {_MIN_RSA_BITS} are needed"
         )
     if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, _CURVES):
         return key
-    return Unfit(f"{PRIVATE_KEY_KEY} is of no kind that gateways take: make it RSA, P-256, P-384 or P-521")
+    return InvalidContent(
+        f"{PRIVATE_KEY_KEY} is of no kind that gateways take: make it RSA, P-256, P-384 or P-521"
+    )
 
 
-def _entry(secret: SecretData, entry: str) -> bytes | Unfit:
+def _read_entry(secret: SecretData, entry: str) -> bytes | InvalidContent:
     text = secret.entries.get(entry)
     if text is None:
-        return Unfit(f"it has no entry {entry}")
+        return InvalidContent(f"it has no entry {entry}")
     if len(text) > _MAX_BYTES:
-        return Unfit(f"{entry} has {len(text)} bytes: at most {_MAX_BYTES} are taken")
+        return InvalidContent(f"{entry} has {len(text)} bytes: at most {_MAX_BYTES} are taken")
     return text

@@ -39,39 +39,39 @@ class ClientAuthority(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class InvalidContent:
     """Why something in a Secret, or at an address, cannot be used; never shows its value."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Skipped:
+class _SkippedKey:
     """Why one key of a set is skipped without harm to the others; never shows its value."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class NotFetched:
+class KeyFetchFailed:
     """Why nothing was fetched from an address."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class NotAsked:
+class KeyFetchSkipped:
     """Why no keys are fetched from an address at all."""
 
-    why: str
+    reason: str
 
 
-Fetched = str | Unfit | NotFetched | NotAsked
-"""The result of fetching an issuer's keys: a key set in the form of `public_keys`, or why there is none."""
+KeyFetchResult = str | InvalidContent | KeyFetchFailed | KeyFetchSkipped
+"""The result of fetching an issuer's keys: a key set in the form of `parse_public_keys`, or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class CallerCredentials:
     """The Secrets and issuers' keys that are available to the gateways.
 
     `namespaces` are those whose Secrets are read; `key_hosts` the hosts (host, or host:port) from which keys are fetched.
@@ -82,7 +82,7 @@ class Credentials:
     client_authority: ClientAuthority = field(default=ClientAuthority.ABSENT, kw_only=True)
     secrets: Mapping[ObjectKey, SecretData] = field(default_factory=lambda: MappingProxyType({}))
     key_hosts: frozenset[str] = frozenset()
-    fetched: Mapping[str, Fetched] = field(default_factory=lambda: MappingProxyType({}))
+    fetched: Mapping[str, KeyFetchResult] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +93,19 @@ class NamedKey:
     key: str = field(repr=False)
 
 
-def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...]]:
+def parse_api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[InvalidContent, ...]]:
     """Return the distinct API keys in `secret`, and the entries that are left out."""
     keys: dict[str, NamedKey] = {}
-    problems: list[Unfit] = []
+    problems: list[InvalidContent] = []
     for holder, value in sorted(secret.entries.items()):
-        key = _printable(value)
+        key = _parse_api_key(value)
         if key is None:
-            problems.append(Unfit(f"entry {holder} has blanks or characters that are not printable ASCII"))
+            problems.append(
+                InvalidContent(f"entry {holder} has blanks or characters that are not printable ASCII")
+            )
         elif not MIN_KEY_LENGTH <= len(key) <= MAX_KEY_LENGTH:
             problems.append(
-                Unfit(
+                InvalidContent(
                     f"entry {holder} has {len(key)} characters: {MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} are needed"
                 )
             )
@@ -111,53 +113,55 @@ def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...
             # Envoy rejects a duplicate key, and the routes of all accesses along with it.
             keys.setdefault(key, NamedKey(holder, key))
     if not secret.entries:
-        problems.append(Unfit("it is empty: add an entry for each caller"))
+        problems.append(InvalidContent("it is empty: add an entry for each caller"))
     return tuple(keys.values()), tuple(problems)
 
 
-def _printable(value: bytes) -> str | None:
+def _parse_api_key(value: bytes) -> str | None:
     """Return the text of a key without the line end that `--from-file` adds; None if a header cannot hold it."""
     text = value.strip(b"\r\n")
     return text.decode("ascii") if all(0x21 <= byte <= 0x7E for byte in text) else None
 
 
-def key_set(secret: SecretData) -> str | Unfit:
+def parse_key_set(secret: SecretData) -> str | InvalidContent:
     """Return the public keys in `secret` as a JSON Web Key Set in one form, with only the fields that Envoy needs."""
     value = secret.entries.get(JWKS_KEY)
-    return Unfit(f"it has no entry {JWKS_KEY}") if value is None else public_keys(value, JWKS_KEY)
+    return (
+        InvalidContent(f"it has no entry {JWKS_KEY}") if value is None else parse_public_keys(value, JWKS_KEY)
+    )
 
 
-def public_keys(value: bytes, name: str) -> str | Unfit:
-    """Return the public keys in `value`, a JSON Web Key Set, in the form of `key_set`; messages call it `name`.
+def parse_public_keys(value: bytes, name: str) -> str | InvalidContent:
+    """Return the public keys in `value`, a JSON Web Key Set, in the form of `parse_key_set`; messages call it `name`.
 
     Keys that cannot verify a token here are skipped (RFC 7517, section 5): an issuer may publish one for encryption, or of a
     newer kind, beside those that count. A key that must not be published at all makes the whole set invalid.
     """
     if len(value) > MAX_JWKS_BYTES:
-        return Unfit(f"{name} has {len(value)} bytes: at most {MAX_JWKS_BYTES} are taken")
+        return InvalidContent(f"{name} has {len(value)} bytes: at most {MAX_JWKS_BYTES} are taken")
     try:
         parsed: object = json.loads(value)
     except (ValueError, RecursionError):
-        return Unfit(f"{name} is no JSON")
+        return InvalidContent(f"{name} is no JSON")
     keys = parsed.get("keys") if _is_object(parsed) else None
     if not isinstance(keys, list) or not keys:
-        return Unfit(f"{name} has no list of keys: it must be an object with a list 'keys'")
+        return InvalidContent(f"{name} has no list of keys: it must be an object with a list 'keys'")
     public: list[dict[str, str]] = []
     skipped: list[str] = []
     for number, key in enumerate(keys):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]  JSON
-        result = _public_key(key)  # pyright: ignore[reportUnknownArgumentType]  JSON
-        if isinstance(result, Unfit):
-            return Unfit(f"{name}: keys[{number}] {result.why}")
-        if isinstance(result, _Skipped):
-            skipped.append(f"keys[{number}] {result.why}")
+        result = _parse_public_key(key)  # pyright: ignore[reportUnknownArgumentType]  JSON
+        if isinstance(result, InvalidContent):
+            return InvalidContent(f"{name}: keys[{number}] {result.reason}")
+        if isinstance(result, _SkippedKey):
+            skipped.append(f"keys[{number}] {result.reason}")
         else:
             public.append(result)
     if not public:
-        return Unfit(f"{name} has no key that can be used, of {len(skipped)}: {skipped[0]}")
+        return InvalidContent(f"{name} has no key that can be used, of {len(skipped)}: {skipped[0]}")
     return json.dumps({"keys": public}, sort_keys=True, separators=(",", ":"))
 
 
-def host_of(address: str) -> str:
+def host_from_address(address: str) -> str:
     """Return the host of an https:// address, or of an entry of the list, in one form.
 
     The form has its port, unless that is 443.
@@ -169,29 +173,31 @@ def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
-def _public_key(key: object) -> dict[str, str] | Unfit | _Skipped:
+def _parse_public_key(key: object) -> dict[str, str] | InvalidContent | _SkippedKey:
     if not _is_object(key):
-        return Unfit("is no object")
+        return InvalidContent("is no object")
     kind = key.get("kty")
     if kind == "oct":
-        return Unfit("is symmetric: whoever checks tokens with it could make them; use RSA, EC or Ed25519")
+        return InvalidContent(
+            "is symmetric: whoever checks tokens with it could make them; use RSA, EC or Ed25519"
+        )
     if _PRIVATE & key.keys():
-        return Unfit(
+        return InvalidContent(
             "holds a private key: leave only its public part, and make a new one, since this one was shown"
         )
     if not isinstance(kind, str) or kind not in _PARAMETERS:
-        return _Skipped("is of no kind that can be used: kty must be RSA, EC or OKP")
+        return _SkippedKey("is of no kind that can be used: kty must be RSA, EC or OKP")
     if key.get("use", "sig") != "sig":
-        return _Skipped("is not for signatures: use must be sig, or absent")
+        return _SkippedKey("is not for signatures: use must be sig, or absent")
     if kind in _CURVES and key.get("crv") not in _CURVES[kind]:
-        return _Skipped(f"has a curve that cannot be used: crv must be one of {', '.join(_CURVES[kind])}")
-    if not all(_is_number(key.get(name)) for name in _PARAMETERS[kind]):
-        return _Skipped(f"lacks {' or '.join(_PARAMETERS[kind])}, in base64url")
+        return _SkippedKey(f"has a curve that cannot be used: crv must be one of {', '.join(_CURVES[kind])}")
+    if not all(_is_base64url(key.get(name)) for name in _PARAMETERS[kind]):
+        return _SkippedKey(f"lacks {' or '.join(_PARAMETERS[kind])}, in base64url")
     about = {name: key[name] for name in _DESCRIPTIVE if isinstance(key.get(name), str)}
     return {"kty": kind, **about, **{name: str(key[name]) for name in _PARAMETERS[kind]}}
 
 
-def _is_number(value: object) -> bool:
+def _is_base64url(value: object) -> bool:
     if not isinstance(value, str) or not value:
         return False
     try:

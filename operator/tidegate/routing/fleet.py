@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.credentials import Credentials
+from tidegate.routing.credentials import CallerCredentials
 
 
 class BackendKind(StrEnum):
@@ -79,4 +79,4 @@ class FleetState:
 
     accesses: Sequence[ModelAccess]
     backends: Mapping[BackendKey, Backend]
-    credentials: Credentials = field(default_factory=Credentials)
+    credentials: CallerCredentials = field(default_factory=CallerCredentials)

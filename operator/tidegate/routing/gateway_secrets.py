@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from tidegate.routing.certificates import Authority, Certificate, authority, certificate
-from tidegate.routing.credentials import ClientAuthority, SecretData, Unfit
+from tidegate.routing.certificates import AuthorityBundle, Certificate, parse_authority, parse_certificate
+from tidegate.routing.credentials import ClientAuthority, InvalidContent, SecretData
 from tidegate.routing.envoy.tls import TlsSettings
 
 _MAX_AGE: Final = timedelta(seconds=30)
@@ -27,7 +27,7 @@ class SecretRole(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSecret:
+class GatewaySecretState:
     """One Secret of the TLS port; `content` is the last one that was valid, None before the first.
 
     `problem` is why its newest content is not used, or None.
@@ -35,11 +35,11 @@ class HeldSecret:
 
     name: str
     role: SecretRole
-    content: Certificate | Authority | None
+    content: Certificate | AuthorityBundle | None
     problem: str | None
 
     @property
-    def expires(self) -> datetime | None:
+    def expires_at(self) -> datetime | None:
         """Expiry of `content`."""
         return None if self.content is None else self.content.expires
 
@@ -51,22 +51,23 @@ class GatewaySecrets:
         roles = [(name, SecretRole.CERTIFICATE) for name in (settings.secrets if settings else ())]
         if settings is not None and settings.client_authority:
             roles.append((settings.client_authority, SecretRole.CLIENT_AUTHORITY))
-        self._states = {(name, role): HeldSecret(name, role, None, None) for name, role in roles}
+        self._states = {(name, role): GatewaySecretState(name, role, None, None) for name, role in roles}
 
         self._newest: Mapping[str, SecretData] = {}
         self._read_at: datetime | None = None
 
-    def look(self, secrets: Mapping[str, SecretData], now: datetime) -> tuple[HeldSecret, ...]:
+    def refresh(self, secrets: Mapping[str, SecretData], now: datetime) -> tuple[GatewaySecretState, ...]:
         """Return the state of every Secret, given the newest contents by name."""
         if self._read_at is None or secrets != self._newest or now - self._read_at >= _MAX_AGE:
             self._newest, self._read_at = secrets, now
             self._states = {
-                key: _renewed(state, secrets.get(state.name), now) for key, state in self._states.items()
+                key: _refresh_state(state, secrets.get(state.name), now)
+                for key, state in self._states.items()
             }
         return tuple(self._states.values())
 
 
-def client_authority(secrets: Iterable[HeldSecret]) -> ClientAuthority:
+def evaluate_client_authority(secrets: Iterable[GatewaySecretState]) -> ClientAuthority:
     """Return whether gateways can verify client certificates with these Secrets."""
     authorities = [secret for secret in secrets if secret.role is SecretRole.CLIENT_AUTHORITY]
     if not authorities:
@@ -75,11 +76,11 @@ def client_authority(secrets: Iterable[HeldSecret]) -> ClientAuthority:
     return ClientAuthority.USABLE if has_content else ClientAuthority.UNUSABLE
 
 
-def _renewed(state: HeldSecret, newest: SecretData | None, now: datetime) -> HeldSecret:
+def _refresh_state(state: GatewaySecretState, newest: SecretData | None, now: datetime) -> GatewaySecretState:
     if newest is None:
         problem = "there is no such Secret, or the xDS servers may not read it"
-        return HeldSecret(state.name, state.role, state.content, problem)
-    content = (certificate if state.role is SecretRole.CERTIFICATE else authority)(newest, now)
-    if isinstance(content, Unfit):
-        return HeldSecret(state.name, state.role, state.content, content.why)
-    return HeldSecret(state.name, state.role, content, None)
+        return GatewaySecretState(state.name, state.role, state.content, problem)
+    content = (parse_certificate if state.role is SecretRole.CERTIFICATE else parse_authority)(newest, now)
+    if isinstance(content, InvalidContent):
+        return GatewaySecretState(state.name, state.role, state.content, content.reason)
+    return GatewaySecretState(state.name, state.role, content, None)

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE, ApiKeys, Jwt, Mtls
+from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE, ApiKeys, JwtAuth, MtlsAuth
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.routing.credentials import (
+    CallerCredentials,
     ClientAuthority,
-    Credentials,
+    InvalidContent,
+    KeyFetchSkipped,
     NamedKey,
-    NotAsked,
     SecretData,
-    Unfit,
-    api_keys,
-    host_of,
-    key_set,
+    host_from_address,
+    parse_api_keys,
+    parse_key_set,
 )
-from tidegate.routing.refusals import Refusal
+from tidegate.routing.refusals import RoutingRefusal
 
-ABOUT_CALLERS: Final = frozenset(
+CALLER_REASONS: Final = frozenset(
     {Reason.CREDENTIALS_NOT_READABLE, Reason.CREDENTIALS_INVALID, Reason.CLIENT_AUTHORITY_MISSING}
 )
 """Reasons that only a process with access to the Secrets can find."""
@@ -76,15 +76,15 @@ class PlannedGuard:
     """The guard of one access (None: every caller is admitted), and what is refused of it."""
 
     guard: Guard | None
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[RoutingRefusal, ...] = ()
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Return whether no caller can be admitted because of what is refused."""
         return isinstance(self.guard, ClosedGuard) and bool(self.refusals)
 
 
-def plan_guard(access: ModelAccess, credentials: Credentials | None) -> PlannedGuard:
+def plan_guard(access: ModelAccess, credentials: CallerCredentials | None) -> PlannedGuard:
     """Plan the guard of `access`; without `credentials`, another process has them, and no refusal is about them."""
     auth = access.spec.auth
     if auth is None:
@@ -92,18 +92,20 @@ def plan_guard(access: ModelAccess, credentials: Credentials | None) -> PlannedG
     if credentials is None:
         return PlannedGuard(ClosedGuard())
     if auth.api_keys is not None:
-        return _with_secret(access, "apiKeys", auth.api_keys, credentials)
+        return _guard_with_secret(access, "apiKeys", auth.api_keys, credentials)
     if auth.jwt is not None and auth.jwt.jwks_uri is not None:
-        return _with_address(access, auth.jwt, auth.jwt.jwks_uri, credentials)
+        return _guard_with_fetched_keys(access, auth.jwt, auth.jwt.jwks_uri, credentials)
     if auth.jwt is not None:
-        return _with_secret(access, "jwt", auth.jwt, credentials)
+        return _guard_with_secret(access, "jwt", auth.jwt, credentials)
     if auth.mtls is not None:
-        return _with_identities(access, auth.mtls, credentials.client_authority)
+        return _guard_with_identities(access, auth.mtls, credentials.client_authority)
     return PlannedGuard(ClosedGuard())
 
 
-def _with_address(access: ModelAccess, jwt: Jwt, address: str, credentials: Credentials) -> PlannedGuard:
-    host, fetched = host_of(address), credentials.fetched.get(address)
+def _guard_with_fetched_keys(
+    access: ModelAccess, jwt: JwtAuth, address: str, credentials: CallerCredentials
+) -> PlannedGuard:
+    host, fetched = host_from_address(address), credentials.fetched.get(address)
     if isinstance(fetched, str):
         return PlannedGuard(TokenGuard(jwt.issuer, tuple(sorted(jwt.audiences)), fetched, jwt.forward))
     reason = Reason.CREDENTIALS_NOT_READABLE
@@ -112,21 +114,21 @@ def _with_address(access: ModelAccess, jwt: Jwt, address: str, credentials: Cred
             f"keys are not fetched from the host {host}, so nobody is let in: "
             "add it to the chart's auth.jwks.allowedHosts (helm upgrade --reset-then-reuse-values)"
         )
-    elif isinstance(fetched, Unfit):
+    elif isinstance(fetched, InvalidContent):
         reason = Reason.CREDENTIALS_INVALID
-        message = f"{fetched.why}, so nobody is let in: the issuer has to publish its public keys there"
-    elif isinstance(fetched, NotAsked):
-        message = f"it is not asked for keys ({fetched.why}), so nobody is let in: name fewer addresses in the namespace"
+        message = f"{fetched.reason}, so nobody is let in: the issuer has to publish its public keys there"
+    elif isinstance(fetched, KeyFetchSkipped):
+        message = f"it is not asked for keys ({fetched.reason}), so nobody is let in: name fewer addresses in the namespace"
     else:
-        cause = "it has not been asked yet" if fetched is None else fetched.why
+        cause = "it has not been asked yet" if fetched is None else fetched.reason
         message = (
             f"no keys have come from there ({cause}), so nobody is let in; it is asked again within a minute"
         )
-    refusal = Refusal(access.key, reason, f"spec.auth.jwt.jwksUri: {address}", message)
+    refusal = RoutingRefusal(access.key, reason, f"spec.auth.jwt.jwksUri: {address}", message)
     return PlannedGuard(ClosedGuard(), (refusal,))
 
 
-def _with_identities(access: ModelAccess, mtls: Mtls, authority: ClientAuthority) -> PlannedGuard:
+def _guard_with_identities(access: ModelAccess, mtls: MtlsAuth, authority: ClientAuthority) -> PlannedGuard:
     if authority is ClientAuthority.USABLE:
         return PlannedGuard(IdentityGuard(tuple(sorted(mtls.identities))))
     if authority is ClientAuthority.ABSENT:
@@ -139,19 +141,19 @@ def _with_identities(access: ModelAccess, mtls: Mtls, authority: ClientAuthority
             "the Secret of the chart's gateway.tls.clientAuthority cannot be used, so nobody is let in: "
             "tidegate xds status says what is wrong with it"
         )
-    refusal = Refusal(access.key, Reason.CLIENT_AUTHORITY_MISSING, "spec.auth.mtls", message)
+    refusal = RoutingRefusal(access.key, Reason.CLIENT_AUTHORITY_MISSING, "spec.auth.mtls", message)
     return PlannedGuard(ClosedGuard(), (refusal,))
 
 
-def _with_secret(
-    access: ModelAccess, part: str, auth: ApiKeys | Jwt, credentials: Credentials
+def _guard_with_secret(
+    access: ModelAccess, part: str, auth: ApiKeys | JwtAuth, credentials: CallerCredentials
 ) -> PlannedGuard:
     assert auth.secret is not None  # noqa: S101  the API wants an address otherwise; narrows for the type checkers
     key = ObjectKey(access.key.namespace, auth.secret)
     field = f"spec.auth.{part}.secret: {auth.secret}"
 
-    def to_refusal(reason: Reason, message: str) -> Refusal:
-        return Refusal(access.key, reason, field, message)
+    def to_refusal(reason: Reason, message: str) -> RoutingRefusal:
+        return RoutingRefusal(access.key, reason, field, message)
 
     if key.namespace not in credentials.namespaces:
         message = (
@@ -166,7 +168,7 @@ def _with_secret(
             f"kubectl -n {key.namespace} label secret {auth.secret} {AUTH_LABEL}={AUTH_LABEL_VALUE}"
         )
         return PlannedGuard(ClosedGuard(), (to_refusal(Reason.CREDENTIALS_NOT_READABLE, message),))
-    guard, problems = _guard(auth, secret)
+    guard, problems = _read_secret_guard(auth, secret)
     consequence = ", so nobody is let in" if isinstance(guard, ClosedGuard) else "; it is left out"
     return PlannedGuard(
         guard,
@@ -174,13 +176,13 @@ def _with_secret(
     )
 
 
-def _guard(auth: ApiKeys | Jwt, secret: SecretData) -> tuple[Guard, tuple[str, ...]]:
+def _read_secret_guard(auth: ApiKeys | JwtAuth, secret: SecretData) -> tuple[Guard, tuple[str, ...]]:
     if isinstance(auth, ApiKeys):
-        keys, problems = api_keys(secret)
+        keys, problems = parse_api_keys(secret)
         return KeyGuard(auth.header, keys) if keys else ClosedGuard(), tuple(
-            problem.why for problem in problems
+            problem.reason for problem in problems
         )
-    keys_text = key_set(secret)
+    keys_text = parse_key_set(secret)
     if not isinstance(keys_text, str):
-        return ClosedGuard(), (keys_text.why,)
+        return ClosedGuard(), (keys_text.reason,)
     return TokenGuard(auth.issuer, tuple(sorted(auth.audiences)), keys_text, auth.forward), ()

@@ -11,7 +11,7 @@ from typing import Final
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.routing.refusals import Refusal
+from tidegate.routing.refusals import RoutingRefusal
 
 DOMAIN: Final = "tidegate"
 FEATURES_DOMAIN: Final = "features.tidegate"
@@ -49,7 +49,7 @@ class HostKey:
         return cls(HostKind(kind), ObjectKey.parse(key))
 
 
-def access_host(key: ObjectKey) -> str:
+def access_hostname(key: ObjectKey) -> str:
     """Return the host that every ModelAccess has without configuration.
 
     No access can claim it, since the API rejects hosts under .tidegate.
@@ -57,7 +57,7 @@ def access_host(key: ObjectKey) -> str:
     return f"{key.name}.{key.namespace}.{DOMAIN}"
 
 
-def features_host(key: ObjectKey) -> str:
+def features_hostname(key: ObjectKey) -> str:
     """Return the host of a FeatureCompute.
 
     It has four labels, so that it never equals that of an access in a namespace called `features`.
@@ -65,35 +65,35 @@ def features_host(key: ObjectKey) -> str:
     return f"{key.name}.{key.namespace}.{FEATURES_DOMAIN}"
 
 
-def by_age(accesses: Iterable[ModelAccess]) -> list[ModelAccess]:
+def sort_by_age(accesses: Iterable[ModelAccess]) -> list[ModelAccess]:
     """Sort accesses by age, the oldest first."""
     return sorted(
         accesses, key=lambda access: (access.metadata.creation_timestamp or _NEWEST, str(access.key))
     )
 
 
-def claim(accesses: Iterable[ModelAccess]) -> Mapping[str, ObjectKey]:
+def find_host_owners(accesses: Iterable[ModelAccess]) -> Mapping[str, ObjectKey]:
     """Return the owner of every host in the specs: the oldest access that claims it.
 
     Of two with the same age, the one whose namespace/name sorts first owns it.
     """
     owners: dict[str, ObjectKey] = {}
-    for access in by_age(accesses):
+    for access in sort_by_age(accesses):
         for host in access.spec.hosts:
             owners.setdefault(host, access.key)
     return owners
 
 
-def refuse(access: ModelAccess, owners: Mapping[str, ObjectKey]) -> tuple[Refusal, ...]:
+def find_host_conflicts(access: ModelAccess, owners: Mapping[str, ObjectKey]) -> tuple[RoutingRefusal, ...]:
     """Return one refusal for each host of `access` that another access owns."""
     return tuple(
-        Refusal(
+        RoutingRefusal(
             access=access.key,
             reason=Reason.HOST_CONFLICT,
             part=f"spec.hosts: {host}",
             message=(
                 f"host {host} belongs to the older ModelAccess {owners[host]}: choose another host, or delete that object; "
-                f"{access_host(access.key)} works meanwhile"
+                f"{access_hostname(access.key)} works meanwhile"
             ),
         )
         for host in access.spec.hosts

@@ -1,6 +1,6 @@
 """The routing IR: virtual hosts, their routes and endpoint pools, independent of any proxy's configuration.
 
-There is one `VirtualHost` for each ModelAccess and FeatureCompute, and one `Pool` for each backend.
+There is one `VirtualHost` for each ModelAccess and FeatureCompute, and one `EndpointPool` for each backend.
 An access has further pools of its own for settings that Envoy keeps with a cluster (access_pools.py).
 Each value is frozen and hashable: rendering is cached by value, so an unchanged access costs a look-up.
 """
@@ -16,7 +16,7 @@ from tidegate.routing.fleet import BackendKey, Endpoint
 from tidegate.routing.guards import Guard
 
 
-class Protocol(StrEnum):
+class InferenceProtocol(StrEnum):
     """The two protocols of Open Inference; each has a port and an Envoy cluster of its own."""
 
     GRPC = "grpc"
@@ -53,7 +53,7 @@ class Comparison(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderTest:
+class HeaderMatcher:
     """A request header that must be present and have a value that matches."""
 
     name: str
@@ -62,7 +62,7 @@ class HeaderTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmissionLimit:
     """The limit of admission control, as the percentage of requests that fail for overload.
 
     Above it Envoy rejects a growing share of the requests.
@@ -80,11 +80,11 @@ class WeightedBackend:
 
     backend: PoolKey
     weight: int
-    admission: Admission | None = None
+    admission: AdmissionLimit | None = None
     """None: every request is admitted."""
 
 
-class UserKind(StrEnum):
+class UserSourceKind(StrEnum):
     """The part of a request that identifies its user."""
 
     HEADER = "header"
@@ -92,10 +92,10 @@ class UserKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class UserSource:
     """The header or cookie whose value identifies the user."""
 
-    kind: UserKind
+    kind: UserSourceKind
     name: str
 
 
@@ -119,12 +119,12 @@ class RouteRule:
     """
 
     name: str
-    headers: tuple[HeaderTest, ...]
+    headers: tuple[HeaderMatcher, ...]
     targets: tuple[WeightedBackend, ...]
     timeout: timedelta
     attempts: int | None = None
     unavailable: str | None = None
-    sticky: User | None = None
+    sticky: UserSource | None = None
     mirrors: tuple[MirroredBackend, ...] = ()
     client_deadline: bool = False
     counted: bool = False
@@ -155,7 +155,7 @@ class VirtualHost:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PoolLimits:
     """The most requests that one gateway may have in flight and pending to a pool; None leaves the general limit."""
 
     concurrent: int | None
@@ -163,7 +163,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ejection:
+class OutlierEjection:
     """Ejects a pod for `duration` after `failures` in a row; `all_pods` allows the ejection of every pod."""
 
     failures: int
@@ -172,7 +172,7 @@ class Ejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class EndpointPool:
     """The pods of one backend; rendered as two Envoy clusters, one for each protocol.
 
     `retry_budget_percent` is the largest of all routes to it, since Envoy keeps the budget with the cluster.
@@ -184,8 +184,8 @@ class Pool:
     endpoints: tuple[Endpoint, ...]
     retry_budget_percent: int | None = None
     fallback: tuple[Endpoint, ...] = ()
-    limits: Limits | None = None
-    ejection: Ejection | None = None
+    limits: PoolLimits | None = None
+    ejection: OutlierEjection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,4 +193,4 @@ class RoutingIR:
     """The routing of the whole fleet; each tuple is sorted by name."""
 
     hosts: tuple[VirtualHost, ...]
-    pools: tuple[Pool, ...]
+    pools: tuple[EndpointPool, ...]

@@ -17,18 +17,26 @@ from typing import Final
 from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
-from tidegate.api.pipeline import Pipeline
+from tidegate.api.pipeline import PipelineSpec
 from tidegate.routing.access_pools import AccessPools, retry_budget
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.guards import AddressGuard, ClosedGuard, Guard
 from tidegate.routing.hosts import HostKind
-from tidegate.routing.ir import Comparison, HeaderTest, Pool, PoolKey, RouteRule, VirtualHost, WeightedBackend
+from tidegate.routing.ir import (
+    Comparison,
+    EndpointPool,
+    HeaderMatcher,
+    PoolKey,
+    RouteRule,
+    VirtualHost,
+    WeightedBackend,
+)
 from tidegate.routing.references import backend_key
 
 PART_HEADER: Final = "x-tidegate-part"
 """Names the Inference that a pipeline calls, at its access's host for parts."""
 
-LEFT_OVER: Final = timedelta(seconds=60)
+LEFTOVER_TIMEOUT: Final = timedelta(seconds=60)
 """The timeout for pods that a changed spec is about to replace; they have deadlines of their own anyway."""
 
 
@@ -58,8 +66,8 @@ def parts_target(access: ModelAccess) -> str:
     return f"pipeline/of/{access.metadata.uid}"
 
 
-def planned_parts(
-    access: ModelAccess, pipeline: Pipeline, backends: Mapping[str, Backend]
+def plan_parts(
+    access: ModelAccess, pipeline: PipelineSpec, backends: Mapping[str, Backend]
 ) -> tuple[PlannedPart, ...]:
     """Return the models of a pipeline, for the status."""
     endpoints = {name: len(backend.endpoints) for name, backend in backends.items()}
@@ -74,7 +82,7 @@ def planned_parts(
     )
 
 
-def why_unanswered(
+def unanswered_reason(
     access: ModelAccess, route: Route, backend: Backend | None, parts: Sequence[PlannedPart]
 ) -> str | None:
     """Return why requests to a pipeline's route cannot be answered; None if they can, even in part."""
@@ -94,16 +102,18 @@ def why_unanswered(
     return None
 
 
-def pipeline_pool(route: Route, key: BackendKey, backend: Backend | None, pools: AccessPools) -> Pool:
+def plan_pipeline_pool(
+    route: Route, key: BackendKey, backend: Backend | None, pools: AccessPools
+) -> EndpointPool:
     """Return the pool of a pipeline's pods.
 
     Limits apply, but not outlier ejection: errors of these pods are mostly those of the models that they call.
     """
     endpoints = backend.distinct_endpoints if backend is not None else ()
-    return Pool(key, endpoints, retry_budget(route), limits=pools.limits)
+    return EndpointPool(key, endpoints, retry_budget(route), limits=pools.target_limits)
 
 
-def left_over(access: ModelAccess, pipelines: Iterable[Backend]) -> tuple[Backend, ...]:
+def find_leftovers(access: ModelAccess, pipelines: Iterable[Backend]) -> tuple[Backend, ...]:
     """Return the pipelines of an access that no route has any more while their pods still call models.
 
     The route may be gone, or have targets instead.
@@ -122,7 +132,7 @@ def left_over(access: ModelAccess, pipelines: Iterable[Backend]) -> tuple[Backen
     )
 
 
-def parts_host(
+def plan_parts_host(
     access: ModelAccess,
     backends: Mapping[BackendKey, Backend],
     pools: AccessPools,
@@ -139,41 +149,41 @@ def parts_host(
     pods = [backends.get(pipeline_key(access.key, route.name)) for route in routes]
     rules: dict[str, RouteRule] = {}
     for route, running in zip(routes, pods, strict=True):
-        named = route.pipeline.inferences if route.pipeline is not None else frozenset[str]()
+        named = route.pipeline.inference_names if route.pipeline is not None else frozenset[str]()
         for name in sorted(named | set(running.calls if running is not None else ())):
             backend = backends.get(backend_key(access, name))
             if backend is not None:
-                timeout = parse_duration(route.timeout) if name in named else LEFT_OVER
+                timeout = parse_duration(route.timeout) if name in named else LEFTOVER_TIMEOUT
                 before = rules.get(name)
                 longest = timeout if before is None else max(timeout, before.timeout)
-                rules[name] = _rule(backend, pools.target(route, backend, None), longest)
+                rules[name] = _build_rule(backend, pools.select_target_pool(route, backend, None), longest)
     for name in sorted({name for pipeline in leftovers for name in pipeline.calls}):
         backend = backends.get(backend_key(access, name))
         if name in rules:
-            rules[name] = replace(rules[name], timeout=max(LEFT_OVER, rules[name].timeout))
+            rules[name] = replace(rules[name], timeout=max(LEFTOVER_TIMEOUT, rules[name].timeout))
         elif backend is not None:
-            rules[name] = _rule(backend, pools.left_over(backend), LEFT_OVER)
+            rules[name] = _build_rule(backend, pools.select_leftover_pool(backend), LEFTOVER_TIMEOUT)
     return VirtualHost(
         name=f"{HostKind.ACCESS}/{parts_target(access)}",
         title=f"Pipelines of ModelAccess {access.key}",
         hosts=(),
         rules=tuple(rules[name] for name in sorted(rules)),
-        guard=_own_pods((*leftovers, *(running for running in pods if running is not None))),
+        guard=_guard_own_pods((*leftovers, *(running for running in pods if running is not None))),
     )
 
 
-def _own_pods(pipelines: Iterable[Backend]) -> Guard:
+def _guard_own_pods(pipelines: Iterable[Backend]) -> Guard:
     """Return a guard that admits the pods of these pipelines; a closed one if there are none."""
     addresses = {address for pipeline in pipelines for address in pipeline.callers}
     return AddressGuard(tuple(sorted(addresses))) if addresses else ClosedGuard()
 
 
-def _rule(backend: Backend, pool: PoolKey, timeout: timedelta) -> RouteRule:
+def _build_rule(backend: Backend, pool: PoolKey, timeout: timedelta) -> RouteRule:
     name = backend.key.name
     no_endpoint = f"Inference {name} has no ready endpoint"
     return RouteRule(
         name=name,
-        headers=(HeaderTest(PART_HEADER, Comparison.EXACT, name),),
+        headers=(HeaderMatcher(PART_HEADER, Comparison.EXACT, name),),
         targets=(WeightedBackend(pool, 1),),
         timeout=timeout,
         unavailable=None if backend.endpoints else no_endpoint,

@@ -2,7 +2,7 @@
 
 Nothing here raises: what cannot be served is left out and named in a Refusal.
 Hosts are the only thing that accesses compete for; everything else about an access depends on it and its targets alone.
-`plan` translates everything; routing.live translates what a change affects, by the same rules.
+`plan_routing` translates everything; routing.incremental translates what a change affects, by the same rules.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import (
     AccessPoolKey,
-    Pool,
+    EndpointPool,
     PoolKey,
     RouteRule,
     RoutingIR,
     VirtualHost,
     WeightedBackend,
 )
-from tidegate.routing.pipelines import left_over, pipeline_owner
+from tidegate.routing.pipelines import find_leftovers, pipeline_owner
 from tidegate.routing.references import backend_key
-from tidegate.routing.refusals import Refusal
+from tidegate.routing.refusals import RoutingRefusal
 
 # A FeatureCompute has no route of its own to set a timeout in; looking features up takes milliseconds.
 FEATURES_TIMEOUT: Final = timedelta(seconds=5)
@@ -52,7 +52,7 @@ class PlannedHost:
 
     host: VirtualHost
     state: HostState
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[RoutingRefusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class RoutingPlan:
 
     accesses: Mapping[ObjectKey, AccessPlan]
     hosts: Mapping[HostKey, PlannedHost]
-    pools: Mapping[PoolKey, Pool]
+    pools: Mapping[PoolKey, EndpointPool]
 
     @property
     def ir(self) -> RoutingIR:
@@ -70,13 +70,13 @@ class RoutingPlan:
             hosts=tuple(
                 sorted((planned.host for planned in self.hosts.values()), key=lambda host: host.name)
             ),
-            pools=tuple(self.pools[key] for key in sorted(self.pools, key=_shared_first)),
+            pools=tuple(self.pools[key] for key in sorted(self.pools, key=_sort_shared_first)),
         )
 
 
-def plan(fleet: FleetState) -> RoutingPlan:
+def plan_routing(fleet: FleetState) -> RoutingPlan:
     """Plan the routing of `fleet`. Equal fleets give equal plans, whatever the order of their objects."""
-    owners = hosts.claim(fleet.accesses)
+    owners = hosts.find_host_owners(fleet.accesses)
     pipelines: defaultdict[ObjectKey, list[Backend]] = defaultdict(list)
     for backend in fleet.backends.values():
         if backend.key.kind is BackendKind.PIPELINE:
@@ -87,7 +87,7 @@ def plan(fleet: FleetState) -> RoutingPlan:
             fleet.backends,
             owners,
             fleet.credentials,
-            left_over(access, pipelines.get(access.key, ())),
+            find_leftovers(access, pipelines.get(access.key, ())),
         )
         for access in sorted(fleet.accesses, key=lambda access: access.key)
     }
@@ -99,17 +99,19 @@ def plan(fleet: FleetState) -> RoutingPlan:
     return RoutingPlan(
         accesses=accesses,
         hosts={
-            **{HostKey(HostKind.ACCESS, key): access_host(access) for key, access in accesses.items()},
-            **{features_key(backend.key): features_host(backend) for backend in features},
+            **{
+                HostKey(HostKind.ACCESS, key): planned_access_host(access) for key, access in accesses.items()
+            },
+            **{features_host_key(backend.key): planned_features_host(backend) for backend in features},
             **{
                 HostKey(HostKind.PIPELINE, key): pipeline_host
                 for key, access in accesses.items()
-                if (pipeline_host := inner_host(access)) is not None
+                if (pipeline_host := planned_parts_host(access)) is not None
             },
         },
         pools={
             **{
-                key: pool(backend, budgets.get(key))
+                key: shared_pool(backend, budgets.get(key))
                 for key, backend in fleet.backends.items()
                 if has_shared_pool(key)
             },
@@ -118,17 +120,17 @@ def plan(fleet: FleetState) -> RoutingPlan:
     )
 
 
-def _shared_first(key: PoolKey) -> tuple[bool, str]:
+def _sort_shared_first(key: PoolKey) -> tuple[bool, str]:
     return isinstance(key, AccessPoolKey), str(key)
 
 
-def access_host(access: AccessPlan) -> PlannedHost:
+def planned_access_host(access: AccessPlan) -> PlannedHost:
     """Return the virtual host of a ModelAccess."""
-    state = HostState(access.uid, access.generation, answers=access.unavailable is None)
+    state = HostState(access.uid, access.generation, answers=access.unavailable_reason is None)
     return PlannedHost(access.host, state, access.refusals)
 
 
-def inner_host(access: AccessPlan) -> PlannedHost | None:
+def planned_parts_host(access: AccessPlan) -> PlannedHost | None:
     """Return the virtual host for calls of a ModelAccess's own pipelines; None if it has none."""
     if access.parts_host is None:
         return None
@@ -145,12 +147,12 @@ def has_host(backend: BackendKey) -> bool:
     return backend.kind is BackendKind.FEATURE_COMPUTE
 
 
-def features_key(backend: BackendKey) -> HostKey:
+def features_host_key(backend: BackendKey) -> HostKey:
     """Return the key of the virtual host of a FeatureCompute."""
     return HostKey(HostKind.FEATURES, backend.object_key)
 
 
-def features_host(backend: Backend) -> PlannedHost:
+def planned_features_host(backend: Backend) -> PlannedHost:
     """Return the virtual host of a FeatureCompute."""
     key = backend.key.object_key
     message = (
@@ -165,9 +167,9 @@ def features_host(backend: Backend) -> PlannedHost:
         unavailable=None if backend.endpoints else message,
     )
     host = VirtualHost(
-        name=str(features_key(backend.key)),
+        name=str(features_host_key(backend.key)),
         title=f"FeatureCompute {key}",
-        hosts=(hosts.features_host(key),),
+        hosts=(hosts.features_hostname(key),),
         rules=(rule,),
     )
     # Its spec does not affect the routing, so every generation is programmed at once.
@@ -188,9 +190,9 @@ def retry_budgets(access: ModelAccess) -> Mapping[BackendKey, int]:
     return budgets
 
 
-def pool(backend: Backend, retry_budget_percent: int | None) -> Pool:
+def shared_pool(backend: Backend, retry_budget_percent: int | None) -> EndpointPool:
     """Return the pool of a backend, with or without routes to it.
 
     So a cluster exists as long as its Inference: a swap of targets changes only routes.
     """
-    return Pool(backend.key, backend.distinct_endpoints, retry_budget_percent)
+    return EndpointPool(backend.key, backend.distinct_endpoints, retry_budget_percent)

@@ -76,7 +76,7 @@ def message_type(name: str) -> type[Message]:
     return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(name))
 
 
-def message(name: str, fields: Fields) -> Message:
+def build_message(name: str, fields: Fields) -> Message:
     """Build the message `name`, to be shared as a field of many others; callers must not change it.
 
     Raises ValueError or TypeError for a field that the message does not have or that has another type.
@@ -88,9 +88,9 @@ def message(name: str, fields: Fields) -> Message:
 def encode(name: str, fields: Fields) -> bytes:
     """Serialise the message `name`: equal fields give equal bytes, in every process.
 
-    Raises ValueError or TypeError as `message` does.
+    Raises ValueError or TypeError as `build_message` does.
     """
-    return message(name, fields).SerializeToString(deterministic=True)
+    return build_message(name, fields).SerializeToString(deterministic=True)
 
 
 def decode(name: str, data: bytes) -> Any:
@@ -100,51 +100,51 @@ def decode(name: str, data: bytes) -> Any:
     return decoded
 
 
-def packed(name: str, fields: Fields) -> dict[str, object]:
+def pack_any(name: str, fields: Fields) -> dict[str, object]:
     """Pack a message into an Any, as a field of another message."""
     return {"type_url": TYPE_URL_PREFIX + name, "value": encode(name, fields)}
 
 
-def extension(extension_name: str, message: str, fields: Fields | None = None) -> dict[str, object]:
+def extension_config(extension_name: str, message: str, fields: Fields | None = None) -> dict[str, object]:
     """Build Envoy's TypedExtensionConfig, or a message of the same form: a name and a typed_config."""
-    return {"name": extension_name, "typed_config": packed(message, fields or {})}
+    return {"name": extension_name, "typed_config": pack_any(message, fields or {})}
 
 
-def described(any_bytes: bytes) -> dict[str, object]:
+def to_redacted_json(any_bytes: bytes) -> dict[str, object]:
     """Return a serialised Any as JSON, as Envoy's configuration dump shows it, with credentials redacted."""
     decoded = decode("google.protobuf.Any", any_bytes)
     plain = json_format.MessageToDict(decoded, preserving_proto_field_name=True)
-    return cast("dict[str, object]", _redacted(plain, None))
+    return cast("dict[str, object]", _redact_value(plain, None))
 
 
-def _redacted(value: Any, kind: Any) -> Any:
+def _redact_value(value: Any, kind: Any) -> Any:
     """Redact the sensitive fields of `value`, a message of type `kind` in JSON; None: its `@type` names the type."""
     if isinstance(value, list):
-        return [_redacted(item, kind) for item in value]  # pyright: ignore[reportUnknownVariableType]  JSON
+        return [_redact_value(item, kind) for item in value]  # pyright: ignore[reportUnknownVariableType]  JSON
     if not isinstance(value, dict):
         return value
     parts = cast("dict[str, Any]", value)
     if "@type" in parts:
         kind = message_type(str(parts["@type"]).removeprefix(TYPE_URL_PREFIX)).DESCRIPTOR
     fields = {} if kind is None else kind.fields_by_name
-    return {name: _redacted_field(part, fields.get(name)) for name, part in parts.items()}
+    return {name: _redact_field(part, fields.get(name)) for name, part in parts.items()}
 
 
-def _redacted_field(value: Any, field: Any) -> Any:
+def _redact_field(value: Any, field: Any) -> Any:
     if field is None:
-        return _redacted(value, None)
+        return _redact_value(value, None)
     if field.GetOptions().Extensions[_annotations.sensitive]:
         return "[redacted]"
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
         entry = kind.fields_by_name["value"]
-        return {key: _redacted_field(part, entry) for key, part in value.items()}
-    return _redacted(value, kind)
+        return {key: _redact_field(part, entry) for key, part in value.items()}
+    return _redact_value(value, kind)
 
 
-def any_of(name: str, *serialised: bytes) -> bytes:
+def encode_any(name: str, *serialised: bytes) -> bytes:
     """Wrap the serialised message `name` in an Any; the message may come in pieces."""
-    return wire.packed_any(TYPE_URL_PREFIX + name, *serialised)
+    return wire.encode_any(TYPE_URL_PREFIX + name, *serialised)
 
 
 def duration(length: timedelta) -> dict[str, int]:
@@ -158,9 +158,9 @@ def seconds(count: float) -> dict[str, int]:
     return duration(timedelta(seconds=count))
 
 
-def wrapped(value: float | bool | str) -> dict[str, object]:
+def wrap_value(value: float | bool | str) -> dict[str, object]:
     """Build one of protobuf's wrapper types."""
     return {"value": value}
 
 
-ADS: Final[Fields] = {"ads": {}, "resource_api_version": "V3"}
+ADS_CONFIG: Final[Fields] = {"ads": {}, "resource_api_version": "V3"}

@@ -9,7 +9,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.reasons import Reason
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
-from tidegate.routing.refusals import Refusal
+from tidegate.routing.refusals import RoutingRefusal
 
 
 def backend_key(access: ModelAccess, inference: str) -> BackendKey:
@@ -17,7 +17,7 @@ def backend_key(access: ModelAccess, inference: str) -> BackendKey:
     return BackendKey(BackendKind.INFERENCE, access.metadata.namespace, inference)
 
 
-def _in_naming_order(access: ModelAccess) -> Iterator[str]:
+def _iterate_naming_order(access: ModelAccess) -> Iterator[str]:
     """Yield the Inferences that `access` names, in the order in which they define the model's name.
 
     A fallback defines it only while no target exists.
@@ -28,14 +28,14 @@ def _in_naming_order(access: ModelAccess) -> Iterator[str]:
     yield from (mirror.inference for route in routes for mirror in route.mirror)
 
 
-def _of_pipeline(access: ModelAccess) -> str | None:
+def _pipeline_served_name(access: ModelAccess) -> str | None:
     """Return the model name of the first pipeline; it counts if no Inference answers clients directly."""
     pipelines = (route.pipeline for route in access.spec.routes if route.pipeline is not None)
-    return next((pipeline.served_name(access.key.name) for pipeline in pipelines), None)
+    return next((pipeline.resolve_served_name(access.key.name) for pipeline in pipelines), None)
 
 
 @dataclass(frozen=True, slots=True)
-class References:
+class AccessReferences:
     """The Inferences that one access names and that exist.
 
     `served_name` is the one model name that its clients can request.
@@ -46,16 +46,18 @@ class References:
     served_name: str | None
 
     @classmethod
-    def of(cls, access: ModelAccess, backends: Mapping[BackendKey, Backend]) -> References:
+    def from_access(cls, access: ModelAccess, backends: Mapping[BackendKey, Backend]) -> AccessReferences:
         """Find the existing Inferences among those that `access` names; the first one defines `served_name`."""
-        named = {name: backends.get(backend_key(access, name)) for name in access.spec.inferences}
+        named = {name: backends.get(backend_key(access, name)) for name in access.spec.inference_names}
         existing = {name: backend for name, backend in named.items() if backend is not None}
-        first = next((name for name in _in_naming_order(access) if name in existing), None)
+        first = next((name for name in _iterate_naming_order(access) if name in existing), None)
         return cls(
-            access.key, existing, existing[first].model_name if first is not None else _of_pipeline(access)
+            access.key,
+            existing,
+            existing[first].model_name if first is not None else _pipeline_served_name(access),
         )
 
-    def find_part(self, route: Route, inference: str) -> Backend | Refusal:
+    def find_part_inference(self, route: Route, inference: str) -> Backend | RoutingRefusal:
         """Return the Inference that a pipeline calls; its model may have any name."""
         backend = self.backends.get(inference)
         if backend is not None:
@@ -65,13 +67,13 @@ class References:
             f"Inference {inference} does not exist in namespace {self.access.namespace}: "
             f"create it, or correct the pipeline of route {route.name}"
         )
-        return Refusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
+        return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
 
-    def misnamed(self, route: Route) -> tuple[Refusal, ...]:
+    def check_pipeline_name(self, route: Route) -> tuple[RoutingRefusal, ...]:
         """Return a refusal if the name of a pipeline differs from what the other routes serve; else nothing."""
         if route.pipeline is None:
             return ()
-        name = route.pipeline.served_name(self.access.name)
+        name = route.pipeline.resolve_served_name(self.access.name)
         if name == self.served_name:
             return ()
         message = (
@@ -79,9 +81,9 @@ class References:
             f"set pipeline.modelName: {self.served_name}"
         )
         field = f"spec.routes[{route.name}].pipeline.modelName"
-        return (Refusal(self.access, Reason.SERVED_NAME_MISMATCH, field, message),)
+        return (RoutingRefusal(self.access, Reason.SERVED_NAME_MISMATCH, field, message),)
 
-    def find(self, route: Route, part: str, inference: str) -> Backend | Refusal:
+    def find_inference(self, route: Route, part: str, inference: str) -> Backend | RoutingRefusal:
         """Return the Inference that `route` names in its field `part`, or why it cannot be used."""
         field = f"spec.routes[{route.name}].{part}: {inference}"
         backend = self.backends.get(inference)
@@ -90,11 +92,11 @@ class References:
                 f"Inference {inference} does not exist in namespace {self.access.namespace}: "
                 f"create it, or correct {part.removesuffix('s')} of route {route.name}"
             )
-            return Refusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
+            return RoutingRefusal(self.access, Reason.TARGET_NOT_FOUND, field, message)
         if backend.model_name != self.served_name:
             message = (
                 f"Inference {inference} serves model {backend.model_name}, but the others serve {self.served_name}, "
                 f"and a request names only one: set spec.model.name: {self.served_name} there"
             )
-            return Refusal(self.access, Reason.SERVED_NAME_MISMATCH, field, message)
+            return RoutingRefusal(self.access, Reason.SERVED_NAME_MISMATCH, field, message)
         return backend

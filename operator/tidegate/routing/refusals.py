@@ -9,7 +9,7 @@ from tidegate.api.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Refusal:
+class RoutingRefusal:
     """One part of one ModelAccess that is left out of the routing; the rest of the object works.
 
     `part` is the field as kubectl shows it: `spec.hosts: ctr.example.com` or `spec.routes[default].targets: ctr-v3`.

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection
 from math import gcd
 
-from tidegate.api.model_access import ModelAccess, Route, Target
+from tidegate.api.model_access import ModelAccess, Route, RouteTarget
 from tidegate.api.release import ReleasePhase, ReleaseStatus
 
 _HASH_LENGTH = 16
@@ -33,10 +33,10 @@ def release_key(access: ModelAccess) -> str:
         "release": {name: criteria.pop(name) for name in ("route", "target", "steps") if name in criteria},
         "targets": sorted([target.inference, target.weight] for target in route.targets),
     }
-    return f"{_hash(subject)}-{_hash(criteria)}"
+    return f"{_hash_json(subject)}-{_hash_json(criteria)}"
 
 
-def _hash(value: object) -> str:
+def _hash_json(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
 
 
@@ -77,7 +77,7 @@ def is_candidate(access: ModelAccess, route: Route, inference: str) -> bool:
     return status is None or status.phase is not ReleasePhase.PROMOTED
 
 
-def in_effect(access: ModelAccess, route: Route, with_pods: Collection[str] | None = None) -> Route:
+def route_in_effect(access: ModelAccess, route: Route, with_pods: Collection[str] | None = None) -> Route:
     """Return `route` with its weights in effect: those of the spec, except on the route of a release.
 
     `with_pods` are the targets that have pods. A target without pods gives its share to the stable targets that have some,
@@ -104,7 +104,7 @@ def in_effect(access: ModelAccess, route: Route, with_pods: Collection[str] | No
     ]
     unit = gcd(*weights) or 1
     targets = tuple(
-        Target.model_construct(inference=target.inference, weight=weight // unit)
+        RouteTarget.model_construct(inference=target.inference, weight=weight // unit)
         for target, weight in zip(route.targets, weights, strict=True)
     )
     return route.model_copy(update={"targets": targets})

@@ -11,16 +11,16 @@ from typing import Final, TypeVar
 from weakref import ReferenceType, ref
 
 from tidegate.routing import protos
-from tidegate.routing.certificates import Authority, Certificate
+from tidegate.routing.certificates import AuthorityBundle, Certificate
 from tidegate.routing.envoy import clusters, endpoints, listener, routes, secrets
-from tidegate.routing.faults import Faults
-from tidegate.routing.gateway_secrets import HeldSecret, SecretRole
+from tidegate.routing.failures import ObjectFailures
+from tidegate.routing.gateway_secrets import GatewaySecretState, SecretRole
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
-from tidegate.routing.live import RoutingChange
+from tidegate.routing.incremental import RoutingChange
+from tidegate.routing.ir import EndpointPool, InferenceProtocol, PoolKey, VirtualHost
+from tidegate.routing.persistent_map import PersistentMap
 from tidegate.routing.planner import HostState, PlannedHost, RoutingPlan
-from tidegate.routing.refusals import Refusal
-from tidegate.routing.sharded import Sharded
+from tidegate.routing.refusals import RoutingRefusal
 
 _VERSION_LENGTH: Final = 16
 _STAND_IN: Final = "stand-in-"
@@ -40,7 +40,7 @@ class TypeUrl(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class XdsResource:
     """One resource, serialised once for all proxies.
 
     `body` is a serialised google.protobuf.Any; `version` is a hash of the content.
@@ -64,7 +64,7 @@ class Resource:
         return self.version.startswith(_STAND_IN)
 
 
-Resources = Mapping[str, Resource]
+Resources = Mapping[str, XdsResource]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Snapshot:
     resources: Mapping[TypeUrl, Resources]
     versions: Mapping[TypeUrl, str]
     hosts: Mapping[HostKey, HostState]
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[RoutingRefusal, ...] = ()
 
 
 def content_hash(parts: Iterable[str | bytes]) -> str:
@@ -108,22 +108,22 @@ def version_of(resources: Resources) -> str:
 _EMPTY: Final = version_of({})
 
 
-class ResourceSet(Mapping[str, Resource]):
+class ResourceSet(Mapping[str, XdsResource]):
     """All resources of one type; a change copies little of it, and its version depends only on the content."""
 
     __slots__ = ("__weakref__", "_compared", "_digests", "_referencing", "_resources", "version")
 
     def __init__(self) -> None:
-        self._set(Sharded(), [_EMPTY] * len(Sharded[str, Resource]().parts))
+        self._set_resources(PersistentMap(), [_EMPTY] * len(PersistentMap[str, XdsResource]().parts))
         self._compared: tuple[ReferenceType[ResourceSet], frozenset[str]] | None = None
         self._referencing: dict[str, frozenset[str]] = {}
 
-    def _set(self, resources: Sharded[str, Resource], digests: list[str]) -> None:
+    def _set_resources(self, resources: PersistentMap[str, XdsResource], digests: list[str]) -> None:
         self._resources = resources
         self._digests = digests
         self.version = content_hash(["".join(digests)])
 
-    def __getitem__(self, name: str) -> Resource:
+    def __getitem__(self, name: str) -> XdsResource:
         return self._resources[name]
 
     def __contains__(self, name: object) -> bool:
@@ -135,33 +135,33 @@ class ResourceSet(Mapping[str, Resource]):
     def __len__(self) -> int:
         return len(self._resources)
 
-    def changed(self, changes: Mapping[str, Resource | None]) -> ResourceSet:
+    def with_changes(self, changes: Mapping[str, XdsResource | None]) -> ResourceSet:
         """Return this set with other resources, and without those that are None; itself if nothing changes."""
-        resources = self._resources.changed(changes)
+        resources = self._resources.with_changes(changes)
         if resources is self._resources:
             return self
         parts = zip(resources.parts, self._resources.parts, self._digests, strict=True)
         result = ResourceSet()
-        result._set(
+        result._set_resources(
             resources, [digest if part is before else version_of(part) for part, before, digest in parts]
         )
         return result
 
     @property
-    def shards(self) -> Sharded[str, Resource]:
+    def resource_map(self) -> PersistentMap[str, XdsResource]:
         """Resources as a map; the parts that two sets share are the same objects."""
         return self._resources
 
-    def differing(self, before: ResourceSet) -> frozenset[str]:
+    def differing_names(self, before: ResourceSet) -> frozenset[str]:
         """Return the names under which this set and `before` have different resources.
 
         The result is cached, since it is the same for many proxies.
         """
         if self._compared is None or self._compared[0]() is not before:
-            self._compared = ref(before), self._resources.differing(before.shards)
+            self._compared = ref(before), self._resources.differing_keys(before.resource_map)
         return self._compared[1]
 
-    def referencing(self, cluster: str) -> frozenset[str]:
+    def names_referencing(self, cluster: str) -> frozenset[str]:
         """Return the names of the resources that lead to `cluster`.
 
         The result is cached, since it is the same for every proxy that rejects the cluster.
@@ -173,21 +173,21 @@ class ResourceSet(Mapping[str, Resource]):
         return self._referencing[cluster]
 
 
-def differing(before: Resources, after: Resources) -> frozenset[str]:
+def differing_names(before: Resources, after: Resources) -> frozenset[str]:
     """Return the names under which two sets have different resources."""
     if before is after:
         return frozenset()
     if isinstance(before, ResourceSet) and isinstance(after, ResourceSet):
-        return after.differing(before)
+        return after.differing_names(before)
     return frozenset(
         name for name in {**before, **after} if name not in after or after[name] != before.get(name)
     )
 
 
-def referencing(resources: Resources, cluster: str) -> frozenset[str]:
+def names_referencing(resources: Resources, cluster: str) -> frozenset[str]:
     """Return the names of those of `resources` that lead to `cluster`."""
     if isinstance(resources, ResourceSet):
-        return resources.referencing(cluster)
+        return resources.names_referencing(cluster)
     return frozenset(name for name, resource in resources.items() if cluster in resource.references)
 
 
@@ -199,35 +199,35 @@ class SnapshotBuilder:
 
     def __init__(self, settings: listener.ListenerSettings) -> None:
         listeners = {
-            name: _resource(name, protos.any_of(listener.TYPE, encoded))
-            for name, encoded in listener.encode(settings).items()
+            name: _build_resource(name, protos.encode_any(listener.TYPE, encoded))
+            for name, encoded in listener.encode_listeners(settings).items()
         }
-        self.faults = Faults()
-        self._listeners = ResourceSet().changed(listeners)
+        self.faults = ObjectFailures()
+        self._listeners = ResourceSet().with_changes(listeners)
         self._secrets = ResourceSet()
         self._clusters = ResourceSet()
         self._endpoints = ResourceSet()
         self._scopes = _ScopeTable()
-        self._pools: dict[PoolKey, Pool] = {}
+        self._pools: dict[PoolKey, EndpointPool] = {}
         self._hosts: dict[HostKey, PlannedHost] = {}
-        self._states: Sharded[HostKey, HostState] = Sharded()
-        self._refusals: tuple[Refusal, ...] = ()
+        self._states: PersistentMap[HostKey, HostState] = PersistentMap()
+        self._refusals: tuple[RoutingRefusal, ...] = ()
 
-    def take_secrets(self, gateway_secrets: Iterable[HeldSecret]) -> None:
+    def set_secrets(self, gateway_secrets: Iterable[GatewaySecretState]) -> None:
         """Render the Secrets of the TLS port for the next snapshots."""
         rendered = {secret.name: secret for secret in render_secrets(gateway_secrets)}
-        self._secrets = self._secrets.changed({**dict.fromkeys(self._secrets), **rendered})
+        self._secrets = self._secrets.with_changes({**dict.fromkeys(self._secrets), **rendered})
 
-    def build(self, plan: RoutingPlan) -> Snapshot:
+    def build_snapshot(self, plan: RoutingPlan) -> Snapshot:
         """Return the snapshot of `plan`."""
         no_hosts = dict.fromkeys(self._hosts.keys() - plan.hosts.keys())
         no_pools = dict.fromkeys(self._pools.keys() - plan.pools.keys())
-        return self.apply(RoutingChange({**no_hosts, **plan.hosts}, {**no_pools, **plan.pools}))
+        return self.apply_change(RoutingChange({**no_hosts, **plan.hosts}, {**no_pools, **plan.pools}))
 
-    def apply(self, change: RoutingChange) -> Snapshot:
+    def apply_change(self, change: RoutingChange) -> Snapshot:
         """Return the snapshot of the last plan with `change`."""
-        self._take_pools(change.pools)
-        self._take_hosts(change.hosts)
+        self._apply_pools(change.pools)
+        self._apply_hosts(change.hosts)
         resources: dict[TypeUrl, ResourceSet] = {
             TypeUrl.CLUSTER: self._clusters,
             TypeUrl.ENDPOINT: self._endpoints,
@@ -244,27 +244,27 @@ class SnapshotBuilder:
             refusals=self._refusals,
         )
 
-    def _take_pools(self, pools: Mapping[PoolKey, Pool | None]) -> None:
-        cluster_changes: dict[str, Resource | None] = {}
-        endpoint_changes: dict[str, Resource | None] = {}
+    def _apply_pools(self, pools: Mapping[PoolKey, EndpointPool | None]) -> None:
+        cluster_changes: dict[str, XdsResource | None] = {}
+        endpoint_changes: dict[str, XdsResource | None] = {}
         for key, pool in pools.items():
             if pool == self._pools.get(key):
                 self.faults.clear(f"pool {key}")
                 continue
-            with self.faults.about(f"pool {key}"):
+            with self.faults.isolate(f"pool {key}"):
                 rendered = {
                     clusters.cluster_name(key, protocol): (None, None)
                     if pool is None
                     else render_pool(pool, protocol)
-                    for protocol in Protocol
+                    for protocol in InferenceProtocol
                 }
                 cluster_changes |= {name: cluster for name, (cluster, _) in rendered.items()}
                 endpoint_changes |= {name: endpoints for name, (_, endpoints) in rendered.items()}
-                _keep(self._pools, key, pool)
-        self._clusters = self._clusters.changed(cluster_changes)
-        self._endpoints = self._endpoints.changed(endpoint_changes)
+                _put_or_delete(self._pools, key, pool)
+        self._clusters = self._clusters.with_changes(cluster_changes)
+        self._endpoints = self._endpoints.with_changes(endpoint_changes)
 
-    def _take_hosts(self, planned: Mapping[HostKey, PlannedHost | None]) -> None:
+    def _apply_hosts(self, planned: Mapping[HostKey, PlannedHost | None]) -> None:
         rendered: dict[str, _RenderedHost | None] = {}
         states: dict[HostKey, HostState | None] = {}
         refusals_changed = False
@@ -273,9 +273,9 @@ class SnapshotBuilder:
             if after == before:
                 self.faults.clear(f"host {key}")
                 continue
-            with self.faults.about(f"host {key}"):
+            with self.faults.isolate(f"host {key}"):
                 if after is None or before is None or after.host != before.host:
-                    rendered_host = None if after is None else _RenderedHost.of(after.host)
+                    rendered_host = None if after is None else _RenderedHost.from_host(after.host)
                     if before is not None:
                         rendered[before.host.name] = None
                     if after is not None:
@@ -284,9 +284,9 @@ class SnapshotBuilder:
                 refusals_changed = refusals_changed or bool(
                     (after and after.refusals) or (before and before.refusals)
                 )
-                _keep(self._hosts, key, after)
-        self._scopes.take(rendered)
-        self._states = self._states.changed(states)
+                _put_or_delete(self._hosts, key, after)
+        self._scopes.apply_hosts(rendered)
+        self._states = self._states.with_changes(states)
         if refusals_changed:
             self._refusals = tuple(
                 refusal for key in sorted(self._hosts) for refusal in self._hosts[key].refusals
@@ -297,14 +297,14 @@ class SnapshotBuilder:
 class _RenderedHost:
     """A virtual host as gateways get it: in a scope of its own, and as an alias if it has hosts."""
 
-    scope: Resource
-    alias: Resource | None
+    scope: XdsResource
+    alias: XdsResource | None
 
     @classmethod
-    def of(cls, host: VirtualHost) -> _RenderedHost:
-        alias = _resource(host.name, routes.encode_alias(host)) if host.hosts else None
-        body = protos.any_of(routes.TYPE, routes.encode_scope(host))
-        return cls(_resource(host.name, body, references=routes.referenced_clusters(host)), alias)
+    def from_host(cls, host: VirtualHost) -> _RenderedHost:
+        alias = _build_resource(host.name, routes.encode_alias(host)) if host.hosts else None
+        body = protos.encode_any(routes.TYPE, routes.encode_scope(host))
+        return cls(_build_resource(host.name, body, references=routes.referenced_clusters(host)), alias)
 
 
 class _ScopeTable:
@@ -315,60 +315,60 @@ class _ScopeTable:
 
     def __init__(self) -> None:
         self._aliases = ResourceSet()
-        self._joined = [b""] * len(self._aliases.shards.parts)
-        self.resources = ResourceSet().changed({routes.HOSTS: self._hosts()})
+        self._joined = [b""] * len(self._aliases.resource_map.parts)
+        self.resources = ResourceSet().with_changes({routes.HOSTS_SCOPE: self._render_hosts_scope()})
 
-    def take(self, hosts: Mapping[str, _RenderedHost | None]) -> None:
+    def apply_hosts(self, hosts: Mapping[str, _RenderedHost | None]) -> None:
         """Update virtual hosts by name; None for one that is deleted."""
         changes = {name: None if host is None else host.scope for name, host in hosts.items()}
         before = self._aliases
-        self._aliases = before.changed(
+        self._aliases = before.with_changes(
             {name: None if host is None else host.alias for name, host in hosts.items()}
         )
         if self._aliases is not before:
-            parts = zip(self._aliases.shards.parts, before.shards.parts, strict=True)
+            parts = zip(self._aliases.resource_map.parts, before.resource_map.parts, strict=True)
             for number, (new_part, old_part) in enumerate(parts):
                 if new_part is not old_part:
-                    self._joined[number] = routes.virtual_hosts(
+                    self._joined[number] = routes.join_virtual_hosts(
                         new_part[name].body for name in sorted(new_part)
                     )
-            changes[routes.HOSTS] = self._hosts()
-        self.resources = self.resources.changed(changes)
+            changes[routes.HOSTS_SCOPE] = self._render_hosts_scope()
+        self.resources = self.resources.with_changes(changes)
 
-    def _hosts(self) -> Resource:
-        body = protos.any_of(routes.TYPE, routes.encode_hosts(self._joined))
-        return Resource(routes.HOSTS, content_hash([self._aliases.version]), body)
+    def _render_hosts_scope(self) -> XdsResource:
+        body = protos.encode_any(routes.TYPE, routes.encode_hosts(self._joined))
+        return XdsResource(routes.HOSTS_SCOPE, content_hash([self._aliases.version]), body)
 
 
-def _resource(
+def _build_resource(
     name: str, body: bytes, *, stand_in: bool = False, references: frozenset[str] = frozenset()
-) -> Resource:
+) -> XdsResource:
     version = f"{_STAND_IN if stand_in else ''}{body_hash(body)}"
-    return Resource(name, version, body, references=references)
+    return XdsResource(name, version, body, references=references)
 
 
-def _keep(values: dict[K, V], key: K, value: V | None) -> None:
+def _put_or_delete(values: dict[K, V], key: K, value: V | None) -> None:
     if value is None:
         values.pop(key, None)
     else:
         values[key] = value
 
 
-def render_pool(pool: Pool, protocol: Protocol) -> tuple[Resource, Resource]:
+def render_pool(pool: EndpointPool, protocol: InferenceProtocol) -> tuple[XdsResource, XdsResource]:
     """Render the cluster of a pool and its endpoints.
 
     The version of the endpoints covers the cluster's configuration too.
     A changed cluster waits for its endpoints, up to 15 s and without a message; so they are sent again whenever it changes.
     """
     name = clusters.cluster_name(pool.backend, protocol)
-    cluster_body = protos.any_of(clusters.TYPE, clusters.encode(name, pool, protocol))
-    cluster = Resource(name, body_hash(cluster_body), cluster_body)
-    body = protos.any_of(endpoints.TYPE, endpoints.encode(name, pool, protocol))
+    cluster_body = protos.encode_any(clusters.TYPE, clusters.encode_cluster(name, pool, protocol))
+    cluster = XdsResource(name, body_hash(cluster_body), cluster_body)
+    body = protos.encode_any(endpoints.TYPE, endpoints.encode_endpoints(name, pool, protocol))
     version = body_hash(body, cluster.version)
-    return cluster, Resource(name, version, body, vacant=not pool.endpoints)
+    return cluster, XdsResource(name, version, body, vacant=not pool.endpoints)
 
 
-def render_secrets(secret_states: Iterable[HeldSecret]) -> Iterator[Resource]:
+def render_secrets(secret_states: Iterable[GatewaySecretState]) -> Iterator[XdsResource]:
     """Render a resource for each Secret of the TLS port.
 
     Envoy serves the port only once it has all secrets that the listener names.
@@ -383,7 +383,7 @@ def render_secrets(secret_states: Iterable[HeldSecret]) -> Iterator[Resource]:
     for state in states:
         if state.role is SecretRole.CLIENT_AUTHORITY:
             name = secrets.authority_name(state.name)
-            trusted = state.content if isinstance(state.content, Authority) else None
+            trusted = state.content if isinstance(state.content, AuthorityBundle) else None
             encoded = secrets.encode_authority(name, trusted)
         elif any_certificate is not None:
             name = secrets.certificate_name(state.name)
@@ -391,4 +391,4 @@ def render_secrets(secret_states: Iterable[HeldSecret]) -> Iterator[Resource]:
             encoded = secrets.encode_certificate(name, served)
         else:
             continue
-        yield _resource(name, protos.any_of(secrets.TYPE, encoded), stand_in=state.content is None)
+        yield _build_resource(name, protos.encode_any(secrets.TYPE, encoded), stand_in=state.content is None)

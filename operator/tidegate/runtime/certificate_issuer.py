@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tidegate.planning.certificates import Issued, Pair, Part
+from tidegate.planning.certificates import CertificatePair, CertificatePart, IssuedPairs
 
 VALIDITY: Final = timedelta(days=365)
 _SKEW: Final = timedelta(minutes=5)
@@ -25,7 +25,7 @@ class CertificateIssuer:
     release: str
     namespace: str
 
-    def issue_certificates(self, parts: Sequence[Part], now: datetime) -> Issued:
+    def issue_certificates(self, parts: Sequence[CertificatePart], now: datetime) -> IssuedPairs:
         """Issue an authority and a certificate with its key for each part, valid for VALIDITY from `now` on."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _make_name(f"{now:%Y-%m-%d %H:%M:%S} {self.release} {' '.join(parts)}")
@@ -37,23 +37,27 @@ class CertificateIssuer:
             .sign(key, hashes.SHA256())
         )
         pairs = {part: self._issue_pair(part, (name, key), now) for part in parts}
-        return Issued(authority.public_bytes(serialization.Encoding.PEM), pairs)
+        return IssuedPairs(authority.public_bytes(serialization.Encoding.PEM), pairs)
 
-    def dns_names(self) -> Mapping[Part, tuple[str, ...]]:
+    def dns_names(self) -> Mapping[CertificatePart, tuple[str, ...]]:
         """Return the DNS names in the certificate of each part."""
         host = f"{self.release}-xds.{self.namespace}"
         return {
-            Part.CONTROLLERS: ("tidegate-controllers",),
-            Part.XDS: ("tidegate-xds", host, f"{host}.svc"),
-            Part.GATEWAY: (f"*.{self.namespace}",),
+            CertificatePart.CONTROLLERS: ("tidegate-controllers",),
+            CertificatePart.XDS: ("tidegate-xds", host, f"{host}.svc"),
+            CertificatePart.GATEWAY: (f"*.{self.namespace}",),
         }
 
     def _issue_pair(
-        self, part: Part, signer: tuple[x509.Name, ec.EllipticCurvePrivateKey], now: datetime
-    ) -> Pair:
+        self, part: CertificatePart, signer: tuple[x509.Name, ec.EllipticCurvePrivateKey], now: datetime
+    ) -> CertificatePair:
         issuer, issuer_key = signer
         key = ec.generate_private_key(ec.SECP256R1())
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH if part is Part.XDS else ExtendedKeyUsageOID.CLIENT_AUTH
+        purpose = (
+            ExtendedKeyUsageOID.SERVER_AUTH
+            if part is CertificatePart.XDS
+            else ExtendedKeyUsageOID.CLIENT_AUTH
+        )
         alternative_names = [x509.DNSName(name) for name in self.dns_names()[part]]
         certificate = (
             _make_builder(_make_name(f"tidegate-{part}"), issuer, key, now)
@@ -69,7 +73,7 @@ class CertificateIssuer:
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return Pair(certificate.public_bytes(serialization.Encoding.PEM), private)
+        return CertificatePair(certificate.public_bytes(serialization.Encoding.PEM), private)
 
 
 def _make_builder(

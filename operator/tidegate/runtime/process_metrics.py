@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from tidegate import __version__
 from tidegate.kube.store import ObjectStore
-from tidegate.kube.writes import Write
+from tidegate.kube.writes import ApiWrite
 from tidegate_dataplane.contract.metrics import Catalog
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
@@ -56,7 +56,7 @@ class ProcessMetrics:
         self._writes = _WRITES.on(registry)
         self._write_seconds = _WRITE_SECONDS.on(registry)
 
-    def count_write(self, write: Write) -> None:
+    def count_write(self, write: ApiWrite) -> None:
         """Count a write; the observer that clients are given."""
         self._writes.labels(write.verb, write.resource, write.result).inc()
         self._write_seconds.labels(write.verb).observe(write.seconds)

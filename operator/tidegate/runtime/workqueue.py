@@ -15,10 +15,10 @@ import structlog
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.backoff import Backoff
-from tidegate.kube.one_thread import OneThread
+from tidegate.kube.thread_guard import ThreadGuard
 from tidegate.runtime.clock import Clock, Timer
 from tidegate.runtime.queue_metrics import QueueMetrics, ReconcileResult
-from tidegate.telemetry.tracing import NOTHING, Attributes, Span, span
+from tidegate.telemetry.tracing import NO_SPAN, Attributes, TraceSpan, start_span
 
 # Bring one object to its desired state; a returned timedelta requeues it after that long.
 Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
@@ -81,7 +81,7 @@ class WorkQueue:
         clock: Clock,
         metrics: QueueMetrics,
         settings: QueueSettings | None = None,
-        spans: Span = NOTHING,
+        spans: TraceSpan = NO_SPAN,
         begun: HasBegun = lambda _: True,
     ) -> None:
         """Create a queue; `spans` is the root of its traces, and `begun` is called when a key is added."""
@@ -90,7 +90,7 @@ class WorkQueue:
         self._reconcile = reconcile
         self._clock = clock
         self._settings = settings or QueueSettings()
-        self._thread = OneThread()
+        self._thread = ThreadGuard()
         self._begun = begun
         self._lanes: dict[str, _NamespaceLane] = {}
         self._waiting_since: dict[ObjectKey, float] = {}
@@ -125,7 +125,7 @@ class WorkQueue:
 
         Raise WrongThreadError off the event loop.
         """
-        self._thread.check(f"queue {self.name}")
+        self._thread.check_thread(f"queue {self.name}")
         self._cancel_timer(key)
         if key in self._in_progress:
             self._dirty.add(key)
@@ -242,7 +242,7 @@ class WorkQueue:
         described: Attributes = {"tidegate.queue": self.name, "tidegate.object": str(key)}
         with (
             structlog.contextvars.bound_contextvars(queue=self.name, key=str(key)),
-            span("reconcile", described, root=self._spans) as attempt,
+            start_span("reconcile", described, root=self._spans) as attempt,
         ):
             try:
                 async with asyncio.timeout(self._settings.attempt_limit.total_seconds()):
@@ -266,15 +266,17 @@ class WorkQueue:
                 if requeue_after is not None:
                     self.add_after(key, requeue_after)
 
-    def _count_result(self, attempt: Span, result: ReconcileResult, error: Exception | None = None) -> None:
+    def _count_result(
+        self, attempt: TraceSpan, result: ReconcileResult, error: Exception | None = None
+    ) -> None:
         self._metrics.count_result(result)
-        attempt.note({"tidegate.result": result.value})
+        attempt.add_attributes({"tidegate.result": result.value})
         if error is not None:
-            attempt.fail(str(error) or type(error).__name__)
+            attempt.mark_failed(str(error) or type(error).__name__)
 
     def _retry_later(self, key: ObjectKey, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = self._settings.backoff.delay(failures)
+        delay = self._settings.backoff.compute_delay(failures)
         minimum = error.retry_after if isinstance(error, RetryableError) else None
         delay = max(delay, minimum or delay)
         self._metrics.retries.inc()

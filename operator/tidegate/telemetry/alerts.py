@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tidegate.telemetry.recorded import BAD, EVERY_S, burn
-from tidegate.telemetry.scope import OWN_ROUTES, of_object, of_own_models, of_own_pods
+from tidegate.telemetry.recording_rules import BAD_REQUESTS, INTERVAL_S, burn_rate_series
+from tidegate.telemetry.scope import OWN_ROUTES, object_series, own_model_series, own_pod_series
 
-RUNBOOKS: Final = "https://runbooks.invalid"
+RUNBOOK_BASE_URL: Final = "https://runbooks.invalid"
 """Placeholder for the address of the runbooks; the chart replaces it by metrics.rules.runbookBase."""
-PREFIX: Final = "Tidegate"
+ALERT_PREFIX: Final = "Tidegate"
 _BY: Final = "namespace, inference"
 # Agents do not know the owner of their pod; the names of pods begin with the name of their Deployment or Job.
 _WORKLOAD: Final = 'label_replace({}, "workload", "$1", "pod", "(.+)-[^-]+-[^-]+")'
@@ -47,26 +47,26 @@ class Alert:
     summary: str
     description: str
     window: str = ""
-    keep: str = ""
+    keep_firing_for: str = ""
 
     @property
-    def slug(self) -> str:
+    def runbook_name(self) -> str:
         """Return the name of its runbook: no-leader for TidegateNoLeader."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.name.removeprefix(PREFIX)).lower()
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.name.removeprefix(ALERT_PREFIX)).lower()
 
-    def rule(self) -> dict[str, object]:
+    def to_rule(self) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rules file."""
         labels = {"severity": self.severity.value, **({"window": self.window} if self.window else {})}
         return {
             "alert": self.name,
             "expr": self.expression,
             "for": self.hold,
-            **({"keep_firing_for": self.keep} if self.keep else {}),
+            **({"keep_firing_for": self.keep_firing_for} if self.keep_firing_for else {}),
             "labels": labels,
             "annotations": {
                 "summary": self.summary,
                 "description": self.description,
-                "runbook_url": f"{RUNBOOKS}/{self.slug}.md",
+                "runbook_url": f"{RUNBOOK_BASE_URL}/{self.runbook_name}.md",
             },
         }
 
@@ -77,9 +77,9 @@ def _burn_rate_alert(long: str, short: str, factor: str, hold: str, severity: Se
     The long window shows that it matters, the short one that it still happens.
     """
     return Alert(
-        f"{PREFIX}InferenceBudgetBurn",
-        f"{of_own_models(burn(long))} > {factor} and on ({_BY}) {of_own_models(burn(short))} > {factor}"
-        f" and on ({_BY}) sum_over_time({of_own_models(BAD)}[{long}]) * {EVERY_S} >= 10",
+        f"{ALERT_PREFIX}InferenceBudgetBurn",
+        f"{own_model_series(burn_rate_series(long))} > {factor} and on ({_BY}) {own_model_series(burn_rate_series(short))} > {factor}"
+        f" and on ({_BY}) sum_over_time({own_model_series(BAD_REQUESTS)}[{long}]) * {INTERVAL_S} >= 10",
         hold,
         severity,
         "Inference {{ $labels.namespace }}/{{ $labels.inference }} misses its objective",
@@ -96,32 +96,34 @@ def _absence_of(process: str) -> str:
 
     So the alert never fires where the process is not installed.
     """
-    series = of_own_pods("tidegate_build_info", f'process="{process}"')
+    series = own_pod_series("tidegate_build_info", f'process="{process}"')
     return f"group(present_over_time({series}[1d])) unless group({series})"
 
 
 _MIN_BY_OBJECT: Final = "min by (kind, namespace, name) "
-_READY_INFERENCE: Final = of_object("tidegate_object_ready", 'kind="Inference"')
-_READY_OTHER: Final = of_object("tidegate_object_ready", 'kind!="Inference"')
-_TARGET: Final = of_object("tidegate_inference_version", 'state="target"')
-_SERVING: Final = of_object("tidegate_inference_version", 'state="serving"')
-_CREATED: Final = of_object("tidegate_override_created_timestamp_seconds")
-_LEADS: Final = f"{of_own_pods('tidegate_leader')} == 1"
-_RECONCILES: Final = of_own_pods("tidegate_reconciles_total")
-_FAILED: Final = of_own_pods("tidegate_reconciles_total", 'result=~"retried|crashed"')
-_CRASHED: Final = of_own_pods("tidegate_reconciles_total", 'result="crashed"')
-_WRITES: Final = of_own_pods("tidegate_api_writes_total")
-_REFUSED: Final = of_own_pods("tidegate_api_writes_total", 'result=~"refused|unavailable"')
-_PAGES: Final = of_own_pods("tidegate_web_requests_total")
-_BROKEN_PAGES: Final = of_own_pods("tidegate_web_requests_total", 'status=~"5.."')
-_PUSHES: Final = of_own_pods("tidegate_xds_push_seconds_bucket")
-_SECRET_EXPIRES: Final = of_own_pods("tidegate_xds_gateway_secret_expires_timestamp_seconds")
-_SERVER_EXPIRES: Final = of_own_pods("tidegate_xds_server_certificate_expires_timestamp_seconds")
+_READY_INFERENCE: Final = object_series("tidegate_object_ready", 'kind="Inference"')
+_READY_OTHER: Final = object_series("tidegate_object_ready", 'kind!="Inference"')
+_TARGET: Final = object_series("tidegate_inference_version", 'state="target"')
+_SERVING: Final = object_series("tidegate_inference_version", 'state="serving"')
+_CREATED: Final = object_series("tidegate_override_created_timestamp_seconds")
+_LEADS: Final = f"{own_pod_series('tidegate_leader')} == 1"
+_RECONCILES: Final = own_pod_series("tidegate_reconciles_total")
+_FAILED: Final = own_pod_series("tidegate_reconciles_total", 'result=~"retried|crashed"')
+_CRASHED: Final = own_pod_series("tidegate_reconciles_total", 'result="crashed"')
+_WRITES: Final = own_pod_series("tidegate_api_writes_total")
+_REFUSED: Final = own_pod_series("tidegate_api_writes_total", 'result=~"refused|unavailable"')
+_PAGES: Final = own_pod_series("tidegate_web_requests_total")
+_BROKEN_PAGES: Final = own_pod_series("tidegate_web_requests_total", 'status=~"5.."')
+_PUSHES: Final = own_pod_series("tidegate_xds_push_seconds_bucket")
+_SECRET_EXPIRES: Final = own_pod_series("tidegate_xds_gateway_secret_expires_timestamp_seconds")
+_SERVER_EXPIRES: Final = own_pod_series("tidegate_xds_server_certificate_expires_timestamp_seconds")
 _GREEDY: Final = 'tidegate_allocator_solves_total{solver="Greedy"}'
-_BACKLOG: Final = _WORKLOAD.format(of_own_models("tidegate_agent_nearline_backlog"))
-_PROCESSED: Final = _WORKLOAD.format(f"rate({of_own_models('tidegate_agent_nearline_results_total')}[10m])")
+_BACKLOG: Final = _WORKLOAD.format(own_model_series("tidegate_agent_nearline_backlog"))
+_PROCESSED: Final = _WORKLOAD.format(
+    f"rate({own_model_series('tidegate_agent_nearline_results_total')}[10m])"
+)
 _DEAD_LETTERS: Final = _WORKLOAD.format(
-    f"increase({of_own_models('tidegate_agent_nearline_dead_letters_total')}[15m])"
+    f"increase({own_model_series('tidegate_agent_nearline_dead_letters_total')}[15m])"
 )
 
 OBJECTIVES: Final = (
@@ -130,7 +132,7 @@ OBJECTIVES: Final = (
     _burn_rate_alert("1d", "2h", "3", "1h", Severity.TICKET),
     _burn_rate_alert("3d", "6h", "1", "3h", Severity.TICKET),
     Alert(
-        f"{PREFIX}RouteUnserved",
+        f"{ALERT_PREFIX}RouteUnserved",
         f"""sum by (route) (tidegate:route_unserved:rate1m{{route=~"{OWN_ROUTES}"}}) > 0""",
         "5m",
         Severity.PAGE,
@@ -142,43 +144,43 @@ OBJECTIVES: Final = (
 
 OBJECTS: Final = (
     Alert(
-        f"{PREFIX}InferenceNotReady",
+        f"{ALERT_PREFIX}InferenceNotReady",
         f"{_MIN_BY_OBJECT}({_READY_INFERENCE}) == 0",
         "15m",
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
         "Not Ready for 15 minutes. Pods that served before keep serving.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}ObjectNotReady",
+        f"{ALERT_PREFIX}ObjectNotReady",
         f"{_MIN_BY_OBJECT}({_READY_OTHER}) == 0",
         "15m",
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
         "Not Ready for 15 minutes.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}ObjectStalled",
-        f"max by (kind, namespace, name) ({of_object('tidegate_object_stalled')}) == 1",
+        f"{ALERT_PREFIX}ObjectStalled",
+        f"max by (kind, namespace, name) ({object_series('tidegate_object_stalled')}) == 1",
         "1h",
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} is stalled",
         "Stalled for one hour. It recovers only when its spec or a referenced object changes.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}ModelVersionBehind",
+        f"{ALERT_PREFIX}ModelVersionBehind",
         f"max by ({_BY}) ({_TARGET}) != on ({_BY}) max by ({_BY}) ({_SERVING})",
         "30m",
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.inference }} does not serve its target version",
         "Version {{ $value }} has been the target for 30 minutes, but the pods serve another version or none.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}NearlineLag",
+        f"{ALERT_PREFIX}NearlineLag",
         f"max by (namespace, workload) ({_BACKLOG}) / sum by (namespace, workload) ({_PROCESSED}) > 900",
         "15m",
         Severity.TICKET,
@@ -186,7 +188,7 @@ OBJECTS: Final = (
         'At the rate of the last ten minutes, its backlog takes {{ $value | printf "%.0f" }} s to process.',
     ),
     Alert(
-        f"{PREFIX}NearlineDeadLetters",
+        f"{ALERT_PREFIX}NearlineDeadLetters",
         f"sum by (namespace, workload) ({_DEAD_LETTERS}) > 0",
         "0s",
         Severity.TICKET,
@@ -198,7 +200,7 @@ OBJECTS: Final = (
 
 CONTROLLERS: Final = (
     Alert(
-        f"{PREFIX}NoLeader",
+        f"{ALERT_PREFIX}NoLeader",
         f"absent({_LEADS})",
         "2m",
         Severity.PAGE,
@@ -206,15 +208,15 @@ CONTROLLERS: Final = (
         "No object is reconciled and no slices move. Requests are still served.",
     ),
     Alert(
-        f"{PREFIX}QueueStuck",
-        f"max by (queue) ({of_own_pods('tidegate_queue_oldest_seconds')} and on (instance) {_LEADS}) > 300",
+        f"{ALERT_PREFIX}QueueStuck",
+        f"max by (queue) ({own_pod_series('tidegate_queue_oldest_seconds')} and on (instance) {_LEADS}) > 300",
         "5m",
         Severity.PAGE,
         "Queue {{ $labels.queue }} is stuck",
         'Its oldest key has waited {{ $value | printf "%.0f" }} s for a worker.',
     ),
     Alert(
-        f"{PREFIX}ReconcilesCrash",
+        f"{ALERT_PREFIX}ReconcilesCrash",
         f"sum by (queue) (increase({_CRASHED}[15m])) > 0",
         "0s",
         Severity.TICKET,
@@ -222,7 +224,7 @@ CONTROLLERS: Final = (
         "Unexpected exceptions, which are bugs in Tidegate. The object is retried; the log has the traceback.",
     ),
     Alert(
-        f"{PREFIX}ReconcilesFail",
+        f"{ALERT_PREFIX}ReconcilesFail",
         f"sum by (queue) (rate({_FAILED}[15m])) / sum by (queue) (rate({_RECONCILES}[15m])) > 0.5"
         f" and sum by (queue) (increase({_FAILED}[15m])) > 10",
         "15m",
@@ -231,7 +233,7 @@ CONTROLLERS: Final = (
         "{{ $value | humanizePercentage }} of the reconciles in the last 15 minutes failed and were retried.",
     ),
     Alert(
-        f"{PREFIX}ApiWritesFail",
+        f"{ALERT_PREFIX}ApiWritesFail",
         f"sum by (resource) (rate({_REFUSED}[10m])) / sum by (resource) (rate({_WRITES}[10m])) > 0.1"
         f" and sum by (resource) (increase({_REFUSED}[10m])) > 5",
         "10m",
@@ -240,7 +242,7 @@ CONTROLLERS: Final = (
         "{{ $value | humanizePercentage }} of the controllers' writes were refused or got no response.",
     ),
     Alert(
-        f"{PREFIX}WebDown",
+        f"{ALERT_PREFIX}WebDown",
         _absence_of("web"),
         "10m",
         Severity.TICKET,
@@ -248,7 +250,7 @@ CONTROLLERS: Final = (
         "No web process has exported metrics for ten minutes. Only the dashboard and the REST API need one.",
     ),
     Alert(
-        f"{PREFIX}WebErrors",
+        f"{ALERT_PREFIX}WebErrors",
         f"sum(rate({_BROKEN_PAGES}[10m])) / sum(rate({_PAGES}[10m])) > 0.05"
         f" and sum(increase({_BROKEN_PAGES}[10m])) > 5",
         "10m",
@@ -261,31 +263,31 @@ CONTROLLERS: Final = (
 
 GATEWAYS: Final = (
     Alert(
-        f"{PREFIX}XdsDown",
-        f"absent(group({of_own_pods('tidegate_xds_connected_proxies')}))",
+        f"{ALERT_PREFIX}XdsDown",
+        f"absent(group({own_pod_series('tidegate_xds_connected_proxies')}))",
         "5m",
         Severity.PAGE,
         "No xDS server is running",
         "Running gateways keep their configuration; a gateway that starts now gets none.",
     ),
     Alert(
-        f"{PREFIX}GatewayWithoutXds",
-        f"min by (namespace, pod, instance) ({of_own_pods('envoy_control_plane_connected_state')}) == 0",
+        f"{ALERT_PREFIX}GatewayWithoutXds",
+        f"min by (namespace, pod, instance) ({own_pod_series('envoy_control_plane_connected_state')}) == 0",
         "10m",
         Severity.TICKET,
         "Gateway {{ $labels.pod }} is not connected to an xDS server",
         "It keeps its configuration but gets no changes: no new routes, and no new pods.",
     ),
     Alert(
-        f"{PREFIX}ConfigurationRejected",
-        f"sum by (type) (increase({of_own_pods('tidegate_xds_nacks_total')}[10m])) > 0",
+        f"{ALERT_PREFIX}ConfigurationRejected",
+        f"sum by (type) (increase({own_pod_series('tidegate_xds_nacks_total')}[10m])) > 0",
         "0s",
         Severity.PAGE,
         "Gateways reject a configuration",
         "Envoy rejected (NACK) a resource of type {{ $labels.type }}. The last accepted one stays in effect; changes to it have none.",
     ),
     Alert(
-        f"{PREFIX}ConfigurationSlow",
+        f"{ALERT_PREFIX}ConfigurationSlow",
         f"histogram_quantile(0.99, sum by (le) (rate({_PUSHES}[10m]))) > 5",
         "10m",
         Severity.TICKET,
@@ -293,23 +295,23 @@ GATEWAYS: Final = (
         'It takes {{ $value | printf "%.1f" }} s (p99) until a gateway has accepted a change.',
     ),
     Alert(
-        f"{PREFIX}ProxyRefused",
-        f"sum(increase({of_own_pods('tidegate_xds_refused_proxies_total')}[10m])) > 0",
+        f"{ALERT_PREFIX}ProxyRefused",
+        f"sum(increase({own_pod_series('tidegate_xds_refused_proxies_total')}[10m])) > 0",
         "0s",
         Severity.TICKET,
         "A client asks for the configuration of another gateway",
         "Its certificate does not match its node ID: the certificates are wrong, or the client is not a gateway.",
     ),
     Alert(
-        f"{PREFIX}GatewaySecretUnusable",
-        f"min by (secret, role) ({of_own_pods('tidegate_xds_gateway_secret_usable')}) == 0",
+        f"{ALERT_PREFIX}GatewaySecretUnusable",
+        f"min by (secret, role) ({own_pod_series('tidegate_xds_gateway_secret_usable')}) == 0",
         "10m",
         Severity.PAGE,
         "Secret {{ $labels.secret }} of the gateways is unusable",
         "The TLS port uses the last valid content ({{ $labels.role }}), or stays closed if there was none.",
     ),
     Alert(
-        f"{PREFIX}CertificateExpires",
+        f"{ALERT_PREFIX}CertificateExpires",
         f"min by (secret, role) ({_SECRET_EXPIRES} > 0) - time() < 7 * 86400"
         f" or min({_SERVER_EXPIRES} > 0) - time() < 7 * 86400",
         "1h",
@@ -318,8 +320,8 @@ GATEWAYS: Final = (
         "It expires in {{ $value | humanizeDuration }}.",
     ),
     Alert(
-        f"{PREFIX}IssuerKeysFailing",
-        f"max({of_own_pods('tidegate_xds_issuer_addresses_failing')}) > 0",
+        f"{ALERT_PREFIX}IssuerKeysFailing",
+        f"max({own_pod_series('tidegate_xds_issuer_addresses_failing')}) > 0",
         "15m",
         Severity.TICKET,
         "The keys of a token issuer cannot be fetched",
@@ -330,7 +332,7 @@ GATEWAYS: Final = (
 
 ALLOCATION: Final = (
     Alert(
-        f"{PREFIX}DecisionsStale",
+        f"{ALERT_PREFIX}DecisionsStale",
         # A process that has not decided yet exports since when a decision has been due.
         "time() - max by (pool)"
         " (tidegate_allocator_decided_timestamp_seconds or tidegate_allocator_due_timestamp_seconds)"
@@ -339,19 +341,19 @@ ALLOCATION: Final = (
         Severity.TICKET,
         "The allocator makes no decisions for ComputePool {{ $labels.pool }}",
         "The last decision was {{ $value | humanizeDuration }} ago, more than five intervals.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}SignalsStale",
+        f"{ALERT_PREFIX}SignalsStale",
         'max by (name) (tidegate_object_signals_fresh{kind="ComputePool"}) == 0',
         "10m",
         Severity.TICKET,
         "The allocator has no fresh demand for ComputePool {{ $labels.name }}",
         "It uses the last known demand and scales no Inference down.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}SolverFallsBack",
+        f"{ALERT_PREFIX}SolverFallsBack",
         f"sum by (pool) (rate({_GREEDY}[15m])) / sum by (pool) (rate(tidegate_allocator_solves_total[15m])) > 0.5",
         "15m",
         Severity.TICKET,
@@ -359,7 +361,7 @@ ALLOCATION: Final = (
         "{{ $value | humanizePercentage }} of its decisions use the greedy fallback, which is feasible but has less utility.",
     ),
     Alert(
-        f"{PREFIX}ReclaimSlow",
+        f"{ALERT_PREFIX}ReclaimSlow",
         "histogram_quantile(0.9, sum by (tier, le) (rate(tidegate_allocator_reclaim_seconds_bucket[30m]))) > 120",
         "10m",
         Severity.TICKET,
@@ -367,7 +369,7 @@ ALLOCATION: Final = (
         'Reclaiming slices takes {{ $value | printf "%.0f" }} s (p90).',
     ),
     Alert(
-        f"{PREFIX}OverrideForgotten",
+        f"{ALERT_PREFIX}OverrideForgotten",
         f"time() - max by (override, kind, namespace, name) ({_CREATED}) > 2 * 86400"
         " and on (override) max by (override) (tidegate_override_expires_timestamp_seconds) > time()",
         "5m",
@@ -375,19 +377,19 @@ ALLOCATION: Final = (
         "ComputeOverride {{ $labels.override }} may be forgotten",
         "It has overridden the allocator for {{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} for "
         "{{ $value | humanizeDuration }}.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}NodesQuarantined",
+        f"{ALERT_PREFIX}NodesQuarantined",
         'max by (pool) (tidegate_pool_faulty_nodes{state="Quarantined"}) > 0',
         "5m",
         Severity.TICKET,
         "Nodes of ComputePool {{ $labels.pool }} are quarantined",
         "{{ $value }} nodes have a lasting fault in GPU sharing. They get no new pods until it is repaired.",
-        keep=_LEADER_CHANGE,
+        keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
-        f"{PREFIX}MpsDaemonSilent",
+        f"{ALERT_PREFIX}MpsDaemonSilent",
         "min by (namespace, pod, instance) (tidegate_node_mps_daemon_answers) == 0",
         "10m",
         Severity.TICKET,
@@ -407,10 +409,10 @@ GROUPS: Final[Mapping[str, tuple[Alert, ...]]] = {
 ALERTS: Final[tuple[Alert, ...]] = tuple(alert for group in GROUPS.values() for alert in group)
 
 
-def alert_file() -> dict[str, object]:
+def render_alert_rules() -> dict[str, object]:
     """Return the content of a Prometheus rules file, which is also the spec of a PrometheusRule."""
     return {
         "groups": [
-            {"name": name, "rules": [alert.rule() for alert in alerts]} for name, alerts in GROUPS.items()
+            {"name": name, "rules": [alert.to_rule() for alert in alerts]} for name, alerts in GROUPS.items()
         ]
     }

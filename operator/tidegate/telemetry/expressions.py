@@ -1,12 +1,12 @@
-"""PromQL expressions of the signals, shared by queries and by the chart's recording rules (recorded.py)."""
+"""PromQL expressions of the signals, shared by queries and by the chart's recording rules (recording_rules.py)."""
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
-from tidegate.routing.envoy import refused
+from tidegate.routing.envoy import rejection_counters
 from tidegate.telemetry.gateway_traffic import ATTEMPTS, RETRIES
-from tidegate.telemetry.scope import OWN_CLUSTERS, OWN_ROUTES, of_own_models
+from tidegate.telemetry.scope import OWN_CLUSTERS, OWN_ROUTES, own_model_series
 
 WINDOW: Final = "1m"
 """Four scrapes of an ordinary Prometheus: a rate needs two of them."""
@@ -15,7 +15,7 @@ _SECONDS: Final = {"1m": 60, "5m": 300}
 
 _CLUSTER: Final = "envoy_cluster_name"
 _TIMES: Final = "envoy_cluster_upstream_rq_time_bucket"
-OF_INFERENCES: Final = f'{_CLUSTER}=~"{OWN_CLUSTERS}"'
+INFERENCE_CLUSTERS: Final = f'{_CLUSTER}=~"{OWN_CLUSTERS}"'
 """Matcher of the Envoy clusters that send requests to Inferences."""
 # inference/<namespace>/<name>/<protocol>, and release/<namespace>/<access>/<name>[+<fallback>]/<protocol>
 _WHOSE: Final = "(?:inference/([^/]+)/([^/]+)|release/([^/]+)/[^/]+/([^/+]+)[^/]*)/[a-z]+"
@@ -27,14 +27,14 @@ _INVALID_ARGUMENT: Final = "envoy_cluster_grpc_3"
 
 
 class _RateExpression(Protocol):
-    def __call__(self, metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str: ...
+    def __call__(self, metric: str, matchers: str = INFERENCE_CLUSTERS, window: str = WINDOW) -> str: ...
 
 
-def _rate_of(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str:
+def _rate_of(metric: str, matchers: str = INFERENCE_CLUSTERS, window: str = WINDOW) -> str:
     return f"rate({metric}{{{matchers}}}[{window}])"
 
 
-def _growth_of(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str:
+def _growth_of(metric: str, matchers: str = INFERENCE_CLUSTERS, window: str = WINDOW) -> str:
     """Return a rate that includes the first value of a series, which rate() ignores.
 
     Envoy exports a class of responses only once it has counted one, so the first value counts requests of the window.
@@ -61,37 +61,39 @@ def _sum_by_inference(expression: str, extra_labels: str = "") -> str:
     return f"sum by ({_BY_INFERENCE}{extra_labels}) ({labelled})"
 
 
-def offered(window: str = WINDOW) -> str:
+def offered_rate(window: str = WINDOW) -> str:
     """Return requests per second that clients send, by namespace and inference.
 
     They are all attempts except retries, and the requests that admission control rejected.
     """
     attempts = [_label_counted(name, _rate_of(f"envoy_cluster_{name}", window=window)) for name in ATTEMPTS]
     retries = _label_counted(RETRIES, f"-{_rate_of(f'envoy_cluster_{RETRIES}', window=window)}")
-    shed = _rate_of("envoy_tidegate_refused", f'{OF_INFERENCES}, why="{refused.OVERLOAD}"', window)
+    shed = _rate_of(
+        "envoy_tidegate_refused", f'{INFERENCE_CLUSTERS}, why="{rejection_counters.OVERLOAD_DETAILS}"', window
+    )
     return (
         f"clamp_min({_sum_by_inference(' or '.join((*attempts, retries, _label_counted('shed', shed))))}, 0)"
     )
 
 
-def served(window: str = WINDOW) -> str:
+def served_rate(window: str = WINDOW) -> str:
     """Return requests per second that a model answered, by namespace and inference."""
     return _answer_rate(_rate_of, window)
 
 
-def answered_well(window: str) -> str:
+def well_answered_rate(window: str) -> str:
     """Return requests per second, by namespace and inference, whose answer was not a fault of the platform.
 
     These are the answered ones and those that the model rejected as invalid, including the first of each series.
     """
-    matchers = f'{OF_INFERENCES}, envoy_response_code=~"4..", envoy_response_code!~"{_NOT_THE_CALLERS}"'
+    matchers = f'{INFERENCE_CLUSTERS}, envoy_response_code=~"4..", envoy_response_code!~"{_NOT_THE_CALLERS}"'
     refusals = _label_counted("refusals", _growth_of("envoy_cluster_upstream_rq", matchers, window))
     invalid = _label_counted("invalid", _growth_of(_INVALID_ARGUMENT, window=window))
     return _answer_rate(_growth_of, window, refusals, invalid)
 
 
 def _answer_rate(rate_of: _RateExpression, window: str, *extra_terms: str) -> str:
-    matchers = f'{OF_INFERENCES}, envoy_response_code_class=~"2|3"'
+    matchers = f'{INFERENCE_CLUSTERS}, envoy_response_code_class=~"2|3"'
     answered = rate_of("envoy_cluster_upstream_rq_xx", matchers, window)
     failed = _label_counted("failed", f"-{rate_of('envoy_cluster_grpc_failure', window=window)}")
     return f"clamp_min({_sum_by_inference(' or '.join((answered, failed, *extra_terms)))}, 0)"
@@ -102,43 +104,43 @@ def latency_buckets(window: str = WINDOW) -> str:
     return _sum_by_inference(_rate_of(_TIMES, window=window), ", le")
 
 
-def answered_within(window: str) -> str:
+def answer_time_buckets(window: str) -> str:
     """Return the same as latency_buckets, including the first answers of each series."""
     return _sum_by_inference(_growth_of(_TIMES, window=window), ", le")
 
 
-OFFERED: Final = offered()
-SERVED: Final = served()
+OFFERED: Final = offered_rate()
+SERVED: Final = served_rate()
 
 LATENCY_P99: Final = f"histogram_quantile(0.99, {latency_buckets()}) / 1000"
 """Seconds in which 99 of 100 requests were answered, by namespace and inference."""
 
-_UNSERVED: Final = f'route=~"{OWN_ROUTES}", why="{refused.NO_POD}"'
+_UNSERVED: Final = f'route=~"{OWN_ROUTES}", why="{rejection_counters.NO_POD_DETAILS}"'
 UNSERVED: Final = f"sum by (route) ({_rate_of('envoy_tidegate_refused', _UNSERVED)})"
 """Requests per second for which no target had a pod, by route and protocol."""
 
 
 def _triton_rate(counter: str) -> str:
     """Return the rate of a counter of Triton in the models' pods."""
-    return f"rate({of_own_models(f'nv_inference_{counter}')}[{WINDOW}])"
+    return f"rate({own_model_series(f'nv_inference_{counter}')}[{WINDOW}])"
 
 
 _REQUESTS: Final = f"sum by (namespace, pod) ({_triton_rate('request_success')})"
 
-QUEUE: Final = f"sum by (namespace, pod) ({_triton_rate('queue_duration_us')}) / 1e6 / ({_REQUESTS} > 0) or 0 * {_REQUESTS}"
+QUEUE_SECONDS: Final = f"sum by (namespace, pod) ({_triton_rate('queue_duration_us')}) / 1e6 / ({_REQUESTS} > 0) or 0 * {_REQUESTS}"
 """Mean seconds that a request waits in Triton's queue, by namespace and pod; 0 for a pod without requests."""
 
 _EXECUTIONS: Final = _triton_rate("exec_count")
 
 # Divide by version: an idle version divides 0 by 0, and a sum with NaN is NaN.
-BUSY: Final = (
+BUSY_SHARE: Final = (
     f"clamp_max(sum by (namespace, pod) ({_triton_rate('compute_infer_duration_us')} / 1e6"
     f" / ({_triton_rate('request_success')} > 0) * {_EXECUTIONS} or 0 * {_EXECUTIONS}), 1)"
 )
 """Share of the time in which a pod computes, 0 to 1; Triton counts an execution's time once for each request in it."""
 
-SEEN_AGO: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptime))"
+SCRAPE_AGE: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptime))"
 """Seconds since the last scrape of each gateway, by the clock of Prometheus."""
 
-RUNNING_FOR: Final = "min by (instance, pod) (envoy_server_uptime)"
+GATEWAY_UPTIME: Final = "min by (instance, pod) (envoy_server_uptime)"
 """Uptime of each gateway in seconds at its last scrape."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import Look
-from tidegate.planning.traffic import Counters, Page, Pages, Shares, look_between
-from tidegate.routing.envoy import refused
+from tidegate.planning.signals import MetricsScrape
+from tidegate.planning.traffic import CounterPage, CounterPages, RequestCounters, Shares, compute_rates
+from tidegate.routing.envoy import rejection_counters
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
-from tidegate.telemetry.gateways import TIMES, Gateway, Statistics, read_pages
+from tidegate.telemetry.gateways import TIMES, EnvoyStatistics, ScrapeTarget, read_pages
 
 ATTEMPTS: Final = (
     "upstream_rq_total",
@@ -37,7 +37,7 @@ _FAILED_LATER: Final = "grpc.failure"
 _TIMED_OUT: Final = ("upstream_rq_timeout", "upstream_rq_max_duration_reached")
 _COUNTERS: Final = (*ATTEMPTS, RETRIES, *_ANSWERED, _FAILED_LATER, *_TIMED_OUT, TIMES)
 _CLUSTERS: Final = ("inference", PoolRole.RELEASE)
-_QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{refused.NAME_PATTERN}|^server\.uptime$"
+_QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{rejection_counters.NAME_PATTERN}|^server\.uptime$"
 
 
 class GatewayTraffic:
@@ -45,7 +45,7 @@ class GatewayTraffic:
 
     def __init__(
         self,
-        gateways: Callable[[], Sequence[Gateway]],
+        gateways: Callable[[], Sequence[ScrapeTarget]],
         shares: Callable[[], Shares],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,38 +53,38 @@ class GatewayTraffic:
         self._gateways = gateways
         self._shares = shares
         self._monotonic = monotonic
-        self._pages: Pages = {}
+        self._pages: CounterPages = {}
 
-    async def look(self) -> Look:
+    async def scrape_signals(self) -> MetricsScrape:
         """Return the rates since the previous scrape; the first call returns a failure."""
-        pages = await read_pages(self._gateways(), _QUERY, traffic_of, self._monotonic)
+        pages = await read_pages(self._gateways(), _QUERY, parse_traffic, self._monotonic)
         readable_pages = {name: page for name, page in pages.items() if page is not None}
         # In a thread: some hundred thousand counters would block the event loop for too long.
         rates, self._pages = await asyncio.to_thread(
-            look_between, self._pages, tuple(pages), readable_pages, self._shares()
+            compute_rates, self._pages, tuple(pages), readable_pages, self._shares()
         )
         return rates
 
 
-def traffic_of(statistics: Statistics) -> Page:
+def parse_traffic(statistics: EnvoyStatistics) -> CounterPage:
     """Return the request counters of one gateway. Raises ValueError if the page is incomplete."""
-    cluster_counters, times, values = statistics.counters, statistics.times, statistics.others
-    shed = {name: parsed for name in values if (parsed := refused.parse_counter(name)) is not None}
-    counters: dict[str, Counters] = {}
+    cluster_counters, times, values = statistics.counters, statistics.times, statistics.server_values
+    shed = {name: parsed for name in values if (parsed := rejection_counters.parse_counter(name)) is not None}
+    counters: dict[str, RequestCounters] = {}
     for cluster in cluster_counters.keys() | times:
-        if (key := inference_of(cluster)) is not None:
+        if (key := find_inference(cluster)) is not None:
             counters[cluster] = _make_counters(key, cluster_counters[cluster], times.get(cluster, {}))
     unserved: defaultdict[str, int] = defaultdict(int)
     for name, (route, reason, cluster) in shed.items():
-        if reason == refused.NO_POD:
+        if reason == rejection_counters.NO_POD_DETAILS:
             unserved[route.rpartition("/")[0]] += values[name]
-        elif reason == refused.OVERLOAD and (key := inference_of(cluster)) is not None:
+        elif reason == rejection_counters.OVERLOAD_DETAILS and (key := find_inference(cluster)) is not None:
             # Under its own name, because this counter outlives the Envoy cluster that it names.
-            counters[name] = Counters(key, attempts=values[name])
-    return Page(statistics.uptime_s, statistics.at_s, counters, dict(unserved))
+            counters[name] = RequestCounters(key, attempts=values[name])
+    return CounterPage(statistics.uptime_s, statistics.at_s, counters, dict(unserved))
 
 
-def inference_of(cluster: str) -> ObjectKey | None:
+def find_inference(cluster: str) -> ObjectKey | None:
     """Return the Inference that serves the requests of an Envoy cluster; None for shadow copies and other clusters."""
     pool, _ = parse_cluster_name(cluster) or (None, None)
     if isinstance(pool, AccessPoolKey) and pool.role is not PoolRole.SHADOW:
@@ -94,13 +94,15 @@ def inference_of(cluster: str) -> ObjectKey | None:
     return None
 
 
-def _make_counters(inference: ObjectKey, counted: Mapping[str, int], times: Mapping[int, int]) -> Counters:
+def _make_counters(
+    inference: ObjectKey, counted: Mapping[str, int], times: Mapping[int, int]
+) -> RequestCounters:
     """Return the request counters of one Envoy cluster."""
 
     def total(names: Sequence[str]) -> int:
         return sum(counted.get(name, 0) for name in names)
 
-    return Counters(
+    return RequestCounters(
         inference,
         attempts=total(ATTEMPTS),
         retries=counted.get(RETRIES, 0),

@@ -16,7 +16,7 @@ import aiohttp
 import structlog
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.sample import GatewayReading, Tally
+from tidegate.planning.sample import GatewayReading, RequestTally
 from tidegate.routing.bootstrap import STATS_PATH
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.ir import AccessPoolKey, PoolRole
@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class ScrapeTarget:
     """One gateway: the name of its pod, and `host:port` of its metrics."""
 
     name: str
@@ -68,15 +68,15 @@ class Gateway:
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayPage:
+class GatewayReleaseCounts:
     """The statistics of one gateway: its uptime, and the requests of released routes by ModelAccess and Inference."""
 
     age: timedelta
-    tallies: Mapping[tuple[ObjectKey, str], Tally]
+    tallies: Mapping[tuple[ObjectKey, str], RequestTally]
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class ReleaseReadings:
     """The readings of all gateways about one ModelAccess; `silent` are the gateways that did not answer."""
 
     gateways: tuple[GatewayReading, ...]
@@ -84,7 +84,7 @@ class Readings:
 
 
 @dataclass(slots=True)
-class Statistics:
+class EnvoyStatistics:
     """Envoy's statistics page as text (`/stats?histogram_buckets=detailed`), parsed line by line.
 
     `at_s` is the monotonic time at which the response began.
@@ -93,13 +93,13 @@ class Statistics:
     at_s: float
     counters: defaultdict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     """Values by Envoy cluster and counter name."""
-    others: dict[str, int] = field(default_factory=dict[str, int])
+    server_values: dict[str, int] = field(default_factory=dict[str, int])
     """Values outside Envoy clusters, by full name."""
     times: dict[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
     """Counts of requests by Envoy cluster and milliseconds, which are the lower edges of Envoy's own bins."""
     _histogram: str = ""
 
-    def add(self, lines: Iterable[bytes]) -> None:
+    def add_lines(self, lines: Iterable[bytes]) -> None:
         """Parse the next lines. Raises ValueError for text that is not a statistics page."""
         for line in lines:
             if line.startswith(b"  "):
@@ -116,7 +116,7 @@ class Statistics:
     def uptime_s(self) -> int:
         """Return the uptime of the gateway. Raises ValueError if the page does not contain it."""
         try:
-            return self.others[_UPTIME]
+            return self.server_values[_UPTIME]
         except KeyError as error:
             message = f"the page does not contain {_UPTIME}"
             raise ValueError(message) from error
@@ -126,7 +126,7 @@ class Statistics:
             cluster, _, counter = name[len(_PREFIX) :].partition(".")
             self.counters[cluster][sys.intern(counter)] = value
         else:
-            self.others[name] = value
+            self.server_values[name] = value
 
     def _add_times(self, totals: str) -> None:
         cluster, _, histogram = self._histogram.removeprefix(_PREFIX).partition(".")
@@ -142,25 +142,27 @@ class GatewayStats:
     """Reader of the statistics of all ready gateways; calls that follow each other closely share one scrape."""
 
     def __init__(
-        self, gateways: Callable[[], Sequence[Gateway]], monotonic: Callable[[], float] = time.monotonic
+        self, gateways: Callable[[], Sequence[ScrapeTarget]], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """`gateways` returns the gateways that serve requests now."""
         self._gateways = gateways
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
         self._read_at = float("-inf")
-        self._pages: Mapping[str, GatewayPage | None] = {}
+        self._pages: Mapping[str, GatewayReleaseCounts | None] = {}
 
-    async def read(self, access: ObjectKey, target: str, stable: Sequence[str]) -> Readings:
+    async def read_release(self, access: ObjectKey, target: str, stable: Sequence[str]) -> ReleaseReadings:
         """Return the counts of the gateways for `access`: of the released target, and of the stable targets together."""
         pages = await self._read_fresh_pages()
-        return Readings(
+        return ReleaseReadings(
             gateways=tuple(
                 GatewayReading(
                     gateway=gateway,
                     age=page.age,
-                    target=page.tallies.get((access, target), Tally()),
-                    stable=sum((page.tallies.get((access, name), Tally()) for name in stable), Tally()),
+                    target=page.tallies.get((access, target), RequestTally()),
+                    stable=sum(
+                        (page.tallies.get((access, name), RequestTally()) for name in stable), RequestTally()
+                    ),
                 )
                 for gateway, page in sorted(pages.items())
                 if page is not None
@@ -168,18 +170,20 @@ class GatewayStats:
             silent=tuple(sorted(gateway for gateway, page in pages.items() if page is None)),
         )
 
-    async def _read_fresh_pages(self) -> Mapping[str, GatewayPage | None]:
+    async def _read_fresh_pages(self) -> Mapping[str, GatewayReleaseCounts | None]:
         async with self._lock:
             if self._monotonic() - self._read_at >= _FRESH_S:
-                self._pages = await read_pages(self._gateways(), _QUERY, page_of, self._monotonic)
+                self._pages = await read_pages(
+                    self._gateways(), _QUERY, parse_release_counts, self._monotonic
+                )
                 self._read_at = self._monotonic()
             return self._pages
 
 
 async def read_pages(
-    gateways: Sequence[Gateway],
+    gateways: Sequence[ScrapeTarget],
     pattern: str,
-    parse: Callable[[Statistics], T],
+    parse: Callable[[EnvoyStatistics], T],
     monotonic: Callable[[], float],
 ) -> Mapping[str, T | None]:
     """Return the parsed statistics that match `pattern`, by the name of the gateway; None if it sent no valid page.
@@ -188,7 +192,7 @@ async def read_pages(
     """
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def read_page(session: aiohttp.ClientSession, gateway: Gateway) -> T | None:
+    async def read_page(session: aiohttp.ClientSession, gateway: ScrapeTarget) -> T | None:
         try:
             async with slots:
                 statistics = await _read_statistics(session, gateway, pattern, monotonic)
@@ -203,35 +207,35 @@ async def read_pages(
 
 
 async def _read_statistics(
-    session: aiohttp.ClientSession, gateway: Gateway, pattern: str, monotonic: Callable[[], float]
-) -> Statistics:
+    session: aiohttp.ClientSession, gateway: ScrapeTarget, pattern: str, monotonic: Callable[[], float]
+) -> EnvoyStatistics:
     query = {"histogram_buckets": "detailed", "filter": pattern}
     url = f"http://{gateway.address}{STATS_PATH}"
     async with session.get(url, params=query, allow_redirects=False) as response:
         if response.status != HTTPStatus.OK:
             message = f"the gateway answered HTTP {response.status}"
             raise ValueError(message)
-        statistics = Statistics(monotonic())
+        statistics = EnvoyStatistics(monotonic())
         # In batches of a thousand lines, between which the event loop runs other tasks.
         async for lines in read_lines(response, _MOST_BYTES):
-            statistics.add(lines)
+            statistics.add_lines(lines)
     return statistics
 
 
-def page_of(statistics: Statistics) -> GatewayPage:
+def parse_release_counts(statistics: EnvoyStatistics) -> GatewayReleaseCounts:
     """Return the counts of one gateway for releases. Raises ValueError if the page is incomplete."""
     cluster_counters, times = statistics.counters, statistics.times
-    tallies: defaultdict[tuple[ObjectKey, str], Tally] = defaultdict(Tally)
+    tallies: defaultdict[tuple[ObjectKey, str], RequestTally] = defaultdict(RequestTally)
     for cluster in cluster_counters.keys() | times:
         release_target = _parse_release_cluster(cluster)
         if release_target is not None:
             tallies[release_target] += _count_requests(
                 cluster, cluster_counters[cluster], times.get(cluster, {})
             )
-    return GatewayPage(timedelta(seconds=statistics.uptime_s), dict(tallies))
+    return GatewayReleaseCounts(timedelta(seconds=statistics.uptime_s), dict(tallies))
 
 
-def _count_requests(cluster: str, counters: Mapping[str, int], times: Mapping[int, int]) -> Tally:
+def _count_requests(cluster: str, counters: Mapping[str, int], times: Mapping[int, int]) -> RequestTally:
     """Return the counts of one Envoy cluster, which serves either gRPC or REST."""
     if cluster.endswith("/grpc"):
         # gRPC errors come with HTTP status 200, and one connection carries many requests.
@@ -243,7 +247,7 @@ def _count_requests(cluster: str, counters: Mapping[str, int], times: Mapping[in
     cancelled = max(total(_ABORTED) - total(_TIMED_OUT), 0) + total(_CANCELLED_EARLY)
     failures = total(_FAILED) + cancelled
     unanswered = cancelled + total(_TIMED_OUT) + total(_RESET_BY_TARGET)
-    return Tally(total(_ANSWERED) + failures, failures, times, unanswered)
+    return RequestTally(total(_ANSWERED) + failures, failures, times, unanswered)
 
 
 def _parse_release_cluster(cluster: str) -> tuple[ObjectKey, str] | None:

@@ -32,7 +32,7 @@ BOUNDS_MS: Final = (
 """Upper bounds of Envoy's default histogram buckets."""
 
 
-def bucket_shares(seconds: float) -> Mapping[str, float]:
+def compute_bucket_shares(seconds: float) -> Mapping[str, float]:
     """Return factors of the cumulative buckets whose weighted sum is the number of requests within `seconds`.
 
     Keys are bounds in milliseconds, as Envoy writes them. Requests count as spread evenly between two bounds, like in

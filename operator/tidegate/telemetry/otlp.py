@@ -22,9 +22,9 @@ from tidegate import __version__
 from tidegate.errors import PermanentError
 from tidegate.routing.envoy.tracing import TRACES_PATH
 from tidegate.telemetry.span_metrics import SpanMetrics
-from tidegate.telemetry.tracing import Attributes, Span
+from tidegate.telemetry.tracing import Attributes, TraceSpan
 
-WAITING: Final = 4096
+MAX_WAITING_SPANS: Final = 4096
 """The most spans that wait for the receiver, some kilobytes each; further ones are dropped."""
 _BATCH: Final = 512
 _EVERY_MS: Final = 1000
@@ -37,7 +37,7 @@ log: Final = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class OtlpReceiver:
     """The receiver of spans: `endpoint` is a URL without a path; the files are read once, at the start of the process."""
 
     endpoint: str
@@ -50,10 +50,10 @@ class Receiver:
         return self.endpoint + TRACES_PATH
 
 
-class Otlp(Span):
+class OtlpTracer(TraceSpan):
     """Root of all spans of a process, which creates the first span of each trace."""
 
-    def __init__(self, receiver: Receiver, process: str, instance: str, metrics: SpanMetrics) -> None:
+    def __init__(self, receiver: OtlpReceiver, process: str, instance: str, metrics: SpanMetrics) -> None:
         """Raises PermanentError if a file of the receiver cannot be read."""
         exporter = _CountingExporter(_make_exporter(receiver), receiver.url, metrics)
         resource = Resource(
@@ -72,7 +72,7 @@ class Otlp(Span):
     def provider(self) -> TracerProvider:
         return self._provider
 
-    def begin(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> Span:
+    def start_child(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> TraceSpan:
         """Start the first span of a trace."""
         return _RecordedSpan(self._tracer, None, name, attributes, lasted_s)
 
@@ -84,7 +84,7 @@ class Otlp(Span):
         closing.join(_CLOSE_S)
 
 
-class _RecordedSpan(Span):
+class _RecordedSpan(TraceSpan):
     """One span of OpenTelemetry's SDK."""
 
     def __init__(
@@ -95,13 +95,13 @@ class _RecordedSpan(Span):
         start_time = time.time_ns() - int(lasted_s * _NS)
         self._span = tracer.start_span(name, context, attributes=attributes, start_time=start_time)
 
-    def begin(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> Span:
+    def start_child(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> TraceSpan:
         return _RecordedSpan(self._tracer, self._span, name, attributes, lasted_s)
 
-    def note(self, attributes: Attributes) -> None:
+    def add_attributes(self, attributes: Attributes) -> None:
         self._span.set_attributes(attributes)
 
-    def fail(self, reason: str) -> None:
+    def mark_failed(self, reason: str) -> None:
         self._span.set_status(StatusCode.ERROR, reason[:_LONGEST_REASON])
 
     def end(self) -> None:
@@ -165,14 +165,14 @@ class _BoundedProcessor(SpanProcessor):
         self._exporter = exporter
         self._batches = BatchSpanProcessor(
             exporter,
-            max_queue_size=WAITING,
+            max_queue_size=MAX_WAITING_SPANS,
             schedule_delay_millis=_EVERY_MS,
             max_export_batch_size=_BATCH,
         )
         self._passed_spans = 0
 
     def on_end(self, span: ReadableSpan) -> None:
-        if self._passed_spans - self._exporter.taken_spans >= WAITING:
+        if self._passed_spans - self._exporter.taken_spans >= MAX_WAITING_SPANS:
             self._exporter.metrics.waiting.inc()
             return
         self._passed_spans += 1
@@ -182,7 +182,7 @@ class _BoundedProcessor(SpanProcessor):
         self._batches.shutdown()  # type: ignore[no-untyped-call]  # of the SDK
 
 
-def _make_exporter(receiver: Receiver) -> OTLPSpanExporter:
+def _make_exporter(receiver: OtlpReceiver) -> OTLPSpanExporter:
     try:
         headers = (
             {}

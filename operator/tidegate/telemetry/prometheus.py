@@ -16,7 +16,7 @@ _CLUSTER: Final = "envoy_cluster_name"
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class ClusterTraffic:
     """Traffic of one Envoy cluster in the last minute, as the gateways counted it."""
 
     requests_per_s: float
@@ -32,14 +32,14 @@ class Prometheus:
     def __init__(self, url: str) -> None:
         self._api = PrometheusApi(url)
 
-    async def traffic(self) -> Mapping[str, Traffic]:
+    async def read_traffic(self) -> Mapping[str, ClusterTraffic]:
         """Return the traffic by Envoy cluster (`inference/<namespace>/<name>/grpc`); empty if Prometheus does not respond."""
         try:
             return await self._query_traffic()
         except (PrometheusError, ValueError):
             return {}
 
-    async def value(self, query: str) -> float | None:
+    async def query_value(self, query: str) -> float | None:
         """Return the single number that `query` yields, which may be NaN.
 
         None if it yields no series or several, or if Prometheus does not respond.
@@ -50,7 +50,7 @@ class Prometheus:
         except (PrometheusError, ValueError):
             return None
 
-    async def _query_traffic(self) -> dict[str, Traffic]:
+    async def _query_traffic(self) -> dict[str, ClusterTraffic]:
         rates = await self._query_by_cluster(
             f"sum by ({_CLUSTER}) (rate(envoy_cluster_upstream_rq_total[{_WINDOW}]))"
         )
@@ -58,7 +58,7 @@ class Prometheus:
         total: defaultdict[str, float] = defaultdict(float)
         for name, rate in rates:
             total[name] += rate
-        return {name: Traffic(rate, p99.get(name), p50.get(name)) for name, rate in total.items()}
+        return {name: ClusterTraffic(rate, p99.get(name), p50.get(name)) for name, rate in total.items()}
 
     async def _query_latency(self, quantile: float) -> dict[str, float]:
         """Return milliseconds by cluster; if several clusters count for one Inference, those of the slowest."""

@@ -23,22 +23,22 @@ _MOST_BYTES: Final = 32 << 20
 _MOST_RANGE_BYTES: Final = 4 << 20
 """Ten times the size of the response for a chart: 30 series of 240 values."""
 
-Point = tuple[float, str]
+SamplePoint = tuple[float, str]
 """A time in seconds since 1970, and a number as Prometheus writes it, including NaN and +Inf."""
 
 
-class Sample(TypedDict):
+class InstantSample(TypedDict):
     """The value of one series at one time."""
 
     metric: dict[str, str]
-    value: Point
+    value: SamplePoint
 
 
-class Series(TypedDict):
+class RangeSeries(TypedDict):
     """The values of one series over a window, the oldest first."""
 
     metric: dict[str, str]
-    values: list[Point]
+    values: list[SamplePoint]
 
 
 ResultT = TypeVar("ResultT")
@@ -52,8 +52,8 @@ class _Answer(BaseModel, Generic[ResultT]):
     data: _Data[ResultT]
 
 
-_SAMPLES: Final = TypeAdapter(_Answer[Sample])
-_SERIES: Final = TypeAdapter(_Answer[Series])
+_SAMPLES: Final = TypeAdapter(_Answer[InstantSample])
+_SERIES: Final = TypeAdapter(_Answer[RangeSeries])
 
 
 class PrometheusError(RetryableError):
@@ -66,13 +66,13 @@ class PrometheusApi:
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
 
-    async def query(self, expression: str) -> Sequence[Sample]:
+    async def query(self, expression: str) -> Sequence[InstantSample]:
         """Return the result of an instant query. Raises PrometheusError."""
         return await self._send_query("/api/v1/query", {"query": expression}, _SAMPLES, _MOST_BYTES)
 
     async def query_range(
         self, expression: str, begin: datetime, end: datetime, step: timedelta
-    ) -> Sequence[Series]:
+    ) -> Sequence[RangeSeries]:
         """Return the result of a query at every `step` from `begin` to `end`. Raises PrometheusError."""
         window = {
             "start": f"{begin.timestamp()}",

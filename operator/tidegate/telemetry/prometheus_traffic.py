@@ -11,11 +11,11 @@ from statistics import fmean
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import Look, Reading
+from tidegate.planning.signals import InferenceMetrics, MetricsScrape
 from tidegate.planning.traffic import Shares
 from tidegate.telemetry import expressions
-from tidegate.telemetry.gateways import Gateway
-from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, Sample
+from tidegate.telemetry.gateways import ScrapeTarget
+from tidegate.telemetry.prometheus_api import InstantSample, PrometheusApi, PrometheusError
 
 _TIMEOUT_S: Final = 20
 # Slightly less than the window of the rates, because ticks are not exact.
@@ -25,17 +25,17 @@ _WHOLE_AFTER: Final = timedelta(seconds=75)
 """The window of the rates, and one scrape interval."""
 
 _QUERIES: Final = (
-    expressions.SEEN_AGO,
-    expressions.RUNNING_FOR,
+    expressions.SCRAPE_AGE,
+    expressions.GATEWAY_UPTIME,
     expressions.OFFERED,
     expressions.SERVED,
     expressions.LATENCY_P99,
     expressions.UNSERVED,
-    expressions.QUEUE,
-    expressions.BUSY,
+    expressions.QUEUE_SECONDS,
+    expressions.BUSY_SHARE,
 )
 
-Samples = Sequence[Sample]
+Samples = Sequence[InstantSample]
 Owners = Mapping[ObjectKey, ObjectKey]
 """The Inference of each serving pod."""
 
@@ -50,7 +50,7 @@ class PrometheusTraffic:
     def __init__(
         self,
         url: str,
-        gateways: Callable[[], Sequence[Gateway]],
+        gateways: Callable[[], Sequence[ScrapeTarget]],
         shares: Callable[[], Shares],
         owners: Callable[[], Owners],
         whole_after: timedelta = _WHOLE_AFTER,
@@ -67,7 +67,7 @@ class PrometheusTraffic:
         self._owners = owners
         self._whole_after_s = whole_after.total_seconds()
 
-    async def look(self) -> Look:
+    async def scrape_signals(self) -> MetricsScrape:
         """Return the rates of the last minute."""
         gateways = self._gateways()
         try:
@@ -82,15 +82,17 @@ class PrometheusTraffic:
         except TimeoutError:
             return self._failed_look(f"no answer within {_TIMEOUT_S} s")
 
-    def _failed_look(self, reason: str) -> Look:
-        return Look(self._source, {}, _WINDOW, failure=reason)
+    def _failed_look(self, reason: str) -> MetricsScrape:
+        return MetricsScrape(self._source, {}, _WINDOW, failure=reason)
 
     def _make_look(
-        self, samples: Mapping[str, Samples], gateways: Sequence[Gateway], shares: Shares, owners: Owners
-    ) -> Look:
-        scraped = _matching_gateways(samples[expressions.SEEN_AGO], lambda age_s: age_s <= _SCRAPED_WITHIN_S)
+        self, samples: Mapping[str, Samples], gateways: Sequence[ScrapeTarget], shares: Shares, owners: Owners
+    ) -> MetricsScrape:
+        scraped = _matching_gateways(
+            samples[expressions.SCRAPE_AGE], lambda age_s: age_s <= _SCRAPED_WITHIN_S
+        )
         complete = _matching_gateways(
-            samples[expressions.RUNNING_FOR], lambda uptime_s: uptime_s >= self._whole_after_s
+            samples[expressions.GATEWAY_UPTIME], lambda uptime_s: uptime_s >= self._whole_after_s
         )
         silent = _unmatched_gateways(gateways, scraped & complete)
         if gateways and len(_unmatched_gateways(gateways, scraped)) == len(gateways):
@@ -108,14 +110,14 @@ class PrometheusTraffic:
         latency = _values_by_inference(samples[expressions.LATENCY_P99])
         queue, busy = (
             _mean_by_owner(samples[expression], owners)
-            for expression in (expressions.QUEUE, expressions.BUSY)
+            for expression in (expressions.QUEUE_SECONDS, expressions.BUSY_SHARE)
         )
         readings = {
-            key: Reading(rate, served.get(key), latency.get(key), queue.get(key), busy.get(key))
+            key: InferenceMetrics(rate, served.get(key), latency.get(key), queue.get(key), busy.get(key))
             for key, rate in offered.items()
         }
         failure = "" if gateways else "no gateway takes traffic"
-        return Look(self._source, readings, _WINDOW, silent=silent, failure=failure)
+        return MetricsScrape(self._source, readings, _WINDOW, silent_gateways=silent, failure=failure)
 
 
 def _matching_gateways(samples: Samples, matches: Callable[[float], bool]) -> set[str]:
@@ -129,7 +131,7 @@ def _matching_gateways(samples: Samples, matches: Callable[[float], bool]) -> se
     }
 
 
-def _unmatched_gateways(gateways: Sequence[Gateway], matched: Set[str]) -> tuple[str, ...]:
+def _unmatched_gateways(gateways: Sequence[ScrapeTarget], matched: Set[str]) -> tuple[str, ...]:
     """Return the gateways with neither their name nor their address in `matched`."""
     return tuple(
         sorted(gateway.name for gateway in gateways if not {gateway.name, gateway.address} & matched)
@@ -156,5 +158,5 @@ def _mean_by_owner(samples: Samples, owners: Owners) -> Mapping[ObjectKey, float
     return {owner: fmean(pod_values) for owner, pod_values in values.items()}
 
 
-def _parse_value(sample: Sample) -> float:
+def _parse_value(sample: InstantSample) -> float:
     return float(sample["value"][1])

@@ -18,17 +18,17 @@ OWN_ROUTES: Final = "(access|features)/.*"
 """Pattern of the gateways' routes of those objects."""
 
 
-def of_own_pods(metric: str, matchers: str = "") -> str:
+def own_pod_series(metric: str, matchers: str = "") -> str:
     """Return the selector of a series of the release's own processes."""
     return f"{metric}{{{OWN_PODS}{_append_matchers(matchers)}}}"
 
 
-def of_own_models(metric: str, matchers: str = "") -> str:
+def own_model_series(metric: str, matchers: str = "") -> str:
     """Return the selector of a series of serving pods, or a recorded one, in the namespaces that the release serves."""
     return f"{metric}{{{OWN_NAMESPACES}{_append_matchers(matchers)}}}"
 
 
-def of_object(metric: str, matchers: str = "", *, namespace: str = OWN_NAMESPACES) -> str:
+def object_series(metric: str, matchers: str = "", *, namespace: str = OWN_NAMESPACES) -> str:
     """Return the series of a controllers' metric about objects, in the namespaces that the matcher `namespace` accepts.
 
     The label `namespace` of the result is the object's: a Prometheus that labels targets with their own namespace renames

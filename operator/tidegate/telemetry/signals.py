@@ -7,43 +7,43 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from tidegate.planning.peaks import Peaks, with_peaks
-from tidegate.planning.signals import Beliefs, Look, Patience, Signals, estimate
+from tidegate.planning.peaks import Peaks, apply_peaks
+from tidegate.planning.signals import MetricsScrape, RateEstimates, Signals, StalenessPolicy, estimate_signals
 
 
 class SignalSource(Protocol):
     """A source of the demand for each Inference: Prometheus, the gateways, or the agents of near-line pods."""
 
-    async def look(self) -> Look:
+    async def scrape_signals(self) -> MetricsScrape:
         """Return the current readings. Never raises: failures are part of the result."""
         ...
 
 
-class SignalWatch:
+class SignalReader:
     """Reader of one source that turns its readings into estimates."""
 
     def __init__(
-        self, source: SignalSource, now: Callable[[], datetime], patience: Patience | None = None
+        self, source: SignalSource, now: Callable[[], datetime], patience: StalenessPolicy | None = None
     ) -> None:
         self._source = source
         self._now = now
-        self._patience = patience or Patience()
-        self._estimates: Beliefs = {}
+        self._patience = patience or StalenessPolicy()
+        self._estimates: RateEstimates = {}
         self._peaks: Peaks = {}
 
     async def read(self) -> Signals:
         """Return the estimates after one more scrape."""
-        observed = await self._source.look()
+        observed = await self._source.scrape_signals()
         now = self._now()
-        signals, self._estimates = estimate(self._estimates, observed, now, self._patience)
-        signals, self._peaks = with_peaks(self._peaks, signals, now)
+        signals, self._estimates = estimate_signals(self._estimates, observed, now, self._patience)
+        signals, self._peaks = apply_peaks(self._peaks, signals, now)
         return signals
 
 
-class TieredWatch:
+class MergedSignalReader:
     """Reader that merges the signals of gateways and streams; a problem of the gateways counts as a problem of all."""
 
-    def __init__(self, requests: SignalWatch, streams: SignalWatch) -> None:
+    def __init__(self, requests: SignalReader, streams: SignalReader) -> None:
         self._requests = requests
         self._streams = streams
 

@@ -9,14 +9,14 @@ from typing import Protocol
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.pods import PodView
-from tidegate.planning.signals import Look
-from tidegate.planning.stream_demand import Counts, follow, newest, reading
+from tidegate.planning.signals import MetricsScrape
+from tidegate.planning.stream_demand import BrokerCounts, find_newest_count, to_metrics, update_count
 from tidegate_dataplane.contract import AgentReport
 
-NOBODY = "none of its pods says how many messages wait"
+NO_COUNTS_MESSAGE = "none of its pods says how many messages wait"
 
 
-class Reports(Protocol):
+class AgentReader(Protocol):
     """Reader of agents' reports; triton.agents.Agents in a cluster."""
 
     def get_reports(self, pods: Sequence[PodView], *, partly: bool) -> Awaitable[Mapping[str, AgentReport]]:
@@ -30,17 +30,17 @@ class StreamTraffic:
     def __init__(
         self,
         pods: Callable[[], Mapping[ObjectKey, Sequence[PodView]]],
-        agents: Reports,
+        agents: AgentReader,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`pods` returns the pods of every near-line Inference, including one without pods."""
         self._pods = pods
         self._agents = agents
         self._monotonic = monotonic
-        self._counts: Counts = {}
+        self._counts: BrokerCounts = {}
         self._scraped_at_s: float | None = None
 
-    async def look(self) -> Look:
+    async def scrape_signals(self) -> MetricsScrape:
         """Return the rates since the previous scrape, without Inferences that are scraped for the first time."""
         pods_by_key = self._pods()
         all_pods = [pod for pods in pods_by_key.values() for pod in pods]
@@ -48,17 +48,18 @@ class StreamTraffic:
         now_s = self._monotonic()
         since_s = now_s - (self._scraped_at_s if self._scraped_at_s is not None else now_s)
         counts = {
-            key: follow(self._counts.get(key), count, now_s)
+            key: update_count(self._counts.get(key), count, now_s)
             for key, pods in pods_by_key.items()
-            if (count := newest(reports[pod.uid] for pod in pods if pod.uid in reports)) is not None
+            if (count := find_newest_count(reports[pod.uid] for pod in pods if pod.uid in reports))
+            is not None
         }
         # Keep the counts of Inferences without a report in this scrape: the next one compares with them.
         earlier_counts = {key: count for key, count in self._counts.items() if key in pods_by_key}
         self._counts = {**earlier_counts, **counts}
         self._scraped_at_s = now_s
-        return Look(
+        return MetricsScrape(
             "the pods of streams",
-            {key: rates for key, count in counts.items() if (rates := reading(count)) is not None},
+            {key: rates for key, count in counts.items() if (rates := to_metrics(count)) is not None},
             window=timedelta(seconds=since_s),
-            missing=NOBODY,
+            missing=NO_COUNTS_MESSAGE,
         )

@@ -22,7 +22,7 @@ Value: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = Mapping[str, Value]
 
 
-class Span:
+class TraceSpan:
     """A span, which this base class does not record. Use it in one thread only."""
 
     @property
@@ -30,60 +30,62 @@ class Span:
         """Return the provider for libraries that record spans themselves; None if nothing is recorded."""
         return None
 
-    def begin(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> Span:
+    def start_child(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0) -> TraceSpan:
         """Start a child span that began `lasted_s` seconds ago."""
         del name, attributes, lasted_s
         return self
 
-    def note(self, attributes: Attributes) -> None:
+    def add_attributes(self, attributes: Attributes) -> None:
         """Add attributes."""
 
-    def fail(self, reason: str) -> None:
+    def mark_failed(self, reason: str) -> None:
         """Mark the span as failed."""
 
     def end(self) -> None:
         """End the span."""
 
-    def happened(self, name: str, attributes: Attributes, *, lasted_s: float = 0.0, failed: str = "") -> Span:
+    def record_child(
+        self, name: str, attributes: Attributes, *, lasted_s: float = 0.0, error: str = ""
+    ) -> TraceSpan:
         """Record a child span that ends now; `failed` is the error, if any."""
-        span = self.begin(name, attributes, lasted_s=lasted_s)
-        if failed:
-            span.fail(failed)
+        span = self.start_child(name, attributes, lasted_s=lasted_s)
+        if error:
+            span.mark_failed(error)
         span.end()
         return span
 
 
-NOTHING: Final = Span()
+NO_SPAN: Final = TraceSpan()
 
-_current: ContextVar[Span] = ContextVar("span", default=NOTHING)
+_current: ContextVar[TraceSpan] = ContextVar("span", default=NO_SPAN)
 
 
-def note(attributes: Attributes) -> None:
+def add_attributes(attributes: Attributes) -> None:
     """Add attributes to the current span of this task."""
-    _current.get().note(attributes)
+    _current.get().add_attributes(attributes)
 
 
-def failed(reason: str) -> None:
+def mark_failed(reason: str) -> None:
     """Mark the current span of this task as failed, for failures that raise no exception."""
-    _current.get().fail(reason)
+    _current.get().mark_failed(reason)
 
 
 @contextmanager
-def span(name: str, attributes: Attributes, *, root: Span | None = None) -> Generator[Span]:
+def start_span(name: str, attributes: Attributes, *, root: TraceSpan | None = None) -> Generator[TraceSpan]:
     """Record the block as a child of the current span of this task, or of `root`.
 
     Without a current span nothing is recorded: the process exports no spans, or the call is outside any span.
     """
     parent = _current.get() if root is None else root
-    if parent is NOTHING:
-        yield NOTHING
+    if parent is NO_SPAN:
+        yield NO_SPAN
         return
-    child = parent.begin(name, attributes)
+    child = parent.start_child(name, attributes)
     token = _current.set(child)
     try:
         yield child
     except BaseException as error:
-        child.fail(str(error) or type(error).__name__)
+        child.mark_failed(str(error) or type(error).__name__)
         raise
     finally:
         _current.reset(token)

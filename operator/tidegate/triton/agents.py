@@ -15,7 +15,7 @@ import aiohttp
 import structlog
 
 from tidegate.errors import AgentSilentError, AgentUnreachableError
-from tidegate.planning.plan import Order
+from tidegate.planning.plan import AgentOrder
 from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
 from tidegate.triton.agent_call import base_url, call_agent
@@ -112,7 +112,7 @@ class AgentClient:
         Raise AgentUnreachableError when an agent has not answered yet and too many callers already wait: its state is unknown, and
         its late answer is kept for the next call. With `partly` such an agent is left out as well.
         """
-        to_call = [pod for pod in pods if pod.reachable and not self._is_silent(pod)]
+        to_call = [pod for pod in pods if pod.is_reachable and not self._is_silent(pod)]
         late_reports = {pod.uid: report for pod in to_call if (report := self._take_late(pod)) is not None}
         to_call = [pod for pod in to_call if pod.uid not in late_reports]
         if not to_call:
@@ -144,7 +144,7 @@ class AgentClient:
             raise AgentUnreachableError(message)
         return reports
 
-    async def send_orders(self, orders: Sequence[Order]) -> None:
+    async def send_orders(self, orders: Sequence[AgentOrder]) -> None:
         """Send every order; a failure is logged, and the next reconcile sends the order again.
 
         Raise LeadershipLostError when an agent has orders from a newer leader.
@@ -232,13 +232,15 @@ class AgentClient:
         self._clear_silence(pod)
         return report
 
-    async def _send_order(self, order: Order) -> None:
+    async def _send_order(self, order: AgentOrder) -> None:
         try:
-            await self._call_agent("PUT", order.pod, "/v1/desired", order.desired.to_json(), self._slots)
+            await self._call_agent(
+                "PUT", order.pod, "/v1/desired", order.desired_state.to_json(), self._slots
+            )
         except AgentUnreachableError as error:
             log.warning("order_not_delivered", pod=str(order.pod.key), error=str(error))
             return
-        log.info("order_given", pod=str(order.pod.key), version=order.desired.version)
+        log.info("order_given", pod=str(order.pod.key), version=order.desired_state.version)
 
     async def _call_agent(
         self, method: str, pod: PodView, path: str, body: str | None, slots: asyncio.Semaphore

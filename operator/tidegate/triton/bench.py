@@ -9,14 +9,16 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from tidegate.planning.bench import Load, Run
+from tidegate.planning.bench import LoadRun, LoadSpec
 from tidegate.triton.load_generator import LoadGenerator
 
 _GRACE_S = 30.0
 """Time to wait for answers after the last request was sent."""
 
 
-async def run_bench(model: LoadGenerator, load: Load, monotonic: Callable[[], float] = time.monotonic) -> Run:
+async def run_bench(
+    model: LoadGenerator, load: LoadSpec, monotonic: Callable[[], float] = time.monotonic
+) -> LoadRun:
     """Apply `load` once to a prepared model, and return what was sent and how each request ended."""
     running = _BenchRun(model, monotonic)
     began = monotonic()
@@ -25,7 +27,7 @@ async def run_bench(model: LoadGenerator, load: Load, monotonic: Callable[[], fl
         await running.run_closed_loop(load, until)
     else:
         await running.run_open_loop(load.rate, load.concurrency, began, until)
-    return Run(
+    return LoadRun(
         load=load,
         lasted_s=monotonic() - began,
         sent=running.sent,
@@ -44,11 +46,11 @@ class _BenchRun:
         self.times: list[float] = []
         self.errors: Counter[str] = Counter()
 
-    async def run_closed_loop(self, load: Load, until: float) -> None:
+    async def run_closed_loop(self, load: LoadSpec, until: float) -> None:
         """Send from `load.concurrency` workers, each of which waits for its last answer; stop after a few errors."""
 
         async def work() -> None:
-            while (now := self._monotonic()) < until and self.errors.total() < load.most_errors:
+            while (now := self._monotonic()) < until and self.errors.total() < load.max_errors:
                 await self._send_one(now)
 
         async with asyncio.TaskGroup() as tasks:

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from tidegate.planning.certificates import AUTHORITY_KEY, CHAIN_KEY, PRIVATE_KEY_KEY, authorities
+from tidegate.planning.certificates import AUTHORITY_KEY, CHAIN_KEY, PRIVATE_KEY_KEY, split_bundle
 
 _ALWAYS: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -46,7 +46,7 @@ class ClientIdentity:
         self._folder, self._now = folder, now
         self.context: Final = client_context(folder)
         self._files = self._read_files()
-        self._announced_at = dict.fromkeys(authorities(self._files[0]), _ALWAYS)
+        self._announced_at = dict.fromkeys(split_bundle(self._files[0]), _ALWAYS)
         self._switched = _ALWAYS
 
     @property
@@ -62,7 +62,7 @@ class ClientIdentity:
         except OSError as error:
             log.warning("client_certificate_unreadable", error=str(error))
             return False
-        current, now = authorities(files[0]), self._now()
+        current, now = split_bundle(files[0]), self._now()
         if not current:
             log.warning("client_authority_unreadable", file=str(self._folder / AUTHORITY_KEY))
             return False

@@ -15,7 +15,7 @@ import grpc.aio
 
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.bench import ServerCounters
-from tidegate.planning.calibration import Inputs
+from tidegate.planning.calibration import RandomInputs
 
 # tritonclient publishes no types for its generated modules.
 _messages: Any = import_module("tritonclient.grpc.service_pb2")
@@ -61,7 +61,7 @@ class LoadGenerator:
     async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
-    async def prepare_requests(self, inputs: Inputs, variants: int = 16) -> float:
+    async def prepare_requests(self, inputs: RandomInputs, variants: int = 16) -> float:
         """Make requests from the model's metadata, send one, and return the round-trip seconds of an empty call.
 
         Raise ApiUnavailableError when there is no answer, and PermanentError when the server rejects them.
@@ -128,7 +128,9 @@ class LoadGenerator:
         )
 
 
-def _build_request(model: str, tensors: Sequence[Any], inputs: Inputs, random_source: random.Random) -> Any:
+def _build_request(
+    model: str, tensors: Sequence[Any], inputs: RandomInputs, random_source: random.Random
+) -> Any:
     request = _messages.ModelInferRequest(model_name=model)
     for tensor in tensors:
         shape = [_resolve_size(size, position, inputs) for position, size in enumerate(tensor.shape)]
@@ -139,7 +141,7 @@ def _build_request(model: str, tensors: Sequence[Any], inputs: Inputs, random_so
     return request
 
 
-def _resolve_size(size: int, position: int, inputs: Inputs) -> int:
+def _resolve_size(size: int, position: int, inputs: RandomInputs) -> int:
     if size >= 0:
         return int(size)
     return inputs.rows if position == 0 else inputs.length

@@ -19,20 +19,26 @@ from tidegate.api.what_if import WhatIf
 from tidegate.errors import RetryableError
 from tidegate.planning.move_budget import RemainingBudget
 from tidegate.reports.decision import DecisionReport
+from tidegate.reports.explanation import InferenceReport, PoolReport
+from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
-from tidegate.reports.steered import SteeringReport
-from tidegate.reports.why import InferenceReport, PoolReport
-from tidegate.web import acting
-from tidegate.web.acting import Steering
+from tidegate.web import actions
+from tidegate.web.actions import OverrideInput
 from tidegate.web.charts import DemandSample, SliceSample, Window
-from tidegate.web.listing import Asked
-from tidegate.web.paging import PAGE_SIZE, page_of
+from tidegate.web.listing import RowQuery
+from tidegate.web.paging import PAGE_SIZE, select_page
 from tidegate.web.plurals import ENDPOINTS, Plural
-from tidegate.web.rows import Row
-from tidegate.web.views.power import Flow, NodeSlots, namespaces_of, power_of, slots
-from tidegate.web.views.standing import decisions_of, why_of_inference, why_of_pool
-from tidegate.web.visitor import LIST_DECISIONS, Known, NotThereError, Visitor, missing
+from tidegate.web.request_context import (
+    LIST_DECISIONS,
+    AuthenticatedContext,
+    ObjectNotFoundError,
+    RequestContext,
+    not_found_error,
+)
+from tidegate.web.rows import ListRow
+from tidegate.web.views.explanations import list_recent_decisions, report_inference, report_pool
+from tidegate.web.views.power import NodeSlots, SliceFlow, list_pod_namespaces, list_slots, summarise_power
 
 _LABEL: Final = f"^{DNS_LABEL}$"
 _MAX_PAGE_SIZE: Final = 200
@@ -47,32 +53,35 @@ _MAX_STREAMS_PER_USER: Final = 100
 router: Final = APIRouter(prefix="/api/v1")
 
 
-class Failed(BaseModel):
+class ErrorResponse(BaseModel):
     """The reason why a request failed."""
 
     detail: str
 
 
-REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": Failed, "description": "Invalid request."},
-    401: {"model": Failed, "description": "Authentication required."},
-    403: {"model": Failed, "description": "The user has no right to it."},
-    404: {"model": Failed, "description": "The object does not exist."},
-    409: {"model": Failed, "description": "The object changed at the same time."},
-    421: {"model": Failed, "description": "The host name is not one of the dashboard's."},
-    422: {"model": Failed, "description": "A field has an invalid value."},
-    429: {"model": Failed, "description": "Too many invalid tokens."},
-    503: {"model": Failed, "description": "The API server, the controllers or Prometheus do not respond."},
+ERROR_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"model": ErrorResponse, "description": "Invalid request."},
+    401: {"model": ErrorResponse, "description": "Authentication required."},
+    403: {"model": ErrorResponse, "description": "The user has no right to it."},
+    404: {"model": ErrorResponse, "description": "The object does not exist."},
+    409: {"model": ErrorResponse, "description": "The object changed at the same time."},
+    421: {"model": ErrorResponse, "description": "The host name is not one of the dashboard's."},
+    422: {"model": ErrorResponse, "description": "A field has an invalid value."},
+    429: {"model": ErrorResponse, "description": "Too many invalid tokens."},
+    503: {
+        "model": ErrorResponse,
+        "description": "The API server, the controllers or Prometheus do not respond.",
+    },
 }
 
 
-class Camel(BaseModel):
+class CamelCaseModel(BaseModel):
     """A model with camelCase names, as in the objects."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
-class Namespaced(StrEnum):
+class NamespacedPlural(StrEnum):
     """Plural of a namespaced kind."""
 
     INFERENCES = "inferences"
@@ -80,7 +89,7 @@ class Namespaced(StrEnum):
     FEATURES = "featurecomputes"
 
 
-class ClusterWide(StrEnum):
+class ClusterPlural(StrEnum):
     """Plural of a cluster-scoped kind."""
 
     POOLS = "computepools"
@@ -88,7 +97,7 @@ class ClusterWide(StrEnum):
     DECISIONS = "allocationdecisions"
 
 
-class Me(Camel):
+class CurrentUser(CamelCaseModel):
     """The user of the request, and their rights."""
 
     user: str
@@ -97,31 +106,31 @@ class Me(Camel):
     may_plan: bool
 
 
-class Count(Camel):
+class ResourceCount(CamelCaseModel):
     """The number of visible objects of one kind."""
 
     total: int
     not_well: int
 
 
-class Overview(Camel):
+class FleetOverview(CamelCaseModel):
     """The number of objects of each kind, and the worst of each."""
 
-    counts: Mapping[str, Count]
-    worst: Mapping[str, tuple[Row, ...]]
+    counts: Mapping[str, ResourceCount]
+    worst: Mapping[str, tuple[ListRow, ...]]
 
 
-class Rows(Camel):
+class RowList(CamelCaseModel):
     """One page of a list, worst first."""
 
-    items: tuple[Row, ...]
+    items: tuple[ListRow, ...]
     total: int
     not_well: int
     page: int
     pages: int
 
 
-class Decisions(Camel):
+class DecisionList(CamelCaseModel):
     """One page of the decision log, the newest first."""
 
     decisions: tuple[DecisionReport, ...]
@@ -130,7 +139,7 @@ class Decisions(Camel):
     pages: int
 
 
-class PowerReport(Camel):
+class PowerReport(CamelCaseModel):
     """The assignment of a pool's compute."""
 
     pool: str
@@ -140,7 +149,7 @@ class PowerReport(Camel):
     price: float
     """The value per second that one more slice would have added at the last decision."""
     budget: RemainingBudget | None
-    flows: tuple[Flow, ...]
+    flows: tuple[SliceFlow, ...]
     """Slices that moved in the last hour."""
     nodes: tuple[NodeSlots, ...]
 
@@ -156,46 +165,48 @@ Namespace = Annotated[str, Path(pattern=_LABEL, max_length=63)]
 
 
 @router.get("/me")
-async def me(context: Known) -> Me:
+async def get_me(context: AuthenticatedContext) -> CurrentUser:
     """Return the user of the request, and their rights."""
-    return Me(
+    return CurrentUser(
         user=context.identity.user,
         groups=context.identity.groups,
-        may_override=await context.may(acting.CREATE),
-        may_plan=await context.may(acting.plan_right(context)),
+        may_override=await context.is_allowed(actions.CREATE_OVERRIDE),
+        may_plan=await context.is_allowed(actions.plan_right(context)),
     )
 
 
-@router.get("/overview", responses=REFUSALS)
-async def overview(context: Known) -> Overview:
+@router.get("/overview", responses=ERROR_RESPONSES)
+async def get_overview(context: AuthenticatedContext) -> FleetOverview:
     """Return counts and the worst objects of all kinds that the user may list."""
-    counts: dict[str, Count] = {}
-    worst: dict[str, tuple[Row, ...]] = {}
+    counts: dict[str, ResourceCount] = {}
+    worst: dict[str, tuple[ListRow, ...]] = {}
     for plural in Plural:
-        listing = context.parts.listings[plural]
-        within = await context.parts.rights.within(context.identity, plural, listing.namespaces())
+        listing = context.app.listings[plural]
+        within = await context.app.rights.filter_namespaces(
+            context.identity, plural, listing.list_namespaces()
+        )
         if within is not None and not within:
             continue
-        total, unhealthy = listing.count(within)
-        counts[plural.value] = Count(total=total, not_well=unhealthy)
-        worst[plural.value] = listing.page(Asked(size=10), within).rows
-    return Overview(counts=counts, worst=worst)
+        total, unhealthy = listing.count_rows(within)
+        counts[plural.value] = ResourceCount(total=total, not_well=unhealthy)
+        worst[plural.value] = listing.get_page(RowQuery(size=10), within).rows
+    return FleetOverview(counts=counts, worst=worst)
 
 
-@router.get("/rows/{plural}", responses=REFUSALS)
-async def rows(
-    context: Known,
+@router.get("/rows/{plural}", responses=ERROR_RESPONSES)
+async def list_rows(
+    context: AuthenticatedContext,
     plural: Plural,
     q: Annotated[str, Query(max_length=200, description="Text in the name, the reason or the detail.")] = "",
     namespace: Annotated[str, Query(max_length=63)] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     size: Annotated[int, Query(ge=1, le=_MAX_PAGE_SIZE)] = PAGE_SIZE,
-) -> Rows:
+) -> RowList:
     """Return objects of a kind as rows, worst first."""
-    within = await context.sees(plural, namespace)
-    selected = context.parts.listings[plural].page(Asked(q, namespace, page, size), within)
-    items = tuple(context.parts.traffic.on(row, ENDPOINTS.get(plural, "")) for row in selected.rows)
-    return Rows(
+    within = await context.list_namespaces(plural, namespace)
+    selected = context.app.listings[plural].get_page(RowQuery(q, namespace, page, size), within)
+    items = tuple(context.app.traffic.add_traffic(row, ENDPOINTS.get(plural, "")) for row in selected.rows)
+    return RowList(
         items=items,
         total=selected.total,
         not_well=selected.not_well,
@@ -204,19 +215,21 @@ async def rows(
     )
 
 
-@router.get("/computepools/{name}/why", responses=REFUSALS)
-async def pool_why(context: Known, name: Name) -> PoolReport:
+@router.get("/computepools/{name}/why", responses=ERROR_RESPONSES)
+async def get_pool_explanation(context: AuthenticatedContext, name: Name) -> PoolReport:
     """Explain the assignment of a pool's slices."""
-    pool = await context.read(context.parts.fleet.pools, ObjectKey("", name))
-    await context.must(LIST_DECISIONS)
-    return why_of_pool(context.parts, pool, await context.overrides())
+    pool = await context.read_object(context.app.fleet.pools, ObjectKey("", name))
+    await context.require(LIST_DECISIONS)
+    return report_pool(context.app, pool, await context.list_overrides())
 
 
-@router.get("/computepools/{name}/power", responses=REFUSALS)
-async def power(context: Known, name: Name) -> PowerReport:
+@router.get("/computepools/{name}/power", responses=ERROR_RESPONSES)
+async def get_power(context: AuthenticatedContext, name: Name) -> PowerReport:
     """Return the tiers, flows, budget and price of a pool, and the slots of its nodes."""
-    pool_power = power_of(context.parts, await context.read(context.parts.fleet.pools, ObjectKey("", name)))
-    await context.must(LIST_DECISIONS)
+    pool_power = summarise_power(
+        context.app, await context.read_object(context.app.fleet.pools, ObjectKey("", name))
+    )
+    await context.require(LIST_DECISIONS)
     return PowerReport(
         pool=name,
         healthy=pool_power.pool.status.slices.healthy,
@@ -225,87 +238,93 @@ async def power(context: Known, name: Name) -> PowerReport:
         price=pool_power.price,
         budget=pool_power.budget,
         flows=pool_power.flows,
-        nodes=slots(
-            context.parts,
+        nodes=list_slots(
+            context.app,
             name,
-            await context.sees_pods(namespaces_of(context.parts, name)),
-            await context.sees_nodes(pool_power.pool),
+            await context.list_pod_namespaces(list_pod_namespaces(context.app, name)),
+            await context.get_node_slices(pool_power.pool),
         ),
     )
 
 
-@router.get("/computepools/{name}/samples", responses=REFUSALS)
-async def samples(context: Known, name: Name, window: Window = "1h") -> tuple[SliceSample, ...]:
+@router.get("/computepools/{name}/samples", responses=ERROR_RESPONSES)
+async def list_slice_samples(
+    context: AuthenticatedContext, name: Name, window: Window = "1h"
+) -> tuple[SliceSample, ...]:
     """Return how its slices were assigned: at most 241 samples from Prometheus, evenly over the window, the oldest first."""
-    await context.read(context.parts.fleet.pools, ObjectKey("", name))
-    return (await context.parts.charts.read(name, window)).slices
+    await context.read_object(context.app.fleet.pools, ObjectKey("", name))
+    return (await context.app.charts.read(name, window)).slices
 
 
-@router.get("/computepools/{name}/demand", responses=REFUSALS)
-async def demand(context: Known, name: Name, window: Window = "1h") -> tuple[DemandSample, ...]:
+@router.get("/computepools/{name}/demand", responses=ERROR_RESPONSES)
+async def list_demand_samples(
+    context: AuthenticatedContext, name: Name, window: Window = "1h"
+) -> tuple[DemandSample, ...]:
     """Return the demand for its slices, sampled in the same way. The user needs the right to ask the allocator."""
-    await context.read(context.parts.fleet.pools, ObjectKey("", name))
-    await context.must(acting.plan_right(context))
-    return (await context.parts.charts.read(name, window)).demand
+    await context.read_object(context.app.fleet.pools, ObjectKey("", name))
+    await context.require(actions.plan_right(context))
+    return (await context.app.charts.read(name, window)).demand
 
 
-@router.get("/inferences/{namespace}/{name}/why", responses=REFUSALS)
-async def inference_why(context: Known, namespace: Namespace, name: Name) -> InferenceReport:
+@router.get("/inferences/{namespace}/{name}/why", responses=ERROR_RESPONSES)
+async def get_inference_explanation(
+    context: AuthenticatedContext, namespace: Namespace, name: Name
+) -> InferenceReport:
     """Explain the number of replicas of an Inference."""
-    inference = await context.read(context.parts.fleet.inferences, ObjectKey(namespace, name))
-    await context.must(LIST_DECISIONS)
-    return why_of_inference(context.parts, inference, await context.overrides())
+    inference = await context.read_object(context.app.fleet.inferences, ObjectKey(namespace, name))
+    await context.require(LIST_DECISIONS)
+    return report_inference(context.app, inference, await context.list_overrides())
 
 
-@router.get("/history", responses=REFUSALS)
-async def decisions(
-    context: Known,
+@router.get("/history", responses=ERROR_RESPONSES)
+async def list_decisions(
+    context: AuthenticatedContext,
     pool: Annotated[str | None, Query(max_length=63)] = None,
     inference: Annotated[str | None, Query(max_length=127, description="namespace/name")] = None,
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     size: Annotated[int, Query(ge=1, le=_MAX_PAGE_SIZE)] = PAGE_SIZE,
-) -> Decisions:
+) -> DecisionList:
     """Return decisions, the newest first."""
-    await context.must(LIST_DECISIONS)
-    selected = page_of(decisions_of(context.parts, pool, inference), page, size)
-    return Decisions(
-        decisions=tuple(map(DecisionReport.of, selected.items)),
+    await context.require(LIST_DECISIONS)
+    selected = select_page(list_recent_decisions(context.app, pool, inference), page, size)
+    return DecisionList(
+        decisions=tuple(map(DecisionReport.from_decision, selected.items)),
         total=selected.total,
         page=selected.number,
         pages=selected.pages,
     )
 
 
-@router.post("/plan", responses=REFUSALS)
-async def plan(context: Known, request: PlanRequest) -> PlanReport:
+@router.post("/plan", responses=ERROR_RESPONSES)
+async def plan_pool(context: AuthenticatedContext, request: PlanRequest) -> PlanReport:
     """Return what the allocator would decide under these assumptions. It runs the same solver, and changes nothing."""
     question = WhatIf.model_validate(request.model_dump(exclude={"pool"}))
-    return await acting.plan(context, request.pool, question)
+    return await actions.plan_pool(context, request.pool, question)
 
 
-@router.post("/overrides", responses=REFUSALS)
-async def steer(context: Known, request: Steering) -> SteeringReport:
+@router.post("/overrides", responses=ERROR_RESPONSES)
+async def apply_override(context: AuthenticatedContext, request: OverrideInput) -> SteeringReport:
     """Override the allocator for a limited time and a stated reason."""
-    return await acting.steer(context, request)
+    return await actions.apply_override(context, request)
 
 
-@router.delete("/overrides/{name}", responses=REFUSALS, status_code=204)
-async def end_override(context: Known, name: Name) -> None:
+@router.delete("/overrides/{name}", responses=ERROR_RESPONSES, status_code=204)
+async def end_override(context: AuthenticatedContext, name: Name) -> None:
     """End an override now."""
-    await acting.end_override(context, name)
+    await actions.end_override(context, name)
 
 
-@router.post("/modelaccesses/{namespace}/{name}/release/{command}", responses=REFUSALS)
+@router.post("/modelaccesses/{namespace}/{name}/release/{command}", responses=ERROR_RESPONSES)
 async def steer_release(
-    context: Known, namespace: Namespace, name: Name, command: ReleaseCommand
+    context: AuthenticatedContext, namespace: Namespace, name: Name, command: ReleaseCommand
 ) -> ReleaseReport:
     """Steer a release, and wait up to ten seconds until the controllers have acted on it."""
-    return await acting.steer_release(context, ObjectKey(namespace, name), command)
+    return await actions.steer_release(context, ObjectKey(namespace, name), command)
 
 
-@router.get("/events", response_class=StreamingResponse, responses=REFUSALS)
-async def events(
-    context: Known,
+@router.get("/events", response_class=StreamingResponse, responses=ERROR_RESPONSES)
+async def stream_events(
+    context: AuthenticatedContext,
     topic: Annotated[
         list[Annotated[str, Field(pattern=_TOPIC_PATTERN)]], Query(min_length=1, max_length=_MAX_TOPICS)
     ],
@@ -318,14 +337,14 @@ async def events(
     """
     for name in topic:
         plural, _, key = name.partition("/")
-        if plural not in context.parts.listings and plural != "traffic":
-            raise NotThereError(f'topic "{name}" does not exist')
+        if plural not in context.app.listings and plural != "traffic":
+            raise ObjectNotFoundError(f'topic "{name}" does not exist')
         await _require_topic(context, plural, key)
-    changes, user = context.parts.changes, context.identity.user
-    if changes.listeners_of(user) >= _MAX_STREAMS_PER_USER:
+    changes, user = context.app.changes, context.identity.user
+    if changes.count_subscribers(user) >= _MAX_STREAMS_PER_USER:
         message = f"{_MAX_STREAMS_PER_USER} pages of {user} are open, the most allowed: close some and reload"
         raise RetryableError(message)
-    if changes.listeners >= _MAX_STREAMS:
+    if changes.subscriber_count >= _MAX_STREAMS:
         message = f"{_MAX_STREAMS} pages are open, the most allowed: reload later"
         raise RetryableError(message)
     return StreamingResponse(
@@ -335,44 +354,46 @@ async def events(
     )
 
 
-@router.get("/{plural}/{namespace}/{name}", responses=REFUSALS)
-async def one_in_namespace(
-    context: Known, plural: Namespaced, namespace: Namespace, name: Name
+@router.get("/{plural}/{namespace}/{name}", responses=ERROR_RESPONSES)
+async def get_namespaced_object(
+    context: AuthenticatedContext, plural: NamespacedPlural, namespace: Namespace, name: Name
 ) -> dict[str, Any]:
     """Return a namespaced object as the API server has it."""
     return await _read_body(context, plural, ObjectKey(namespace, name))
 
 
-@router.get("/{plural}/{name}", responses=REFUSALS)
-async def one_of_cluster(context: Known, plural: ClusterWide, name: Name) -> dict[str, Any]:
+@router.get("/{plural}/{name}", responses=ERROR_RESPONSES)
+async def get_cluster_object(
+    context: AuthenticatedContext, plural: ClusterPlural, name: Name
+) -> dict[str, Any]:
     """Return a cluster-scoped object as the API server has it."""
     return await _read_body(context, plural, ObjectKey("", name))
 
 
-async def _read_body(context: Visitor, plural: str, key: ObjectKey) -> dict[str, Any]:
-    await context.must_see(plural, key)
-    catalogue = context.parts.fleet.catalogues()[plural]
+async def _read_body(context: RequestContext, plural: str, key: ObjectKey) -> dict[str, Any]:
+    await context.require_get(plural, key)
+    catalogue = context.app.fleet.caches_by_plural()[plural]
     body = catalogue.store.get(key)
     if body is None:
-        raise missing(catalogue, key)
+        raise not_found_error(catalogue, key)
     return dict(body)
 
 
-async def _require_topic(context: Visitor, plural: str, key: str) -> None:
+async def _require_topic(context: RequestContext, plural: str, key: str) -> None:
     """Raise ForbiddenError if the user may not see the objects of a topic."""
     if plural == "traffic":
         return
     if key:
-        await context.must_see(plural, ObjectKey.parse(key))
+        await context.require_get(plural, ObjectKey.parse(key))
     else:
-        await context.sees(plural)
+        await context.list_namespaces(plural)
 
 
-async def _stream_changes(context: Visitor, topics: list[str], since: str) -> AsyncGenerator[bytes]:
+async def _stream_changes(context: RequestContext, topics: list[str], since: str) -> AsyncGenerator[bytes]:
     yield b": listening\n\n"
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _STREAM_S
-    async with aclosing(context.parts.changes.heard(topics, since, context.identity.user)) as changes:
+    async with aclosing(context.app.changes.subscribe(topics, since, context.identity.user)) as changes:
         async for changed_topics in changes:
             if not changed_topics:
                 yield b": quiet\n\n"
@@ -382,6 +403,6 @@ async def _stream_changes(context: Visitor, topics: list[str], since: str) -> As
                 return
 
 
-def refused(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Return the response for a failed request to the API."""
     return JSONResponse({"detail": detail}, status, headers=dict(headers or {}))

@@ -24,20 +24,20 @@ from tidegate.errors import (
     TidegateError,
     UnauthorizedError,
 )
-from tidegate.web import api, entrance, pages
-from tidegate.web.access.guard import Guard
-from tidegate.web.access.tokens import TooManyError
-from tidegate.web.parts import Parts
-from tidegate.web.rendering import asset_hash, shown_to_anybody
-from tidegate.web.visitor import ForbiddenError, NotThereError, SignInNeededError
+from tidegate.web import api, login, pages
+from tidegate.web.access.guard import RequestGuard
+from tidegate.web.access.tokens import TooManyTokensError
+from tidegate.web.app_state import AppState
+from tidegate.web.rendering import asset_hash, render_public_page
+from tidegate.web.request_context import ForbiddenError, ObjectNotFoundError, SignInRequiredError
 
 _STATUS_BY_ERROR: Final[tuple[tuple[type[Exception], int], ...]] = (
-    (SignInNeededError, 401),
+    (SignInRequiredError, 401),
     (UnauthorizedError, 401),
     (ForbiddenError, 403),
     (NotAllowedError, 403),
-    (NotThereError, 404),
-    (TooManyError, 429),
+    (ObjectNotFoundError, 404),
+    (TooManyTokensError, 429),
     (ConflictError, 409),
     (RetryableError, 503),
     (TidegateError, 400),
@@ -48,7 +48,7 @@ log: Final = structlog.stdlib.get_logger()
 _CACHE_FOR_A_YEAR: Final = "public, max-age=31536000, immutable"
 
 
-def create_app(parts: Parts, hosts: Collection[str], spans: TracerProvider | None = None) -> FastAPI:
+def create_app(state: AppState, hosts: Collection[str], spans: TracerProvider | None = None) -> FastAPI:
     """Return the application, which serves only requests to the names in `hosts`, with a span for each if `spans` is given."""
     app = FastAPI(
         title="Tidegate",
@@ -57,8 +57,8 @@ def create_app(parts: Parts, hosts: Collection[str], spans: TracerProvider | Non
         redoc_url=None,
         telemetry=_telemetry_config(spans),
     )
-    app.state.parts = parts
-    app.include_router(entrance.router)
+    app.state.app_state = state
+    app.include_router(login.router)
     app.include_router(pages.router)
     app.include_router(api.router)
     with as_file(files("tidegate.web").joinpath("static")) as folder:
@@ -67,7 +67,7 @@ def create_app(parts: Parts, hosts: Collection[str], spans: TracerProvider | Non
         app.add_exception_handler(error, _handle_error)
     app.add_exception_handler(HTTPException, _handle_error)
     app.add_exception_handler(RequestValidationError, _handle_error)
-    app.add_middleware(Guard, hosts=hosts)
+    app.add_middleware(RequestGuard, hosts=hosts)
     return app
 
 
@@ -105,14 +105,14 @@ async def _handle_error(request: Request, error: Exception) -> Response:
     headers = {"www-authenticate": "Bearer"} if status == 401 else {}
     if isinstance(error, HTTPException):
         headers |= error.headers or {}
-    if isinstance(error, TooManyError):
+    if isinstance(error, TooManyTokensError):
         headers["retry-after"] = str(error.seconds)
     if request.url.path.startswith("/api/"):
-        return api.refused(status, message, headers)
+        return api.error_response(status, message, headers)
     if status == 401 and request.method == "GET":
         query = f"?{request.url.query}" if request.url.query else ""
-        return entrance.to_sign_in(f"{request.url.path}{query}")
-    return shown_to_anybody("refused.html", status, said=message, status_code=status)
+        return login.redirect_to_sign_in(f"{request.url.path}{query}")
+    return render_public_page("refused.html", status, message=message, status_code=status)
 
 
 def _find_status(error: Exception) -> int:

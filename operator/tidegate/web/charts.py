@@ -13,10 +13,10 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel
 from tidegate.errors import PermanentError
-from tidegate.telemetry.prometheus_api import PrometheusError, Series
-from tidegate.web.access.remembered import Remembered
+from tidegate.telemetry.prometheus_api import PrometheusError, RangeSeries
+from tidegate.web.access.expiring_cache import ExpiringCache
 
-PREFIX: Final = "tidegate_pool_"
+GAUGE_PREFIX: Final = "tidegate_pool_"
 GAUGES: Final = (
     "slices",
     "tier_slices",
@@ -37,7 +37,7 @@ _REMEMBERED: Final = 64
 _ONLINE: Final = (Tier.REALTIME, Tier.NEARLINE)
 
 Window: TypeAlias = Literal["15m", "1h", "4h"]
-RangeQuery: TypeAlias = Callable[[str, datetime, datetime, timedelta], Awaitable[Sequence[Series]]]
+RangeQuery: TypeAlias = Callable[[str, datetime, datetime, timedelta], Awaitable[Sequence[RangeSeries]]]
 """PrometheusApi.query_range."""
 _Values: TypeAlias = Mapping[tuple[str, str], float]
 """By gauge, and by its tier or state; empty where it has neither."""
@@ -89,11 +89,13 @@ class ChartReader:
         """`query` is None where no Prometheus is configured."""
         self._query = query
         self._now = now
-        self._charts: Remembered[tuple[str, Window], PoolCharts | str] = Remembered(_REMEMBERED, monotonic)
+        self._charts: ExpiringCache[tuple[str, Window], PoolCharts | str] = ExpiringCache(
+            _REMEMBERED, monotonic
+        )
         self._lock = asyncio.Lock()
 
     @property
-    def configured(self) -> bool:
+    def is_configured(self) -> bool:
         """Return whether a Prometheus is configured."""
         return self._query is not None
 
@@ -134,16 +136,19 @@ class ChartReader:
 
 def pool_query(pool: str) -> str:
     """Return the query for all gauges of a pool; where two controllers led within one scrape, one of them counts."""
-    names = "|".join(f"{PREFIX}{gauge}" for gauge in GAUGES)
+    names = "|".join(f"{GAUGE_PREFIX}{gauge}" for gauge in GAUGES)
     return f'max by (__name__, tier, state) ({{__name__=~"{names}",pool="{pool}"}})'
 
 
-def _values_by_step(answer: Sequence[Series], begin: datetime, step: timedelta) -> Mapping[int, _Values]:
+def _values_by_step(answer: Sequence[RangeSeries], begin: datetime, step: timedelta) -> Mapping[int, _Values]:
     """Return the values of each step by its number; raises ValueError for what is no number."""
     values: dict[int, dict[tuple[str, str], float]] = {}
     for series in answer:
         labels = series["metric"]
-        gauge = labels.get("__name__", "").removeprefix(PREFIX), labels.get("tier") or labels.get("state", "")
+        gauge = (
+            labels.get("__name__", "").removeprefix(GAUGE_PREFIX),
+            labels.get("tier") or labels.get("state", ""),
+        )
         for timestamp, text in series["values"]:
             number, value = (timestamp - begin.timestamp()) / step.total_seconds(), float(text)
             if 0 <= number <= STEPS and isfinite(value):

@@ -9,17 +9,17 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 
 from tidegate.errors import PermanentError
-from tidegate.web.visitor import Known, Visitor
+from tidegate.web.request_context import AuthenticatedContext, RequestContext
 
 _MAX_BYTES: Final = 1 << 20
-FIELD: Final = "csrf"
+CSRF_FIELD: Final = "csrf"
 
 
-class ForgedError(PermanentError):
+class ForgedFormError(PermanentError):
     """A form without a valid CSRF token: another site sent it, or the page belongs to an earlier session."""
 
 
-async def fields_of(request: Request) -> Mapping[str, str]:
+async def parse_form(request: Request) -> Mapping[str, str]:
     """Return the fields of a form, the last of each name. Raises PermanentError if it is not a form, or too long."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         message = "the request is not a form: send Content-Type application/x-www-form-urlencoded"
@@ -33,20 +33,20 @@ async def fields_of(request: Request) -> Mapping[str, str]:
     return dict(parse_qsl(content.decode(errors="replace"), keep_blank_values=True, max_num_fields=10_000))
 
 
-async def checked_fields(
-    context: Known, fields: Annotated[Mapping[str, str], Depends(fields_of)]
+async def verify_form(
+    context: AuthenticatedContext, fields: Annotated[Mapping[str, str], Depends(parse_form)]
 ) -> Mapping[str, str]:
-    """Return the fields of a form with a valid CSRF token. Raises ForgedError."""
-    if not vouched(context, fields):
+    """Return the fields of a form with a valid CSRF token. Raises ForgedFormError."""
+    if not has_csrf_token(context, fields):
         message = "this page is of an earlier session: reload it and try again"
-        raise ForgedError(message)
+        raise ForgedFormError(message)
     return fields
 
 
-def vouched(context: Visitor, fields: Mapping[str, str]) -> bool:
+def has_csrf_token(context: RequestContext, fields: Mapping[str, str]) -> bool:
     """Return whether the form has the CSRF token of this user."""
-    return context.parts.seal.vouches(context.identity, fields.get(FIELD, ""))
+    return context.app.seal.verify_csrf_token(context.identity, fields.get(CSRF_FIELD, ""))
 
 
-Fields = Annotated[Mapping[str, str], Depends(checked_fields)]
-AnyFields = Annotated[Mapping[str, str], Depends(fields_of)]
+VerifiedForm = Annotated[Mapping[str, str], Depends(verify_form)]
+UnverifiedForm = Annotated[Mapping[str, str], Depends(parse_form)]

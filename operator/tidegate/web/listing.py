@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.parsed import Parsed
-from tidegate.reports.state import State
-from tidegate.web.paging import PAGE_SIZE, page_of
-from tidegate.web.rows import Row
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.reports.state import ObjectState
+from tidegate.web.paging import PAGE_SIZE, select_page
+from tidegate.web.rows import ListRow
 
 _BATCH_SIZE: Final = 100
 """Rows to build before other tasks run: parsing an Inference takes about 0.1 ms."""
@@ -23,12 +23,12 @@ _MAX_ROWS_PER_READ: Final = 500
 """Rows that a read builds before it returns; if more objects have changed, the result is slightly stale."""
 
 _SortKey: TypeAlias = tuple[int, str, str]
-_FIRST_HEALTHY: Final = min(state.badness for state in State if state.as_it_should_be)
+_FIRST_HEALTHY: Final = min(state.rank for state in ObjectState if state.healthy)
 """The badness from which on rows are healthy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RowQuery:
     """A query for rows, and for one page of them, counted from 1."""
 
     text: str = ""
@@ -39,10 +39,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RowPage:
     """One page of a list."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ListRow, ...]
     total: int
     """Rows of all pages."""
     not_well: int
@@ -54,19 +54,19 @@ class Page:
 class Listing:
     """The sorted rows of one cache. Parameters `within` are the namespaces that the user may list; None: all."""
 
-    def __init__(self, catalogue: Parsed[Any], make_row: Callable[[Any], Row]) -> None:
+    def __init__(self, catalogue: TypedCache[Any], make_row: Callable[[Any], ListRow]) -> None:
         self._catalogue = catalogue
         self._make_row = make_row
-        self._rows: dict[ObjectKey, Row] = {}
+        self._rows: dict[ObjectKey, ListRow] = {}
         self._order: list[_SortKey] = []
         self._texts: dict[_SortKey, str] = {}
         """Lower-case text for searches, built once for each row instead of for each search."""
-        self._counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
+        self._counts: defaultdict[str, Counter[ObjectState]] = defaultdict(Counter)
         self._dirty: dict[ObjectKey, None] = dict.fromkeys(catalogue.store.keys())
         self._has_changes = asyncio.Event()
         catalogue.store.subscribe(self._mark_dirty)
 
-    async def keep(self) -> None:
+    async def refresh_forever(self) -> None:
         """Build rows in batches as objects change, so that reads need not wait; a task of the process."""
         while True:
             await self._has_changes.wait()
@@ -76,38 +76,38 @@ class Listing:
                 await asyncio.sleep(0)
 
     @property
-    def waiting(self) -> int:
+    def pending_rows(self) -> int:
         """Return the number of changed objects whose row is not built yet."""
         return len(self._dirty)
 
-    def namespaces(self) -> tuple[str, ...]:
+    def list_namespaces(self) -> tuple[str, ...]:
         """Return the namespaces that have rows, sorted."""
         self._refresh_rows(_MAX_ROWS_PER_READ)
         return tuple(sorted(name for name, counts in self._counts.items() if counts.total()))
 
-    def count(self, within: Collection[str] | None = None) -> tuple[int, int]:
+    def count_rows(self, within: Collection[str] | None = None) -> tuple[int, int]:
         """Return the number of rows, and of unhealthy rows."""
         self._refresh_rows(_MAX_ROWS_PER_READ)
         counts = [self._counts[name] for name in within] if within is not None else self._counts.values()
         total = sum(states.total() for states in counts)
-        healthy = sum(states[state] for states in counts for state in State if state.as_it_should_be)
+        healthy = sum(states[state] for states in counts for state in ObjectState if state.healthy)
         return total, total - healthy
 
-    def row(self, key: ObjectKey) -> Row | None:
+    def get_row(self, key: ObjectKey) -> ListRow | None:
         """Return the row of an object."""
         self._refresh_rows(_MAX_ROWS_PER_READ)
         return self._rows.get(key)
 
-    def page(self, query: Asked, within: Collection[str] | None = None) -> Page:
+    def get_page(self, query: RowQuery, within: Collection[str] | None = None) -> RowPage:
         """Return one page of the rows that match; the last page if the number is too high."""
         self._refresh_rows(_MAX_ROWS_PER_READ)
         keys = self._select_keys(query, within)
         unhealthy = bisect_left(keys, (_FIRST_HEALTHY,))
-        selected = page_of(keys, query.page, query.size)
+        selected = select_page(keys, query.page, query.size)
         rows = tuple(self._rows[ObjectKey(namespace, name)] for _, namespace, name in selected.items)
-        return Page(rows, selected.total, unhealthy, selected.number, selected.pages)
+        return RowPage(rows, selected.total, unhealthy, selected.number, selected.pages)
 
-    def _select_keys(self, query: Asked, within: Collection[str] | None) -> list[_SortKey]:
+    def _select_keys(self, query: RowQuery, within: Collection[str] | None) -> list[_SortKey]:
         keys = self._order
         if query.text:
             text = query.text.lower()
@@ -143,5 +143,5 @@ class Listing:
             self._counts[key.namespace][row.state] += 1
 
 
-def _sort_key(row: Row) -> _SortKey:
-    return row.state.badness, row.namespace, row.name
+def _sort_key(row: ListRow) -> _SortKey:
+    return row.state.rank, row.namespace, row.name

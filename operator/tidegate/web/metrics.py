@@ -31,7 +31,7 @@ class WebMetrics:
         self.seconds = _SECONDS.on(registry)
 
 
-class Counted:
+class RequestMetricsMiddleware:
     """ASGI middleware that counts all requests, including those that other middleware rejects and those that fail."""
 
     def __init__(self, app: ASGIApp, metrics: WebMetrics) -> None:

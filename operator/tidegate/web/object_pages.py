@@ -13,15 +13,17 @@ from tidegate.errors import TidegateError
 from tidegate.kube.kinds import EVENT
 from tidegate.web.access.rights import Action
 from tidegate.web.plurals import Plural
-from tidegate.web.visitor import Visitor
+from tidegate.web.request_context import RequestContext
 
 _EVENTS_SHOWN: Final = 20
 _PODS_SHOWN: Final = 100
 
 
-async def of_object(context: Visitor, plural: Plural, key: ObjectKey, request: Request) -> dict[str, Any]:
+async def object_variables(
+    context: RequestContext, plural: Plural, key: ObjectKey, request: Request
+) -> dict[str, Any]:
     """Return the template variables of every object's page: its manifest, its events, and the topics to subscribe to."""
-    body = context.parts.fleet.catalogues()[plural].store.get(key) or {}
+    body = context.app.fleet.caches_by_plural()[plural].store.get(key) or {}
     events = await _list_events(context, body) if "hx-request" not in request.headers else None
     topics = [f"{plural.value}/{key}"]
     if plural is not Plural.POOLS:
@@ -35,21 +37,23 @@ async def of_object(context: Visitor, plural: Plural, key: ObjectKey, request: R
     return {"body": body, "events": events, "topics": topics}
 
 
-async def pods_of(context: Visitor, label: str, key: ObjectKey) -> Sequence[Mapping[str, Any]] | None:
+async def list_pods(
+    context: RequestContext, label: str, key: ObjectKey
+) -> Sequence[Mapping[str, Any]] | None:
     """Return the first hundred pods of an object; None if the user may not list pods in its namespace."""
-    if not await context.may(Action("list", "pods", key.namespace, group="")):
+    if not await context.is_allowed(Action("list", "pods", key.namespace, group="")):
         return None
-    return context.parts.fleet.pods.by_label(label, key.name, namespace=key.namespace)[:_PODS_SHOWN]
+    return context.app.fleet.pods.by_label(label, key.name, namespace=key.namespace)[:_PODS_SHOWN]
 
 
-async def _may_list_some(context: Visitor, plural: str) -> bool:
+async def _may_list_some(context: RequestContext, plural: str) -> bool:
     # A stream with a single forbidden topic is rejected as a whole.
-    listing = context.parts.listings[plural]
-    within = await context.parts.rights.within(context.identity, plural, listing.namespaces())
+    listing = context.app.listings[plural]
+    within = await context.app.rights.filter_namespaces(context.identity, plural, listing.list_namespaces())
     return within is None or bool(within)
 
 
-async def _list_events(context: Visitor, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | str:
+async def _list_events(context: RequestContext, body: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | str:
     """Return the newest events of an object, read with the user's rights; or an error message."""
     metadata: Mapping[str, Any] = body.get("metadata") or {}
     namespace = metadata.get("namespace") or "default"

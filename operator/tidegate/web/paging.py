@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Paged(Generic[T]):
+class ItemPage(Generic[T]):
     """One page of a longer sequence."""
 
     items: Sequence[T]
@@ -22,8 +22,8 @@ class Paged(Generic[T]):
     pages: int
 
 
-def page_of(items: Sequence[T], number: int, size: int = PAGE_SIZE) -> Paged[T]:
+def select_page(items: Sequence[T], number: int, size: int = PAGE_SIZE) -> ItemPage[T]:
     """Return the page with that number, or the last page if the number is too high; `size` is at least 1."""
     pages = max(-(-len(items) // size), 1)
     number = min(max(number, 1), pages)
-    return Paged(items[(number - 1) * size : number * size], len(items), number, pages)
+    return ItemPage(items[(number - 1) * size : number * size], len(items), number, pages)

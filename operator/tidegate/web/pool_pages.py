@@ -11,22 +11,22 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, TidegateError
-from tidegate.operations.what_if import question
-from tidegate.planning.freeze import next_begin
+from tidegate.planning.freeze import find_next_begin
 from tidegate.reports.decision import DecisionReport
-from tidegate.reports.demand import tiers_of
+from tidegate.reports.demand import sum_demand
 from tidegate.reports.plan import PlanReport
-from tidegate.reports.standing import OverrideReport
-from tidegate.web import acting
+from tidegate.reports.shared import OverrideReport
+from tidegate.services.what_if import parse_what_if
+from tidegate.web import actions
 from tidegate.web.charts import NOT_CONFIGURED
-from tidegate.web.forms import Fields
-from tidegate.web.object_pages import of_object
+from tidegate.web.forms import VerifiedForm
+from tidegate.web.object_pages import object_variables
 from tidegate.web.plurals import Plural
-from tidegate.web.rendering import shown
-from tidegate.web.views.power import SlotsAsked, namespaces_of, power_of, slot_page
-from tidegate.web.views.questions import editable
-from tidegate.web.views.standing import decisions_of, why_of_pool
-from tidegate.web.visitor import LIST_DECISIONS, LIST_NODES, Known, Visitor
+from tidegate.web.rendering import render_page
+from tidegate.web.request_context import LIST_DECISIONS, LIST_NODES, AuthenticatedContext, RequestContext
+from tidegate.web.views.explanations import list_recent_decisions, report_pool
+from tidegate.web.views.power import SlotQuery, get_slot_page, list_pod_namespaces, summarise_power
+from tidegate.web.views.what_if_rows import select_editable_rows
 
 _SEE_OTHER: Final = 303
 
@@ -34,106 +34,108 @@ router: Final = APIRouter(include_in_schema=False)
 
 
 @router.get("/power")
-async def power_index(context: Known) -> Response:
+async def power_index(context: AuthenticatedContext) -> Response:
     """Redirect to the only pool, or to the list of pools."""
-    await context.sees(Plural.POOLS)
-    pools = context.parts.fleet.pools.all()
+    await context.list_namespaces(Plural.POOLS)
+    pools = context.app.fleet.pools.list_all()
     if len(pools) == 1:
         return RedirectResponse(f"/computepools/{pools[0].metadata.name}", _SEE_OTHER)
     return RedirectResponse("/list/computepools", _SEE_OTHER)
 
 
 @router.get("/computepools/{name}")
-async def pool(
-    context: Known,
+async def pool_page(
+    context: AuthenticatedContext,
     name: str,
     request: Request,
     on: Annotated[str, Query(max_length=127)] = "",
     nodes: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> HTMLResponse:
     """Show the assignment of a pool's compute; `on` filters the slots by Inference, `nodes` is the page of nodes."""
-    resource = await context.read(context.parts.fleet.pools, ObjectKey("", name))
-    await context.must(LIST_DECISIONS)
-    overrides = await context.overrides()
-    decisions = decisions_of(context.parts, name)
-    power = power_of(context.parts, resource)
-    query = SlotsAsked(on.strip(), nodes)
+    resource = await context.read_object(context.app.fleet.pools, ObjectKey("", name))
+    await context.require(LIST_DECISIONS)
+    overrides = await context.list_overrides()
+    decisions = list_recent_decisions(context.app, name)
+    power = summarise_power(context.app, resource)
+    query = SlotQuery(on.strip(), nodes)
     may_plan, node_slices = (
-        await context.may(acting.plan_right(context)),
-        await context.sees_nodes(resource),
+        await context.is_allowed(actions.plan_right(context)),
+        await context.get_node_slices(resource),
     )
-    return shown(
+    return render_page(
         context,
         "power.html",
         key=resource.key,
         pool=resource,
-        row=context.parts.listings["computepools"].row(resource.key),
+        row=context.app.listings["computepools"].get_row(resource.key),
         power=power,
-        why=why_of_pool(context.parts, resource, overrides),
+        why=report_pool(context.app, resource, overrides),
         asked=query,
-        slots=slot_page(
-            context.parts,
+        slots=get_slot_page(
+            context.app,
             name,
             query,
-            await context.sees_pods(namespaces_of(context.parts, name)),
+            await context.list_pod_namespaces(list_pod_namespaces(context.app, name)),
             node_slices,
         ),
         nodes_known=node_slices is not None,
-        nodes_watched=context.parts.nodes.watched,
-        may_nodes=await context.may(LIST_NODES),
-        no_charts="" if context.parts.charts.configured else NOT_CONFIGURED,
-        decisions=[DecisionReport.of(decision) for decision in decisions[:10]],
+        nodes_watched=context.app.nodes.watched,
+        may_nodes=await context.is_allowed(LIST_NODES),
+        no_charts="" if context.app.charts.is_configured else NOT_CONFIGURED,
+        decisions=[DecisionReport.from_decision(decision) for decision in decisions[:10]],
         overrides=[
-            OverrideReport.of(override)
+            OverrideReport.from_override(override)
             for override in overrides
             if (override.spec.target.kind.value, override.spec.target.key) == (resource.KIND, resource.key)
-            and override.ends > context.parts.now()
+            and override.end_time > context.app.now()
         ],
-        next_freeze=next_begin(resource.spec.policy.freeze, context.parts.now()),
-        may_override=await context.may(acting.CREATE),
-        may_end=await context.may(acting.DELETE),
+        next_freeze=find_next_begin(resource.spec.policy.freeze, context.app.now()),
+        may_override=await context.is_allowed(actions.CREATE_OVERRIDE),
+        may_end=await context.is_allowed(actions.DELETE_OVERRIDE),
         may_plan=may_plan,
-        **await of_object(context, Plural.POOLS, resource.key, request),
+        **await object_variables(context, Plural.POOLS, resource.key, request),
     )
 
 
 @router.get("/computepools/{name}/demand")
-async def demand(context: Known, name: str) -> HTMLResponse:
+async def demand_part(context: AuthenticatedContext, name: str) -> HTMLResponse:
     """Show the demand and the slices of each tier, from the allocator's solver; a part of the pool's page."""
-    resource = await context.read(context.parts.fleet.pools, ObjectKey("", name))
-    await context.must(acting.plan_right(context))
+    resource = await context.read_object(context.app.fleet.pools, ObjectKey("", name))
+    await context.require(actions.plan_right(context))
     report, message = None, ""
     try:
-        report = await acting.plan(context, name, question({}))
+        report = await actions.plan_pool(context, name, parse_what_if({}))
     except (TidegateError, ValueError) as error:
         message = str(error)
-    tiers = tiers_of(report.asked, resource) if report is not None else ()
-    return shown(context, "demand.html", pool=name, report=report, tiers=tiers, said=message, topics=[])
+    tiers = sum_demand(report.asked, resource) if report is not None else ()
+    return render_page(
+        context, "demand.html", pool=name, report=report, tiers=tiers, message=message, topics=[]
+    )
 
 
 @router.get("/plan/{pool}")
-async def plan_page(context: Known, pool: str) -> HTMLResponse:
+async def plan_page(context: AuthenticatedContext, pool: str) -> HTMLResponse:
     """Show what the allocator would decide now, and a form for other assumptions."""
-    await context.read(context.parts.fleet.pools, ObjectKey("", pool))
-    await context.must(acting.plan_right(context))
+    await context.read_object(context.app.fleet.pools, ObjectKey("", pool))
+    await context.require(actions.plan_right(context))
     return await _render_plan(context, pool, {})
 
 
 @router.post("/plan/{pool}")
-async def planned(context: Known, pool: str, fields: Fields) -> HTMLResponse:
+async def submit_plan(context: AuthenticatedContext, pool: str, fields: VerifiedForm) -> HTMLResponse:
     """Show what the allocator would decide under the assumptions of the form."""
     return await _render_plan(context, pool, fields)
 
 
-async def _render_plan(context: Visitor, pool: str, fields: Mapping[str, str]) -> HTMLResponse:
-    resource = await context.read(context.parts.fleet.pools, ObjectKey("", pool))
+async def _render_plan(context: RequestContext, pool: str, fields: Mapping[str, str]) -> HTMLResponse:
+    resource = await context.read_object(context.app.fleet.pools, ObjectKey("", pool))
     message, report = "", None
     try:
-        report = await acting.plan(context, pool, question(_parse_what_if(fields)))
+        report = await actions.plan_pool(context, pool, parse_what_if(_parse_what_if(fields)))
     except (PermanentError, ValueError) as error:
         message = str(error)
         report = None if not fields else await _current_plan(context, pool)
-    return shown(
+    return render_page(
         context,
         "plan.html",
         status=400 if message else 200,
@@ -141,16 +143,16 @@ async def _render_plan(context: Visitor, pool: str, fields: Mapping[str, str]) -
         found=resource,
         tiers=[tier.value for tier in Tier],
         report=report,
-        said=message,
+        message=message,
         fields=fields,
-        editable=editable(report, fields) if report is not None else None,
+        editable=select_editable_rows(report, fields) if report is not None else None,
         topics=[],
     )
 
 
-async def _current_plan(context: Visitor, pool: str) -> PlanReport | None:
+async def _current_plan(context: RequestContext, pool: str) -> PlanReport | None:
     try:
-        return await acting.plan(context, pool, question({}))
+        return await actions.plan_pool(context, pool, parse_what_if({}))
     except (PermanentError, ValueError):
         return None
 

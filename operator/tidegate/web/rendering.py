@@ -14,31 +14,31 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from tidegate import __version__
-from tidegate.api.conditions import timestamp
-from tidegate.api.messages.catalogue import by_name
-from tidegate.web.visitor import Visitor
+from tidegate.api.conditions import format_timestamp
+from tidegate.api.messages.catalogue import messages_by_name
+from tidegate.web.request_context import RequestContext
 
 _PACKAGE: Final = "tidegate.web"
-_MESSAGES: Final = by_name()
+_MESSAGES: Final = messages_by_name()
 
 
-def shown(context: Visitor, template: str, status: int = 200, **variables: Any) -> HTMLResponse:
+def render_page(context: RequestContext, template: str, status: int = 200, **variables: Any) -> HTMLResponse:
     """Return a page for an authenticated user."""
     common = {
         "user": context.identity.user,
-        "csrf": context.csrf,
-        "mode": context.parts.door.mode.value,
-        "since": context.since,
+        "csrf": context.csrf_token,
+        "mode": context.app.authenticator.mode.value,
+        "since": context.feed_position,
     }
-    return HTMLResponse(render(template, {**common, **variables}), status)
+    return HTMLResponse(render_template(template, {**common, **variables}), status)
 
 
-def shown_to_anybody(template: str, status: int = 200, **variables: Any) -> HTMLResponse:
+def render_public_page(template: str, status: int = 200, **variables: Any) -> HTMLResponse:
     """Return a page that needs no authentication."""
-    return HTMLResponse(render(template, {"user": "", "csrf": "", "mode": "", **variables}), status)
+    return HTMLResponse(render_template(template, {"user": "", "csrf": "", "mode": "", **variables}), status)
 
 
-def render(template: str, variables: Mapping[str, Any]) -> str:
+def render_template(template: str, variables: Mapping[str, Any]) -> str:
     """Return the text of a page. Raises UndefinedError if the template uses another variable."""
     return _make_environment().get_template(template).render(version=__version__, **variables)
 
@@ -101,7 +101,7 @@ def _htmx_triggers(topics: Sequence[str]) -> str:
 
 
 def _format_time(value: datetime | None) -> str:
-    return "" if value is None else timestamp(value)
+    return "" if value is None else format_timestamp(value)
 
 
 def _format_age(value: datetime | None) -> str:

@@ -13,25 +13,25 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
-from tidegate.api.messages.catalogue import by_name
-from tidegate.api.meta import Resource
+from tidegate.api.messages.catalogue import messages_by_name
+from tidegate.api.meta import CustomResource
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.overrides import described
+from tidegate.planning.overrides import describe_override
 from tidegate.reports.decision import DecisionReport
-from tidegate.reports.state import ObjectReport, Observed, State
+from tidegate.reports.state import ObjectReport, ObjectState, ObjectWithConditions
 
-_MESSAGES: Final = by_name()
+_MESSAGES: Final = messages_by_name()
 _HASH: Final = 12
 
 
-class Row(BaseModel):
+class ListRow(BaseModel):
     """One object in a list."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     namespace: str
     name: str
-    state: State
+    state: ObjectState
     reason: str
     code: str
     """The code of the message; empty for a healthy object."""
@@ -46,7 +46,7 @@ class Row(BaseModel):
     latency_p99_ms: float | None = None
 
 
-def inference_row(inference: Inference) -> Row:
+def inference_row(inference: Inference) -> ListRow:
     """Make the row of an Inference."""
     status, versions = inference.status, inference.status.versions
     swap = f" → {versions.target}" if versions.target and versions.target != versions.serving else ""
@@ -59,16 +59,16 @@ def inference_row(inference: Inference) -> Row:
     )
 
 
-def access_row(access: ModelAccess) -> Row:
+def access_row(access: ModelAccess) -> ListRow:
     """Make the row of a ModelAccess."""
     routes = "; ".join(
         f"{route.name}: " + ", ".join(f"{target.inference} {target.weight}" for target in route.targets)
         for route in access.status.routes
     )
-    return _make_row(access, detail=routes, replicas="all" if access.programmed else "not all")
+    return _make_row(access, detail=routes, replicas="all" if access.is_programmed else "not all")
 
 
-def features_row(features: FeatureCompute) -> Row:
+def features_row(features: FeatureCompute) -> ListRow:
     """Make the row of a FeatureCompute."""
     plan = (features.status.plan_hash or "none")[:_HASH]
     return _make_row(
@@ -78,7 +78,7 @@ def features_row(features: FeatureCompute) -> Row:
     )
 
 
-def pool_row(pool: ComputePool) -> Row:
+def pool_row(pool: ComputePool) -> ListRow:
     """Make the row of a ComputePool."""
     slices = pool.status.slices
     used = ", ".join(f"{tier.name} {tier.slices}" for tier in pool.status.tiers)
@@ -89,28 +89,28 @@ def pool_row(pool: ComputePool) -> Row:
     )
 
 
-def override_row(override: ComputeOverride) -> Row:
+def override_row(override: ComputeOverride) -> ListRow:
     """Make the row of a ComputeOverride."""
-    return _make_row(override, detail=described(override))
+    return _make_row(override, detail=describe_override(override))
 
 
-def decision_row(decision: AllocationDecision) -> Row:
+def decision_row(decision: AllocationDecision) -> ListRow:
     """Make the row of an AllocationDecision from its outcome, because it has no conditions."""
-    report = DecisionReport.of(decision)
+    report = DecisionReport.from_decision(decision)
     failed = bool(report.outcome.error)
-    return Row(
+    return ListRow(
         namespace="",
         name=decision.metadata.name,
-        state=State.NOT_READY if failed else State.READY,
+        state=ObjectState.NOT_READY if failed else ObjectState.READY,
         reason=report.outcome.state.value,
         code="",
-        message=report.came_to(),
+        message=report.describe_outcome(),
         detail=f"{report.move_count} moves",
         pool=report.pool,
     )
 
 
-ROWS: Final[Mapping[type[Resource], Any]] = {
+ROWS: Final[Mapping[type[CustomResource], Any]] = {
     Inference: inference_row,
     ModelAccess: access_row,
     FeatureCompute: features_row,
@@ -120,10 +120,12 @@ ROWS: Final[Mapping[type[Resource], Any]] = {
 }
 
 
-def _make_row(resource: Observed, *, detail: str, replicas: str = "", tier: str = "", pool: str = "") -> Row:
-    report = ObjectReport.of(resource)
-    message = None if report.state.as_it_should_be else _MESSAGES.get(report.reason)
-    return Row(
+def _make_row(
+    resource: ObjectWithConditions, *, detail: str, replicas: str = "", tier: str = "", pool: str = ""
+) -> ListRow:
+    report = ObjectReport.from_object(resource)
+    message = None if report.state.healthy else _MESSAGES.get(report.reason)
+    return ListRow(
         namespace=resource.key.namespace,
         name=resource.key.name,
         state=report.state,

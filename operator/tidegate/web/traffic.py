@@ -6,40 +6,40 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
-from tidegate.telemetry.prometheus import Traffic
-from tidegate.web.rows import Row
+from tidegate.telemetry.prometheus import ClusterTraffic
+from tidegate.web.rows import ListRow
 
-EVERY_S: Final = 5.0
+REFRESH_S: Final = 5.0
 
-Source: TypeAlias = Callable[[], Awaitable[Mapping[str, Traffic]]]
+TrafficSource: TypeAlias = Callable[[], Awaitable[Mapping[str, ClusterTraffic]]]
 
 
 class TrafficBoard:
     """The last result of `source`, by Envoy cluster; empty without a source."""
 
-    def __init__(self, source: Source | None) -> None:
+    def __init__(self, source: TrafficSource | None) -> None:
         self._source = source
-        self._traffic: Mapping[str, Traffic] = {}
+        self._traffic: Mapping[str, ClusterTraffic] = {}
 
     @property
-    def known(self) -> bool:
+    def is_configured(self) -> bool:
         """Return whether a source is configured."""
         return self._source is not None
 
-    async def keep(self, notify: Callable[[], None]) -> None:
+    async def refresh_forever(self, notify: Callable[[], None]) -> None:
         """Read the source periodically, and call `notify` after each change; a task of the process."""
         while True:
-            if await self.ask():
+            if await self.refresh_traffic():
                 notify()
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(REFRESH_S)
 
-    async def ask(self) -> bool:
+    async def refresh_traffic(self) -> bool:
         """Read the source once, and return whether the result has changed."""
         previous = self._traffic
         self._traffic = await self._source() if self._source is not None else {}
         return self._traffic != previous
 
-    def of(self, endpoint: str) -> Traffic | None:
+    def get_traffic(self, endpoint: str) -> ClusterTraffic | None:
         """Return the sum of gRPC and REST of `inference/<namespace>/<name>`, with the higher of the latencies."""
         names = (f"{endpoint}/grpc", f"{endpoint}/http")
         protocols = [self._traffic[name] for name in names if name in self._traffic]
@@ -47,15 +47,15 @@ class TrafficBoard:
             return None
         p99s_ms = [traffic.latency_p99_ms for traffic in protocols if traffic.latency_p99_ms is not None]
         p50s_ms = [traffic.latency_p50_ms for traffic in protocols if traffic.latency_p50_ms is not None]
-        return Traffic(
+        return ClusterTraffic(
             sum(traffic.requests_per_s for traffic in protocols),
             max(p99s_ms, default=None),
             max(p50s_ms, default=None),
         )
 
-    def on(self, row: Row, endpoint: str) -> Row:
+    def add_traffic(self, row: ListRow, endpoint: str) -> ListRow:
         """Return the row with its traffic, if known."""
-        traffic = self.of(f"{endpoint}/{row.namespace}/{row.name}")
+        traffic = self.get_traffic(f"{endpoint}/{row.namespace}/{row.name}")
         if traffic is None:
             return row
         return row.model_copy(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.routing.snapshot import Snapshot, differing
+from tidegate.routing.snapshot import Snapshot, differing_names
 
 _MAX_SNAPSHOTS: Final = 32
 
@@ -16,7 +16,7 @@ HISTORY_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
-class History:
+class SnapshotHistory:
     """The last snapshots of different content: at most 32, and fewer if they need more than `max_bytes`.
 
     The bytes are those of resources that only older snapshots have; the newest is in memory anyway.
@@ -42,7 +42,7 @@ class History:
             self._snapshots[-1] = snapshot
             return
         if self._snapshots:
-            self._own_bytes.append(_bytes_of_its_own(self._snapshots[-1], snapshot))
+            self._own_bytes.append(_count_own_bytes(self._snapshots[-1], snapshot))
         self._snapshots.append(snapshot)
         while len(self._snapshots) > _MAX_SNAPSHOTS or self.old_bytes > self.max_bytes:
             self._snapshots.popleft()
@@ -58,7 +58,7 @@ class SnapshotCache:
 
     def __init__(self, history_bytes: int = HISTORY_BYTES) -> None:
         self._snapshot: Snapshot | None = None
-        self._history = History(history_bytes)
+        self._history = SnapshotHistory(history_bytes)
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -73,7 +73,7 @@ class SnapshotCache:
 
     def set(self, snapshot: Snapshot) -> bool:
         """Make `snapshot` the newest; return whether it differs, in which case streams are notified."""
-        if self._snapshot is not None and _same(snapshot, self._snapshot):
+        if self._snapshot is not None and _are_equal(snapshot, self._snapshot):
             return False
         self._snapshot = snapshot
         self._history.add(snapshot)
@@ -91,7 +91,7 @@ class SnapshotCache:
         return unsubscribe
 
 
-def _same(snapshot: Snapshot, other: Snapshot) -> bool:
+def _are_equal(snapshot: Snapshot, other: Snapshot) -> bool:
     """Return whether two snapshots are equal.
 
     Equal revisions mean equal resources, but the objects that they were made from may still differ.
@@ -103,11 +103,11 @@ def _same(snapshot: Snapshot, other: Snapshot) -> bool:
     )
 
 
-def _bytes_of_its_own(older: Snapshot, newer: Snapshot) -> int:
+def _count_own_bytes(older: Snapshot, newer: Snapshot) -> int:
     """Return the bytes of the resources that `older` has and `newer` does not."""
     return sum(
         len(of_kind[name].body)
         for kind, of_kind in older.resources.items()
-        for name in differing(of_kind, newer.resources[kind])
+        for name in differing_names(of_kind, newer.resources[kind])
         if name in of_kind
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidegate.routing.envoy import routes
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, referencing
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, names_referencing
 from tidegate.xds.state import BACKENDS, StreamState
 
 
@@ -35,32 +35,32 @@ class HeldBack:
         if type_url is TypeUrl.ENDPOINT and name in self.rejected.get(TypeUrl.CLUSTER, ()):
             return True
         resource = goal.resources[type_url].get(name)
-        return (resource is None or resource.vacant) and self.keeps(name)
+        return (resource is None or resource.vacant) and self.keeps_cluster(name)
 
-    def keeps(self, cluster: str) -> bool:
+    def keeps_cluster(self, cluster: str) -> bool:
         """Return whether scopes that are held back may lead to `cluster`, so that it and its endpoints stay too."""
         return self.in_use is None or cluster in self.in_use
 
-    def blocks(self, scope: str) -> bool:
+    def blocks_scope(self, scope: str) -> bool:
         """Return whether a scope leads to a cluster that the proxy cannot use. A rejected scope is not blocked: it waits in the bisector."""
         return scope in self.scopes and scope not in self.rejected[TypeUrl.SCOPE]
 
 
-NOTHING = HeldBack()
+NOTHING_HELD_BACK = HeldBack()
 
 
 def find_held_back(state: StreamState, goal: Snapshot) -> HeldBack:
     """Return what of `goal` waits for the next snapshot."""
     if not state.has_rejected_resources:
-        return NOTHING
-    rejected = {type_url: state.rejected(type_url, goal) for type_url in TypeUrl}
+        return NOTHING_HELD_BACK
+    rejected = {type_url: state.rejected_resources(type_url, goal) for type_url in TypeUrl}
     scopes = dict(rejected[TypeUrl.SCOPE])
     subscription = state.get(TypeUrl.SCOPE)
     if subscription is None:
         return HeldBack(rejected, scopes)
     missing = state.missing_clusters()
-    for scope in state.expected(TypeUrl.SCOPE, goal) if missing else ():
-        if not subscription.runs(scope) and (reason := _reason_to_wait(scope, missing)) is not None:
+    for scope in state.expected_resources(TypeUrl.SCOPE, goal) if missing else ():
+        if not subscription.runs_resource(scope) and (reason := _reason_to_wait(scope, missing)) is not None:
             scopes.setdefault(scope.name, reason)
     if not subscription.unseen.keys().isdisjoint(scopes):
         return HeldBack(rejected, scopes, in_use=None)
@@ -69,7 +69,7 @@ def find_held_back(state: StreamState, goal: Snapshot) -> HeldBack:
     return HeldBack(rejected, scopes, frozenset[str]().union(*in_use))
 
 
-def _reason_to_wait(scope: Resource, missing: Mapping[str, str]) -> str | None:
+def _reason_to_wait(scope: XdsResource, missing: Mapping[str, str]) -> str | None:
     """Return the reason of the first missing cluster that a scope leads to; None if none is missing."""
     return next((reason for cluster, reason in missing.items() if cluster in scope.references), None)
 
@@ -93,18 +93,18 @@ def _rejected_scopes(state: StreamState, goal: Snapshot, held_back: HeldBack) ->
             yield from ((scope, reason) for scope in scopes)
     for type_url in BACKENDS:
         for cluster, reason in held_back.rejected[type_url].items():
-            yield from ((scope, reason) for scope in referencing(scopes, cluster))
+            yield from ((scope, reason) for scope in names_referencing(scopes, cluster))
     yield from held_back.scopes.items()
-    hosts, subscription = scopes.get(routes.HOSTS), state.get(TypeUrl.SCOPE)
-    if routes.HOSTS in held_back.scopes and hosts is not None and subscription is not None:
-        running = subscription.get(routes.HOSTS)
+    hosts, subscription = scopes.get(routes.HOSTS_SCOPE), state.get(TypeUrl.SCOPE)
+    if routes.HOSTS_SCOPE in held_back.scopes and hosts is not None and subscription is not None:
+        running = subscription.get(routes.HOSTS_SCOPE)
         names = routes.differing_aliases(b"" if running is None else running.body, hosts.body)
-        yield from ((name, held_back.scopes[routes.HOSTS]) for name in names)
+        yield from ((name, held_back.scopes[routes.HOSTS_SCOPE]) for name in names)
 
 
 def _hosts_of_scope(scope: str) -> Iterator[HostKey]:
     """Yield the object of a scope; a pipeline's belongs to its ModelAccess too."""
-    if scope == routes.HOSTS:
+    if scope == routes.HOSTS_SCOPE:
         return
     key = HostKey.parse(scope)
     yield key

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.gateway_secrets import HeldSecret
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, differing
+from tidegate.routing.gateway_secrets import GatewaySecretState
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, differing_names
 
 # The content of these types is never shown, only names and versions.
 REDACTED_TYPES: Final = frozenset({TypeUrl.SECRET})
@@ -52,7 +52,7 @@ class ProxyState:
     nack: str | None = None
 
 
-def find(history: Sequence[Snapshot], name: str) -> Snapshot | None:
+def find_snapshot(history: Sequence[Snapshot], name: str) -> Snapshot | None:
     """Find a snapshot by its revision, a prefix of it, `current` or `previous`.
 
     `history` has the newest last.
@@ -64,7 +64,7 @@ def find(history: Sequence[Snapshot], name: str) -> Snapshot | None:
     return next(matches, None)
 
 
-def revisions(history: Sequence[Snapshot]) -> list[Document]:
+def list_revisions(history: Sequence[Snapshot]) -> list[Document]:
     """Return every revision in the history, the newest first, with the number of resources of each type."""
     return [
         {
@@ -75,7 +75,7 @@ def revisions(history: Sequence[Snapshot]) -> list[Document]:
     ]
 
 
-def dump(snapshot: Snapshot) -> Document:
+def dump_versions(snapshot: Snapshot) -> Document:
     """Return the names and versions of a snapshot's resources."""
     return {
         "revision": snapshot.revision,
@@ -86,7 +86,7 @@ def dump(snapshot: Snapshot) -> Document:
     }
 
 
-def contents(snapshot: Snapshot, name: str) -> Document:
+def dump_contents(snapshot: Snapshot, name: str) -> Document:
     """Return the resources with one name, of all types, as JSON and with secrets redacted.
 
     It takes one name, since the JSON of ten thousand accesses is 43 MB and nine seconds of work.
@@ -94,7 +94,7 @@ def contents(snapshot: Snapshot, name: str) -> Document:
     return {
         "revision": snapshot.revision,
         "resources": {
-            kind.name.lower(): [shown(kind, of_kind[name])]
+            kind.name.lower(): [show_resource(kind, of_kind[name])]
             for kind, of_kind in snapshot.resources.items()
             if name in of_kind
         },
@@ -106,34 +106,36 @@ def contents(snapshot: Snapshot, name: str) -> Document:
     }
 
 
-def diff(before: Snapshot, after: Snapshot) -> Document:
+def diff_versions(before: Snapshot, after: Snapshot) -> Document:
     """Return every name that differs, with its versions in `after` and `before`."""
-    return _compared(before, after, None, lambda _, resource: resource.version)
+    return _diff_snapshots(before, after, None, lambda _, resource: resource.version)
 
 
-def diff_of_contents(before: Snapshot, after: Snapshot, name: str) -> Document:
+def diff_contents(before: Snapshot, after: Snapshot, name: str) -> Document:
     """Return the resources under `name` in `after` and in `before`, if they differ; secrets are redacted."""
-    return _compared(before, after, name, shown)
+    return _diff_snapshots(before, after, name, show_resource)
 
 
-def _compared(
-    before: Snapshot, after: Snapshot, only: str | None, show: Callable[[TypeUrl, Resource], object]
+def _diff_snapshots(
+    before: Snapshot, after: Snapshot, only: str | None, show: Callable[[TypeUrl, XdsResource], object]
 ) -> Document:
     changes: Document = {}
     for kind in after.resources:
-        names = differing(before.resources[kind], after.resources[kind])
+        names = differing_names(before.resources[kind], after.resources[kind])
         listed = sorted(names) if only is None else [name for name in (only,) if name in names]
         if listed:
-            changes[kind.name.lower()] = [_change(kind, name, before, after, show) for name in listed]
+            changes[kind.name.lower()] = [
+                _describe_change(kind, name, before, after, show) for name in listed
+            ]
     return {"from": before.revision, "to": after.revision, "changes": changes}
 
 
-def _change(
+def _describe_change(
     kind: TypeUrl,
     name: str,
     before: Snapshot,
     after: Snapshot,
-    show: Callable[[TypeUrl, Resource], object],
+    show: Callable[[TypeUrl, XdsResource], object],
 ) -> Document:
     old, new = before.resources[kind].get(name), after.resources[kind].get(name)
     return {
@@ -144,26 +146,26 @@ def _change(
     }
 
 
-def shown(kind: TypeUrl, resource: Resource) -> Document:
+def show_resource(kind: TypeUrl, resource: XdsResource) -> Document:
     """Return one resource as JSON."""
-    content: object = "redacted" if kind in REDACTED_TYPES else protos.described(resource.body)
+    content: object = "redacted" if kind in REDACTED_TYPES else protos.to_redacted_json(resource.body)
     return {"name": resource.name, "version": resource.version, "content": content}
 
 
-def held(secrets: Iterable[HeldSecret]) -> list[Document]:
+def list_gateway_secrets(secrets: Iterable[GatewaySecretState]) -> list[Document]:
     """Return the role, expiry and problem of every Secret of the gateways' TLS port, and nothing of its content."""
     return [
         {
             "secret": secret.name,
             "role": secret.role.value,
-            "expires": None if secret.expires is None else f"{secret.expires:%Y-%m-%dT%H:%M:%SZ}",
+            "expires": None if secret.expires_at is None else f"{secret.expires_at:%Y-%m-%dT%H:%M:%SZ}",
             "problem": secret.problem,
         }
         for secret in secrets
     ]
 
 
-def proxies(states: Iterable[ProxyState]) -> list[Document]:
+def list_proxies(states: Iterable[ProxyState]) -> list[Document]:
     """Return every connected proxy, by name."""
     return [
         {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tidegate.routing.guards import ABOUT_CALLERS
+from tidegate.routing.guards import CALLER_REASONS
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
-from tidegate.xds.stream import Running, StreamProgress
+from tidegate.xds.report import ProgrammedReport, ReportedHost, ReportedProxy, ReportedRefusal
+from tidegate.xds.stream import RunningState, StreamProgress
 
 # A proxy that reconnects still runs what it had; this many disconnected proxies are remembered.
 _REMEMBERED_NODES = 1_000
@@ -21,7 +21,7 @@ _SharedHosts = dict[tuple[int, frozenset[tuple[HostKey, HostState | None]]], Map
 
 
 @dataclass(slots=True)
-class _Proxy:
+class _ProxyEntry:
     stream: int
     progress: StreamProgress
 
@@ -31,13 +31,13 @@ class AckLedger:
 
     def __init__(self, cache: SnapshotCache) -> None:
         self._cache = cache
-        self._proxies: dict[str, _Proxy] = {}
-        self._departed: dict[str, Running] = {}
+        self._proxies: dict[str, _ProxyEntry] = {}
+        self._departed: dict[str, RunningState] = {}
         self._changes = 0
         # Refusals may change while the configuration stays the same.
-        cache.subscribe(self._changed)
+        cache.subscribe(self._mark_changed)
 
-    def _changed(self) -> None:
+    def _mark_changed(self) -> None:
         self._changes += 1
 
     @property
@@ -46,61 +46,66 @@ class AckLedger:
         return str(self._changes)
 
     @property
-    def connected(self) -> int:
+    def connected_count(self) -> int:
         """Number of proxies with an open stream."""
         return len(self._proxies)
 
-    def record(self, stream: int, progress: StreamProgress) -> None:
+    def record_progress(self, stream: int, progress: StreamProgress) -> None:
         """Record the progress of a stream; later streams have higher numbers."""
         if not progress.node:
             return
         proxy = self._proxies.get(progress.node)
         if proxy is None or proxy.stream <= stream:
-            self._changes += proxy is None or not _same(proxy.progress, progress)
-            self._proxies[progress.node] = _Proxy(stream, progress)
+            self._changes += proxy is None or not _give_same_report(proxy.progress, progress)
+            self._proxies[progress.node] = _ProxyEntry(stream, progress)
 
-    def closed(self, stream: int, node: str) -> None:
+    def record_closed(self, stream: int, node: str) -> None:
         """Record the end of a stream."""
         proxy = self._proxies.get(node)
         if proxy is None or proxy.stream != stream:
             return
         del self._proxies[node]
         self._changes += 1
-        running = self._running(proxy.progress)
+        running = self._find_running(proxy.progress)
         self._departed.pop(node, None)
         if running is not None:
             self._departed[node] = running
         while len(self._departed) > _REMEMBERED_NODES:
             del self._departed[next(iter(self._departed))]
 
-    def report(self) -> ProxyReport:
+    def build_report(self) -> ProgrammedReport:
         """Return the report for `GET /v2/programmed`; proxies that run the same hosts share one mapping."""
         current = self._cache.snapshot
         hosts: _SharedHosts = {}
-        return ProxyReport(
+        return ProgrammedReport(
             revision=current.revision if current else "",
             proxies=tuple(
-                self._reported(node, self._proxies[node].progress, hosts) for node in sorted(self._proxies)
+                self._report_proxy(node, self._proxies[node].progress, hosts)
+                for node in sorted(self._proxies)
             ),
-            refusals=tuple(_refused(current)) if current else (),
+            refusals=tuple(_report_refusals(current)) if current else (),
         )
 
-    def programmed(self, host: HostKey, generation: int) -> bool:
+    def is_programmed(self, host: HostKey, generation: int) -> bool:
         """Return whether a proxy is connected, and each runs at least `generation` of `host`."""
-        running = [self._running(proxy.progress) for proxy in self._proxies.values()]
-        states = [None if proxy_running is None else proxy_running.host(host) for proxy_running in running]
+        running = [self._find_running(proxy.progress) for proxy in self._proxies.values()]
+        states = [
+            None if proxy_running is None else proxy_running.host_state(host) for proxy_running in running
+        ]
         return bool(states) and all(state is not None and state.generation >= generation for state in states)
 
-    def _running(self, progress: StreamProgress) -> Running | None:
+    def _find_running(self, progress: StreamProgress) -> RunningState | None:
         """Return what the proxy runs: what this stream proved, else what it had at the end of its last stream."""
         if progress.running is None and progress.warm:
             return self._departed.get(progress.node)
         return progress.running
 
-    def _reported(self, node: str, progress: StreamProgress, shared_hosts: _SharedHosts) -> ReportedProxy:
+    def _report_proxy(self, node: str, progress: StreamProgress, shared_hosts: _SharedHosts) -> ReportedProxy:
         """Return the report of one proxy; `shared_hosts` has the hosts that other proxies run too."""
-        running = self._running(progress)
-        acked = progress.acked or (running.snapshot if running is not None and not running.others else None)
+        running = self._find_running(progress)
+        acked = progress.acked or (
+            running.snapshot if running is not None and not running.differing_hosts else None
+        )
         proxy = ReportedProxy(
             node=node,
             revision=acked.revision if acked is not None else "",
@@ -110,18 +115,18 @@ class AckLedger:
         if running is None:
             return proxy
         # Gateways mostly reject the same resources.
-        hosts_key = id(running.snapshot), frozenset(running.others.items())
+        hosts_key = id(running.snapshot), frozenset(running.differing_hosts.items())
         if hosts_key not in shared_hosts:
             shared_hosts[hosts_key] = {
                 str(key): ReportedHost(uid=state.uid, generation=state.generation, answers=state.answers)
-                for key, state in running.hosts.items()
+                for key, state in running.host_states.items()
             }
         return proxy.model_copy(update={"hosts": shared_hosts[hosts_key]})
 
 
-def _refused(snapshot: Snapshot) -> Iterator[ReportedRefusal]:
+def _report_refusals(snapshot: Snapshot) -> Iterator[ReportedRefusal]:
     for refusal in snapshot.refusals:
-        if refusal.reason not in ABOUT_CALLERS:
+        if refusal.reason not in CALLER_REASONS:
             continue
         host = HostKey(HostKind.ACCESS, refusal.access)
         state = snapshot.hosts[host]
@@ -135,7 +140,7 @@ def _refused(snapshot: Snapshot) -> Iterator[ReportedRefusal]:
         )
 
 
-def _same(progress: StreamProgress, other: StreamProgress) -> bool:
+def _give_same_report(progress: StreamProgress, other: StreamProgress) -> bool:
     """Return whether both give the same report; snapshots are compared by identity, since they are large."""
     return (progress.acked is other.acked and progress.running is other.running) and (
         progress.nack,

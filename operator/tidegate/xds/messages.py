@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidegate.routing import protos, wire
-from tidegate.routing.snapshot import Resource
+from tidegate.routing.snapshot import XdsResource
 
 _SOTW_REQUEST: Final = "envoy.service.discovery.v3.DiscoveryRequest"
 _DELTA_REQUEST: Final = "envoy.service.discovery.v3.DeltaDiscoveryRequest"
@@ -67,7 +67,7 @@ class DiscoveryResponse:
     type_url: str
     version: str
     nonce: str
-    resources: tuple[Resource, ...]
+    resources: tuple[XdsResource, ...]
     removed: tuple[str, ...] = ()
 
 
@@ -110,21 +110,21 @@ def encode_delta_response(response: DiscoveryResponse) -> bytes:
     """Join resources that are already serialised: the cost is that of copying them."""
     return b"".join(
         (
-            wire.field(_VERSION_INFO, response.version.encode()),
-            wire.fields(_RESOURCES, map(_encode_resource, response.resources)),
-            wire.field(_TYPE_URL, response.type_url.encode()),
-            wire.field(_NONCE, response.nonce.encode()),
-            wire.fields(_REMOVED_RESOURCES, (name.encode() for name in response.removed)),
+            wire.encode_field(_VERSION_INFO, response.version.encode()),
+            wire.encode_fields(_RESOURCES, map(_encode_resource, response.resources)),
+            wire.encode_field(_TYPE_URL, response.type_url.encode()),
+            wire.encode_field(_NONCE, response.nonce.encode()),
+            wire.encode_fields(_REMOVED_RESOURCES, (name.encode() for name in response.removed)),
         )
     )
 
 
-def _encode_resource(resource: Resource) -> bytes:
+def _encode_resource(resource: XdsResource) -> bytes:
     return b"".join(
         (
-            wire.field(_RESOURCE_VERSION, resource.version.encode()),
-            wire.field(_RESOURCE_BODY, resource.body),
-            wire.field(_RESOURCE_NAME, resource.name.encode()),
+            wire.encode_field(_RESOURCE_VERSION, resource.version.encode()),
+            wire.encode_field(_RESOURCE_BODY, resource.body),
+            wire.encode_field(_RESOURCE_NAME, resource.name.encode()),
         )
     )
 
@@ -133,9 +133,9 @@ def encode_sotw_response(response: DiscoveryResponse) -> bytes:
     """Join resources that are already serialised: the cost is that of copying them."""
     return b"".join(
         (
-            wire.field(_VERSION_INFO, response.version.encode()),
-            wire.fields(_RESOURCES, (resource.body for resource in response.resources)),
-            wire.field(_TYPE_URL, response.type_url.encode()),
-            wire.field(_NONCE, response.nonce.encode()),
+            wire.encode_field(_VERSION_INFO, response.version.encode()),
+            wire.encode_fields(_RESOURCES, (resource.body for resource in response.resources)),
+            wire.encode_field(_TYPE_URL, response.type_url.encode()),
+            wire.encode_field(_NONCE, response.nonce.encode()),
         )
     )

@@ -6,9 +6,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from tidegate.routing.gateway_secrets import HeldSecret
+from tidegate.routing.gateway_secrets import GatewaySecretState
 from tidegate.routing.snapshot import TypeUrl
-from tidegate.xds.stream import Counters
+from tidegate.xds.stream import StreamCounters
 from tidegate_dataplane.contract.metrics import Catalog
 
 _LABELS = {
@@ -111,13 +111,15 @@ class XdsMetrics:
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)
 
-    def show_gateway_secret(self, secret: HeldSecret) -> None:
+    def show_gateway_secret(self, secret: GatewaySecretState) -> None:
         """Set the metrics of a Secret of the gateways' TLS port."""
         labels = secret.name, secret.role.value
         self.gateway_secret_usable.labels(*labels).set(secret.problem is None)
-        self.gateway_secret_expires.labels(*labels).set(secret.expires.timestamp() if secret.expires else 0)
+        self.gateway_secret_expires.labels(*labels).set(
+            secret.expires_at.timestamp() if secret.expires_at else 0
+        )
 
-    def take(self, counters: Counters) -> None:
+    def add_counts(self, counters: StreamCounters) -> None:
         """Add the counts of a stream since the last call, and reset its counters."""
         for counter, counts in (
             (self.pushes, counters.pushes),

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.routing.grpc.snapshot import stand_in
-from tidegate.routing.snapshot import Resource, TypeUrl
+from tidegate.routing.grpc.snapshot import build_stand_in
+from tidegate.routing.snapshot import TypeUrl, XdsResource
 from tidegate.xds.inspection import ProxyKind
 from tidegate.xds.messages import DeltaRequest, SotwRequest
 from tidegate.xds.stream import DiscoveryStream
@@ -27,12 +27,14 @@ class DeltaSubscription(Subscription):
     """One type on the stream of a gateway: all clusters, listeners and scopes; endpoints and secrets by name."""
 
     @classmethod
-    def open(cls, type_url: TypeUrl, names: Set[str], versions: Mapping[str, str]) -> DeltaSubscription:
+    def from_first_request(
+        cls, type_url: TypeUrl, names: Set[str], versions: Mapping[str, str]
+    ) -> DeltaSubscription:
         """Return the subscription that the first request of a type opens.
 
         `versions` are those of the resources that the gateway has from an earlier stream.
         """
-        unseen = {name: Resource(name, version, b"") for name, version in versions.items()}
+        unseen = {name: XdsResource(name, version, b"") for name, version in versions.items()}
         return cls(
             type_url,
             None if type_url in DELETED_TYPES else set(names),
@@ -41,11 +43,11 @@ class DeltaSubscription(Subscription):
             unseen=unseen,
         )
 
-    def content(self, change: Change) -> Change:
+    def response_content(self, change: Change) -> Change:
         """Return `change`, and nothing else."""
         return change
 
-    def subscribe(self, added: Set[str], removed: Set[str]) -> None:
+    def change_names(self, added: Set[str], removed: Set[str]) -> None:
         """Apply the names that a request adds and removes. A name that is added again is sent again."""
         if self.names is not None:
             self.names -= removed
@@ -64,9 +66,9 @@ class DeltaStream(DiscoveryStream[DeltaRequest]):
         if isinstance(subscription, DeltaSubscription):
             if request.nonce and request.nonce == subscription.nonce:
                 self._record_answer(subscription, request.error)
-            subscription.subscribe(request.subscribe, request.unsubscribe)
+            subscription.change_names(request.subscribe, request.unsubscribe)
         else:
-            opened = DeltaSubscription.open(type_url, request.subscribe, request.versions)
+            opened = DeltaSubscription.from_first_request(type_url, request.subscribe, request.versions)
             self._open_subscription(opened, warm=bool(request.versions))
 
 
@@ -80,30 +82,30 @@ class SotwSubscription(Subscription):
     returning: Set[str] = frozenset()
 
     @classmethod
-    def open(cls, type_url: TypeUrl, names: Set[str], *, warm: bool) -> SotwSubscription:
+    def from_first_request(cls, type_url: TypeUrl, names: Set[str], *, warm: bool) -> SotwSubscription:
         """Return the subscription that the first request of a type opens; `warm`: the client has resources from an earlier stream."""
         returning = names if warm else frozenset[str]()
         return cls(type_url, set(names), returning=returning, _touched=set(returning))
 
-    def content(self, change: Change) -> Change:
+    def response_content(self, change: Change) -> Change:
         """Return `change`, or all clusters or listeners as they are after it: the client deletes those that a response leaves out."""
         if self.type_url not in DELETED_TYPES:
             return change
         after = {**(self.accepted or {}), **change}
         return {name: resource for name, resource in after.items() if resource is not None}
 
-    def is_emptied_by(self, endpoints: Resource) -> bool:
+    def is_emptied_by(self, endpoints: XdsResource) -> bool:
         """Return whether the client has endpoints, or may have some from an earlier stream, where `endpoints` are none."""
         if not endpoints.vacant:
             return False
         accepted = self.get(endpoints.name)
         return endpoints.name in self.returning if accepted is None else not accepted.vacant
 
-    def to_keep(self, name: str) -> Resource | None:
+    def kept_resource(self, name: str) -> XdsResource | None:
         """Return what leaves `name` as the client has it. A cluster from an earlier stream needs something in its place, or is deleted."""
         accepted = self.get(name)
         if accepted is None and self.type_url is TypeUrl.CLUSTER and name in self.returning:
-            return stand_in(name)
+            return build_stand_in(name)
         return accepted
 
     def record_nack(self, reason: str) -> None:
@@ -130,7 +132,9 @@ class SotwStream(DiscoveryStream[SotwRequest]):
     def _apply_request(self, type_url: TypeUrl, request: SotwRequest) -> None:
         subscription, warm = self._state.get(type_url), bool(request.version)
         if not isinstance(subscription, SotwSubscription):
-            self._open_subscription(SotwSubscription.open(type_url, request.names, warm=warm), warm=warm)
+            self._open_subscription(
+                SotwSubscription.from_first_request(type_url, request.names, warm=warm), warm=warm
+            )
         elif request.nonce == subscription.nonce:
             self._record_answer(subscription, request.error)
             subscription.replace_names(request.names)

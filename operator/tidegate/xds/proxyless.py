@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder
-from tidegate.routing.live import RoutingChange
+from tidegate.routing.incremental import RoutingChange
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyKind
@@ -27,24 +27,24 @@ class GrpcSnapshots:
         self._open = False
         self._ready = False
 
-    def take(self, change: RoutingChange) -> None:
+    def apply_change(self, change: RoutingChange) -> None:
         """Apply a change of the routing; the first one contains everything."""
-        self._builder.take(change)
+        self._builder.apply_change(change)
         self._ready = True
-        self._publish()
+        self._publish_snapshot()
 
     @property
-    def rendered(self) -> Snapshot | None:
+    def newest_snapshot(self) -> Snapshot | None:
         """Newest snapshot; None before the first client."""
         return self._cache.snapshot
 
-    def open(self) -> SnapshotCache:
+    def open_cache(self) -> SnapshotCache:
         """Return the cache of these snapshots; the first call renders one."""
         if not self._open:
             self._open = True
-            self._publish()
+            self._publish_snapshot()
         return self._cache
 
-    def _publish(self) -> None:
+    def _publish_snapshot(self) -> None:
         if self._open and self._ready:
-            self._cache.set(self._builder.snapshot())
+            self._cache.set(self._builder.build_snapshot())

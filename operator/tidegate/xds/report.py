@@ -57,7 +57,7 @@ class ReportedRefusal(BaseModel):
     message: str = ""
 
 
-class ProxyReport(BaseModel):
+class ProgrammedReport(BaseModel):
     """The report of one replica of the xDS server.
 
     `revision` is that of its newest snapshot, empty before its caches are full. `refusals` are those of the newest snapshot.
@@ -70,7 +70,7 @@ class ProxyReport(BaseModel):
     refusals: tuple[ReportedRefusal, ...] = ()
 
 
-def to_json(report: ProxyReport) -> str:
+def to_json(report: ProgrammedReport) -> str:
     """Return the report as JSON, in which mappings of hosts that several proxies share are written once.
 
     Most proxies run the same: the report grows with objects and proxies, and not with their product.
@@ -85,9 +85,9 @@ def to_json(report: ProxyReport) -> str:
     return report.model_copy(update={"proxies": proxies}).model_dump_json()
 
 
-def from_json(text: str | bytes) -> ProxyReport:
+def from_json(text: str | bytes) -> ProgrammedReport:
     """Parse the result of `to_json`; proxies that run the same hosts share one mapping. Raises ValueError."""
-    report = ProxyReport.model_validate_json(text)
+    report = ProgrammedReport.model_validate_json(text)
     hosts = {proxy.node: proxy.hosts for proxy in report.proxies if not proxy.hosts_of}
     try:
         proxies = tuple(
@@ -102,7 +102,7 @@ def from_json(text: str | bytes) -> ProxyReport:
     return report.model_copy(update={"proxies": proxies})
 
 
-def proxies_of(reports: Sequence[ProxyReport]) -> tuple[ReportedProxy, ...]:
+def merge_proxies(reports: Sequence[ProgrammedReport]) -> tuple[ReportedProxy, ...]:
     """Return all proxies of several replicas, by node.
 
     A proxy in two reports has just moved from one replica to the other.
@@ -112,21 +112,21 @@ def proxies_of(reports: Sequence[ProxyReport]) -> tuple[ReportedProxy, ...]:
     for report in reports:
         for proxy in report.proxies:
             earlier = by_node.get(proxy.node)
-            by_node[proxy.node] = proxy if earlier is None else _joined(earlier, proxy)
+            by_node[proxy.node] = proxy if earlier is None else _merge_reports(earlier, proxy)
     return tuple(by_node[node] for node in sorted(by_node))
 
 
-def _later(host: ReportedHost, other: ReportedHost) -> ReportedHost:
+def _later_host(host: ReportedHost, other: ReportedHost) -> ReportedHost:
     if host.uid == other.uid and host.generation == other.generation:
         return host if not host.answers else other
     return max(host, other, key=lambda reported: reported.generation)
 
 
-def _joined(proxy: ReportedProxy, other: ReportedProxy) -> ReportedProxy:
+def _merge_reports(proxy: ReportedProxy, other: ReportedProxy) -> ReportedProxy:
     hosts = dict(proxy.hosts)
     for name, host in other.hosts.items():
         earlier = hosts.get(name)
-        hosts[name] = host if earlier is None else _later(earlier, host)
+        hosts[name] = host if earlier is None else _later_host(earlier, host)
     return ReportedProxy(
         node=proxy.node,
         revision=proxy.revision or other.revision,

@@ -11,28 +11,28 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from tidegate.routing.gateway_secrets import HeldSecret
+from tidegate.routing.gateway_secrets import GatewaySecretState
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds import inspection
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import ProxyReport, to_json
+from tidegate.xds.report import ProgrammedReport, to_json
 
 
-def report_application(ledger: AckLedger) -> web.Application:
-    """Return an application that serves the report of `ledger` (xds.report.ProxyReport).
+def build_report_application(ledger: AckLedger) -> web.Application:
+    """Return an application that serves the report of `ledger` (xds.report.ProgrammedReport).
 
     The controllers poll four times a second, and ten thousand objects are a megabyte.
     So the answer has an ETag, and an unchanged one is not sent again.
     """
     process = uuid.uuid4().hex
 
-    async def answer_report(request: web.Request, write: Callable[[ProxyReport], str]) -> web.Response:
+    async def answer_report(request: web.Request, write: Callable[[ProgrammedReport], str]) -> web.Response:
         tag = f'"{process}-{ledger.edition}"'
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
-        text = write(ledger.report())
+        text = write(ledger.build_report())
         return web.Response(text=text, content_type="application/json", headers={"ETag": tag})
 
     application = web.Application()
@@ -40,7 +40,7 @@ def report_application(ledger: AckLedger) -> web.Application:
         [
             web.get("/v2/programmed", partial(answer_report, write=to_json)),
             # For controllers of the release before, during an upgrade: each proxy with all of its hosts.
-            web.get("/v1/programmed", partial(answer_report, write=ProxyReport.model_dump_json)),
+            web.get("/v1/programmed", partial(answer_report, write=ProgrammedReport.model_dump_json)),
         ]
     )
     return application
@@ -50,7 +50,7 @@ def add_inspection(
     application: web.Application,
     cache: SnapshotCache,
     states: Callable[[], Sequence[ProxyState]],
-    secrets: Callable[[], Sequence[HeldSecret]] = tuple,
+    secrets: Callable[[], Sequence[GatewaySecretState]] = tuple,
 ) -> None:
     """Add what `tidegate xds status`, `dump` and `diff` use: proxies, Secrets of their TLS port, and snapshots.
 
@@ -58,11 +58,14 @@ def add_inspection(
     """
 
     async def answer_proxies(_: web.Request) -> web.Response:
-        answer = {"proxies": inspection.proxies(states()), "gatewaySecrets": inspection.held(secrets())}
+        answer = {
+            "proxies": inspection.list_proxies(states()),
+            "gatewaySecrets": inspection.list_gateway_secrets(secrets()),
+        }
         return web.json_response(answer)
 
     async def answer_snapshots(_: web.Request) -> web.Response:
-        return web.json_response({"snapshots": inspection.revisions(cache.history)})
+        return web.json_response({"snapshots": inspection.list_revisions(cache.history)})
 
     application.add_routes(
         [web.get("/v1/proxies", answer_proxies), web.get("/v1/snapshots", answer_snapshots)]
@@ -70,15 +73,15 @@ def add_inspection(
     _add_snapshots(
         application,
         cache,
-        lambda snapshot, _: inspection.dump(snapshot),
-        lambda before, after, _: inspection.diff(before, after),
+        lambda snapshot, _: inspection.dump_versions(snapshot),
+        lambda before, after, _: inspection.diff_versions(before, after),
     )
 
 
-def contents_application(cache: SnapshotCache) -> web.Application:
+def build_contents_application(cache: SnapshotCache) -> web.Application:
     """Return an application that serves the content of single resources, for a port that only the pod reaches."""
     application = web.Application()
-    _add_snapshots(application, cache, inspection.contents, inspection.diff_of_contents)
+    _add_snapshots(application, cache, inspection.dump_contents, inspection.diff_contents)
     return application
 
 
@@ -100,15 +103,19 @@ def _add_snapshots(
         return web.Response(text=text, content_type="application/json")
 
     async def answer_snapshot(request: web.Request) -> web.Response:
-        snapshot = inspection.find(cache.history, request.match_info["revision"])
+        snapshot = inspection.find_snapshot(cache.history, request.match_info["revision"])
         name = request.query.get("name", "")
-        return _unknown(request) if snapshot is None else await answer_json(lambda: dump(snapshot, name))
+        return (
+            _answer_unknown_revision(request)
+            if snapshot is None
+            else await answer_json(lambda: dump(snapshot, name))
+        )
 
     async def answer_diff(request: web.Request) -> web.Response:
-        before = inspection.find(cache.history, request.query.get("from", inspection.PREVIOUS))
-        after = inspection.find(cache.history, request.query.get("to", inspection.CURRENT))
+        before = inspection.find_snapshot(cache.history, request.query.get("from", inspection.PREVIOUS))
+        after = inspection.find_snapshot(cache.history, request.query.get("to", inspection.CURRENT))
         if before is None or after is None:
-            return _unknown(request)
+            return _answer_unknown_revision(request)
         name = request.query.get("name", "")
         return await answer_json(lambda: diff(before, after, name))
 
@@ -117,7 +124,7 @@ def _add_snapshots(
     )
 
 
-def _unknown(request: web.Request) -> web.Response:
+def _answer_unknown_revision(request: web.Request) -> web.Response:
     message = (
         f"no such revision is kept: {request.path_qs}; the oldest go when there are 32, "
         "or when they take more than TIDEGATE_HISTORY_BYTES: GET /v1/snapshots lists those that are kept"

@@ -19,7 +19,7 @@ import structlog
 
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
-from tidegate.xds.identity import ServerCertificate, is_of, may_call_itself, names_of
+from tidegate.xds.identity import ServerCertificate, belongs_to_namespace, certificate_names, matches_node_id
 from tidegate.xds.inspection import ProxyKind, ProxyState
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.messages import (
@@ -34,7 +34,7 @@ from tidegate.xds.messages import (
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.protocols import DeltaStream, SotwStream
 from tidegate.xds.proxyless import GrpcSnapshots, kind_from_user_agent
-from tidegate.xds.stream import GATE_TIMEOUT_S, DiscoveryStream, Request
+from tidegate.xds.stream import GATE_TIMEOUT_S, DiscoveryRequest, DiscoveryStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _STATE_OF_THE_WORLD: Final = "StreamAggregatedResources"
@@ -62,17 +62,17 @@ _WRONG_CERTIFICATE: Final = "the certificate is not for this node id, or not for
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=DiscoveryRequest)
 
 
-class Watcher(Protocol):
+class SnapshotWatcher(Protocol):
     """Is notified of how far gateways are with the newest snapshot; must not block."""
 
-    def accepted(self, node: str, snapshot: Snapshot, seconds: float) -> None:
+    def record_accepted(self, node: str, snapshot: Snapshot, seconds: float) -> None:
         """Take note that a gateway runs `snapshot`, `seconds` after the snapshot was set or the gateway connected."""
         ...
 
-    def refused(self, node: str, message: str) -> None:
+    def record_rejected(self, node: str, message: str) -> None:
         """Take note that a gateway rejected a part of it, for the reason in `message`."""
         ...
 
@@ -108,7 +108,7 @@ class XdsServer:
         *,
         clients: GrpcSnapshots,
         settings: XdsServerSettings = XdsServerSettings(),
-        watcher: Watcher | None = None,
+        watcher: SnapshotWatcher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watcher = watcher
@@ -120,12 +120,12 @@ class XdsServer:
         self._settings = settings
         self._clock = clock
         self._server: grpc.aio.Server | None = None
-        self._sessions: dict[int, _Session[Any]] = {}
+        self._sessions: dict[int, _StreamSession[Any]] = {}
         self._numbers = itertools.count(1)
         self._stopping = False
         self._identified = False
         self._changed_at = clock()
-        cache.subscribe(self._changed)
+        cache.subscribe(self._handle_change)
 
     async def start(self, address: str, certificate: ServerCertificate | None = None) -> int:
         """Listen on `address` (`host:port`, port 0 for any) and return the port.
@@ -150,7 +150,7 @@ class XdsServer:
         if certificate is None:
             port = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, certificate.credentials())
+            port = server.add_secure_port(address, certificate.server_credentials())
         self._identified = certificate is not None
         await server.start()
         self._server = server
@@ -169,16 +169,16 @@ class XdsServer:
                 session.mailbox.wake()
         await self._server.stop(None if at_once else self._settings.drain_s)
 
-    def states(self) -> list[ProxyState]:
+    def proxy_states(self) -> list[ProxyState]:
         """Return how far every connected proxy is."""
         sessions = [session for session in self._sessions.values() if session.stream.progress.node]
-        return [_state(session) for session in sessions]
+        return [_proxy_state(session) for session in sessions]
 
-    def _changed(self) -> None:
+    def _handle_change(self) -> None:
         self._changed_at = self._clock()
-        self._wake(self._cache)
+        self._wake_sessions(self._cache)
 
-    def _wake(self, cache: SnapshotCache) -> None:
+    def _wake_sessions(self, cache: SnapshotCache) -> None:
         for session in self._sessions.values():
             if session.cache is cache:
                 session.mailbox.wake()
@@ -188,25 +188,27 @@ class XdsServer:
         if kind is ProxyKind.GATEWAY:
             return self._cache
         if self._client_cache is None:
-            self._client_cache = cache = self._clients.open()
-            cache.subscribe(lambda: self._wake(cache))
+            self._client_cache = cache = self._clients.open_cache()
+            cache.subscribe(lambda: self._wake_sessions(cache))
         return self._client_cache
 
     async def _serve_gateway(self, requests: AsyncIterable[DeltaRequest], context: Context) -> None:
         stream = DeltaStream(None, gate_timeout_s=self._settings.gate_timeout_s)
-        await self._serve(stream, requests, context)
+        await self._serve_stream(stream, requests, context)
 
     async def _serve_grpc_client(self, requests: AsyncIterable[SotwRequest], context: Context) -> None:
         stream = SotwStream(None, gate_timeout_s=self._settings.gate_timeout_s)
-        await self._serve(stream, requests, context)
+        await self._serve_stream(stream, requests, context)
 
-    async def _serve(self, stream: DiscoveryStream[R], requests: AsyncIterable[R], context: Context) -> None:
-        session = _Session(next(self._numbers), stream, _Mailbox[R](), opened_at=self._clock())
+    async def _serve_stream(
+        self, stream: DiscoveryStream[R], requests: AsyncIterable[R], context: Context
+    ) -> None:
+        session = _StreamSession(next(self._numbers), stream, _Mailbox[R](), opened_at=self._clock())
         self._sessions[session.number] = session
-        end: _End | None = None
+        end: _StreamEnd | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(session.mailbox.fill(requests))
+                reader = tasks.create_task(session.mailbox.fill_from(requests))
                 end = await self._run_session(session, context)
                 reader.cancel()
         finally:
@@ -214,26 +216,26 @@ class XdsServer:
         if end is not None:
             await context.abort(end.status, end.details)
 
-    async def _run_session(self, session: _Session[Any], context: Context) -> _End | None:
+    async def _run_session(self, session: _StreamSession[Any], context: Context) -> _StreamEnd | None:
         """Handle requests and snapshots until the proxy leaves or this server stops (None), or return why the stream ends."""
         stream = session.stream
         while not self._stopping:
             wait = None if stream.wake_at is None else stream.wake_at - self._clock()
-            request = await session.mailbox.next(wait)
+            request = await session.mailbox.next_request(wait)
             if request is None and session.mailbox.closed:
                 return None
             if request is not None and session.cache is None:
-                refusal = self._refuse(stream.KIND, request, context)
+                refusal = self._find_refusal(stream.KIND, request, context)
                 if refusal is not None:
                     return refusal
                 session.cache = self._select_cache(stream.KIND)
-            responses = self._step(session, request)
-            if responses and not await self._write(responses, context):
+            responses = self._advance_stream(session, request)
+            if responses and not await self._write_responses(responses, context):
                 details = f"nothing was read for {self._settings.write_timeout_s} s"
-                return _End(grpc.StatusCode.UNAVAILABLE, details)
+                return _StreamEnd(grpc.StatusCode.UNAVAILABLE, details)
         return None
 
-    async def _write(self, responses: Sequence[DiscoveryResponse], context: Context) -> bool:
+    async def _write_responses(self, responses: Sequence[DiscoveryResponse], context: Context) -> bool:
         """Send `responses`; return False if the proxy does not read them in time."""
         try:
             async with asyncio.timeout(self._settings.write_timeout_s):
@@ -243,7 +245,9 @@ class XdsServer:
             return False
         return True
 
-    def _refuse(self, kind: ProxyKind, request: Request, context: Context) -> _End | None:
+    def _find_refusal(
+        self, kind: ProxyKind, request: DiscoveryRequest, context: Context
+    ) -> _StreamEnd | None:
         """Return why a stream for this kind of proxy ends at its first request; None lets the proxy in.
 
         Only that request names the node and the user agent, so a client cannot become a gateway later.
@@ -251,18 +255,18 @@ class XdsServer:
         node, peer = request.node, context.peer()
         if kind_from_user_agent(request.user_agent) is not kind:
             _log.warning("proxy_uses_wrong_protocol", node=node, user_agent=request.user_agent, peer=peer)
-            return _End(grpc.StatusCode.UNIMPLEMENTED, _WRONG_PROTOCOL[kind])
+            return _StreamEnd(grpc.StatusCode.UNIMPLEMENTED, _WRONG_PROTOCOL[kind])
         if not self._identified:
             return None
-        names = names_of(context.auth_context())
-        may_be_gateway = is_of(node, self._settings.gateways_of)
-        if may_call_itself(node, names) and (kind is not ProxyKind.GATEWAY or may_be_gateway):
+        names = certificate_names(context.auth_context())
+        may_be_gateway = belongs_to_namespace(node, self._settings.gateways_of)
+        if matches_node_id(node, names) and (kind is not ProxyKind.GATEWAY or may_be_gateway):
             return None
         self._metrics.refused_proxies.inc()
         _log.warning("proxy_is_not_who_it_says", node=node, names=names, peer=peer)
-        return _End(grpc.StatusCode.PERMISSION_DENIED, _WRONG_CERTIFICATE)
+        return _StreamEnd(grpc.StatusCode.PERMISSION_DENIED, _WRONG_CERTIFICATE)
 
-    def _step(self, session: _Session[R], request: R | None) -> list[DiscoveryResponse]:
+    def _advance_stream(self, session: _StreamSession[R], request: R | None) -> list[DiscoveryResponse]:
         now = self._clock()
         responses: list[DiscoveryResponse] = []
         snapshot = session.cache.snapshot if session.cache else None
@@ -274,14 +278,14 @@ class XdsServer:
             responses += session.stream.on_request(request, now)
         elif not newer:
             responses += session.stream.on_time(now)
-        self._record(session, now)
+        self._record_progress(session, now)
         return responses
 
-    def _record(self, session: _Session[Any], now: float) -> None:
+    def _record_progress(self, session: _StreamSession[Any], now: float) -> None:
         progress = session.stream.progress
-        self._metrics.take(session.stream.counters)
+        self._metrics.add_counts(session.stream.counters)
         if session.cache is self._cache:
-            self._ledger.record(session.number, progress)
+            self._ledger.record_progress(session.number, progress)
         if session.cache is not None and not session.counted:
             session.counted = True
             self._count_connected()
@@ -291,24 +295,24 @@ class XdsServer:
             seconds = now - max(self._changed_at, session.opened_at)
             self._metrics.push_seconds.observe(seconds)
             if self._watcher is not None and running is not None and session.cache is self._cache:
-                self._watcher.accepted(progress.node, running, seconds)
+                self._watcher.record_accepted(progress.node, running, seconds)
         if progress.nack != session.nack:
             session.nack = progress.nack
             if progress.nack is not None:
                 _log.warning("proxy_refused", node=progress.node, message=progress.nack)
                 if self._watcher is not None and session.cache is self._cache:
-                    self._watcher.refused(progress.node, progress.nack)
+                    self._watcher.record_rejected(progress.node, progress.nack)
 
     def _count_connected(self) -> None:
-        self._metrics.connected_proxies.set(self._ledger.connected)
+        self._metrics.connected_proxies.set(self._ledger.connected_count)
         if self._client_cache is not None:
             clients = sum(session.cache is self._client_cache for session in self._sessions.values())
             self._metrics.connected_clients.set(clients)
 
-    def _close_session(self, session: _Session[Any], context: Context) -> None:
+    def _close_session(self, session: _StreamSession[Any], context: Context) -> None:
         del self._sessions[session.number]
         node = session.stream.progress.node
-        self._ledger.closed(session.number, node)
+        self._ledger.record_closed(session.number, node)
         self._count_connected()
         _log.info("proxy_disconnected", node=node, peer=context.peer())
 
@@ -322,10 +326,10 @@ class _Mailbox(Generic[R]):
         self.closed = False
 
     def wake(self) -> None:
-        """Make `next` return, now or the next time that it is called."""
+        """Make `next_request` return, now or the next time that it is called."""
         self._awake.set()
 
-    async def fill(self, requests: AsyncIterable[R]) -> None:
+    async def fill_from(self, requests: AsyncIterable[R]) -> None:
         """Put requests in until there are no more."""
         try:
             async for request in requests:
@@ -335,7 +339,7 @@ class _Mailbox(Generic[R]):
             self.closed = True
             self._awake.set()
 
-    async def next(self, timeout_s: float | None) -> R | None:
+    async def next_request(self, timeout_s: float | None) -> R | None:
         """Return the next request; None after a wake-up, after `timeout_s`, or at the end."""
         if self._requests.empty() and not self.closed:
             with contextlib.suppress(TimeoutError):
@@ -346,7 +350,7 @@ class _Mailbox(Generic[R]):
 
 
 @dataclass(slots=True)
-class _Session(Generic[R]):
+class _StreamSession(Generic[R]):
     """One open stream.
 
     `cache` has its snapshots, None before its first request; `snapshot` is the last that it was given.
@@ -365,17 +369,17 @@ class _Session(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _StreamEnd:
     """Why a stream ends."""
 
     status: grpc.StatusCode
     details: str
 
 
-def _state(session: _Session[Any]) -> ProxyState:
+def _proxy_state(session: _StreamSession[Any]) -> ProxyState:
     stream, progress = session.stream, session.stream.progress
     revision = progress.acked.revision if progress.acked else ""
-    return ProxyState(progress.node, stream.KIND, revision, stream.states(), progress.nack)
+    return ProxyState(progress.node, stream.KIND, revision, stream.sync_states(), progress.nack)
 
 
 def _channel_options(settings: XdsServerSettings) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
+from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.subscription import DELETED_TYPES, Subscription
 
 ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.SECRET, TypeUrl.LISTENER, TypeUrl.SCOPE)
@@ -47,7 +47,7 @@ class StreamState:
         """Return whether some resource is known to be rejected by itself."""
         return any(subscription.bisector.rejected for subscription in self.subscriptions.values())
 
-    def rejected(self, type_url: TypeUrl, goal: Snapshot) -> Mapping[str, str]:
+    def rejected_resources(self, type_url: TypeUrl, goal: Snapshot) -> Mapping[str, str]:
         """Return the reasons by name for what the proxy rejected of the goal."""
         subscription = self.get(type_url)
         return {} if subscription is None else subscription.bisector.rejected_in(goal.resources[type_url])
@@ -69,11 +69,11 @@ class StreamState:
             return frozenset()
         return frozenset(
             cluster.name
-            for cluster in self.expected(TypeUrl.CLUSTER, goal)
+            for cluster in self.expected_resources(TypeUrl.CLUSTER, goal)
             if cluster.name not in clusters.sent
         )
 
-    def expected(self, type_url: TypeUrl, goal: Snapshot) -> Iterator[Resource]:
+    def expected_resources(self, type_url: TypeUrl, goal: Snapshot) -> Iterator[XdsResource]:
         """Yield the resources of the goal that the proxy needs and that it is not known to run."""
         own, deciding = self.get(type_url), self.get(_FOLLOWS.get(type_url, type_url))
         everything = deciding is not None and deciding.names is None
@@ -82,25 +82,29 @@ class StreamState:
         resources = goal.resources[type_url]
         for name in resources if own is None else own.names_to_check(resources):
             resource = resources.get(name)
-            if resource is not None and (everything or (own is not None and own.wants(name))):
+            if resource is not None and (everything or (own is not None and own.wants_name(name))):
                 yield resource
 
-    def differing(self, type_url: TypeUrl, goal: Snapshot) -> frozenset[str] | None:
+    def differing_names(self, type_url: TypeUrl, goal: Snapshot) -> frozenset[str] | None:
         """Return the names under which the proxy runs something else than the goal; None if it owes an answer or has not subscribed."""
         own, resources = self.get(type_url), goal.resources[type_url]
         if own is None:
-            never = frozenset(resource.name for resource in self.expected(type_url, goal))
+            never = frozenset(resource.name for resource in self.expected_resources(type_url, goal))
             return None if type_url in _FIRST else never
         if own.is_complete(resources):
             return frozenset()
         if own.in_flight is not None or (type_url in DELETED_TYPES and not own.has_answered):
             return None
-        names = {resource.name for resource in self.expected(type_url, goal) if not own.runs(resource)}
+        names = {
+            resource.name
+            for resource in self.expected_resources(type_url, goal)
+            if not own.runs_resource(resource)
+        }
         if type_url in DELETED_TYPES:
             names.update(
                 name
                 for name in own.names_to_check(resources)
-                if name not in resources and not own.lacks(name)
+                if name not in resources and not own.lacks_name(name)
             )
         if not names:
             own.mark_complete(resources)
@@ -108,7 +112,7 @@ class StreamState:
 
     def runs_all(self, type_url: TypeUrl, goal: Snapshot) -> bool:
         """Return whether the proxy runs the goal's resources of this type and nothing else."""
-        names = self.differing(type_url, goal)
+        names = self.differing_names(type_url, goal)
         return names is not None and not names
 
     def has_backends(self, goal: Snapshot) -> bool:
@@ -116,16 +120,19 @@ class StreamState:
         clusters, endpoints = self.get(TypeUrl.CLUSTER), self.get(TypeUrl.ENDPOINT)
         if clusters is not None and not clusters.has_answered:
             return False
-        rejected = self.rejected(TypeUrl.CLUSTER, goal)
+        rejected = self.rejected_resources(TypeUrl.CLUSTER, goal)
         if not all(
-            cluster.name in rejected or (clusters is not None and clusters.runs(cluster))
-            for cluster in self.expected(TypeUrl.CLUSTER, goal)
+            cluster.name in rejected or (clusters is not None and clusters.runs_resource(cluster))
+            for cluster in self.expected_resources(TypeUrl.CLUSTER, goal)
         ):
             return False
-        exempt = {*rejected, *self.rejected(TypeUrl.ENDPOINT, goal)}
+        exempt = {*rejected, *self.rejected_resources(TypeUrl.ENDPOINT, goal)}
         # Routes do not wait for endpoints that become none: these are held back until the routes have moved.
         return all(
             expected.name in exempt
-            or (endpoints is not None and (endpoints.runs(expected) or endpoints.is_emptied_by(expected)))
-            for expected in self.expected(TypeUrl.ENDPOINT, goal)
+            or (
+                endpoints is not None
+                and (endpoints.runs_resource(expected) or endpoints.is_emptied_by(expected))
+            )
+            for expected in self.expected_resources(TypeUrl.ENDPOINT, goal)
         )

@@ -36,18 +36,18 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Snapshot, TypeUrl
-from tidegate.xds.held_back import NOTHING, find_held_back, rejected_hosts
+from tidegate.xds.held_back import NOTHING_HELD_BACK, find_held_back, rejected_hosts
 from tidegate.xds.inspection import ProxyKind, SyncState
 from tidegate.xds.messages import DiscoveryResponse
 from tidegate.xds.state import BACKENDS, ORDER, ROUTES, StreamState
 from tidegate.xds.subscription import Change, Subscription
-from tidegate.xds.targets import Targets, Update
+from tidegate.xds.targets import ProxyUpdate, StreamTargets
 
 GATE_TIMEOUT_S: Final = 10.0
 """How long listeners and routes wait for a proxy that does not answer."""
 
 
-class Phase(Enum):
+class UpdatePhase(Enum):
     """The phases of an update; the module's docstring has the diagram."""
 
     MAKE = auto()
@@ -55,7 +55,7 @@ class Phase(Enum):
     BREAK = auto()
 
 
-class Request(Protocol):
+class DiscoveryRequest(Protocol):
     """What the requests of both protocols have; the last two are empty in all but the first of a stream."""
 
     @property
@@ -68,29 +68,31 @@ class Request(Protocol):
     def user_agent(self) -> str: ...
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=DiscoveryRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What a proxy runs: `snapshot`, except for the objects in `others`, of which it rejected what the snapshot has.
+class RunningState:
+    """What a proxy runs: `snapshot`, except for the objects in `differing_hosts`, of which it rejected what the snapshot has.
 
-    None in `others`: it runs nothing of that object.
+    None in `differing_hosts`: it runs nothing of that object.
     """
 
     snapshot: Snapshot
-    others: Mapping[HostKey, HostState | None] = field(default_factory=dict[HostKey, HostState | None])
+    differing_hosts: Mapping[HostKey, HostState | None] = field(
+        default_factory=dict[HostKey, HostState | None]
+    )
 
-    def host(self, key: HostKey) -> HostState | None:
+    def host_state(self, key: HostKey) -> HostState | None:
         """Return what the proxy runs of one object; None for nothing."""
-        return self.others[key] if key in self.others else self.snapshot.hosts.get(key)
+        return self.differing_hosts[key] if key in self.differing_hosts else self.snapshot.hosts.get(key)
 
     @property
-    def hosts(self) -> Mapping[HostKey, HostState]:
+    def host_states(self) -> Mapping[HostKey, HostState]:
         """Hosts that the proxy runs, with the object and generation of each."""
-        if not self.others:
+        if not self.differing_hosts:
             return self.snapshot.hosts
-        return {key: state for key, state in {**self.snapshot.hosts, **self.others}.items() if state}
+        return {key: state for key, state in {**self.snapshot.hosts, **self.differing_hosts}.items() if state}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,12 @@ class StreamProgress:
     acked: Snapshot | None
     nack: str | None
     warm: bool
-    running: Running | None = None
+    running: RunningState | None = None
     refused: Mapping[HostKey, str] = field(default_factory=dict[HostKey, str])
 
 
 @dataclass(slots=True)
-class Counters:
+class StreamCounters:
     """What happened on the stream so far."""
 
     pushes: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
@@ -131,15 +133,15 @@ class DiscoveryStream(ABC, Generic[R]):
     KIND: ClassVar[ProxyKind]
 
     def __init__(self, snapshot: Snapshot | None, *, gate_timeout_s: float = GATE_TIMEOUT_S) -> None:
-        self.counters = Counters()
+        self.counters = StreamCounters()
         self._node = ""
         self._goal = snapshot
         self._state = StreamState()
-        self._targets = Targets(self._state)
+        self._targets = StreamTargets(self._state)
         self._gate_timeout_s = gate_timeout_s
         self._routes_wait_since: float | None = None
         self._acked: Snapshot | None = None
-        self._running: Running | None = None
+        self._running: RunningState | None = None
         self._rejected: Mapping[HostKey, str] = {}
         self._nonces = 0
 
@@ -150,7 +152,7 @@ class DiscoveryStream(ABC, Generic[R]):
             self._node, self._acked, self._state.error, self._state.warm, self._running, self._rejected
         )
 
-    def states(self) -> Mapping[TypeUrl, SyncState]:
+    def sync_states(self) -> Mapping[TypeUrl, SyncState]:
         """Return how far the proxy is with each type that it subscribes to."""
         return {
             type_url: self._sync_state(subscription)
@@ -176,7 +178,7 @@ class DiscoveryStream(ABC, Generic[R]):
         """Make `snapshot` the goal; what is in flight stays valid or is replaced."""
         self._targets.note_overtaken(self._goal, snapshot)
         self._goal = snapshot
-        return self._advance(now)
+        return self._advance_phase(now)
 
     def on_request(self, request: R, now: float) -> list[DiscoveryResponse]:
         """Take a subscription, an ACK or a NACK. Types that are not served are left unanswered."""
@@ -186,11 +188,11 @@ class DiscoveryStream(ABC, Generic[R]):
         except ValueError:
             return []
         self._apply_request(type_url, request)
-        return self._advance(now)
+        return self._advance_phase(now)
 
     def on_time(self, now: float) -> list[DiscoveryResponse]:
         """Take note of the time."""
-        return self._advance(now)
+        return self._advance_phase(now)
 
     @abstractmethod
     def _apply_request(self, type_url: TypeUrl, request: R) -> None:
@@ -206,78 +208,78 @@ class DiscoveryStream(ABC, Generic[R]):
         if subscription.in_flight is None:
             return
         if error is None:
-            _count(self.counters.acks, subscription.type_url)
+            _increment(self.counters.acks, subscription.type_url)
             subscription.record_ack()
         else:
-            _count(self.counters.nacks, subscription.type_url)
+            _increment(self.counters.nacks, subscription.type_url)
             subscription.record_nack(error)
 
-    def _advance(self, now: float) -> list[DiscoveryResponse]:
+    def _advance_phase(self, now: float) -> list[DiscoveryResponse]:
         """Send everything that may go out in the present phase."""
         goal = self._goal
         if goal is None:
             return []
-        update = Update(goal, find_held_back(self._state, goal))
+        update = ProxyUpdate(goal, find_held_back(self._state, goal))
         self._rejected = rejected_hosts(self._state, goal, update.held_back)
         match self._enter_phase(update, now):
-            case Phase.MAKE:
-                return self._make(update)
-            case Phase.SWITCH:
-                return self._switch(update)
-            case Phase.BREAK:
-                return self._break(update)
+            case UpdatePhase.MAKE:
+                return self._send_new_backends(update)
+            case UpdatePhase.SWITCH:
+                return self._send_routes(update)
+            case UpdatePhase.BREAK:
+                return self._delete_unreferenced(update)
 
-    def _enter_phase(self, update: Update, now: float) -> Phase:
+    def _enter_phase(self, update: ProxyUpdate, now: float) -> UpdatePhase:
         """Return the present phase, and measure how long routes wait in MAKE."""
         phase = self._read_phase(update)
-        if phase is Phase.MAKE and self._has_routes_to_send(update):
+        if phase is UpdatePhase.MAKE and self._has_routes_to_send(update):
             if self._routes_wait_since is None:
                 self._routes_wait_since = now
             if now - self._routes_wait_since < self._gate_timeout_s:
-                return Phase.MAKE
+                return UpdatePhase.MAKE
             self.counters.gate_misses += 1
-            phase = Phase.SWITCH
+            phase = UpdatePhase.SWITCH
         self._routes_wait_since = None
         return phase
 
-    def _read_phase(self, update: Update) -> Phase:
+    def _read_phase(self, update: ProxyUpdate) -> UpdatePhase:
         """Return the phase that follows from what the proxy has acknowledged."""
         if self._runs_routes(update):
-            return Phase.BREAK
-        return Phase.SWITCH if self._state.has_backends(update.goal) else Phase.MAKE
+            return UpdatePhase.BREAK
+        return UpdatePhase.SWITCH if self._state.has_backends(update.goal) else UpdatePhase.MAKE
 
-    def _runs_routes(self, update: Update) -> bool:
+    def _runs_routes(self, update: ProxyUpdate) -> bool:
         """Return whether the proxy runs the goal's listeners and routes except those that are held back."""
         if not any(type_url in self._state.subscriptions for type_url in ROUTES):
             # A new proxy has none. One with resources from an earlier stream has, and subscribes in a moment.
             return not self._state.warm
         return all(self._is_settled(type_url, update) for type_url in ROUTES)
 
-    def _is_settled(self, type_url: TypeUrl, update: Update) -> bool:
+    def _is_settled(self, type_url: TypeUrl, update: ProxyUpdate) -> bool:
         """Return whether the proxy runs the goal's resources of this type except those that are held back."""
-        names = self._state.differing(type_url, update.goal)
+        names = self._state.differing_names(type_url, update.goal)
         return names is not None and all(
             update.held_back.is_exempt(type_url, name, update.goal) for name in names
         )
 
-    def _has_routes_to_send(self, update: Update) -> bool:
+    def _has_routes_to_send(self, update: ProxyUpdate) -> bool:
         subscriptions = (self._state.get(type_url) for type_url in ROUTES)
         return any(
             subscription is not None
             and subscription.in_flight is None
-            and subscription.next_change(self._targets.find(subscription, update)) is not None
+            and subscription.next_change(self._targets.find_target(subscription, update)) is not None
             for subscription in subscriptions
         )
 
-    def _make(self, update: Update) -> list[DiscoveryResponse]:
+    def _send_new_backends(self, update: ProxyUpdate) -> list[DiscoveryResponse]:
         """Send new clusters and endpoints beside the old ones."""
         return self._send_types((*BACKENDS, TypeUrl.SECRET), update)
 
-    def _switch(self, update: Update) -> list[DiscoveryResponse]:
+    def _send_routes(self, update: ProxyUpdate) -> list[DiscoveryResponse]:
         """Send listeners and routes too, except routes to clusters that a silent proxy was never sent."""
         return self._send_types(ORDER, replace(update, unsent=self._state.unsent_clusters(update.goal)))
 
-    def _break(self, update: Update) -> list[DiscoveryResponse]:
+    def _delete_unreferenced(self, update: ProxyUpdate) -> list[DiscoveryResponse]:
         """Delete what no route leads to any more, and note when the proxy is in sync.
 
         The only routes left to send are held back ones that go back to what the proxy had.
@@ -288,23 +290,23 @@ class DiscoveryStream(ABC, Generic[R]):
             self._record_in_sync(update)
         return responses
 
-    def _send_types(self, types: Iterable[TypeUrl], update: Update) -> list[DiscoveryResponse]:
+    def _send_types(self, types: Iterable[TypeUrl], update: ProxyUpdate) -> list[DiscoveryResponse]:
         """Send what differs of these types. One response of each is in flight at a time, so a slow proxy gets only the newest state."""
         responses: list[DiscoveryResponse] = []
         for type_url in types:
             subscription = self._state.get(type_url)
             if subscription is None or subscription.in_flight is not None:
                 continue
-            change = subscription.next_change(self._targets.find(subscription, update))
+            change = subscription.next_change(self._targets.find_target(subscription, update))
             if change is not None:
-                responses.append(self._send(subscription, change, update.goal))
+                responses.append(self._send_change(subscription, change, update.goal))
         return responses
 
-    def _send(self, subscription: Subscription, change: Change, goal: Snapshot) -> DiscoveryResponse:
+    def _send_change(self, subscription: Subscription, change: Change, goal: Snapshot) -> DiscoveryResponse:
         type_url = subscription.type_url
         self._nonces += 1
-        _count(self.counters.pushes, type_url)
-        content = sorted(subscription.content(change).items())
+        _increment(self.counters.pushes, type_url)
+        content = sorted(subscription.response_content(change).items())
         deleted = subscription.record_sent(change, str(self._nonces))
         endpoints = self._state.get(TypeUrl.ENDPOINT)
         if type_url is TypeUrl.CLUSTER and endpoints is not None:
@@ -319,23 +321,25 @@ class DiscoveryStream(ABC, Generic[R]):
             tuple(name for name, resource in content if resource is None),
         )
 
-    def _record_in_sync(self, update: Update) -> None:
+    def _record_in_sync(self, update: ProxyUpdate) -> None:
         """Record that the proxy runs the goal and nothing else, except for what it rejected."""
         goal, before = update.goal, self._running
-        if update.held_back is NOTHING:
+        if update.held_back is NOTHING_HELD_BACK:
             self._acked = goal
         else:
             self._check_only_what_differs(goal)
-        differing_hosts = {host: None if before is None else before.host(host) for host in self._rejected}
-        if before is None or before.snapshot is not goal or before.others != differing_hosts:
-            self._running = Running(goal, differing_hosts)
+        differing_hosts = {
+            host: None if before is None else before.host_state(host) for host in self._rejected
+        }
+        if before is None or before.snapshot is not goal or before.differing_hosts != differing_hosts:
+            self._running = RunningState(goal, differing_hosts)
 
     def _check_only_what_differs(self, goal: Snapshot) -> None:
         for type_url, subscription in self._state.subscriptions.items():
-            differing = self._state.differing(type_url, goal)
+            differing = self._state.differing_names(type_url, goal)
             if differing is not None:
-                subscription.mark_complete(goal.resources[type_url], but=differing)
+                subscription.mark_complete(goal.resources[type_url], except_names=differing)
 
 
-def _count(counter: dict[TypeUrl, int], type_url: TypeUrl) -> None:
+def _increment(counter: dict[TypeUrl, int], type_url: TypeUrl) -> None:
     counter[type_url] = counter.get(type_url, 0) + 1

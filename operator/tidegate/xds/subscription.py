@@ -20,12 +20,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidegate.routing.snapshot import Resource, Resources, TypeUrl, differing
+from tidegate.routing.snapshot import Resources, TypeUrl, XdsResource, differing_names
 
-Change = dict[str, Resource | None]
+Change = dict[str, XdsResource | None]
 """Resources by name; None for one that is deleted."""
 
-Target = Mapping[str, Resource | None]
+Target = Mapping[str, XdsResource | None]
 """What a proxy should have under each name where that may differ from what it has; None for nothing."""
 
 # The server deletes what a proxy has of these types and the goal has not. It leaves the other types alone: endpoints go
@@ -82,7 +82,7 @@ class NackBisector:
         names = sorted(change.keys() - self.rejected.keys())
         return {name: change[name] for name in names[: self._batch_size]}
 
-    def is_suspect(self, name: str, resource: Resource | None) -> bool:
+    def is_suspect(self, name: str, resource: XdsResource | None) -> bool:
         """Return whether exactly this (None: its deletion) was in a rejected response."""
         if name not in self.suspects:
             return False
@@ -117,13 +117,13 @@ class Subscription(ABC):
 
     type_url: TypeUrl
     names: set[str] | None
-    accepted: dict[str, Resource] | None = None
-    sent: dict[str, Resource] = field(default_factory=dict[str, Resource])
+    accepted: dict[str, XdsResource] | None = None
+    sent: dict[str, XdsResource] = field(default_factory=dict[str, XdsResource])
     in_flight: Change | None = None
     bisector: NackBisector = field(default_factory=NackBisector)
     nonce: str = ""
     error: str | None = None
-    unseen: dict[str, Resource] = field(default_factory=dict[str, Resource])
+    unseen: dict[str, XdsResource] = field(default_factory=dict[str, XdsResource])
     _complete_with: Resources | None = None
     _touched: set[str] = field(default_factory=set[str])
     _to_roll_back: set[str] = field(default_factory=set[str])
@@ -133,16 +133,16 @@ class Subscription(ABC):
         """Return whether the proxy is known to run exactly `resources`, as far as it subscribes to them."""
         return self._complete_with is resources and not self._touched
 
-    def mark_complete(self, resources: Resources, *, but: Collection[str] = ()) -> None:
+    def mark_complete(self, resources: Resources, *, except_names: Collection[str] = ()) -> None:
         """Record that the proxy runs exactly `resources`, except for the names in `but`."""
         self._complete_with = resources
-        self._touched = set(but)
+        self._touched = set(except_names)
 
     def names_to_check(self, resources: Resources) -> Collection[str]:
         """Return the names under which the proxy may have something else than `resources`."""
         if self._complete_with is None:
             return {*resources, *self.sent, *(self.accepted or ()), *self._touched}
-        changed = differing(self._complete_with, resources)
+        changed = differing_names(self._complete_with, resources)
         return changed if not self._touched else self._touched.union(changed)
 
     @property
@@ -150,15 +150,15 @@ class Subscription(ABC):
         """Return whether the proxy has answered any response, or came with resources from an earlier stream."""
         return self.accepted is not None or self.error is not None
 
-    def wants(self, name: str) -> bool:
+    def wants_name(self, name: str) -> bool:
         """Return whether the proxy subscribes to `name`."""
         return self.names is None or name in self.names
 
-    def get(self, name: str) -> Resource | None:
+    def get(self, name: str) -> XdsResource | None:
         """Return what the proxy last accepted under `name`."""
         return None if self.accepted is None else self.accepted.get(name)
 
-    def runs(self, resource: Resource) -> bool:
+    def runs_resource(self, resource: XdsResource) -> bool:
         """Return whether the proxy certainly runs this, or what this only stands in for. Of a rejected response some part may be in use."""
         if resource.name in self.bisector.suspects or resource.name in self._to_resend:
             return False
@@ -167,23 +167,23 @@ class Subscription(ABC):
             return False
         return accepted.version == resource.version or (resource.stand_in and not accepted.stand_in)
 
-    def lacks(self, name: str) -> bool:
+    def lacks_name(self, name: str) -> bool:
         """Return whether the proxy certainly has nothing under `name`."""
         return self.get(name) is None and name not in self.bisector.suspects
 
-    def was_sent(self, resource: Resource) -> bool:
+    def was_sent(self, resource: XdsResource) -> bool:
         """Return whether this is the last that the proxy was sent under its name."""
         sent = self.sent.get(resource.name)
         return sent is not None and sent.version == resource.version
 
-    def is_emptied_by(self, endpoints: Resource) -> bool:
+    def is_emptied_by(self, endpoints: XdsResource) -> bool:
         """Return whether the proxy has endpoints where `endpoints` are none."""
         if not endpoints.vacant:
             return False
         accepted = self.get(endpoints.name)
         return accepted is not None and not accepted.vacant
 
-    def to_keep(self, name: str) -> Resource | None:
+    def kept_resource(self, name: str) -> XdsResource | None:
         """Return what leaves `name` as the proxy has it."""
         return self.get(name)
 
@@ -191,25 +191,27 @@ class Subscription(ABC):
         """Return what the next response changes to bring the proxy to `target`; None if there is nothing to send."""
         if self._to_roll_back:
             return {name: self.get(name) for name in self._to_roll_back}
-        change = self._difference(target)
+        change = self._find_difference(target)
         if change:
             return self.bisector.next_batch(change) or None
         # A proxy waits for the first response of these types, even if that is empty.
         return change if not self.has_answered and self.type_url in DELETED_TYPES else None
 
-    def _difference(self, target: Target) -> Change:
+    def _find_difference(self, target: Target) -> Change:
         change: Change = {
             name: resource
             for name, resource in target.items()
-            if resource is not None and not self.runs(resource) and resource is not self.unseen.get(name)
+            if resource is not None
+            and not self.runs_resource(resource)
+            and resource is not self.unseen.get(name)
         }
         if self.type_url in DELETED_TYPES:
             deleted = (name for name, resource in target.items() if resource is None)
-            change.update((name, None) for name in deleted if not self.lacks(name))
+            change.update((name, None) for name in deleted if not self.lacks_name(name))
         return change
 
     @abstractmethod
-    def content(self, change: Change) -> Change:
+    def response_content(self, change: Change) -> Change:
         """Return what a response contains that makes `change`: resources, and None for names that it deletes."""
 
     def record_sent(self, change: Change, nonce: str) -> frozenset[str]:
@@ -218,11 +220,11 @@ class Subscription(ABC):
         self.in_flight = change
         deleted = frozenset(name for name, resource in change.items() if resource is None)
         for name, resource in change.items():
-            if resource is None or not self.runs(resource):
+            if resource is None or not self.runs_resource(resource):
                 self._touched.add(name)
             if resource is not None:
                 self.sent[name] = resource
-        _drop(self.sent, deleted)
+        _drop_names(self.sent, deleted)
         return deleted
 
     def mark_for_resend(self, names: Collection[str]) -> None:
@@ -238,7 +240,7 @@ class Subscription(ABC):
         change = self.in_flight or {}
         self.in_flight = None
         self.accepted = {} if self.accepted is None else self.accepted
-        _drop(self.unseen, change)
+        _drop_names(self.unseen, change)
         for name, resource in change.items():
             if resource is None:
                 self.accepted.pop(name, None)
@@ -270,8 +272,8 @@ class Subscription(ABC):
         self._touched.update(names)
         for by_name in (self.accepted, self.sent, self.in_flight, self.unseen):
             if by_name is not None:
-                _drop(by_name, names)
-        _drop(self._to_resend, names)
+                _drop_names(by_name, names)
+        _drop_names(self._to_resend, names)
         self._to_roll_back.difference_update(names)
         if self.bisector.suspects:
             self.bisector.forget(names)
@@ -282,6 +284,6 @@ class Subscription(ABC):
             self.error = None
 
 
-def _drop(by_name: dict[str, Any], names: Collection[str]) -> None:
+def _drop_names(by_name: dict[str, Any], names: Collection[str]) -> None:
     for name in [name for name in names if name in by_name]:
         del by_name[name]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl
+from tidegate.routing.snapshot import Resources, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.held_back import HeldBack
 from tidegate.xds.state import BACKENDS, StreamState
 from tidegate.xds.subscription import Subscription, Target
@@ -81,7 +81,7 @@ _ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], TargetAc
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class ProxyUpdate:
     """Where a proxy is on its way to `goal`.
 
     `breaking`: it runs the goal's routes, except those that are held back, so nothing else leads to what the goal has not.
@@ -95,24 +95,24 @@ class Update:
 
     def may_reference(self, cluster: str) -> bool:
         """Return whether the proxy may have a route that leads to `cluster`."""
-        return not self.breaking or self.held_back.keeps(cluster)
+        return not self.breaking or self.held_back.keeps_cluster(cluster)
 
-    def blocks(self, scope: Resource) -> bool:
+    def blocks_scope(self, scope: XdsResource) -> bool:
         """Return whether `scope` leads to a cluster that the proxy cannot use."""
         if scope.name in self.held_back.scopes:
-            return self.held_back.blocks(scope.name)
+            return self.held_back.blocks_scope(scope.name)
         return not self.unsent.isdisjoint(scope.references)
 
 
 @dataclass(slots=True)
-class Targets:
+class StreamTargets:
     """The targets of one stream.
 
     `_overtaken`: the endpoints of clusters that the proxy was sent last in a version that the goal no longer has.
     """
 
     state: StreamState
-    _overtaken: dict[str, Resource] = field(default_factory=dict[str, Resource])
+    _overtaken: dict[str, XdsResource] = field(default_factory=dict[str, XdsResource])
 
     def note_overtaken(self, before: Snapshot | None, newer: Snapshot) -> None:
         """Remember the endpoints of clusters that the proxy was sent and that `newer` does not have as they were."""
@@ -128,11 +128,11 @@ class Targets:
         }
         self._overtaken = {name: resource for name, resource in overtaken.items() if resource is not None}
 
-    def find(self, subscription: Subscription, update: Update) -> Target:
+    def find_target(self, subscription: Subscription, update: ProxyUpdate) -> Target:
         """Return what the proxy should have of this type now, for every name under which it may have something else."""
         resources = update.goal.resources[subscription.type_url]
         return {
-            name: self._choose(subscription, update, name) if subscription.wants(name) else None
+            name: self._choose_resource(subscription, update, name) if subscription.wants_name(name) else None
             for name in self._names_to_check(subscription, resources)
         }
 
@@ -142,7 +142,9 @@ class Targets:
         if subscription.type_url is TypeUrl.ENDPOINT:
             yield from (name for name in self._overtaken if name not in names)
 
-    def _choose(self, subscription: Subscription, update: Update, name: str) -> Resource | None:
+    def _choose_resource(
+        self, subscription: Subscription, update: ProxyUpdate, name: str
+    ) -> XdsResource | None:
         type_url = subscription.type_url
         if type_url is TypeUrl.ENDPOINT:
             resource = self._endpoints_to_send(update.goal, name)
@@ -153,17 +155,17 @@ class Targets:
             # A gRPC client accepts routes before it uses them, and names a cluster for as long as it needs it.
             or (type_url is TypeUrl.CLUSTER and subscription.names is not None)
         )
-        blocked = type_url is TypeUrl.SCOPE and resource is not None and update.blocks(resource)
+        blocked = type_url is TypeUrl.SCOPE and resource is not None and update.blocks_scope(resource)
         emptied = resource is not None and subscription.is_emptied_by(resource)
         match _ACTIONS[type_url][resource is not None, emptied, referenced, blocked]:
             case TargetAction.SEND:
                 return resource
             case TargetAction.KEEP:
-                return subscription.to_keep(name)
+                return subscription.kept_resource(name)
             case TargetAction.DROP:
                 return None
 
-    def _endpoints_to_send(self, goal: Snapshot, name: str) -> Resource | None:
+    def _endpoints_to_send(self, goal: Snapshot, name: str) -> XdsResource | None:
         """Return the endpoints that belong to the cluster as the proxy was last sent it; None for none.
 
         Envoy waits up to 15 s for endpoints after a change of their cluster, and acknowledges no clusters meanwhile.
@@ -183,5 +185,5 @@ class Targets:
         return overtaken
 
 
-def _was_sent(clusters: Subscription, cluster: Resource | None) -> bool:
+def _was_sent(clusters: Subscription, cluster: XdsResource | None) -> bool:
     return cluster is not None and clusters.was_sent(cluster)

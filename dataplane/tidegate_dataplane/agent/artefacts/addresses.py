@@ -3,7 +3,7 @@
 import ipaddress
 
 # Cloud metadata services that lie outside the link-local ranges.
-METADATA = (
+METADATA_NETWORKS = (
     ipaddress.ip_network("fd00:ec2::254/128"),  # AWS, IPv6
     ipaddress.ip_network("100.100.100.200/32"),  # Alibaba Cloud
     ipaddress.ip_network("168.63.129.16/32"),  # Azure
@@ -12,7 +12,7 @@ METADATA = (
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-def refused_address(text: str, *, allow_loopback: bool) -> str | None:
+def explain_refusal(text: str, *, allow_loopback: bool) -> str | None:
     """Return why the agent must not connect to the address `text`; None if it may.
 
     Private ranges are allowed, because the hosts are on the administrator's list; refused are the addresses of services that
@@ -27,12 +27,12 @@ def refused_address(text: str, *, allow_loopback: bool) -> str | None:
         if address in NAT64:
             embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if embedded:
-            return refused_address(str(embedded), allow_loopback=allow_loopback)
+            return explain_refusal(str(embedded), allow_loopback=allow_loopback)
     if address.is_loopback:
         return None if allow_loopback else "a loopback address"
     if address.is_link_local:
         return "a link-local address"
-    if any(address in network for network in METADATA):
+    if any(address in network for network in METADATA_NETWORKS):
         return "a cloud metadata address"
     if address.is_unspecified or address.is_multicast:
         return "not the address of a host"

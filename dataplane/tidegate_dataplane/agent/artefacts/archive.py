@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
 
-from tidegate_dataplane.agent.artefacts.paths import checked_relative
+from tidegate_dataplane.agent.artefacts.paths import check_relative_path
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
@@ -23,14 +23,14 @@ WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 
 
 @dataclass(slots=True)
-class Budget:
+class UnpackBudget:
     """Bytes and entries that archives may still unpack to; shared by the layers of one artefact."""
 
     bytes_left: int
     members_left: int = MAX_MEMBERS
-    what: str = ""
+    artefact: str = ""
 
-    def take(self, size: int) -> None:
+    def take_bytes(self, size: int) -> None:
         """Count unpacked bytes.
 
         Raises:
@@ -40,7 +40,7 @@ class Budget:
         if self.bytes_left < 0:
             raise ArtefactError(
                 FailureReason.ARTEFACT_TOO_LARGE,
-                f"{self.what} unpacks to more bytes than an artefact may have (models.maxArtefactBytes)",
+                f"{self.artefact} unpacks to more bytes than an artefact may have (models.maxArtefactBytes)",
             )
 
     def take_member(self) -> None:
@@ -48,59 +48,63 @@ class Budget:
         self.members_left -= 1
         if self.members_left < 0:
             raise ArtefactError(
-                FailureReason.ARTEFACT_TOO_LARGE, f"{self.what} has more than {MAX_MEMBERS} archive entries"
+                FailureReason.ARTEFACT_TOO_LARGE,
+                f"{self.artefact} has more than {MAX_MEMBERS} archive entries",
             )
 
 
-def unpack_layer(archive: Path, folder: Path, *, below: str, budget: Budget) -> None:
+def unpack_layer(archive: Path, folder: Path, *, below: str, budget: UnpackBudget) -> None:
     """Unpack what lies below `below` in a tar file, gzipped or not, over what earlier layers left in `folder`.
 
     Raises:
         ArtefactError: ArtefactInvalid for links, devices and paths that leave the folder; ArtefactTooLarge.
     """
     try:
-        with archive.open("rb") as raw, _decompressed(raw, budget.what) as plain:
-            bounded = cast("BinaryIO", _Bounded(plain, budget))
+        with archive.open("rb") as raw, _open_decompressed(raw, budget.artefact) as plain:
+            bounded = cast("BinaryIO", _BoundedStream(plain, budget))
             with tarfile.open(fileobj=bounded, mode="r:", errorlevel=2) as tar:
                 while (member := tar.next()) is not None:
                     budget.take_member()
-                    _apply(tar, member, folder, below, budget.what)
+                    _unpack_member(tar, member, folder, below, budget.artefact)
                     tar.members.clear()  # type: ignore[attr-defined]  # it would remember every entry
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError, OverflowError) as error:
         raise ArtefactError(
-            FailureReason.ARTEFACT_INVALID, f"a layer of {budget.what} is not a whole tar archive: {error}"
+            FailureReason.ARTEFACT_INVALID,
+            f"a layer of {budget.artefact} is not a whole tar archive: {error}",
         ) from error
     except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-        raise _clash(error, budget.what) from error
+        raise _entry_clash(error, budget.artefact) from error
 
 
-def _clash(error: OSError, artefact: str) -> ArtefactError:
+def _entry_clash(error: OSError, artefact: str) -> ArtefactError:
     return ArtefactError(
         FailureReason.ARTEFACT_INVALID,
         f"a layer of {artefact} has a file where another entry has a folder: {Path(str(error.filename)).name}",
     )
 
 
-def _apply(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, below: str, artefact: str) -> None:
+def _unpack_member(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, below: str, artefact: str
+) -> None:
     path = PurePosixPath(member.name.removeprefix("./").lstrip("/"))
     if not path.parts or (below and path.parts[0] != below):
         return
     inside = "/".join(path.parts[1:] if below else path.parts)
     if not inside or member.isdir():
         return
-    relative = PurePosixPath(checked_relative(inside, what=f"entry of a layer of {artefact}"))
+    relative = PurePosixPath(check_relative_path(inside, subject=f"entry of a layer of {artefact}"))
     if relative.name.startswith(WHITEOUT):
-        _whiteout(folder, relative)
+        _apply_whiteout(folder, relative)
         return
     if not member.isreg() or member.issparse():
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID,
             f"{member.name[:200]!r} in a layer of {artefact} is a link, a device or sparse; put the file itself there",
         )
-    _write(tar, member, folder / relative)
+    _write_member(tar, member, folder / relative)
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     content = tar.extractfile(member)
     if target.is_dir():
         shutil.rmtree(target)
@@ -110,7 +114,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
             shutil.copyfileobj(content, file, COPY_BYTES)
 
 
-def _whiteout(folder: Path, relative: PurePosixPath) -> None:
+def _apply_whiteout(folder: Path, relative: PurePosixPath) -> None:
     """Remove what a later layer deletes: one entry, or everything that earlier layers put into a folder."""
     parent = folder / relative.parent
     if relative.name == OPAQUE:
@@ -128,7 +132,7 @@ def _whiteout(folder: Path, relative: PurePosixPath) -> None:
         deleted.unlink(missing_ok=True)
 
 
-def _decompressed(raw: BinaryIO, artefact: str) -> IO[bytes]:
+def _open_decompressed(raw: BinaryIO, artefact: str) -> IO[bytes]:
     magic = raw.read(4)
     raw.seek(0)
     if magic == ZSTD_MAGIC:
@@ -139,10 +143,10 @@ def _decompressed(raw: BinaryIO, artefact: str) -> IO[bytes]:
     return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if magic.startswith(GZIP_MAGIC) else raw
 
 
-class _Bounded:
+class _BoundedStream:
     """A stream for tarfile that moves forward only, counts its bytes and refuses giant headers."""
 
-    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
+    def __init__(self, stream: IO[bytes], budget: UnpackBudget) -> None:
         self._read: Callable[[int], bytes] = stream.read
         self._budget = budget
         self._position = 0
@@ -154,7 +158,7 @@ class _Bounded:
         if not 0 <= size <= MAX_HEADER_BYTES:
             raise ArtefactError(
                 FailureReason.ARTEFACT_INVALID,
-                f"a layer of {self._budget.what} has a header of {size} bytes; {MAX_HEADER_BYTES} are allowed",
+                f"a layer of {self._budget.artefact} has a header of {size} bytes; {MAX_HEADER_BYTES} are allowed",
             )
         if self._stepped_back and size:
             self._stepped_back = False
@@ -163,7 +167,7 @@ class _Bounded:
         data = self._read(size)
         self._position += len(data)
         self._last_byte = data[-1:] or self._last_byte
-        self._budget.take(len(data))
+        self._budget.take_bytes(len(data))
         return data
 
     def tell(self) -> int:

@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from tidegate_dataplane.agent.artefacts.addresses import refused_address
+from tidegate_dataplane.agent.artefacts.addresses import explain_refusal
 from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
@@ -52,32 +52,36 @@ class CheckedClient:
         `authorization` goes to the host of `url` alone, never to one that it redirects to.
         """
         connector = aiohttp.TCPConnector(
-            resolver=_CheckedResolver(allow_loopback=self._rules.allow_loopback), ssl=self._tls(), limit=1
+            resolver=_CheckedResolver(allow_loopback=self._rules.allow_loopback),
+            ssl=self._make_tls_context(),
+            limit=1,
         )
         async with aiohttp.ClientSession(
             connector=connector, timeout=self._timeout, trust_env=False
         ) as session:
             try:
-                async with await self._follow(session, url, headers or {}, authorization) as response:
+                async with await self._follow_redirects(
+                    session, url, headers or {}, authorization
+                ) as response:
                     yield response
             except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
                 detail = str(error) or type(error).__name__
                 raise ArtefactError(
-                    FailureReason.FETCH_FAILED, f"{shown(url)} cannot be fetched: {shown(detail)}"
+                    FailureReason.FETCH_FAILED, f"{strip_query(url)} cannot be fetched: {strip_query(detail)}"
                 ) from error
 
-    def _tls(self) -> ssl.SSLContext:
+    def _make_tls_context(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
         if self._rules.ca_file is not None:
             context.load_verify_locations(self._rules.ca_file)
         return context
 
-    async def _follow(
+    async def _follow_redirects(
         self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], authorization: str | None
     ) -> aiohttp.ClientResponse:
         origin = urlsplit(url).netloc
         for _ in range(MAX_REDIRECTS + 1):
-            self._check(url)
+            self._check_url(url)
             request_headers = {"Accept-Encoding": "identity", **headers}
             if authorization is not None and urlsplit(url).netloc == origin:
                 request_headers["Authorization"] = authorization
@@ -86,33 +90,37 @@ class CheckedClient:
                 return response
             location = response.headers.get("Location", "")
             response.close()
-            url = joined(url, location)
+            url = join_location(url, location)
         raise ArtefactError(
             FailureReason.FETCH_FAILED, f"{self._uri} redirects more than {MAX_REDIRECTS} times"
         )
 
-    def _check(self, url: str) -> None:
+    def _check_url(self, url: str) -> None:
         """Raise if the URL, given or redirected to, is not on the list."""
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
         if parts.scheme != "https":
-            raise self._refused(url, "it is not https")
+            raise self._url_not_allowed(url, "it is not https")
         try:
             authority = f"{host}:{parts.port}" if parts.port not in (None, 443) else host
         except ValueError as error:
-            raise self._refused(url, "its port is not a number") from error
+            raise self._url_not_allowed(url, "its port is not a number") from error
         if not any(_host_matches(authority, pattern.lower()) for pattern in self._rules.allowed_hosts):
             listed = ", ".join(self._rules.allowed_hosts) or "no host"
-            raise self._refused(url, f"host {authority!r} is not on the list of allowed hosts ({listed})")
+            raise self._url_not_allowed(
+                url, f"host {authority!r} is not on the list of allowed hosts ({listed})"
+            )
         # An address in the URL never reaches the resolver.
         if _is_address(host):
-            refused = refused_address(host, allow_loopback=self._rules.allow_loopback)
+            refused = explain_refusal(host, allow_loopback=self._rules.allow_loopback)
             if refused:
-                raise self._refused(url, f"{host} is {refused}")
+                raise self._url_not_allowed(url, f"{host} is {refused}")
 
-    def _refused(self, url: str, reason: str) -> ArtefactError:
+    def _url_not_allowed(self, url: str, reason: str) -> ArtefactError:
         source = "" if url.startswith(self._uri) else f" (on the way to {self._uri})"
-        return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{shown(url)}{source} is not allowed: {reason}")
+        return ArtefactError(
+            FailureReason.URI_NOT_ALLOWED, f"{strip_query(url)}{source} is not allowed: {reason}"
+        )
 
 
 class _CheckedResolver(AbstractResolver):
@@ -143,7 +151,7 @@ class _CheckedResolver(AbstractResolver):
         """Nothing is held."""
 
 
-def joined(url: str, location: str) -> str:
+def join_location(url: str, location: str) -> str:
     """Return the absolute URL of `location` relative to `url`.
 
     Raises:
@@ -153,11 +161,11 @@ def joined(url: str, location: str) -> str:
         return urljoin(url, location)
     except ValueError as error:
         raise ArtefactError(
-            FailureReason.FETCH_FAILED, f"{shown(url)} leads to {location[:100]!r}, which is no URL"
+            FailureReason.FETCH_FAILED, f"{strip_query(url)} leads to {location[:100]!r}, which is no URL"
         ) from error
 
 
-def shown(url: str) -> str:
+def strip_query(url: str) -> str:
     """Return the URL without its query, which may contain a signature."""
     return url.split("?")[0]
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from tidegate_dataplane.agent.artefacts.lookup import look_up
+from tidegate_dataplane.agent.artefacts.lookup import resolve_addresses
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
@@ -29,7 +29,7 @@ ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _ProxyRequest:
     """The target of one request; `forwarded` is the head to send to the server, None for a tunnel."""
 
     target: str
@@ -72,23 +72,25 @@ class CheckedProxy:
     @cached_property
     def _listener(self) -> socket.socket:
         listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, args=(listener,), name="proxy", daemon=True).start()
+        threading.Thread(target=self._accept_connections, args=(listener,), name="proxy", daemon=True).start()
         return listener
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept_connections(self, listener: socket.socket) -> None:
         while not self._closed.is_set():
             self._slots.acquire()
             try:
                 client, _ = listener.accept()
-                threading.Thread(target=self._serve, args=(client,), name="proxy-down", daemon=True).start()
+                threading.Thread(
+                    target=self._serve_client, args=(client,), name="proxy-down", daemon=True
+                ).start()
             except (OSError, RuntimeError):  # closed, or out of file descriptors or threads for now
                 self._slots.release()
                 self._closed.wait(ACCEPT_PAUSE_S)
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve_client(self, client: socket.socket) -> None:
         try:
             with client:
-                self._forward(client)
+                self._forward_request(client)
         except OSError:
             pass  # one side closed the connection, which the client sees
         except Exception:
@@ -96,7 +98,7 @@ class CheckedProxy:
         finally:
             self._slots.release()
 
-    def _forward(self, client: socket.socket) -> None:
+    def _forward_request(self, client: socket.socket) -> None:
         """Serve one request: connect to its target and copy until one side closes."""
         client.settimeout(CONNECT_TIMEOUT_S)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -104,16 +106,16 @@ class CheckedProxy:
         if not head:
             return
         try:
-            request = _parse(head)
+            request = _parse_request(head)
         except ValueError as error:
-            _answer(client, "400 Bad Request", str(error))
+            _send_error(client, "400 Bad Request", str(error))
             return
         try:
-            server = self._connect(request)
+            server = self._connect_target(request)
         except ArtefactError as error:
             self.error = error
             refused = error.refusal.reason is FailureReason.URI_NOT_ALLOWED
-            _answer(client, "403 Forbidden" if refused else "502 Bad Gateway", error.refusal.message)
+            _send_error(client, "403 Forbidden" if refused else "502 Bad Gateway", error.refusal.message)
             return
         self.error = None
         with server:
@@ -122,9 +124,9 @@ class CheckedProxy:
             else:
                 server.sendall(request.forwarded)
             server.sendall(rest)
-            _exchange(client, server)
+            _relay_both_ways(client, server)
 
-    def _connect(self, request: _Request) -> socket.socket:
+    def _connect_target(self, request: _ProxyRequest) -> socket.socket:
         """Return a connection to the first address of the target that accepts one.
 
         Raises:
@@ -134,7 +136,7 @@ class CheckedProxy:
         try:
             if request.target in self._unchecked:
                 return socket.create_connection((host, port), CONNECT_TIMEOUT_S)
-            addresses = look_up(host, port, allow_loopback=self._allow_loopback)
+            addresses = resolve_addresses(host, port, allow_loopback=self._allow_loopback)
             failure: OSError = OSError("it has no address")
             for _, _, address in addresses:
                 try:
@@ -160,7 +162,7 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
     return bytes(received[:end]), bytes(received[end + 4 :])
 
 
-def _parse(head: bytes) -> _Request:
+def _parse_request(head: bytes) -> _ProxyRequest:
     """Parse the head of a request.
 
     Raises:
@@ -182,27 +184,27 @@ def _parse(head: bytes) -> _Request:
         forwarded = b"\r\n".join(
             [f"{method} {origin} {version}".encode(), *end_to_end, b"Connection: close", b"", b""]
         )
-    return _Request(target, host, port, forwarded)
+    return _ProxyRequest(target, host, port, forwarded)
 
 
-def _answer(client: socket.socket, status: str, message: str) -> None:
+def _send_error(client: socket.socket, status: str, message: str) -> None:
     body = message.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     client.sendall(head.encode() + body)
 
 
-def _exchange(client: socket.socket, server: socket.socket) -> None:
+def _relay_both_ways(client: socket.socket, server: socket.socket) -> None:
     """Copy both ways until one side closes."""
     for end in (client, server):
         end.settimeout(None)
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    up = threading.Thread(target=_copy, args=(client, server), name="proxy-up", daemon=True)
+    up = threading.Thread(target=_relay_one_way, args=(client, server), name="proxy-up", daemon=True)
     up.start()
-    _copy(server, client)
+    _relay_one_way(server, client)
     up.join()
 
 
-def _copy(source: socket.socket, sink: socket.socket) -> None:
+def _relay_one_way(source: socket.socket, sink: socket.socket) -> None:
     """Copy until `source` is closed, then shut both down, which ends the other direction as well."""
     chunk = memoryview(bytearray(CHUNK_BYTES))
     with contextlib.suppress(OSError):

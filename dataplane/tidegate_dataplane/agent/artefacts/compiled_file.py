@@ -17,7 +17,7 @@ def check_compiled(path: Path, model_format: ModelFormat) -> None:
         ArtefactError: ArtefactInvalid, with the problem and the way out.
     """
     if path.stat().st_size == 0:
-        raise _invalid(f"{path.name} is empty: publish it again")
+        raise _invalid_artefact(f"{path.name} is empty: publish it again")
     if model_format is ModelFormat.TORCH_EXPORT:
         _check_archive(path)
 
@@ -27,15 +27,15 @@ def _check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-        raise _invalid(
+        raise _invalid_artefact(
             f"{path.name} is no whole .pt2 archive ({error}): it was cut short, or is something else; publish it again"
         ) from error
     if not any(COMPILED_CODE in f"/{name}" for name in names):
-        raise _invalid(
+        raise _invalid_artefact(
             f"{path.name} holds no compiled code ({COMPILED_CODE}): Triton does not run a bare torch.export; make it "
             "with torch._inductor.aoti_compile_and_package, or export the model to ONNX"
         )
 
 
-def _invalid(message: str) -> ArtefactError:
+def _invalid_artefact(message: str) -> ArtefactError:
     return ArtefactError(FailureReason.ARTEFACT_INVALID, message)

@@ -16,7 +16,7 @@ DOCKER_CONFIG = ".dockerconfigjson"
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class SecretCredentials:
     """Keys of the Secret `secret`, by name, with the pod's environment as a fallback.
 
     No value here is ever part of a message: messages name the Secret and its keys.
@@ -30,17 +30,17 @@ class Credentials:
         """Return a key of the Secret, else the variable of that name; None if neither has a value."""
         return self.values.get(name) or self.environment.get(name) or None
 
-    def hint(self) -> str:
+    def explain_denial(self) -> str:
         """Return the cause of a denied request, as a clause for an error message."""
         if not self.values:
             return f"credentials are required, and Secret {self.secret} of the namespace does not exist or is empty"
         return f"it does not accept the credentials in Secret {self.secret} of the namespace"
 
-    def endpoints(self) -> str:
+    def endpoint_key(self) -> str:
         """Return the tenant's endpoints as one key: behind another endpoint the same bucket name is another bucket."""
         return " ".join(self.get(name) or "-" for name in ENDPOINTS)
 
-    def redacted(self, text: str) -> str:
+    def redact_secrets(self, text: str) -> str:
         """Return `text` without any value of the Secret that is long enough to be one."""
         for value in self.values.values():
             if len(value) >= SECRET_LENGTH:
@@ -52,7 +52,7 @@ class Credentials:
         if token := self.values.get("token"):
             return f"Bearer {token}"
         if username := self.values.get("username"):
-            return _basic(username, self.values.get("password", ""))
+            return _basic_header(username, self.values.get("password", ""))
         return None
 
     def registry_authorization(self, registry: str) -> str | None:
@@ -61,13 +61,13 @@ class Credentials:
         if auth := entry.get("auth"):
             return f"Basic {auth}" if _is_base64(str(auth)) else None
         if username := entry.get("username"):
-            return _basic(str(username), str(entry.get("password", "")))
+            return _basic_header(str(username), str(entry.get("password", "")))
         if username := self.values.get("username"):
-            return _basic(username, self.values.get("password", ""))
+            return _basic_header(username, self.values.get("password", ""))
         return None
 
 
-def read_credentials(folder: Path, secret: str, environment: Mapping[str, str]) -> Credentials:
+def read_credentials(folder: Path, secret: str, environment: Mapping[str, str]) -> SecretCredentials:
     """Read the Secret as the kubelet mounts it: one file per key; a Secret that does not exist has no keys."""
     values: dict[str, str] = {}
     try:
@@ -78,7 +78,7 @@ def read_credentials(folder: Path, secret: str, environment: Mapping[str, str]) 
         if entry.name.startswith("..") or not entry.is_file() or entry.stat().st_size > MAX_KEY_BYTES:
             continue
         values[entry.name] = entry.read_text(errors="replace").strip()
-    return Credentials(secret, values, environment)
+    return SecretCredentials(secret, values, environment)
 
 
 def _docker_entry(config: str, registry: str) -> Mapping[str, Any]:
@@ -96,7 +96,7 @@ def _docker_entry(config: str, registry: str) -> Mapping[str, Any]:
     return {}
 
 
-def _basic(username: str, password: str) -> str:
+def _basic_header(username: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
 

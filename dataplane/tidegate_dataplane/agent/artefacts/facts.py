@@ -16,7 +16,7 @@ class StoredFile(BaseModel):
     sha256: str
 
 
-class Facts(BaseModel):
+class ArtefactFacts(BaseModel):
     """Record of a stored version.
 
     `inputs` and `outputs` are whole shapes; they are empty for a Python artefact, whose `config_text` declares them.
@@ -38,7 +38,7 @@ class Facts(BaseModel):
     batched: bool = False
     config_text: str | None = None
 
-    def matches(self, order: DesiredState) -> bool:
+    def matches_order(self, order: DesiredState) -> bool:
         """Return whether this is the artefact of the order: same URI, version, format and pin."""
         return (
             self.uri == order.uri

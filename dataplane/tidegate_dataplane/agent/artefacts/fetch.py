@@ -6,27 +6,32 @@ from pathlib import Path
 
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
 from tidegate_dataplane.agent.artefacts.compiled_file import check_compiled
-from tidegate_dataplane.agent.artefacts.facts import Facts, StoredFile, is_batched, plan_hash
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, StoredFile, is_batched, plan_hash
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
-from tidegate_dataplane.agent.artefacts.parts import Parts
-from tidegate_dataplane.agent.artefacts.paths import checked_relative
-from tidegate_dataplane.agent.artefacts.receive import Basket, Progress, receive
-from tidegate_dataplane.agent.artefacts.source import Source
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme, parse_uri
-from tidegate_dataplane.agent.formats import BRINGS_CODE, MODEL_FILES
+from tidegate_dataplane.agent.artefacts.partial_files import PartialFiles
+from tidegate_dataplane.agent.artefacts.paths import check_relative_path
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress, FetchTarget, receive_file
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
+from tidegate_dataplane.agent.formats import CODE_FORMATS, MODEL_FILES
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, Table
 
 MAX_CONFIG_BYTES = 1 << 20
 CONFIG_FILE = "config.pbtxt"
 
-OpenSource = Callable[[ArtefactUri, DesiredState], Source]
+OpenSource = Callable[[ArtefactUri, DesiredState], ArtefactSource]
 
 
-async def fetch(
-    order: DesiredState, folder: Path, open_source: OpenSource, progress: Progress, *, parts: Path
-) -> Facts:
+async def fetch_artefact(
+    order: DesiredState,
+    folder: Path,
+    open_source: OpenSource,
+    progress: DownloadProgress,
+    *,
+    partial_dir: Path,
+) -> ArtefactFacts:
     """Fetch and verify the artefact of `order` into `folder`, which is empty.
 
     The folder of partial downloads is on the same file system; it keeps received bytes when an attempt fails.
@@ -34,7 +39,7 @@ async def fetch(
     Raises:
         ArtefactError: with the reason; only FetchFailed may pass by itself.
     """
-    if order.format in BRINGS_CODE and not order.allow_python:
+    if order.format in CODE_FORMATS and not order.allow_python:
         raise ArtefactError(
             FailureReason.FORMAT_NOT_ALLOWED,
             f"format {order.format} runs the artefact's own code and this cluster does not allow it "
@@ -43,46 +48,46 @@ async def fetch(
     if order.format is ModelFormat.PIPELINE:
         return _pipeline_facts(order)
     artefact = f"{order.uri}/{order.version}"
-    partial_files = Parts(parts, f"{artefact}\n{order.revision}")
-    partial_files.prepare()
-    basket = Basket(folder, order.max_artefact_bytes, progress, artefact, partial_files)
+    partial_files = PartialFiles(partial_dir, f"{artefact}\n{order.revision}")
+    partial_files.prepare_folder()
+    target = FetchTarget(folder, order.max_artefact_bytes, progress, artefact, partial_files)
     if order.format is ModelFormat.FEATURES:
-        facts = await _fetch_tables(order, basket, open_source)
+        facts = await _fetch_tables(order, target, open_source)
         _check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
         return facts
     source = open_source(parse_uri(order.uri), order)
     try:
-        facts = await _fetch_model(order, source, basket)
+        facts = await _fetch_model(order, source, target)
     finally:
-        await asyncio.to_thread(partial_files.end_scratch)
-    _check_pin(order.sha256, facts.digest, basket.what, "spec.model.sha256")
+        await asyncio.to_thread(partial_files.remove_scratch)
+    _check_pin(order.sha256, facts.digest, target.artefact, "spec.model.sha256")
     return facts
 
 
-async def _fetch_model(order: DesiredState, source: Source, basket: Basket) -> Facts:
+async def _fetch_model(order: DesiredState, source: ArtefactSource, target: FetchTarget) -> ArtefactFacts:
     if isinstance(source, OciSource):
-        _check_pin(order.sha256, await source.digest(), basket.what, "spec.model.sha256")
-        await source.unpack(basket)
-    config_text = await _fetch_config(source, basket)
-    facts = await _FETCHERS[order.format](order, source, basket)
+        _check_pin(order.sha256, await source.fetch_digest(), target.artefact, "spec.model.sha256")
+        await source.unpack_layers(target)
+    config_text = await _fetch_config(source, target)
+    facts = await _FETCHERS[order.format](order, source, target)
     if isinstance(source, OciSource):
-        facts = facts.model_copy(update={"digest": await source.digest()})
+        facts = facts.model_copy(update={"digest": await source.fetch_digest()})
     return facts.model_copy(update={"config_text": config_text})
 
 
-async def _fetch_onnx(order: DesiredState, source: Source, basket: Basket) -> Facts:
-    model = await _fetch_model_file(order, source, basket)
-    onnx = await asyncio.to_thread(read_onnx, basket.folder / model.path)
+async def _fetch_onnx(order: DesiredState, source: ArtefactSource, target: FetchTarget) -> ArtefactFacts:
+    model = await _fetch_model_file(order, source, target)
+    onnx = await asyncio.to_thread(read_onnx, target.folder / model.path)
     files = [model]
     for path, needed in onnx.external.items():
-        data = await receive(source, f"{order.version}/{path}", path, basket)
+        data = await receive_file(source, f"{order.version}/{path}", path, target)
         if data.size < needed:
             raise ArtefactError(
                 FailureReason.ARTEFACT_INVALID,
                 f"external data file {path} has {data.size} bytes and the model reads {needed}: publish it again",
             )
         files.append(data)
-    return _facts(order, files).model_copy(
+    return _make_facts(order, files).model_copy(
         update={
             "inputs": tuple(tensor.spec for tensor in onnx.inputs),
             "outputs": tuple(tensor.spec for tensor in onnx.outputs),
@@ -91,23 +96,25 @@ async def _fetch_onnx(order: DesiredState, source: Source, basket: Basket) -> Fa
     )
 
 
-async def _fetch_python(order: DesiredState, source: Source, basket: Basket) -> Facts:
+async def _fetch_python(order: DesiredState, source: ArtefactSource, target: FetchTarget) -> ArtefactFacts:
     listed = await source.list(str(order.version))
     paths = listed or (MODEL_FILES[ModelFormat.PYTHON],)
     if MODEL_FILES[ModelFormat.PYTHON] not in paths:
-        raise _absent(order)
+        raise _model_file_missing(order)
     files = [
-        await receive(source, f"{order.version}/{path}", checked_relative(path, what="file"), basket)
+        await receive_file(
+            source, f"{order.version}/{path}", check_relative_path(path, subject="file"), target
+        )
         for path in paths
         if "__pycache__" not in path.split("/")
     ]
-    return _facts(order, files)
+    return _make_facts(order, files)
 
 
-async def _fetch_compiled(order: DesiredState, source: Source, basket: Basket) -> Facts:
-    model = await _fetch_model_file(order, source, basket)
-    await asyncio.to_thread(check_compiled, basket.folder / model.path, order.format)
-    return _facts(order, [model])
+async def _fetch_compiled(order: DesiredState, source: ArtefactSource, target: FetchTarget) -> ArtefactFacts:
+    model = await _fetch_model_file(order, source, target)
+    await asyncio.to_thread(check_compiled, target.folder / model.path, order.format)
+    return _make_facts(order, [model])
 
 
 _FETCHERS = {
@@ -118,18 +125,18 @@ _FETCHERS = {
 }
 
 
-async def _fetch_model_file(order: DesiredState, source: Source, basket: Basket) -> FetchedFile:
+async def _fetch_model_file(order: DesiredState, source: ArtefactSource, target: FetchTarget) -> FetchedFile:
     name = MODEL_FILES[order.format]
     try:
-        return await receive(source, f"{order.version}/{name}", name, basket)
+        return await receive_file(source, f"{order.version}/{name}", name, target)
     except ArtefactError as error:
-        in_folders = parse_uri(order.uri).scheme not in (Scheme.OCI, Scheme.HF)
+        in_folders = parse_uri(order.uri).scheme not in (UriScheme.OCI, UriScheme.HF)
         if in_folders and error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
-            raise _absent(order) from error
+            raise _model_file_missing(order) from error
         raise
 
 
-def _absent(order: DesiredState) -> ArtefactError:
+def _model_file_missing(order: DesiredState) -> ArtefactError:
     name = MODEL_FILES[order.format]
     return ArtefactError(
         FailureReason.ARTEFACT_NOT_FOUND,
@@ -138,43 +145,43 @@ def _absent(order: DesiredState) -> ArtefactError:
     )
 
 
-async def _fetch_tables(order: DesiredState, basket: Basket, open_source: OpenSource) -> Facts:
+async def _fetch_tables(order: DesiredState, target: FetchTarget, open_source: OpenSource) -> ArtefactFacts:
     plan = order.plan
     if plan is None:
         raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{order.owner} orders features without a plan")
-    (basket.folder / "tables").mkdir()
+    (target.folder / "tables").mkdir()
     files: list[FetchedFile] = []
     for table in plan.tables:
-        path = checked_relative(f"tables/{table.name}.parquet", what="table")
-        file = await _fetch_table(table, path, order, basket, open_source)
+        path = check_relative_path(f"tables/{table.name}.parquet", subject="table")
+        file = await _fetch_table(table, path, order, target, open_source)
         _check_pin(
             table.sha256, file.sha256, f"table {table.name!r} at {table.uri}", "its sha256 in the spec"
         )
         files.append(file)
-    facts = _facts(order, files)
+    facts = _make_facts(order, files)
     return facts.model_copy(update={"inputs": plan.inputs, "outputs": plan.outputs, "batched": True})
 
 
-def _pipeline_facts(order: DesiredState) -> Facts:
+def _pipeline_facts(order: DesiredState) -> ArtefactFacts:
     """Return the facts of a pipeline, which consists of its plan: there is nothing to fetch."""
     plan = order.pipeline
     if plan is None:
         raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{order.owner} orders a pipeline without a plan")
-    facts = _facts(order, [])
+    facts = _make_facts(order, [])
     return facts.model_copy(update={"inputs": plan.inputs, "outputs": plan.outputs, "batched": True})
 
 
 async def _fetch_table(
-    table: Table, path: str, order: DesiredState, basket: Basket, open_source: OpenSource
+    table: Table, path: str, order: DesiredState, target: FetchTarget, open_source: OpenSource
 ) -> FetchedFile:
     folder, _, name = table.uri.rstrip("/").rpartition("/")
     try:
-        return await receive(open_source(parse_uri(folder), order), name, path, basket)
+        return await receive_file(open_source(parse_uri(folder), order), name, path, target)
     except ArtefactError as error:
         raise ArtefactError(error.refusal.reason, f"table {table.name!r}: {error.refusal.message}") from error
 
 
-async def _fetch_config(source: Source, basket: Basket) -> str | None:
+async def _fetch_config(source: ArtefactSource, target: FetchTarget) -> str | None:
     """Return the text of `<uri>/config.pbtxt`; None if there is none."""
     content = bytearray()
     try:
@@ -183,7 +190,8 @@ async def _fetch_config(source: Source, basket: Basket) -> str | None:
                 content += chunk
                 if len(content) > MAX_CONFIG_BYTES:
                     raise ArtefactError(
-                        FailureReason.ARTEFACT_INVALID, f"{CONFIG_FILE} of {basket.what} is larger than 1 MiB"
+                        FailureReason.ARTEFACT_INVALID,
+                        f"{CONFIG_FILE} of {target.artefact} is larger than 1 MiB",
                     )
     except ArtefactError as error:
         if error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
@@ -193,7 +201,7 @@ async def _fetch_config(source: Source, basket: Basket) -> str | None:
         return content.decode()
     except UnicodeDecodeError as error:
         raise ArtefactError(
-            FailureReason.ARTEFACT_INVALID, f"{CONFIG_FILE} of {basket.what} is not UTF-8"
+            FailureReason.ARTEFACT_INVALID, f"{CONFIG_FILE} of {target.artefact} is not UTF-8"
         ) from error
 
 
@@ -205,8 +213,8 @@ def _check_pin(pin: str | None, digest: str, subject: str, pin_field: str) -> No
         )
 
 
-def _facts(order: DesiredState, files: list[FetchedFile]) -> Facts:
-    return Facts(
+def _make_facts(order: DesiredState, files: list[FetchedFile]) -> ArtefactFacts:
+    return ArtefactFacts(
         uri=order.uri,
         version=order.version,
         revision=order.revision,

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from tidegate_dataplane.agent.artefacts.addresses import refused_address
+from tidegate_dataplane.agent.artefacts.addresses import explain_refusal
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
@@ -11,7 +11,7 @@ Address = tuple[socket.AddressFamily, int, str]
 """Family, protocol and address."""
 
 
-def look_up(
+def resolve_addresses(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
 ) -> tuple[Address, ...]:
     """Return all addresses of `host`, for connections without a second lookup; blocks.
@@ -23,7 +23,7 @@ def look_up(
     results = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
     addresses = tuple((kind, protocol, str(address[0])) for kind, _, protocol, _, address in results)
     for _, _, address in addresses:
-        refused = refused_address(address, allow_loopback=allow_loopback)
+        refused = explain_refusal(address, allow_loopback=allow_loopback)
         if refused:
             subject = f"{host} is" if host == address else f"host {host!r} resolves to {address},"
             raise ArtefactError(
@@ -36,4 +36,4 @@ async def checked_addresses(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
 ) -> tuple[Address, ...]:
     """Resolve and check the addresses of `host` in a worker thread."""
-    return await asyncio.to_thread(look_up, host, port, family, allow_loopback=allow_loopback)
+    return await asyncio.to_thread(resolve_addresses, host, port, family, allow_loopback=allow_loopback)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, Resume, Source
+from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, ArtefactSource, Download, ResumePoint
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ class NodeCache:
     root: Path
     max_bytes: int
 
-    def find(self, name: str) -> Path | None:
+    def find_blob(self, name: str) -> Path | None:
         """Return the file with the name `name` and mark it as used now; None if there is none."""
         with contextlib.suppress(OSError):
             digest = (self.root / "names" / name).read_text()
@@ -46,31 +46,31 @@ class NodeCache:
             return blob
         return None
 
-    def forget(self, blob: Path) -> None:
+    def discard_blob(self, blob: Path) -> None:
         """Remove a file whose content does not match its name."""
         log.warning("node_cache_damaged", blob=blob.name)
         with contextlib.suppress(OSError):
             blob.unlink()
 
-    def begin(self, size: int) -> "Entry | None":
+    def begin_entry(self, size: int) -> "CacheEntry | None":
         """Make room for a file of `size` bytes and return its entry; None if it does not fit."""
         if size > self.max_bytes:
             return None
         with contextlib.suppress(OSError):
             for folder in ("blobs", "names", "incoming"):
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
-            with self._alone():
+            with self._exclusive_lock():
                 if not self._make_room(size):
                     return None
                 descriptor, path = tempfile.mkstemp(dir=self.root / "incoming")
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as this agent lives
                 os.ftruncate(descriptor, size)  # the room is taken from now on
-                return Entry(self, Path(path), descriptor)
+                return CacheEntry(self, Path(path), descriptor)
         return None
 
-    def add(self, part: Path, digest: str, name: str) -> None:
+    def add_blob(self, part: Path, digest: str, name: str) -> None:
         """Move a complete file into the cache under its digest and its name."""
-        with contextlib.suppress(OSError), self._alone():
+        with contextlib.suppress(OSError), self._exclusive_lock():
             part.replace(self.root / "blobs" / digest)
             written = self.root / "names" / f".{name}"
             written.write_text(digest)
@@ -78,21 +78,21 @@ class NodeCache:
 
     def _make_room(self, size: int) -> bool:
         """Remove the least recently used files until `size` more bytes fit."""
-        self._sweep()
+        self._remove_leftovers()
         blobs = sorted((self.root / "blobs").iterdir(), key=lambda blob: blob.stat().st_mtime)
         used = sum(file.stat().st_size for file in (*blobs, *(self.root / "incoming").iterdir()))
-        while blobs and not self._fits(used, size):
+        while blobs and not self._has_room_for(used, size):
             oldest = blobs.pop(0)
             used -= oldest.stat().st_size
             oldest.unlink()
             log.info("node_cache_evicted", blob=oldest.name)
-        return self._fits(used, size)
+        return self._has_room_for(used, size)
 
-    def _fits(self, used: int, size: int) -> bool:
+    def _has_room_for(self, used: int, size: int) -> bool:
         disk = shutil.disk_usage(self.root)
         return used + size <= self.max_bytes and disk.free - size >= disk.total * MIN_FREE_SHARE
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Remove names without a file, and partial files of agents that were killed."""
         for name in (self.root / "names").iterdir():
             if not (self.root / "blobs" / name.read_text()).exists():
@@ -103,13 +103,13 @@ class NodeCache:
                 part.unlink()
 
     @contextmanager
-    def _alone(self) -> Generator[None, None, None]:
+    def _exclusive_lock(self) -> Generator[None, None, None]:
         with (self.root / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # released by the kernel, whatever becomes of the agent
             yield
 
 
-class Entry:
+class CacheEntry:
     """A file that is written to the cache while the pod receives it."""
 
     def __init__(self, cache: NodeCache, path: Path, descriptor: int) -> None:
@@ -130,19 +130,21 @@ class Entry:
             self._failed = True
         self._hasher.update(chunk)
 
-    def end(self, name: str, *, whole: bool, promised: str | None) -> None:
+    def finish(self, name: str, *, complete: bool, expected_sha256: str | None) -> None:
         """Add the file to the cache if it is complete and matches the expected digest; drop it otherwise."""
         os.close(self._descriptor)
         digest = self._hasher.hexdigest()
-        if whole and not self._failed and promised in (None, digest):
-            self._cache.add(self._path, digest, name)
+        if complete and not self._failed and expected_sha256 in (None, digest):
+            self._cache.add_blob(self._path, digest, name)
         self._path.unlink(missing_ok=True)
 
 
 class CachedSource:
     """A source whose files are read from the node's cache, and written to it when they are missing there."""
 
-    def __init__(self, source: Source, cache: NodeCache, origin: str, *, by_digest: bool = False) -> None:
+    def __init__(
+        self, source: ArtefactSource, cache: NodeCache, origin: str, *, by_digest: bool = False
+    ) -> None:
         """Cache files of `origin`; `by_digest`: paths are digests that the origin itself has just named."""
         self._by_digest = by_digest
         self._source = source
@@ -154,20 +156,20 @@ class CachedSource:
         return await self._source.list(folder)
 
     @asynccontextmanager
-    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+    async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncGenerator[Download, None]:
         """Start reading one file; ask the source first, unless the path is the digest of the content."""
-        blob = await self._known(path) if self._by_digest else None
+        blob = await self._find_by_digest(path) if self._by_digest else None
         if blob is None:
-            async with self._asked(path, resume) as (download, blob):
+            async with self._open_source(path, resume) as (download, blob):
                 if blob is None:
                     yield download
                     return
         # After the source is closed: no connection stays open while files are copied.
-        yield Download(blob.stat().st_size, _read(blob), validator=f'"{blob.name}"', sha256=blob.name)
+        yield Download(blob.stat().st_size, _read_blob(blob), validator=f'"{blob.name}"', sha256=blob.name)
 
     @asynccontextmanager
-    async def _asked(
-        self, path: str, resume: Resume | None
+    async def _open_source(
+        self, path: str, resume: ResumePoint | None
     ) -> AsyncGenerator[tuple[Download, Path | None], None]:
         """Open the source's file; yield it with the cached copy, or without one as a download that fills the cache."""
         opened = self._source.open(path) if resume is None else self._source.open(path, resume)
@@ -176,23 +178,23 @@ class CachedSource:
             if download.start or not validator or not download.counted:
                 yield download, None
                 return
-            name = self._name(path, path if self._by_digest else validator)
-            blob = await asyncio.to_thread(self._intact, name)
+            name = self._entry_name(path, path if self._by_digest else validator)
+            blob = await asyncio.to_thread(self._find_intact, name)
             if blob is not None:
                 yield download, blob
                 return
-            async with self._kept(download, name) as cached_download:
+            async with self._keep_copy(download, name) as cached_download:
                 yield cached_download, None
 
-    async def _known(self, digest: str) -> Path | None:
-        return await asyncio.to_thread(self._intact, self._name(digest, digest))
+    async def _find_by_digest(self, digest: str) -> Path | None:
+        return await asyncio.to_thread(self._find_intact, self._entry_name(digest, digest))
 
-    def _name(self, path: str, validator: str) -> str:
+    def _entry_name(self, path: str, validator: str) -> str:
         return hashlib.sha256(f"{self._origin}\n{path}\n{validator}".encode()).hexdigest()
 
-    def _intact(self, name: str) -> Path | None:
+    def _find_intact(self, name: str) -> Path | None:
         """Return the cached file if its content matches its digest; remove it otherwise."""
-        blob = self._cache.find(name)
+        blob = self._cache.find_blob(name)
         if blob is None:
             return None
         try:
@@ -201,38 +203,40 @@ class CachedSource:
                     return blob
         except OSError:
             return None
-        self._cache.forget(blob)
+        self._cache.discard_blob(blob)
         return None
 
     @asynccontextmanager
-    async def _kept(self, download: Download, name: str) -> AsyncGenerator[Download, None]:
+    async def _keep_copy(self, download: Download, name: str) -> AsyncGenerator[Download, None]:
         entry = None
         if download.size is not None:
-            entry = await asyncio.to_thread(self._cache.begin, download.size)
+            entry = await asyncio.to_thread(self._cache.begin_entry, download.size)
         if entry is None:
             yield download
             return
-        arrived = _Arrived()
+        arrived = _ByteCount()
         try:
-            chunks = _tee(download.chunks, entry, arrived)
+            chunks = _copy_chunks(download.chunks, entry, arrived)
             yield Download(download.size, chunks, validator=download.validator, sha256=download.sha256)
         finally:
-            entry.end(name, whole=arrived.size == download.size, promised=download.sha256)
+            entry.finish(name, complete=arrived.size == download.size, expected_sha256=download.sha256)
 
 
 @dataclass(slots=True)
-class _Arrived:
+class _ByteCount:
     size: int = 0
 
 
-async def _tee(chunks: AsyncIterator[bytes], entry: Entry, arrived: _Arrived) -> AsyncIterator[bytes]:
+async def _copy_chunks(
+    chunks: AsyncIterator[bytes], entry: CacheEntry, arrived: _ByteCount
+) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         await asyncio.to_thread(entry.append, chunk)
         arrived.size += len(chunk)
         yield chunk
 
 
-async def _read(blob: Path) -> AsyncIterator[bytes]:
+async def _read_blob(blob: Path) -> AsyncIterator[bytes]:
     with await asyncio.to_thread(blob.open, "rb") as file:
         while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
             yield chunk

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tidegate_dataplane.agent.artefacts.checked_proxy import CheckedProxy
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.artefacts.files import MAX_FILES
-from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, Resume
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
+from tidegate_dataplane.agent.artefacts.folder_source import MAX_FILES
+from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, ResumePoint
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme
 from tidegate_dataplane.agent.refusals import ArtefactError, DeniedError
 from tidegate_dataplane.contract import FailureReason
 
@@ -52,7 +52,7 @@ PLATFORM_KEYS = frozenset(
 
 A Secret that named the node's metadata service here would read as the node.
 """
-NOT_OF_A_KEY = frozenset({"gcs_base_url", "disable_oauth"})
+FORBIDDEN_ACCOUNT_FIELDS = frozenset({"gcs_base_url", "disable_oauth"})
 """Fields that a service account's JSON must not set: they bypass the check of the endpoint."""
 S3_IDENTITIES = (
     "AWS_ACCESS_KEY_ID",
@@ -77,7 +77,7 @@ class ObjectSource:
     def __init__(
         self,
         uri: ArtefactUri,
-        credentials: Credentials,
+        credentials: SecretCredentials,
         *,
         allow_loopback: bool = False,
         stall_timeout_s: float = 30.0,
@@ -91,7 +91,7 @@ class ObjectSource:
         self._opened_store: S3Store | GCSStore | None = None
 
     @asynccontextmanager
-    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+    async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncGenerator[Download, None]:
         """Start reading one object, at `resume` if it has not changed."""
         from obstore import get_async
         from obstore.exceptions import PreconditionError
@@ -100,19 +100,19 @@ class ObjectSource:
         if resume is not None:
             options = {"range": {"offset": resume.start}, "if_match": resume.validator}
         try:
-            store = self._store()
+            store = self._open_store()
             async with asyncio.timeout(self._stall_timeout_s):
                 try:
-                    result = await get_async(store, self._key(path), options=options)
+                    result = await get_async(store, self._object_key(path), options=options)
                 except PreconditionError:
-                    result = await get_async(store, self._key(path))
+                    result = await get_async(store, self._object_key(path))
         except ArtefactError:
             raise
         except Exception as error:
-            raise self._translated(path, error) from error
+            raise self._translate_error(path, error) from error
         yield Download(
             result.meta["size"],
-            self._chunks(path, result.stream(min_chunk_size=CHUNK_BYTES)),
+            self._read_chunks(path, result.stream(min_chunk_size=CHUNK_BYTES)),
             start=result.range[0],
             validator=result.meta["e_tag"],
         )
@@ -121,10 +121,10 @@ class ObjectSource:
         """Return the keys below `folder`, relative to it."""
         from obstore import list as list_objects
 
-        prefix = self._key(folder)
+        prefix = self._object_key(folder)
         keys: list[str] = []
         try:
-            store = self._store()
+            store = self._open_store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
                 async for page in list_objects(store, prefix=prefix):
                     keys += [meta["path"].removeprefix(prefix).lstrip("/") for meta in page]
@@ -136,7 +136,7 @@ class ObjectSource:
         except ArtefactError:
             raise
         except Exception as error:
-            raise self._translated(folder, error) from error
+            raise self._translate_error(folder, error) from error
         return tuple(sorted(keys))
 
     async def size(self, path: str) -> int:
@@ -144,13 +144,13 @@ class ObjectSource:
         from obstore import head_async
 
         try:
-            store = self._store()
+            store = self._open_store()
             async with asyncio.timeout(self._stall_timeout_s):
-                return int((await head_async(store, self._key(path)))["size"])
+                return int((await head_async(store, self._object_key(path)))["size"])
         except ArtefactError:
             raise
         except Exception as error:
-            raise self._translated(path, error) from error
+            raise self._translate_error(path, error) from error
 
     async def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return `length` bytes of one object from `start` on."""
@@ -159,13 +159,13 @@ class ObjectSource:
         if length == 0:
             return b""
         try:
-            store = self._store()
+            store = self._open_store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
-                return bytes(await get_range_async(store, self._key(path), start=start, length=length))
+                return bytes(await get_range_async(store, self._object_key(path), start=start, length=length))
         except ArtefactError:
             raise
         except Exception as error:
-            raise self._translated(path, error) from error
+            raise self._translate_error(path, error) from error
 
     async def create(self, path: str, content: bytes) -> bool:
         """Write one object if its name is free; return False, and change nothing, if it is taken."""
@@ -174,15 +174,15 @@ class ObjectSource:
 
         self._check_may_write(path)
         try:
-            store = self._store()
+            store = self._open_store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
-                await put_async(store, self._key(path), content, mode="create")
+                await put_async(store, self._object_key(path), content, mode="create")
         except ArtefactError:
             raise
         except AlreadyExistsError:
             return False
         except Exception as error:
-            raise self._translated(path, error, verb="written") from error
+            raise self._translate_error(path, error, verb="written") from error
         return True
 
     async def put(self, path: str, content: bytes) -> None:
@@ -191,15 +191,15 @@ class ObjectSource:
 
         self._check_may_write(path)
         try:
-            store = self._store()
+            store = self._open_store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
-                await put_async(store, self._key(path), content)
+                await put_async(store, self._object_key(path), content)
         except ArtefactError:
             raise
         except Exception as error:
-            raise self._translated(path, error, verb="written") from error
+            raise self._translate_error(path, error, verb="written") from error
 
-    def _key(self, path: str) -> str:
+    def _object_key(self, path: str) -> str:
         return f"{self._uri.path}/{path}".strip("/")
 
     def _check_may_write(self, path: str) -> None:
@@ -208,21 +208,21 @@ class ObjectSource:
         `skip_signature` works there for reads only: to write, the store would get a token from the node's metadata service, and
         write as the node (apache/arrow-rs-object-store#520).
         """
-        gs = self._uri.scheme is Scheme.GS
-        if gs and not any(_value(key, self._credentials) for key in GCS_IDENTITIES):
+        gs = self._uri.scheme is UriScheme.GS
+        if gs and not any(_find_credential(key, self._credentials) for key in GCS_IDENTITIES):
             raise DeniedError(
                 f"{self._uri.text.rstrip('/')}/{path} may not be written: Secret {self._credentials.secret} of the "
                 "namespace has neither GOOGLE_SERVICE_ACCOUNT_KEY nor GOOGLE_BEARER_TOKEN"
             )
 
-    def _store(self) -> "S3Store | GCSStore":
+    def _open_store(self) -> "S3Store | GCSStore":
         self._proxy.error = None  # left by an earlier operation
         if self._opened_store is None:
-            make = _s3_store if self._uri.scheme is Scheme.S3 else _gcs_store
+            make = _s3_store if self._uri.scheme is UriScheme.S3 else _gcs_store
             self._opened_store = make(self._uri.authority, self._credentials, self._proxy.url)
         return self._opened_store
 
-    async def _chunks(self, path: str, stream: "BytesStream") -> AsyncIterator[bytes]:
+    async def _read_chunks(self, path: str, stream: "BytesStream") -> AsyncIterator[bytes]:
         chunks = aiter(stream)
         while True:
             try:
@@ -231,36 +231,39 @@ class ObjectSource:
             except StopAsyncIteration:
                 return
             except Exception as error:
-                raise self._translated(path, error) from error
+                raise self._translate_error(path, error) from error
             yield bytes(chunk)
 
-    def _translated(self, path: str, error: Exception, *, verb: str = "") -> ArtefactError:
+    def _translate_error(self, path: str, error: Exception, *, verb: str = "") -> ArtefactError:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         object_uri = f"{self._uri.text.rstrip('/')}/{path}"
         if self._proxy.error is not None:
             reason, message = self._proxy.error.refusal.reason, self._proxy.error.refusal.message
             return ArtefactError(
-                reason, f"{object_uri} cannot be {verb or 'fetched'}: {self._credentials.redacted(message)}"
+                reason,
+                f"{object_uri} cannot be {verb or 'fetched'}: {self._credentials.redact_secrets(message)}",
             )
         if isinstance(error, FileNotFoundError):
             return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {object_uri}")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
-            return DeniedError(f"{object_uri} may not be {verb or 'read'}: {self._credentials.hint()}")
+            return DeniedError(
+                f"{object_uri} may not be {verb or 'read'}: {self._credentials.explain_denial()}"
+            )
         detail = "no answer in time" if isinstance(error, TimeoutError) else _first_line(error)
         return ArtefactError(
             FailureReason.FETCH_FAILED,
-            f"{object_uri} cannot be {verb or 'fetched'}: {self._credentials.redacted(detail)}",
+            f"{object_uri} cannot be {verb or 'fetched'}: {self._credentials.redact_secrets(detail)}",
         )
 
 
-def _endpoint(scheme: Scheme, credentials: Credentials) -> str:
+def _read_endpoint(scheme: UriScheme, credentials: SecretCredentials) -> str:
     """Return the endpoint of the store; empty for the cloud provider's own.
 
     Raises:
         ArtefactError: UriNotAllowed if it is no http: or https: URL.
     """
-    names = ("GOOGLE_BASE_URL",) if scheme is Scheme.GS else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    names = ("GOOGLE_BASE_URL",) if scheme is UriScheme.GS else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     endpoint = next((value for name in names if (value := credentials.get(name))), "")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname):
@@ -271,7 +274,7 @@ def _endpoint(scheme: Scheme, credentials: Credentials) -> str:
     return endpoint
 
 
-def _platform_targets(credentials: Credentials) -> frozenset[str]:
+def _platform_targets(credentials: SecretCredentials) -> frozenset[str]:
     """Return where the platform serves the pod's own identity, as EKS and ECS do at a link-local address."""
     if credentials.get("AWS_ACCESS_KEY_ID"):
         return frozenset()
@@ -291,29 +294,31 @@ def _client_options(endpoint: str, proxy_url: str) -> dict[str, Any]:
     }
 
 
-def _configuration(
-    keys: Mapping[str, str], identities: tuple[str, ...], credentials: Credentials
+def _make_config(
+    keys: Mapping[str, str], identities: tuple[str, ...], credentials: SecretCredentials
 ) -> dict[str, Any]:
     config: dict[str, Any] = {
-        name: value for key, name in keys.items() if (value := _value(key, credentials)) is not None
+        name: value for key, name in keys.items() if (value := _find_credential(key, credentials)) is not None
     }
     # Without this the store would use the node's metadata service, and read as the node.
-    if not any(_value(key, credentials) for key in identities):
+    if not any(_find_credential(key, credentials) for key in identities):
         config["skip_signature"] = True
     return config
 
 
-def _value(key: str, credentials: Credentials) -> str | None:
+def _find_credential(key: str, credentials: SecretCredentials) -> str | None:
     if key in PLATFORM_KEYS:
         return credentials.environment.get(key) or None
     value = credentials.get(key)
     return _service_account(value, credentials) if value and key == "GOOGLE_SERVICE_ACCOUNT_KEY" else value
 
 
-def _service_account(text: str, credentials: Credentials) -> str:
+def _service_account(text: str, credentials: SecretCredentials) -> str:
     try:
         account = json.loads(text)
-        return json.dumps({name: value for name, value in account.items() if name not in NOT_OF_A_KEY})
+        return json.dumps(
+            {name: value for name, value in account.items() if name not in FORBIDDEN_ACCOUNT_FIELDS}
+        )
     except (ValueError, AttributeError) as error:
         raise ArtefactError(
             FailureReason.FETCH_FAILED,
@@ -321,12 +326,12 @@ def _service_account(text: str, credentials: Credentials) -> str:
         ) from error
 
 
-def _s3_store(bucket: str, credentials: Credentials, proxy_url: str) -> "S3Store":
+def _s3_store(bucket: str, credentials: SecretCredentials, proxy_url: str) -> "S3Store":
     # Imported here: a pod that fetches nothing from an object store does not pay 10 MiB for it.
     from obstore.store import S3Store
 
-    endpoint = _endpoint(Scheme.S3, credentials)
-    config = _configuration(S3_KEYS, S3_IDENTITIES, credentials)
+    endpoint = _read_endpoint(UriScheme.S3, credentials)
+    config = _make_config(S3_KEYS, S3_IDENTITIES, credentials)
     if endpoint:
         config["endpoint"] = endpoint
     # The agent's own retries are the ones that are reported.
@@ -335,12 +340,12 @@ def _s3_store(bucket: str, credentials: Credentials, proxy_url: str) -> "S3Store
     return S3Store(bucket, config=config, client_options=options, retry_config=retries)  # type: ignore[arg-type]
 
 
-def _gcs_store(bucket: str, credentials: Credentials, proxy_url: str) -> "GCSStore":
+def _gcs_store(bucket: str, credentials: SecretCredentials, proxy_url: str) -> "GCSStore":
     from obstore.store import GCSStore
 
-    config: Any = _configuration(GCS_KEYS, GCS_IDENTITIES, credentials)
+    config: Any = _make_config(GCS_KEYS, GCS_IDENTITIES, credentials)
     retries: Any = {"max_retries": 1}
-    options: Any = _client_options(_endpoint(Scheme.GS, credentials), proxy_url)
+    options: Any = _client_options(_read_endpoint(UriScheme.GS, credentials), proxy_url)
     return GCSStore(bucket, config=config, client_options=options, retry_config=retries)
 
 

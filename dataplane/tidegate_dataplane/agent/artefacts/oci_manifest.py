@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidegate_dataplane.agent.artefacts.paths import checked_relative
+from tidegate_dataplane.agent.artefacts.paths import check_relative_path
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
@@ -28,37 +28,37 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
-class _Wire(BaseModel):
+class _ManifestModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Platform(_Wire):
+class OciPlatform(_ManifestModel):
     """Operating system and architecture of an image."""
 
     architecture: str = ""
     os: str = ""
 
 
-class Descriptor(_Wire):
+class OciDescriptor(_ManifestModel):
     """One blob or manifest, by digest."""
 
     digest: Digest
     size: int = Field(ge=0)
     media_type: str = Field(default="", alias="mediaType")
     annotations: Mapping[str, str] | None = None
-    platform: Platform | None = None
+    platform: OciPlatform | None = None
 
 
-class Manifest(_Wire):
+class OciManifest(_ManifestModel):
     """A manifest or an index of manifests."""
 
     media_type: str = Field(default="", alias="mediaType")
-    layers: tuple[Descriptor, ...] | None = Field(default=None, max_length=MAX_LAYERS)
-    manifests: tuple[Descriptor, ...] | None = Field(default=None, max_length=MAX_LAYERS)
+    layers: tuple[OciDescriptor, ...] | None = Field(default=None, max_length=MAX_LAYERS)
+    manifests: tuple[OciDescriptor, ...] | None = Field(default=None, max_length=MAX_LAYERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class ArchiveLayer:
     """A layer that is a tar file; from an image only the folder /models is used."""
 
     digest: str
@@ -66,30 +66,32 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ManifestContents:
     """Files by path, each with its digest and size, and archives in the order of unpacking."""
 
     files: Mapping[str, tuple[str, int]]
-    archives: tuple[Archive, ...]
+    archives: tuple[ArchiveLayer, ...]
 
 
-def parse_manifest(body: bytes, artefact: str) -> Manifest:
+def parse_manifest(body: bytes, artefact: str) -> OciManifest:
     """Parse the response of a registry.
 
     Raises:
         ArtefactError: ArtefactInvalid if it is no known kind of manifest.
     """
     try:
-        manifest = Manifest.model_validate_json(body)
+        manifest = OciManifest.model_validate_json(body)
     except ValidationError as error:
         problem = error.errors(include_input=False)[0]
-        raise _invalid(artefact, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+        raise _invalid_manifest(
+            artefact, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        ) from error
     if manifest.layers is None and manifest.manifests is None:
-        raise _invalid(artefact, "it has neither layers nor manifests")
+        raise _invalid_manifest(artefact, "it has neither layers nor manifests")
     return manifest
 
 
-def choose(manifests: Sequence[Descriptor], artefact: str) -> Descriptor:
+def choose_manifest(manifests: Sequence[OciDescriptor], artefact: str) -> OciDescriptor:
     """Return the manifest for this machine: the only one, the one of its platform, or one without a platform."""
     if len(manifests) == 1:
         return manifests[0]
@@ -103,37 +105,41 @@ def choose(manifests: Sequence[Descriptor], artefact: str) -> Descriptor:
     for descriptor in manifests:
         if descriptor.platform is None:
             return descriptor
-    raise _invalid(artefact, f"its index has nothing for linux/{machine}")
+    raise _invalid_manifest(artefact, f"its index has nothing for linux/{machine}")
 
 
-def contents(manifest: Manifest, artefact: str) -> Contents:
+def sort_layers(manifest: OciManifest, artefact: str) -> ManifestContents:
     """Sort the layers into files (those with a title, as oras pushes them) and archives.
 
     Raises:
         ArtefactError: ArtefactInvalid for a layer that is neither, or a title that leaves the folder.
     """
     files: dict[str, tuple[str, int]] = {}
-    archives: list[Archive] = []
+    archives: list[ArchiveLayer] = []
     for layer in manifest.layers or ():
         notes = layer.annotations or {}
         title = notes.get(TITLE, "")
         packed = notes.get(UNPACK) == "true"
         if title and not packed:
-            files[checked_relative(title.removeprefix("./"), what=f"title of a layer of {artefact}")] = (
+            files[
+                check_relative_path(title.removeprefix("./"), subject=f"title of a layer of {artefact}")
+            ] = (
                 layer.digest.removeprefix("sha256:"),
                 layer.size,
             )
         elif packed or "tar" in layer.media_type:
-            archives.append(Archive(layer.digest.removeprefix("sha256:"), "" if packed else IMAGE_FOLDER))
+            archives.append(
+                ArchiveLayer(layer.digest.removeprefix("sha256:"), "" if packed else IMAGE_FOLDER)
+            )
         else:
-            raise _invalid(
+            raise _invalid_manifest(
                 artefact,
                 f"layer {layer.digest} of type {layer.media_type!r} has no title ({TITLE}) and is no tar file",
             )
-    return Contents(files, tuple(archives))
+    return ManifestContents(files, tuple(archives))
 
 
-def _invalid(artefact: str, reason: str) -> ArtefactError:
+def _invalid_manifest(artefact: str, reason: str) -> ArtefactError:
     return ArtefactError(
         FailureReason.ARTEFACT_INVALID, f"{artefact} is no model that can be read from a registry: {reason}"
     )

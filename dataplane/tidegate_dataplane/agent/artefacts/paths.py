@@ -11,7 +11,7 @@ MAX_PATH_BYTES = 1024
 CODE_SUFFIXES = (".py", ".pyc", ".pyd", ".pyi", ".pth", ".so", ".egg", ".zip")
 
 
-def checked_relative(path: str, *, what: str) -> str:
+def check_relative_path(path: str, *, subject: str) -> str:
     """Return the normalised `path`.
 
     Raises:
@@ -29,18 +29,18 @@ def checked_relative(path: str, *, what: str) -> str:
     if bad:
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID,
-            f"{what} {path[:200]!r} is not a relative path inside the version folder; move the file there",
+            f"{subject} {path[:200]!r} is not a relative path inside the version folder; move the file there",
         )
     return str(PurePosixPath(path))
 
 
-def checked_data_file(path: str) -> str:
+def check_data_file(path: str) -> str:
     """Return the path of an external data file, which must not be importable as code.
 
     Raises:
-        ArtefactError: ArtefactInvalid, as `checked_relative`, or for a name that Python could import.
+        ArtefactError: ArtefactInvalid, as `check_relative_path`, or for a name that Python could import.
     """
-    relative = checked_relative(path, what="external data file")
+    relative = check_relative_path(path, subject="external data file")
     if relative.lower().endswith(CODE_SUFFIXES) or relative.split("/")[0] in ("model.onnx", "__pycache__"):
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID,

@@ -9,7 +9,7 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumePoint:
     """Position at which a download broke off, and the validator that identifies the content.
 
     `size` is that of the whole file, if known.
@@ -38,14 +38,14 @@ class Download:
     counted: bool = True
 
 
-class Source(Protocol):
+class ArtefactSource(Protocol):
     """A source, opened for one artefact; paths are relative to the artefact's URI.
 
     Both methods raise ArtefactError: ArtefactNotFound for a missing file, UriNotAllowed for one that must not be read,
     FetchFailed for an error that may pass.
     """
 
-    def open(self, path: str, resume: Resume | None = None) -> AbstractAsyncContextManager[Download]:
+    def open(self, path: str, resume: ResumePoint | None = None) -> AbstractAsyncContextManager[Download]:
         """Start reading one file; with `resume` from there on, or from the beginning if the file has changed."""
         ...
 

@@ -9,7 +9,7 @@ from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
 
-class Scheme(StrEnum):
+class UriScheme(StrEnum):
     """Kinds of sources of artefacts."""
 
     FILE = "file"
@@ -25,7 +25,7 @@ class Scheme(StrEnum):
 class ArtefactUri:
     """A parsed URI: `authority` is the host, bucket or claim (empty for file), `path` is without slashes around it."""
 
-    scheme: Scheme
+    scheme: UriScheme
     authority: str
     path: str
     text: str
@@ -48,9 +48,11 @@ def parse_uri(text: str) -> ArtefactUri:
         port = parts.port
     except ValueError as error:
         raise _not_allowed(text, f"it cannot be parsed: {error}") from error
-    if parts.scheme not in list(Scheme):
-        raise _not_allowed(text, f"its scheme is not one of {', '.join(f'{scheme}:' for scheme in Scheme)}")
-    scheme = Scheme(parts.scheme)
+    if parts.scheme not in list(UriScheme):
+        raise _not_allowed(
+            text, f"its scheme is not one of {', '.join(f'{scheme}:' for scheme in UriScheme)}"
+        )
+    scheme = UriScheme(parts.scheme)
     if parts.username or parts.password:
         raise _not_allowed(text, "it carries credentials; put them into the storage Secret")
     if parts.query or parts.fragment:
@@ -58,31 +60,31 @@ def parse_uri(text: str) -> ArtefactUri:
     path = unquote(parts.path).strip("/")
     if ".." in path.split("/") or any(ord(character) < 32 or character == "\\" for character in path):
         raise _not_allowed(text, "its path leaves the folder it names")
-    return ArtefactUri(scheme, _authority(scheme, parts, port, path, text), path, text)
+    return ArtefactUri(scheme, _parse_authority(scheme, parts, port, path, text), path, text)
 
 
-def _authority(scheme: Scheme, parts: SplitResult, port: int | None, path: str, text: str) -> str:
+def _parse_authority(scheme: UriScheme, parts: SplitResult, port: int | None, path: str, text: str) -> str:
     host = parts.hostname or ""
-    if scheme is Scheme.FILE:
+    if scheme is UriScheme.FILE:
         if host not in ("", "localhost"):
             raise _not_allowed(text, "a file: URI names a folder of the node, as file:///models/<name>")
         return ""
     if not host:
-        raise _not_allowed(text, f"it names no {_AUTHORITY[scheme]}")
-    if scheme in (Scheme.OCI, Scheme.HF) and not path:
+        raise _not_allowed(text, f"it names no {_AUTHORITY_FORMS[scheme]}")
+    if scheme in (UriScheme.OCI, UriScheme.HF) and not path:
         raise _not_allowed(text, "it names no repository")
-    if scheme is Scheme.HF:
+    if scheme is UriScheme.HF:
         return parts.netloc  # the hub's names have capitals, which hostname does not
     return f"{host}:{port}" if port and port != 443 else host
 
 
-_AUTHORITY = {
-    Scheme.PVC: "claim, as pvc://<claim>/<path>",
-    Scheme.HTTPS: "host",
-    Scheme.S3: "bucket",
-    Scheme.GS: "bucket",
-    Scheme.OCI: "registry, as oci://<registry>/<repository>",
-    Scheme.HF: "organisation, as hf://<organisation>/<repository>",
+_AUTHORITY_FORMS = {
+    UriScheme.PVC: "claim, as pvc://<claim>/<path>",
+    UriScheme.HTTPS: "host",
+    UriScheme.S3: "bucket",
+    UriScheme.GS: "bucket",
+    UriScheme.OCI: "registry, as oci://<registry>/<repository>",
+    UriScheme.HF: "organisation, as hf://<organisation>/<repository>",
 }
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tidegate_dataplane.agent.nearline.verdict import Dead
+from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
 
 FETCH_S: Final = 1.0
 """Longest wait of one fetch for messages; a terminating pod waits for its end."""
 
 
-class TooLargeError(Exception):
+class ResultTooLargeError(Exception):
     """The store accepts no result of this size."""
 
 
@@ -20,21 +20,21 @@ class Backlog:
 
     pending: int
     """Messages that no pod has yet."""
-    held: int
+    unacknowledged: int
     """Messages that a pod has, or that wait for another delivery."""
     arrived: int
     """All messages so far; it only grows. Whether redeliveries count depends on the broker."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class StreamMessage:
     """One delivery of a message; `handle` belongs to the broker."""
 
     body: bytes
     headers: Mapping[str, str]
     sequence: int
     """The same at each delivery, unique, and in the stream's order."""
-    delivered: int
+    delivery_count: int
     """Number of deliveries, this one included."""
     handle: Any
 
@@ -51,7 +51,7 @@ class Broker(Protocol):
         ...
 
     @property
-    def hold_every_s(self) -> float:
+    def hold_interval_s(self) -> float:
         """Return the interval at which holds must be renewed, in seconds."""
         ...
 
@@ -63,11 +63,11 @@ class Broker(Protocol):
         """Send pending output, and leave unsettled messages to other pods."""
         ...
 
-    async def fetch(self, count: int) -> Sequence[Message]:
+    async def fetch_messages(self, count: int) -> Sequence[StreamMessage]:
         """Return at most `count` messages as soon as there is one; none if none arrived within FETCH_S."""
         ...
 
-    async def backlog(self) -> Backlog:
+    async def count_backlog(self) -> Backlog:
         """Return the numbers of waiting messages."""
         ...
 
@@ -79,11 +79,11 @@ class Broker(Protocol):
         """Store a result; return False if the id already has one, which stays.
 
         Raises:
-            TooLargeError: the store accepts no result of this size.
+            ResultTooLargeError: the store accepts no result of this size.
         """
         ...
 
-    async def bury(self, message: Message, why: Dead) -> None:
+    async def publish_dead_letter(self, message: StreamMessage, verdict: DeadLetter) -> None:
         """Publish a message to the dead letters, with the reason in its headers.
 
         Raises:
@@ -91,18 +91,18 @@ class Broker(Protocol):
         """
         ...
 
-    def is_ours(self, message: Message) -> bool:
+    def is_ours(self, message: StreamMessage) -> bool:
         """Return False once the message is known to belong to another pod; it is then dropped silently."""
         ...
 
-    async def settle(self, message: Message) -> None:
+    async def settle(self, message: StreamMessage) -> None:
         """Acknowledge the message."""
         ...
 
-    async def give_back(self, message: Message, after_s: float) -> None:
+    async def give_back(self, message: StreamMessage, after_s: float) -> None:
         """Return the message to the stream, for delivery to any pod after `after_s`."""
         ...
 
-    async def hold(self, message: Message) -> None:
+    async def renew_hold(self, message: StreamMessage) -> None:
         """Extend the time that this pod may hold the message."""
         ...

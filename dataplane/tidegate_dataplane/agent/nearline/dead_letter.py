@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from tidegate_dataplane.agent.nearline.verdict import Dead
+from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
 
 
-def reason_headers(verdict: Dead) -> dict[str, str]:
+def reason_headers(verdict: DeadLetter) -> dict[str, str]:
     """Return the headers that every dead letter has, in ASCII."""
     return {
         "Tidegate-Reason": verdict.reason.value,
@@ -13,14 +13,14 @@ def reason_headers(verdict: Dead) -> dict[str, str]:
     }
 
 
-def kept_headers(headers: Mapping[str, str], without: Sequence[str] = ()) -> dict[str, str]:
+def sender_headers(headers: Mapping[str, str], without: Sequence[str] = ()) -> dict[str, str]:
     """Return the sender's own headers; not ours, nor those that begin with one of `without`."""
     return {
-        _line(name): _line(value)
+        _to_one_line(name): _to_one_line(value)
         for name, value in headers.items()
         if not name.startswith(("Tidegate-", *without))
     }
 
 
-def _line(text: str) -> str:
+def _to_one_line(text: str) -> str:
     return text.encode(errors="replace").decode().replace("\r", " ").replace("\n", " ")

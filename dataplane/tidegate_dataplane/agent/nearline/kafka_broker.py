@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.agent.nats_server import NatsServer, closed
-from tidegate_dataplane.agent.nearline.broker import Backlog, Message
-from tidegate_dataplane.agent.nearline.dead_letter import kept_headers, reason_headers
-from tidegate_dataplane.agent.nearline.kafka_client import library
-from tidegate_dataplane.agent.nearline.kafka_group import LEAVE_S, Group, Place
-from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S, KafkaServer, stopped
-from tidegate_dataplane.agent.nearline.nats_bucket import Bucket
-from tidegate_dataplane.agent.nearline.verdict import Dead
+from tidegate_dataplane.agent.nats_server import NatsServer, close_client
+from tidegate_dataplane.agent.nearline.broker import Backlog, StreamMessage
+from tidegate_dataplane.agent.nearline.dead_letter import reason_headers, sender_headers
+from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
+from tidegate_dataplane.agent.nearline.kafka_client import import_library
+from tidegate_dataplane.agent.nearline.kafka_group import LEAVE_S, GroupMember, RecordPosition
+from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S, KafkaServer, stop_client
+from tidegate_dataplane.agent.nearline.nats_bucket import ResultBucket
 from tidegate_dataplane.contract import KafkaOrder, StreamOrder
 
 T = TypeVar("T")
@@ -22,18 +22,18 @@ SESSION_S: Final = 10.0
 """After so long without a heartbeat other pods get the partitions; the same time as the ack wait on NATS."""
 IDLE_S: Final = 15.0
 """A pod that fetches nothing for so long, since its model is not ready, loses its partitions to others."""
-LARGEST_LETTER_BYTES: Final = 64 << 20
+MAX_DEAD_LETTER_BYTES: Final = 64 << 20
 """More than any topic accepts, so that the cluster decides what is too large."""
 
 
 @dataclass(slots=True)
-class _Session:
+class _KafkaSession:
     """Clients of one session."""
 
     consumer: Any
     producer: Any
     admin: Any
-    group: Group
+    group: GroupMember
     failed: BrokerError | None = None
 
 
@@ -41,7 +41,7 @@ class KafkaBroker:
     """Holds one session at a time: a membership of the group, and a connection to the bucket's server."""
 
     id_header = "ce_id"
-    hold_every_s = IDLE_S / 3
+    hold_interval_s = IDLE_S / 3
 
     def __init__(self, order: StreamOrder, server: KafkaServer, results: NatsServer, name: str) -> None:
         """`results` is the server of the bucket; `name` is what both servers show of the connection."""
@@ -49,10 +49,10 @@ class KafkaBroker:
         self._dead_letters = order.dead_letters
         self._server = server
         self._results = results
-        self._bucket = Bucket(results, order.bucket, order.ttl_s)
+        self._bucket = ResultBucket(results, order.bucket, order.ttl_s)
         self._name = name
         self._client: Any = None
-        self._session: _Session | None = None
+        self._session: _KafkaSession | None = None
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -63,13 +63,13 @@ class KafkaBroker:
         """
         await self.close()
         await self._open_bucket()
-        self._session = session = self._made(await self._server.reach())
+        self._session = session = self._make_session(await self._server.reach_cluster())
         try:
-            await self._called(session.admin.start())
+            await self._call_in_time(session.admin.start())
             for topic in (self._order.topic, self._dead_letters):
-                await self._called(self._partitions(session.admin, topic))
-            await self._called(session.producer.start())
-            await self._called(session.consumer.start())
+                await self._call_in_time(self._list_partitions(session.admin, topic))
+            await self._call_in_time(session.producer.start())
+            await self._call_in_time(session.consumer.start())
         except BrokerError:
             await self.close()
             raise
@@ -78,116 +78,116 @@ class KafkaBroker:
         """Commit, leave the group and close every connection, so that other pods get the partitions at once."""
         session, self._session = self._session, None
         if session is not None:
-            await session.group.leave()
+            await session.group.leave_group()
             clients = (session.consumer, session.producer, session.admin)
-            stopping = {asyncio.create_task(stopped(client), name="kafka_stop") for client in clients}
+            stopping = {asyncio.create_task(stop_client(client), name="kafka_stop") for client in clients}
             _, self._stopping = await asyncio.wait(stopping | self._stopping, timeout=LEAVE_S)
         client, self._client = self._client, None
         if client is not None:
-            await closed(client)
+            await close_client(client)
 
-    async def fetch(self, count: int) -> Sequence[Message]:
+    async def fetch_messages(self, count: int) -> Sequence[StreamMessage]:
         """Return at most `count` messages as soon as there is one; none if none came within FETCH_S."""
-        return await self._translated(self._open.group.fetch(count))
+        return await self._translate_errors(self._current_session.group.fetch_messages(count))
 
-    async def backlog(self) -> Backlog:
+    async def count_backlog(self) -> Backlog:
         """Return the numbers of waiting messages.
 
         The client does not notice that its cluster has gone, so this regular call detects it. A partition without a leader is
         different: there is no number until it has one, and the work on other partitions goes on.
         """
-        session = self._open
+        session = self._current_session
 
         async def count_all_partitions() -> Backlog:
-            partitions = await self._partitions(session.admin, self._order.topic)
-            return await session.group.backlog(partitions)
+            partitions = await self._list_partitions(session.admin, self._order.topic)
+            return await session.group.count_backlog(partitions)
 
         try:
-            return await self._called(count_all_partitions())
+            return await self._call_in_time(count_all_partitions())
         except BrokerError as error:
-            if error.refused or not await self._answers(session):
+            if error.refused or not await self._coordinator_answers(session):
                 session.failed = error
             raise
 
     async def has_result(self, request_id: str) -> bool:
         """Return whether the id has a result."""
-        return await self._bucket.has(request_id)
+        return await self._bucket.has_result(request_id)
 
     async def keep_result(self, request_id: str, content: bytes) -> bool:
         """Store a result; return False if the id already has one, which stays."""
-        return await self._bucket.keep(request_id, content)
+        return await self._bucket.keep_result(request_id, content)
 
-    async def bury(self, message: Message, verdict: Dead) -> None:
+    async def publish_dead_letter(self, message: StreamMessage, verdict: DeadLetter) -> None:
         """Publish a message to the dead letters' topic, with the reason in its headers."""
-        place: Place = message.handle
+        place: RecordPosition = message.handle
         our_headers = {
             **reason_headers(verdict),
             "Tidegate-Stream": self._order.topic,
             "Tidegate-Partition": str(place.partition),
             "Tidegate-Sequence": str(place.offset),
-            "Tidegate-Deliveries": str(message.delivered),
+            "Tidegate-Deliveries": str(message.delivery_count),
         }
         # The body is what matters: the sender's own headers stay behind where there is no room for both.
-        all_headers, detail = {**kept_headers(message.headers), **our_headers}, ""
+        all_headers, detail = {**sender_headers(message.headers), **our_headers}, ""
         for headers in (all_headers, our_headers) if all_headers != our_headers else (our_headers,):
             encoded = [(name, value.encode()) for name, value in headers.items()]
-            producer = self._open.producer
+            producer = self._current_session.producer
             letter = producer.send_and_wait(self._dead_letters, message.body, key=place.key, headers=encoded)
             try:
-                await self._called(letter)
+                await self._call_in_time(letter)
             except BrokerError as error:
                 if not _is_too_large(error.__cause__):
                     raise
                 detail = str(error.__cause__)
             else:
                 return
-        raise self._server.refusal(
+        raise self._server.refusal_error(
             f"topic {self._dead_letters} takes no dead letter of {len(message.body)} bytes: {detail}; raise its "
             "max.message.bytes"
         )
 
-    def is_ours(self, message: Message) -> bool:
+    def is_ours(self, message: StreamMessage) -> bool:
         """Return False once another pod has the partition."""
-        return self._session is not None and self._session.group.has(message)
+        return self._session is not None and self._session.group.owns_message(message)
 
-    async def settle(self, message: Message) -> None:
+    async def settle(self, message: StreamMessage) -> None:
         """Acknowledge the message."""
-        await self._translated(self._open.group.settle(message))
+        await self._translate_errors(self._current_session.group.settle(message))
 
-    async def give_back(self, message: Message, after_s: float) -> None:
+    async def give_back(self, message: StreamMessage, after_s: float) -> None:
         """Deliver the message again: here after `after_s`, or elsewhere if this pod ends first."""
-        self._open.group.give_back(message, after_s)
+        self._current_session.group.give_back(message, after_s)
 
-    async def hold(self, message: Message) -> None:
+    async def renew_hold(self, message: StreamMessage) -> None:
         """Stay in the group while there is no room for more."""
         del message
-        await self._translated(self._open.group.stay(self.hold_every_s / 2))
+        await self._translate_errors(self._current_session.group.stay_in_group(self.hold_interval_s / 2))
 
-    async def _answers(self, session: _Session) -> bool:
+    async def _coordinator_answers(self, session: _KafkaSession) -> bool:
         try:
-            await self._called(session.group.reached())
+            await self._call_in_time(session.group.check_coordinator())
         except BrokerError:
             return False
         return True
 
-    async def _partitions(self, admin: Any, topic: str) -> Sequence[int]:
+    async def _list_partitions(self, admin: Any, topic: str) -> Sequence[int]:
         (description,) = await admin.describe_topics([topic])
         if description["error_code"]:
             field = "consume.kafka.topic" if topic == self._order.topic else "deadLetters.topic"
-            raise self._server.refusal(
+            raise self._server.refusal_error(
                 f"there is no topic {topic}, or the user may not see it; make it: kafka-topics.sh --create --topic "
                 f"{topic}, or correct {field}"
             )
         return sorted(int(partition["partition"]) for partition in description["partitions"])
 
-    def _made(self, options: Mapping[str, Any]) -> _Session:
+    def _make_session(self, options: Mapping[str, Any]) -> _KafkaSession:
         common: dict[str, Any] = {
             **options,
             # Names in Kafka's own metrics and quotas have no blanks.
             "client_id": self._name.replace(" ", "-"),
             "request_timeout_ms": int(CALL_TIMEOUT_S * 1000),
         }
-        consumer = library().AIOKafkaConsumer(
+        consumer = import_library().AIOKafkaConsumer(
             **common,
             group_id=self._order.group,
             enable_auto_commit=False,
@@ -197,36 +197,38 @@ class KafkaBroker:
             heartbeat_interval_ms=int(SESSION_S * 100),
             max_poll_interval_ms=int(IDLE_S * 1000),
         )
-        producer = library().AIOKafkaProducer(**common, acks="all", max_request_size=LARGEST_LETTER_BYTES)
-        admin = library("aiokafka.admin").AIOKafkaAdminClient(**common)
-        group = Group(consumer, admin, self._order.topic, self._order.group)
-        return _Session(consumer, producer, admin, group)
+        producer = import_library().AIOKafkaProducer(
+            **common, acks="all", max_request_size=MAX_DEAD_LETTER_BYTES
+        )
+        admin = import_library("aiokafka.admin").AIOKafkaAdminClient(**common)
+        group = GroupMember(consumer, admin, self._order.topic, self._order.group)
+        return _KafkaSession(consumer, producer, admin, group)
 
     async def _open_bucket(self) -> None:
         from nats.js.errors import APIError
 
-        self._results.forget()
+        self._results.clear_errors()
         self._client = await self._results.connect(self._name)
         try:
             await self._bucket.open(self._client)
         except APIError as error:
-            raise self._results.refusal(str(error.description or error)) from error
+            raise self._results.refusal_error(str(error.description or error)) from error
 
-    async def _called(self, call: Awaitable[T]) -> T:
+    async def _call_in_time(self, call: Awaitable[T]) -> T:
         async def call_with_timeout() -> T:
             async with asyncio.timeout(CALL_TIMEOUT_S + 1):
                 return await call
 
-        return await self._translated(call_with_timeout())
+        return await self._translate_errors(call_with_timeout())
 
-    async def _translated(self, call: Awaitable[T]) -> T:
+    async def _translate_errors(self, call: Awaitable[T]) -> T:
         try:
             return await call
         except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
-            raise self._server.failure(error) from error
+            raise self._server.translate_error(error) from error
 
     @property
-    def _open(self) -> _Session:
+    def _current_session(self) -> _KafkaSession:
         if self._session is None:
             raise BrokerError(f"Kafka at {self._server.name}: the connection ended", refused=False)
         if self._session.failed is not None:

@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 
-def library(module: str = "aiokafka") -> Any:
+def import_library(module: str = "aiokafka") -> Any:
     """Import and return aiokafka, or a module of it."""
     return importlib.import_module(module)
 
 
-def place_of(topic: str, partition: int) -> Any:
+def make_topic_partition(topic: str, partition: int) -> Any:
     """Return aiokafka's TopicPartition."""
-    return library().TopicPartition(topic, partition)
+    return import_library().TopicPartition(topic, partition)
 
 
-def listener(
+def make_listener(
     revoked: Callable[[], Awaitable[None]], assigned: Callable[[Sequence[int]], Awaitable[None]]
 ) -> Any:
     """Return a rebalance listener that calls `revoked` and `assigned`."""
@@ -28,4 +28,4 @@ def listener(
         await assigned([int(partition.partition) for partition in partitions])
 
     methods = {"on_partitions_revoked": on_revoked, "on_partitions_assigned": on_assigned}
-    return type("Listener", (library("aiokafka.abc").ConsumerRebalanceListener,), methods)()
+    return type("Listener", (import_library("aiokafka.abc").ConsumerRebalanceListener,), methods)()

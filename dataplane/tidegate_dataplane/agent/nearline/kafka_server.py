@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.broker_tls import CA, broker_tls
-from tidegate_dataplane.agent.nearline.kafka_client import library
+from tidegate_dataplane.agent.nearline.kafka_client import import_library
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import KafkaOrder
 
@@ -27,7 +27,7 @@ class KafkaServer:
     def __init__(
         self,
         order: KafkaOrder,
-        credentials: Callable[[], Credentials],
+        credentials: Callable[[], SecretCredentials],
         secret_dir: Path,
         *,
         allow_loopback: bool,
@@ -39,7 +39,7 @@ class KafkaServer:
         self._allow_loopback = allow_loopback
         self.name = ",".join(order.servers)
 
-    async def reach(self) -> dict[str, Any]:
+    async def reach_cluster(self) -> dict[str, Any]:
         """Connect to one of the servers, and return the options for clients of aiokafka.
 
         The client itself reports the difference between a refusal and an absent server only in its log.
@@ -47,83 +47,85 @@ class KafkaServer:
         Raises:
             BrokerError: with a message for the author of the servers or the Secret.
         """
-        identity, detail = self._identity(), ""
+        identity, detail = self._client_options(), ""
         for server in self.order.servers:
             host, _, port = server.rpartition(":")
             try:
-                await self._check(host, int(port))
+                await self._check_host(host, int(port))
                 async with asyncio.timeout(CALL_TIMEOUT_S):
-                    connection = await library("aiokafka.conn").create_conn(host, int(port), **identity)
-                    await self._check_others(connection)
+                    connection = await import_library("aiokafka.conn").create_conn(
+                        host, int(port), **identity
+                    )
+                    await self._check_brokers(connection)
             except (
                 BrokerError,
                 OSError,
                 TimeoutError,
                 RuntimeError,
             ) as error:  # aiokafka's are RuntimeErrors
-                failure = self.failure(error)
+                failure = self.translate_error(error)
                 if failure.refused:
                     raise failure from error
-                detail = f"{server}: {self._words(error)}"
+                detail = f"{server}: {self._redact_error(error)}"
             else:
                 return {"bootstrap_servers": list(self.order.servers), **identity}
         raise BrokerError(f"Kafka at {self.name} cannot be reached: {detail}", refused=False)
 
-    async def _check(self, host: str, port: int) -> None:
+    async def _check_host(self, host: str, port: int) -> None:
         """Raise if the host has an address that tenants must not connect to."""
         try:
             await checked_addresses(host.strip("[]"), port, allow_loopback=self._allow_loopback)
         except ArtefactError as error:
-            raise self.refusal(error.refusal.message) from error
+            raise self.refusal_error(error.refusal.message) from error
 
-    async def _check_others(self, connection: Any) -> None:
+    async def _check_brokers(self, connection: Any) -> None:
         """Raise if the cluster advertises a listener at such an address, and close the connection."""
         try:
-            metadata = await connection.send(library("aiokafka.protocol.metadata").MetadataRequest([]))
+            metadata = await connection.send(import_library("aiokafka.protocol.metadata").MetadataRequest([]))
         finally:
             connection.close()
         for node, host, port, *_ in metadata.brokers:
             try:
-                await self._check(str(host), int(port))
+                await self._check_host(str(host), int(port))
             except BrokerError as error:
-                raise self.refusal(
+                raise self.refusal_error(
                     f"broker {node} has the listener {host}:{port}, which pods must not connect to ({error.message}): "
                     "correct advertised.listeners"
                 ) from error
 
-    def refusal(self, reason: str) -> BrokerError:
+    def refusal_error(self, reason: str) -> BrokerError:
         """Return the error for a cluster that is reachable and refuses."""
         return BrokerError(f"Kafka at {self.name}: {reason}", refused=True)
 
-    def failure(self, error: Exception) -> BrokerError:
+    def translate_error(self, error: Exception) -> BrokerError:
         """Translate an error of the client: the cluster refuses, or is unreachable."""
         if isinstance(error, BrokerError):
             return error
         kind = type(error).__name__
         if "Authentication" in kind or "Sasl" in kind:
-            return self.refusal(self._hint())
+            return self.refusal_error(self._explain_denial())
         if "AuthorizationFailed" in kind:
             resource = "the group" if "Group" in kind else "the cluster" if "Cluster" in kind else "a topic"
-            return self.refusal(
-                f"the user may not use {resource}: {self._words(error)}; the how-to lists what is needed"
+            return self.refusal_error(
+                f"the user may not use {resource}: {self._redact_error(error)}; the how-to lists what is needed"
             )
         if isinstance(error, ssl.SSLError):
-            return self.refusal(
-                f"TLS failed: {self._words(error)}; put the authority's certificate into {CA}"
+            return self.refusal_error(
+                f"TLS failed: {self._redact_error(error)}; put the authority's certificate into {CA}"
             )
-        return BrokerError(f"Kafka at {self.name}: {self._words(error)}", refused=False)
+        return BrokerError(f"Kafka at {self.name}: {self._redact_error(error)}", refused=False)
 
-    def _words(self, error: Exception) -> str:
-        return self._credentials().redacted(str(error) or type(error).__name__)[:300]
+    def _redact_error(self, error: Exception) -> str:
+        return self._credentials().redact_secrets(str(error) or type(error).__name__)[:300]
 
-    def _identity(self) -> dict[str, Any]:
+    def _client_options(self) -> dict[str, Any]:
         values, secret, sasl = self._credentials().values, self.order.secret, self.order.sasl
         options: dict[str, Any] = {}
         if self.order.tls:
-            options["ssl_context"] = self._tls(values)
+            options["ssl_context"] = self._make_tls_context(values)
         if sasl is not None:
             if missing := {USERNAME, PASSWORD} - values.keys():
-                raise self.refusal(
+                raise self.refusal_error(
                     f"consume.kafka.sasl wants {USERNAME} and {PASSWORD}, and Secret {secret or '(none is named)'} of the "
                     f"namespace does not exist or has no {' and no '.join(sorted(missing))}"
                 )
@@ -135,17 +137,17 @@ class KafkaServer:
         protocol = "SSL" if self.order.tls else "PLAINTEXT"
         return {"security_protocol": f"SASL_{protocol}" if sasl is not None else protocol, **options}
 
-    def _tls(self, values: Mapping[str, str]) -> ssl.SSLContext:
+    def _make_tls_context(self, values: Mapping[str, str]) -> ssl.SSLContext:
         try:
             return broker_tls(values, self._secret_dir, self.order.secret)
         except ValueError as error:
-            raise self.refusal(str(error)) from error
+            raise self.refusal_error(str(error)) from error
 
-    def _hint(self) -> str:
-        return self._credentials().hint()
+    def _explain_denial(self) -> str:
+        return self._credentials().explain_denial()
 
 
-async def stopped(client: Any) -> None:
+async def stop_client(client: Any) -> None:
     """Stop a consumer, producer or admin client of aiokafka, and what a failed start left open.
 
     Callers with a deadline go on without it: a consumer that is cancelled while it stops remains in its group.

@@ -31,7 +31,7 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
-LONGEST_ID: Final = 200
+MAX_ID_LENGTH: Final = 200
 _ID: Final = re.compile(r"[-_=/A-Za-z0-9]+(?:\.[-_=/A-Za-z0-9]+)*")
 """Valid keys of a NATS bucket: subjects, so that no part between two dots is empty."""
 
@@ -41,7 +41,7 @@ class MalformedError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class InferenceTensor:
     """One input or output."""
 
     name: str
@@ -50,16 +50,16 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class InferenceRequest:
     """One message; `deadline_s` is in seconds since 1970, None without one."""
 
     id: str
     deadline_s: float | None
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[InferenceTensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class DeadlinePlace:
+class DeadlineField:
     """Where a message has its deadline: in a header of the broker, in a field of its JSON, or nowhere."""
 
     header: str = ""
@@ -67,7 +67,7 @@ class DeadlinePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ResultOrigin:
     """Fields that all results of a pod have in common."""
 
     inference: str
@@ -75,21 +75,25 @@ class Origin:
     model: str
 
 
-def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_header: str) -> Request:
+def parse_message(
+    body: bytes, headers: Mapping[str, str], place: DeadlineField, id_header: str
+) -> InferenceRequest:
     """Return the request in a message; the broker's `id_header` is its id if the body has none.
 
     Raises:
         MalformedError: it has no usable id, deadline or tensors.
     """
     try:
-        return _parsed(body, headers, place, id_header)
+        return _parse_document(body, headers, place, id_header)
     except MalformedError:
         raise
     except Exception as error:  # an unexpected error concerns this message only
         raise MalformedError(f"it cannot be read: {type(error).__name__}") from error
 
 
-def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_header: str) -> Request:
+def _parse_document(
+    body: bytes, headers: Mapping[str, str], place: DeadlineField, id_header: str
+) -> InferenceRequest:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -99,15 +103,20 @@ def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_he
     inputs = document.get("inputs")
     if not isinstance(inputs, list) or not inputs:
         raise MalformedError("it has no inputs")
-    return Request(
-        id=_id(document.get("id") or headers.get(id_header) or "", id_header),
-        deadline_s=_deadline(headers.get(place.header) if place.header else document.get(place.field)),
-        inputs=tuple(_tensor(tensor) for tensor in inputs),
+    return InferenceRequest(
+        id=_parse_id(document.get("id") or headers.get(id_header) or "", id_header),
+        deadline_s=_parse_deadline(headers.get(place.header) if place.header else document.get(place.field)),
+        inputs=tuple(_parse_tensor(tensor) for tensor in inputs),
     )
 
 
-def result(
-    request: Request, outputs: Sequence[Tensor], version: str, origin: Origin, *, at: datetime
+def render_result(
+    request: InferenceRequest,
+    outputs: Sequence[InferenceTensor],
+    version: str,
+    origin: ResultOrigin,
+    *,
+    made_at: datetime,
 ) -> bytes:
     """Return the JSON of a result with its time.
 
@@ -115,13 +124,17 @@ def result(
         MalformedError: an output has no form in JSON.
     """
     try:
-        return _result(request, outputs, version, origin, at)
+        return _render_document(request, outputs, version, origin, made_at)
     except Exception as error:  # whatever an answer is made of, the other messages go on
         raise MalformedError(f"its result has no form in JSON: {type(error).__name__}") from error
 
 
-def _result(
-    request: Request, outputs: Sequence[Tensor], version: str, origin: Origin, made_at: datetime
+def _render_document(
+    request: InferenceRequest,
+    outputs: Sequence[InferenceTensor],
+    version: str,
+    origin: ResultOrigin,
+    made_at: datetime,
 ) -> bytes:
     document = {
         "id": request.id,
@@ -131,22 +144,22 @@ def _result(
         "pod": origin.pod,
         "time": made_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "late": request.deadline_s is not None and made_at.timestamp() > request.deadline_s,
-        "outputs": [_written(tensor) for tensor in outputs],
+        "outputs": [_render_tensor(tensor) for tensor in outputs],
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _id(value: object, id_header: str) -> str:
+def _parse_id(value: object, id_header: str) -> str:
     if not isinstance(value, str) or not value:
         raise MalformedError(f"it has no id: neither the field id nor the header {id_header}")
-    if len(value) > LONGEST_ID or not _ID.fullmatch(value):
+    if len(value) > MAX_ID_LENGTH or not _ID.fullmatch(value):
         raise MalformedError(
-            f"its id {value[:80]!r} must be at most {LONGEST_ID} letters, digits and - _ = / . (no dot at either end, and no two together)"
+            f"its id {value[:80]!r} must be at most {MAX_ID_LENGTH} letters, digits and - _ = / . (no dot at either end, and no two together)"
         )
     return value
 
 
-def _deadline(value: object) -> float | None:
+def _parse_deadline(value: object) -> float | None:
     if value is None or value == "":
         return None
     try:
@@ -163,7 +176,7 @@ def _deadline(value: object) -> float | None:
     return seconds
 
 
-def _tensor(tensor: object) -> Tensor:
+def _parse_tensor(tensor: object) -> InferenceTensor:
     if not isinstance(tensor, dict):
         raise MalformedError("an input is no JSON object")
     name, datatype, shape, data = (tensor.get(key) for key in ("name", "datatype", "shape", "data"))
@@ -176,19 +189,19 @@ def _tensor(tensor: object) -> Tensor:
     if not isinstance(data, list):
         raise MalformedError(f"input {name} has no data")
     try:
-        array = _texts(data) if datatype == TEXT else _numbers(data, datatype)
-        return Tensor(name, datatype, array.reshape(shape))
+        array = _parse_texts(data) if datatype == TEXT else _parse_numbers(data, datatype)
+        return InferenceTensor(name, datatype, array.reshape(shape))
     except (ValueError, TypeError, OverflowError) as error:
         raise MalformedError(f"input {name} is no {datatype} of shape {shape}: {error}") from error
 
 
-def _numbers(data: list[Any], datatype: str) -> Array:
+def _parse_numbers(data: list[Any], datatype: str) -> Array:
     dtype = TYPES.get(datatype)
     if dtype is None:
         raise ValueError(f"its type must be one of {', '.join((*TYPES, TEXT))}")
     is_integer = not issubclass(dtype, (np.bool_, np.floating))
     # Before numpy sees them: beside one long text it makes every short one as long.
-    if not _kinds(data) <= ({bool} if dtype is np.bool_ else {int} if is_integer else {int, float}):
+    if not _element_types(data) <= ({bool} if dtype is np.bool_ else {int} if is_integer else {int, float}):
         raise ValueError("its data are no whole numbers" if is_integer else "its data are of another type")
     raw: Array = np.asarray(data)
     if raw.size == 0:
@@ -206,7 +219,7 @@ def _numbers(data: list[Any], datatype: str) -> Array:
         return raw.astype(dtype)
 
 
-def _kinds(data: list[Any]) -> set[type]:
+def _element_types(data: list[Any]) -> set[type]:
     """Return the types of the elements of a list, nested lists included."""
     all_kinds: set[type] = set()
     waiting = [data]
@@ -228,7 +241,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _texts(data: list[Any]) -> Array:
+def _parse_texts(data: list[Any]) -> Array:
     flat: list[bytes] = []
     waiting: list[Any] = list(reversed(data))
     while waiting:
@@ -244,16 +257,16 @@ def _texts(data: list[Any]) -> Array:
     return array
 
 
-def _written(tensor: Tensor) -> dict[str, Any]:
+def _render_tensor(tensor: InferenceTensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "datatype": tensor.datatype,
         "shape": list(tensor.array.shape),
-        "data": [_plain(value) for value in tensor.array.ravel().tolist()],
+        "data": [_render_value(value) for value in tensor.array.ravel().tolist()],
     }
 
 
-def _plain(value: Any) -> Any:
+def _render_value(value: Any) -> Any:
     """Return the JSON form of a value; NaN and infinities are written as in protobuf's JSON and the sample log."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")

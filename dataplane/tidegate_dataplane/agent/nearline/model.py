@@ -9,19 +9,19 @@ import grpc
 from tritonclient.grpc import InferInput, aio  # type: ignore[import-untyped]  # publishes no types
 from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
 
-from tidegate_dataplane.agent.nearline.message import MalformedError, Tensor
-from tidegate_dataplane.agent.nearline.verdict import Fault
+from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin
+from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError
 from tidegate_dataplane.agent.triton import CHANNEL_OPTIONS, READY_TIMEOUT_S
 from tidegate_dataplane.contract import TensorSpec
 
-ASK_TIMEOUT_S: Final = 60.0
+INFER_TIMEOUT_S: Final = 60.0
 """Limit for one request; a slower one counts as a failure of the model."""
-MAX_WORDS: Final = 500
-FAULTS: Final[Mapping[str, Fault]] = {
-    "INVALID_ARGUMENT": Fault.MESSAGE,
-    "UNAVAILABLE": Fault.SERVER,
-    "NOT_FOUND": Fault.SERVER,
-    "CANCELLED": Fault.SERVER,
+MAX_MESSAGE_CHARS: Final = 500
+FAULTS: Final[Mapping[str, FaultOrigin]] = {
+    "INVALID_ARGUMENT": FaultOrigin.MESSAGE,
+    "UNAVAILABLE": FaultOrigin.SERVER,
+    "NOT_FOUND": FaultOrigin.SERVER,
+    "CANCELLED": FaultOrigin.SERVER,
 }
 """By name of the gRPC status; every other status is unclear."""
 UNLIMITED: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -30,14 +30,14 @@ UNLIMITED: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_mes
 class NoAnswerError(Exception):
     """The model did not answer a message; the text is the server's."""
 
-    def __init__(self, fault: Fault, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, fault: FaultOrigin, message: str) -> None:
+        super().__init__(message)
         self.fault = fault
-        self.said = said
+        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class ModelSignature:
     """Tensors of a model, with the batch dimension if it has one, and the most rows of one request."""
 
     inputs: tuple[TensorSpec, ...]
@@ -45,7 +45,7 @@ class Signature:
     rows: int
 
 
-class Model:
+class TritonModel:
     """Client of one model of one server."""
 
     def __init__(self, address: str, name: str, version: str = "") -> None:
@@ -66,7 +66,7 @@ class Model:
         except (InferenceServerException, grpc.RpcError, OSError):
             return False
 
-    async def signature(self) -> Signature:
+    async def get_signature(self) -> ModelSignature:
         """Return inputs and outputs; `rows` is the most that one request may have, 0 for a model without batches.
 
         Raises:
@@ -74,17 +74,21 @@ class Model:
         """
         try:
             metadata = await self._client.get_model_metadata(
-                self._name, self._version, as_json=True, client_timeout=ASK_TIMEOUT_S
+                self._name, self._version, as_json=True, client_timeout=INFER_TIMEOUT_S
             )
             config = await self._client.get_model_config(
-                self._name, self._version, as_json=True, client_timeout=ASK_TIMEOUT_S
+                self._name, self._version, as_json=True, client_timeout=INFER_TIMEOUT_S
             )
         except (InferenceServerException, grpc.RpcError, OSError) as error:
-            raise NoAnswerError(Fault.SERVER, str(error)[:MAX_WORDS]) from error
+            raise NoAnswerError(FaultOrigin.SERVER, str(error)[:MAX_MESSAGE_CHARS]) from error
         rows = int(config.get("config", {}).get("max_batch_size", 0))
-        return Signature(_specs(metadata.get("inputs", ())), _specs(metadata.get("outputs", ())), rows)
+        return ModelSignature(
+            _parse_specs(metadata.get("inputs", ())), _parse_specs(metadata.get("outputs", ())), rows
+        )
 
-    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+    async def infer(
+        self, request_id: str, inputs: Sequence[InferenceTensor]
+    ) -> tuple[str, tuple[InferenceTensor, ...]]:
         """Return the version that answered and its outputs.
 
         Raises:
@@ -92,46 +96,50 @@ class Model:
             MalformedError: the inputs cannot be sent.
         """
         try:
-            request_inputs = [_input(tensor) for tensor in inputs]
+            request_inputs = [_make_input(tensor) for tensor in inputs]
         except Exception as error:  # whatever the client's own checks raise is about this one message
             raise MalformedError(f"its inputs cannot be sent: {error}") from error
         try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
+            async with asyncio.timeout(INFER_TIMEOUT_S):
                 answer = await self._client.infer(
                     self._name,
                     request_inputs,
                     model_version=self._version,
                     request_id=request_id,
-                    client_timeout=ASK_TIMEOUT_S,
+                    client_timeout=INFER_TIMEOUT_S,
                 )
         except InferenceServerException as error:
             status = str(error.status() or "").removeprefix("StatusCode.")
-            fault = FAULTS.get(status, Fault.UNCLEAR)
-            raise NoAnswerError(fault, str(error.message()).strip()[:MAX_WORDS]) from error
+            fault = FAULTS.get(status, FaultOrigin.UNCLEAR)
+            raise NoAnswerError(fault, str(error.message()).strip()[:MAX_MESSAGE_CHARS]) from error
         except TimeoutError as error:
-            raise NoAnswerError(Fault.UNCLEAR, f"no answer within {ASK_TIMEOUT_S:g} s") from error
+            raise NoAnswerError(FaultOrigin.UNCLEAR, f"no answer within {INFER_TIMEOUT_S:g} s") from error
         except (grpc.RpcError, OSError) as error:
-            raise NoAnswerError(Fault.SERVER, str(error)[:MAX_WORDS]) from error
+            raise NoAnswerError(FaultOrigin.SERVER, str(error)[:MAX_MESSAGE_CHARS]) from error
         except Exception as error:  # the client's own, about this request
-            raise NoAnswerError(Fault.UNCLEAR, f"{type(error).__name__}: {error}"[:MAX_WORDS]) from error
+            raise NoAnswerError(
+                FaultOrigin.UNCLEAR, f"{type(error).__name__}: {error}"[:MAX_MESSAGE_CHARS]
+            ) from error
         try:
             response = answer.get_response()
             outputs = tuple(
-                Tensor(output.name, output.datatype, answer.as_numpy(output.name))
+                InferenceTensor(output.name, output.datatype, answer.as_numpy(output.name))
                 for output in response.outputs
             )
         except Exception as error:  # a tensor that numpy does not know
-            raise NoAnswerError(Fault.UNCLEAR, f"its answer cannot be read: {error}"[:MAX_WORDS]) from error
+            raise NoAnswerError(
+                FaultOrigin.UNCLEAR, f"its answer cannot be read: {error}"[:MAX_MESSAGE_CHARS]
+            ) from error
         return str(response.model_version), outputs
 
 
-def _input(tensor: Tensor) -> Any:
+def _make_input(tensor: InferenceTensor) -> Any:
     request_input: Any = InferInput(tensor.name, list(tensor.array.shape), tensor.datatype)
     request_input.set_data_from_numpy(tensor.array)
     return request_input
 
 
-def _specs(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+def _parse_specs(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(
             name=tensor["name"],

@@ -7,11 +7,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer, closed
-from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, Message
-from tidegate_dataplane.agent.nearline.dead_letter import kept_headers, reason_headers
-from tidegate_dataplane.agent.nearline.nats_bucket import LARGER_THAN_STREAM_TAKES, Bucket
-from tidegate_dataplane.agent.nearline.verdict import Dead
+from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer, close_client
+from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, StreamMessage
+from tidegate_dataplane.agent.nearline.dead_letter import reason_headers, sender_headers
+from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
+from tidegate_dataplane.agent.nearline.nats_bucket import LARGER_THAN_STREAM_TAKES, ResultBucket
 from tidegate_dataplane.contract import StreamOrder
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 ACK_WAIT_S: Final = 10.0
 """After so long without a sign of the pod a message is delivered to another; holds are renewed three times as often."""
-MOST_UNSETTLED: Final = 10_000
+MAX_UNSETTLED: Final = 10_000
 """Most messages that all pods together may hold."""
 NO_STREAM: Final = 10059
 """JetStream's err_code for a stream that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _NatsSession:
     """A connection, and what was opened through it."""
 
     client: "Client"
@@ -48,9 +48,9 @@ class NatsBroker:
         self._server = server
         self._name = name
         self._client: Client | None = None
-        self._session: _Session | None = None
-        self._bucket = Bucket(server, order.bucket, order.ttl_s)
-        self.hold_every_s = ACK_WAIT_S / 3
+        self._session: _NatsSession | None = None
+        self._bucket = ResultBucket(server, order.bucket, order.ttl_s)
+        self.hold_interval_s = ACK_WAIT_S / 3
 
     async def open(self) -> None:
         """Connect, and find or make the consumer and the bucket.
@@ -61,25 +61,25 @@ class NatsBroker:
         from nats.js.errors import APIError
 
         await self.close()
-        self._server.forget()
+        self._server.clear_errors()
         self._client = await self._server.connect(self._name)
         try:
-            self._session = await self._found(self._client)
+            self._session = await self._make_session(self._client)
         except APIError as error:
-            raise self._server.refusal(str(error.description or error)) from error
+            raise self._server.refusal_error(str(error.description or error)) from error
 
-    async def _found(self, client: "Client") -> _Session:
+    async def _make_session(self, client: "Client") -> _NatsSession:
         stream = client.jetstream(timeout=CALL_TIMEOUT_S)
-        info = await self._server.called(self._consumer(stream))
+        info = await self._server.call_server(self._find_or_add_consumer(stream))
         self._check_consumer(info)
         await self._check_subjects(stream, info)
-        self.hold_every_s = (info.config.ack_wait or ACK_WAIT_S) / 3
+        self.hold_interval_s = (info.config.ack_wait or ACK_WAIT_S) / 3
         await self._bucket.open(client)
-        await self._server.called(self._check_dead_letters(stream))
-        messages = await self._server.called(
+        await self._server.call_server(self._check_dead_letters(stream))
+        messages = await self._server.call_server(
             stream.pull_subscribe_bind(consumer=self._order.consumer, stream=self._order.stream)
         )
-        return _Session(client, stream, messages)
+        return _NatsSession(client, stream, messages)
 
     async def close(self) -> None:
         """Flush pending output and close the connection."""
@@ -87,43 +87,45 @@ class NatsBroker:
         if client is not None:
             with contextlib.suppress(Exception):  # it is gone either way
                 await client.flush(timeout=1)
-            await closed(client)
+            await close_client(client)
 
-    async def fetch(self, count: int) -> Sequence[Message]:
+    async def fetch_messages(self, count: int) -> Sequence[StreamMessage]:
         """Return at most `count` messages as soon as there is one; none if none came within FETCH_S."""
         from nats import errors
 
-        messages = self._open.messages
+        messages = self._current_session.messages
         try:
-            return [_message(handle) for handle in await messages.fetch(count, timeout=FETCH_S)]
+            return [_make_message(handle) for handle in await messages.fetch(count, timeout=FETCH_S)]
         except (errors.TimeoutError, TimeoutError):
             return ()
         except (errors.Error, OSError) as error:
-            raise self._server.away(str(error) or type(error).__name__) from error
+            raise self._server.connection_error(str(error) or type(error).__name__) from error
 
-    async def backlog(self) -> Backlog:
+    async def count_backlog(self) -> Backlog:
         """Return the numbers of waiting messages."""
         from nats.js.errors import APIError
 
         try:
-            info = await self._server.called(
-                self._open.stream.consumer_info(self._order.stream, self._order.consumer)
+            info = await self._server.call_server(
+                self._current_session.stream.consumer_info(self._order.stream, self._order.consumer)
             )
         except APIError as error:
-            raise self._server.refusal(f"consumer {self._order.consumer}: {error.description}") from error
+            raise self._server.refusal_error(
+                f"consumer {self._order.consumer}: {error.description}"
+            ) from error
         pending = int(info.num_pending or 0)
         delivered = int(info.delivered.consumer_seq) if info.delivered is not None else 0
         return Backlog(pending, int(info.num_ack_pending or 0), delivered + pending)
 
     async def has_result(self, request_id: str) -> bool:
         """Return whether the id has a result."""
-        return await self._bucket.has(request_id)
+        return await self._bucket.has_result(request_id)
 
     async def keep_result(self, request_id: str, content: bytes) -> bool:
         """Store a result; return False if the id already has one, which stays."""
-        return await self._bucket.keep(request_id, content)
+        return await self._bucket.keep_result(request_id, content)
 
-    async def bury(self, message: Message, verdict: Dead) -> None:
+    async def publish_dead_letter(self, message: StreamMessage, verdict: DeadLetter) -> None:
         """Publish a message to the dead letters, with the reason in its headers; a repetition is dropped as a duplicate.
 
         Raises:
@@ -131,7 +133,7 @@ class NatsBroker:
         """
         from nats.js.errors import APIError, NoStreamResponseError
 
-        session = self._open
+        session = self._current_session
         metadata = message.handle.metadata
         identity = f"{self._order.stream}\n{message.sequence}\n{metadata.timestamp.timestamp()}"
         our_headers = {
@@ -139,54 +141,54 @@ class NatsBroker:
             **reason_headers(verdict),
             "Tidegate-Stream": self._order.stream,
             "Tidegate-Sequence": str(message.sequence),
-            "Tidegate-Deliveries": str(message.delivered),
+            "Tidegate-Deliveries": str(message.delivery_count),
         }
         # The body is what matters: the sender's own headers stay behind where there is no room for both.
-        all_headers = {**kept_headers(message.headers, ["Nats-"]), **our_headers}
+        all_headers = {**sender_headers(message.headers, ["Nats-"]), **our_headers}
         max_payload, detail = session.client.max_payload, ""
         for headers in (all_headers, our_headers) if all_headers != our_headers else (our_headers,):
-            size = len(message.body) + _size(headers)
+            size = len(message.body) + _headers_size(headers)
             if size > max_payload:
                 detail = f"{size} bytes with its reason, and the server takes {max_payload}: raise max_payload of the server"
                 continue
             try:
-                await self._server.called(
+                await self._server.call_server(
                     session.stream.publish(self._order.dead_letters, message.body, headers=headers)
                 )
             except NoStreamResponseError as error:
-                raise self._no_place_for_the_dead() from error
+                raise self._no_dead_letter_stream() from error
             except APIError as error:
                 detail = str(error.description or error)
                 if error.err_code != LARGER_THAN_STREAM_TAKES:
                     break
             else:
                 return
-        raise self._server.refusal(f"subject {self._order.dead_letters} takes no dead letter: {detail}")
+        raise self._server.refusal_error(f"subject {self._order.dead_letters} takes no dead letter: {detail}")
 
-    def is_ours(self, message: Message) -> bool:
+    def is_ours(self, message: StreamMessage) -> bool:
         """Return True: NATS does not report when a message went to another pod."""
         del message
         return True
 
-    async def settle(self, message: Message) -> None:
+    async def settle(self, message: StreamMessage) -> None:
         """Acknowledge the message."""
-        await self._server.called(message.handle.ack())
+        await self._server.call_server(message.handle.ack())
 
-    async def give_back(self, message: Message, after_s: float) -> None:
+    async def give_back(self, message: StreamMessage, after_s: float) -> None:
         """Return the message to the stream, for another delivery after `after_s`."""
-        await self._server.called(message.handle.nak(delay=after_s or None))
+        await self._server.call_server(message.handle.nak(delay=after_s or None))
 
-    async def hold(self, message: Message) -> None:
+    async def renew_hold(self, message: StreamMessage) -> None:
         """Extend the time that this pod may hold the message."""
-        await self._server.called(message.handle.in_progress())
+        await self._server.call_server(message.handle.in_progress())
 
     @property
-    def _open(self) -> _Session:
+    def _current_session(self) -> _NatsSession:
         if self._session is None or not self._session.client.is_connected:
-            raise self._server.away("the connection ended")
+            raise self._server.connection_error("the connection ended")
         return self._session
 
-    async def _consumer(self, stream: "JetStreamContext") -> "ConsumerInfo":
+    async def _find_or_add_consumer(self, stream: "JetStreamContext") -> "ConsumerInfo":
         from nats.js.api import AckPolicy, ConsumerConfig
         from nats.js.errors import NotFoundError
 
@@ -195,7 +197,7 @@ class NatsBroker:
             info: ConsumerInfo = await stream.consumer_info(order.stream, order.consumer)
         except NotFoundError as error:
             if error.err_code == NO_STREAM:
-                raise self._server.refusal(
+                raise self._server.refusal_error(
                     f"there is no stream {order.stream}; make it: nats stream add {order.stream} --subjects "
                     f"{order.subject}, or correct consume.nats.stream"
                 ) from error
@@ -209,7 +211,7 @@ class NatsBroker:
                 ack_policy=AckPolicy.EXPLICIT,
                 ack_wait=ACK_WAIT_S,
                 max_deliver=-1,
-                max_ack_pending=MOST_UNSETTLED,
+                max_ack_pending=MAX_UNSETTLED,
             ),
         )
 
@@ -219,33 +221,33 @@ class NatsBroker:
 
         config, name = info.config, f"consumer {self._order.consumer} of stream {self._order.stream}"
         if config.deliver_subject:
-            raise self._server.refusal(f"{name} pushes; make a pull consumer, or name none")
+            raise self._server.refusal_error(f"{name} pushes; make a pull consumer, or name none")
         if config.ack_policy is not None and AckPolicy(config.ack_policy) is not AckPolicy.EXPLICIT:
-            raise self._server.refusal(f"{name} has ackPolicy {config.ack_policy}; it must be explicit")
+            raise self._server.refusal_error(f"{name} has ackPolicy {config.ack_policy}; it must be explicit")
         if config.max_deliver is not None and config.max_deliver > 0:
-            raise self._server.refusal(
+            raise self._server.refusal_error(
                 f"{name} gives a message up after {config.max_deliver} deliveries, without a dead letter: set its "
                 "max-deliver to -1; maxDeliveries of the spec decides"
             )
         if config.filter_subjects or config.filter_subject not in (None, "", self._order.subject):
             filters = config.filter_subjects or [str(config.filter_subject)]
-            raise self._server.refusal(
+            raise self._server.refusal_error(
                 f"{name} has the subject {', '.join(filters)}, and the spec says {self._order.subject}"
             )
 
     async def _check_subjects(self, stream: "JetStreamContext", info: "ConsumerInfo") -> None:
         """Refuse a consumer of more than the spec's subject, and dead letters that it would consume again."""
         order = self._order
-        if takes(order.subject, order.dead_letters):
-            raise self._server.refusal(
+        if subjects_overlap(order.subject, order.dead_letters):
+            raise self._server.refusal_error(
                 f"the dead letters go to {order.dead_letters}, which is among what is consumed ({order.subject}): give "
                 "deadLetters.subject another name"
             )
         if info.config.filter_subject:
             return
-        subjects = (await self._server.called(stream.stream_info(order.stream))).config.subjects or []
+        subjects = (await self._server.call_server(stream.stream_info(order.stream))).config.subjects or []
         if subjects != [order.subject]:
-            raise self._server.refusal(
+            raise self._server.refusal_error(
                 f"consumer {order.consumer} of stream {order.stream} has no subject, so it takes all of the stream's "
                 f"({', '.join(subjects)}), and the spec says {order.subject}: make it with --filter {order.subject}, or "
                 "name none"
@@ -258,16 +260,16 @@ class NatsBroker:
             # One that is the consumed stream itself is no harm: `_check_subjects` has seen to it.
             await stream.find_stream_name_by_subject(self._order.dead_letters)
         except NotFoundError as error:
-            raise self._no_place_for_the_dead() from error
+            raise self._no_dead_letter_stream() from error
 
-    def _no_place_for_the_dead(self) -> BrokerError:
+    def _no_dead_letter_stream(self) -> BrokerError:
         subject = self._order.dead_letters
-        return self._server.refusal(
+        return self._server.refusal_error(
             f"no stream takes the subject {subject} of deadLetters; make one: nats stream add DEAD --subjects {subject}"
         )
 
 
-def takes(pattern: str, subject: str) -> bool:
+def subjects_overlap(pattern: str, subject: str) -> bool:
     """Return whether some subject matches both; either may have the wildcards * and >."""
     pattern_tokens, subject_tokens = pattern.split("."), subject.split(".")
     for pattern_token, subject_token in zip(pattern_tokens, subject_tokens, strict=False):
@@ -278,13 +280,15 @@ def takes(pattern: str, subject: str) -> bool:
     return len(pattern_tokens) == len(subject_tokens)
 
 
-def _message(handle: "Msg") -> Message:
+def _make_message(handle: "Msg") -> StreamMessage:
     metadata = handle.metadata
     headers = {name: str(value) for name, value in (handle.headers or {}).items()}
-    return Message(handle.data, headers, int(metadata.sequence.stream), int(metadata.num_delivered), handle)
+    return StreamMessage(
+        handle.data, headers, int(metadata.sequence.stream), int(metadata.num_delivered), handle
+    )
 
 
-def _size(headers: Mapping[str, str]) -> int:
+def _headers_size(headers: Mapping[str, str]) -> int:
     """Return the bytes of the headers on the wire: a first line, one line for each, and an empty one."""
     lines = (len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
     return len("NATS/1.0\r\n") + sum(lines) + 2

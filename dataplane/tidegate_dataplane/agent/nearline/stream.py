@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from tidegate_dataplane.agent.artefacts.credentials import Credentials, read_credentials
-from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
+from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.broker import Broker
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
-from tidegate_dataplane.agent.nearline.message import Origin
-from tidegate_dataplane.agent.nearline.model import Model
+from tidegate_dataplane.agent.nearline.message import ResultOrigin
+from tidegate_dataplane.agent.nearline.model import TritonModel
 from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker
-from tidegate_dataplane.agent.nearline.worker import Worker
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.nearline.worker import StreamWorker
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract import (
     BatchingMode,
     DesiredState,
@@ -28,25 +28,25 @@ WITHOUT_BATCHES = 2
 FINISHED_WITHIN_S = 10.0
 """Limit for the end of all workers."""
 
-StartWorker = Callable[[DesiredState, StreamOrder], Worker]
+StartWorker = Callable[[DesiredState, StreamOrder], StreamWorker]
 
 
-class Stream:
+class NearlineStream:
     """Stream of one pod, independent of versions, readiness and other requests."""
 
     def __init__(self, start: StartWorker) -> None:
         self._start = start
         self._order: DesiredState | None = None
-        self._worker: Worker | None = None
+        self._worker: StreamWorker | None = None
         self._finishing: set[asyncio.Task[None]] = set()
         self._finished = False
 
-    def follow(self, order: DesiredState) -> None:
+    def follow_order(self, order: DesiredState) -> None:
         """Consume the stream of the order; a changed stream, bucket or batching replaces the worker."""
         before, self._order = self._order, order
-        if self._finished or (before is not None and _content(before) == _content(order)):
+        if self._finished or (before is not None and _worker_content(before) == _worker_content(order)):
             return
-        self._leave()
+        self._stop_worker()
         if order.stream is not None:
             self._worker = self._start(order, order.stream)
 
@@ -58,17 +58,17 @@ class Stream:
         if worker.problem is not None:
             refused = worker.problem.refused
             problem = StreamProblem.STREAM_REFUSED if refused else StreamProblem.STREAM_UNREACHABLE
-            return StreamReport(problem=problem, message=worker.problem.message, count=worker.count)
-        return StreamReport(count=worker.count) if worker.consuming else None
+            return StreamReport(problem=problem, message=worker.problem.message, count=worker.stream_count)
+        return StreamReport(count=worker.stream_count) if worker.consuming else None
 
-    async def finish(self) -> None:
+    async def finish_work(self) -> None:
         """Stop consuming for good, and wait for the workers to finish."""
         self._finished = True
-        self._leave()
+        self._stop_worker()
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=FINISHED_WITHIN_S)
 
-    def _leave(self) -> None:
+    def _stop_worker(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
             task = asyncio.create_task(worker.finish())
@@ -76,34 +76,34 @@ class Stream:
             task.add_done_callback(self._finishing.discard)
 
 
-def workers(
-    settings: Settings,
+def make_worker_starter(
+    settings: AgentSettings,
     environment: Mapping[str, str],
-    metrics: Metrics,
-    ready: Callable[[str], Awaitable[bool]],
+    metrics: AgentMetrics,
+    is_ready: Callable[[str], Awaitable[bool]],
 ) -> StartWorker:
     """Return the function that starts the worker of an order."""
 
-    def start_worker(desired: DesiredState, order: StreamOrder) -> Worker:
-        return Worker(
+    def start_worker(desired: DesiredState, order: StreamOrder) -> StreamWorker:
+        return StreamWorker(
             order,
-            Origin(desired.owner, settings.pod_name, desired.model),
-            _broker(order, desired, settings, environment),
-            Model(settings.triton_grpc, desired.model),
-            lambda: ready(desired.model),
+            ResultOrigin(desired.owner, settings.pod_name, desired.model),
+            _make_broker(order, desired, settings, environment),
+            TritonModel(settings.triton_grpc, desired.model),
+            lambda: is_ready(desired.model),
             metrics,
-            at_once=_at_once(desired, order),
+            at_once=_request_concurrency(desired, order),
         )
 
     return start_worker
 
 
-def _broker(
-    order: StreamOrder, desired: DesiredState, settings: Settings, environment: Mapping[str, str]
+def _make_broker(
+    order: StreamOrder, desired: DesiredState, settings: AgentSettings, environment: Mapping[str, str]
 ) -> Broker:
-    def read_from(folder: Path, secret: str) -> Callable[[], Credentials]:
+    def read_from(folder: Path, secret: str) -> Callable[[], SecretCredentials]:
         return lambda: (
-            read_credentials(folder, secret, environment) if secret else Credentials("(none is named)")
+            read_credentials(folder, secret, environment) if secret else SecretCredentials("(none is named)")
         )
 
     name, loopback = f"tidegate {desired.owner} {settings.pod_name}", settings.allow_loopback
@@ -119,12 +119,12 @@ def _broker(
     return KafkaBroker(order, kafka, nats, name)
 
 
-def _content(order: DesiredState) -> tuple[object, ...]:
+def _worker_content(order: DesiredState) -> tuple[object, ...]:
     """Return the fields of the order that need another worker when they change."""
     return (order.stream, order.owner, order.model, order.batching, order.max_batch_size)
 
 
-def _at_once(desired: DesiredState, order: StreamOrder) -> int:
+def _request_concurrency(desired: DesiredState, order: StreamOrder) -> int:
     """Return how many messages to ask the model at once.
 
     With batches half of what the pod holds is asked, so that the other half can still be ordered by deadline.

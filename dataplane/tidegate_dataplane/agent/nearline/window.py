@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidegate_dataplane.agent.nearline.broker import Message
-from tidegate_dataplane.agent.nearline.message import MalformedError, Request
+from tidegate_dataplane.agent.nearline.broker import StreamMessage
+from tidegate_dataplane.agent.nearline.message import InferenceRequest, MalformedError
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One message that the pod holds, and its request."""
 
-    message: Message
-    request: Request | MalformedError
+    message: StreamMessage
+    request: InferenceRequest | MalformedError
     suspect: bool = False
 
     @property
@@ -24,9 +24,9 @@ class Delivery:
         return self.message.sequence
 
     @property
-    def delivered(self) -> int:
+    def delivery_count(self) -> int:
         """Return the number of deliveries so far."""
-        return self.message.delivered
+        return self.message.delivery_count
 
     @property
     def deadline_s(self) -> float:
@@ -37,34 +37,34 @@ class Delivery:
 
 
 @dataclass(order=True, slots=True)
-class _Place:
+class _QueueEntry:
     key: tuple[bool, float, int]
     delivery: Delivery = field(compare=False)
 
 
-class Window:
+class DeliveryWindow:
     """At most `size` deliveries: those that wait, and those in flight."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._queue: list[_Place] = []
+        self._queue: list[_QueueEntry] = []
         self._in_flight: set[Delivery] = set()
         self._suspect_in_flight = False
         self._closed = False
         self._changed = asyncio.Event()
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """Return how many more deliveries fit."""
         return self._size - len(self._queue) - len(self._in_flight)
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Return whether the window hands out nothing more."""
         return self._closed
 
     @property
-    def held(self) -> Sequence[Delivery]:
+    def open_deliveries(self) -> Sequence[Delivery]:
         """Return all deliveries, in no order."""
         return (*(place.delivery for place in self._queue), *self._in_flight)
 
@@ -72,7 +72,7 @@ class Window:
         """Add deliveries. A suspect goes first, or a busy stream would keep it waiting for ever."""
         for delivery in deliveries:
             key = (not delivery.suspect, delivery.deadline_s, delivery.sequence)
-            heapq.heappush(self._queue, _Place(key, delivery))
+            heapq.heappush(self._queue, _QueueEntry(key, delivery))
         self._changed.set()
 
     async def take(self) -> Delivery | None:
@@ -84,10 +84,10 @@ class Window:
                 self._in_flight.add(head)
                 self._suspect_in_flight = head.suspect
                 return head
-            await self.change()
+            await self.wait_for_change()
         return None
 
-    def settled(self, delivery: Delivery) -> None:
+    def release(self, delivery: Delivery) -> None:
         """Remove a delivery that was taken."""
         self._in_flight.discard(delivery)
         if delivery.suspect:
@@ -101,11 +101,11 @@ class Window:
         self._changed.set()
         return rest
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake all that wait for a change."""
         self._changed.set()
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Wait until a delivery was added or removed, or the window closed."""
         # Each change has its own event, so that a waiter that clears it takes no wake-up from another.
         if self._changed.is_set():

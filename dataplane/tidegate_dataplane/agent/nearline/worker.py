@@ -11,28 +11,34 @@ from typing import Final
 import structlog
 
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, Broker, Message, TooLargeError
-from tidegate_dataplane.agent.nearline.message import (
-    DeadlinePlace,
-    MalformedError,
-    Origin,
-    Request,
-    Tensor,
-    parse,
-    result,
+from tidegate_dataplane.agent.metrics import AgentMetrics
+from tidegate_dataplane.agent.nearline.broker import (
+    FETCH_S,
+    Backlog,
+    Broker,
+    ResultTooLargeError,
+    StreamMessage,
 )
-from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
-from tidegate_dataplane.agent.nearline.tasks import ended
-from tidegate_dataplane.agent.nearline.verdict import (
-    Dead,
+from tidegate_dataplane.agent.nearline.failure_policy import (
+    DeadLetter,
     DeadReason,
-    Fault,
-    after_failure,
+    FaultOrigin,
     is_suspect,
     is_unfinished,
+    judge_failure,
 )
-from tidegate_dataplane.agent.nearline.window import Delivery, Window
+from tidegate_dataplane.agent.nearline.message import (
+    DeadlineField,
+    InferenceRequest,
+    InferenceTensor,
+    MalformedError,
+    ResultOrigin,
+    parse_message,
+    render_result,
+)
+from tidegate_dataplane.agent.nearline.model import NoAnswerError, TritonModel
+from tidegate_dataplane.agent.nearline.tasks import cancel_tasks
+from tidegate_dataplane.agent.nearline.window import Delivery, DeliveryWindow
 from tidegate_dataplane.contract import StreamCount, StreamOrder
 
 log = structlog.get_logger()
@@ -41,15 +47,15 @@ FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
 NOT_READY_PAUSE_S: Final = 0.2
 """Pause between two checks of a model that is not ready."""
-AWAY_S: Final = 5.0
+NOT_READY_LIMIT_S: Final = 5.0
 """After so long without a ready model the pod reports that it does not consume; a shorter gap is a change of versions."""
-UNBURIED_PAUSE_S: Final = 30.0
+DEAD_LETTER_PAUSE_S: Final = 30.0
 """Pause before a message is delivered again whose dead letter was refused."""
-LONGEST_UNKEPT_PAUSE_S: Final = 60.0
+MAX_RESULT_PAUSE_S: Final = 60.0
 """Longest pause between two attempts, each with one message, while the bucket refuses results."""
 GIVE_BACK_WITHIN_S: Final = 1.0
 """Limit for giving back the deliveries of a failed session."""
-MOST_REMEMBERED: Final = 1_000
+MAX_TRACKED_LOSSES: Final = 1_000
 """Messages for which losses of the server are counted; a pod has one or two of them at a time."""
 COUNT_EVERY_S: Final = 2.0
 YIELD_S: Final = 2.5
@@ -58,17 +64,17 @@ LONGEST_END_S: Final = FETCH_S + YIELD_S + 0.5
 """Limit for the end of a worker; the broker then delivers the remaining messages again."""
 
 
-class Worker:
+class StreamWorker:
     """Works until it is finished, through failures of the broker and of the model."""
 
     def __init__(
         self,
         order: StreamOrder,
-        origin: Origin,
+        origin: ResultOrigin,
         broker: Broker,
-        model: Model,
-        ready: Callable[[], Awaitable[bool]],
-        metrics: Metrics,
+        model: TritonModel,
+        is_ready: Callable[[], Awaitable[bool]],
+        metrics: AgentMetrics,
         *,
         at_once: int,
         clock: Callable[[], float] = time.time,
@@ -78,28 +84,28 @@ class Worker:
         self._origin = origin
         self._broker = broker
         self._model = model
-        self._ready = ready
+        self._is_ready = is_ready
         self._metrics = metrics
         self._at_once = at_once
         self._clock = clock
-        self._window = Window(order.max_in_flight)
+        self._window = DeliveryWindow(order.max_in_flight)
         self._ending = asyncio.Event()
         self._requests_in_flight, self._busy_since = 0, 0.0
         self._session_active = self._dead_letters_refused = self._results_refused = False
         self._pause_s, self._ready_at = FIRST_PAUSE_S, -math.inf
-        self._ends_alone: dict[int, int] = {}
+        self._losses_alone: dict[int, int] = {}
         self._backlog: tuple[float, Backlog] | None = None
         self.problem: BrokerError | None = None
         self.consuming = False
-        self._task = asyncio.create_task(self._run(), name="nearline")
+        self._task = asyncio.create_task(self._run_sessions(), name="nearline")
 
     @property
-    def count(self) -> StreamCount | None:
+    def stream_count(self) -> StreamCount | None:
         """Return the broker's last count of messages; None before the first."""
         if self._backlog is None:
             return None
         measured_at, backlog = self._backlog
-        unsettled = backlog.pending + backlog.held
+        unsettled = backlog.pending + backlog.unacknowledged
         return StreamCount(unsettled=unsettled, arrived=backlog.arrived, age_s=time.monotonic() - measured_at)
 
     async def finish(self) -> None:
@@ -108,10 +114,10 @@ class Worker:
         A worker that hangs is cancelled some seconds later, and the broker delivers again what it held.
         """
         self._ending.set()
-        self._window.wake()
+        self._window.wake_waiters()
         if self._session_active:
             await asyncio.wait([self._task], timeout=LONGEST_END_S)
-        await ended([self._task])
+        await cancel_tasks([self._task])
         self.consuming = False
         for gauge in (
             self._metrics.nearline_consuming,
@@ -122,21 +128,21 @@ class Worker:
         await self._broker.close()
         await self._model.close()
 
-    async def _run(self) -> None:
+    async def _run_sessions(self) -> None:
         while not self._ending.is_set():
             started = self._clock()
             try:
                 await self._broker.open()
-                self._opened()
-                await self._consume()
+                self._note_session_opened()
+                await self._consume_stream()
             except BrokerError as error:
-                self._trouble(error)
+                self._set_problem(error)
             except Exception as error:  # whatever a library raises, the stream goes on when it can
                 log.exception("nearline_crashed")
                 message = f"the worker failed with {type(error).__name__}: report it, with the agent's log"
-                self._trouble(BrokerError(message, refused=False))
+                self._set_problem(BrokerError(message, refused=False))
             if self._results_refused:
-                self._pause_s = min(self._pause_s * 2, LONGEST_UNKEPT_PAUSE_S)
+                self._pause_s = min(self._pause_s * 2, MAX_RESULT_PAUSE_S)
             elif self._clock() - started > LONGEST_PAUSE_S:
                 self._pause_s = FIRST_PAUSE_S
             else:
@@ -145,13 +151,14 @@ class Worker:
                 async with asyncio.timeout(self._pause_s):
                     await self._ending.wait()
 
-    async def _consume(self) -> None:
+    async def _consume_stream(self) -> None:
         """Work until the broker fails or the worker ends; unsettled messages are delivered again, here or elsewhere."""
-        window = self._window = Window(self._order.max_in_flight)
+        window = self._window = DeliveryWindow(self._order.max_in_flight)
         self._session_active = True
-        askers = [asyncio.create_task(self._ask_on(window)) for _ in range(self._at_once)]
+        askers = [asyncio.create_task(self._process_deliveries(window)) for _ in range(self._at_once)]
         background = [
-            asyncio.create_task(part(window)) for part in (self._pull, self._keep_hold, self._keep_count)
+            asyncio.create_task(part(window))
+            for part in (self._pull_messages, self._renew_holds, self._refresh_backlog)
         ]
         tasks = (*background, *askers)
         try:
@@ -161,11 +168,11 @@ class Worker:
                 if task.cancelled():
                     raise RuntimeError("a part of the worker was cancelled, and not by it")
                 task.result()
-            await self._yield(window, askers)
+            await self._yield_messages(window, askers)
         except Exception:
             rest = window.close()
-            await ended(tasks)
-            await self._return_all((*rest, *window.held))
+            await cancel_tasks(tasks)
+            await self._return_all((*rest, *window.open_deliveries))
             raise
         finally:
             # Close first: a task that misses the cancellation gets no more deliveries.
@@ -174,44 +181,46 @@ class Worker:
                 task.cancel()
             self._session_active = False
             self._metrics.nearline_in_flight.set(0)
-            await ended(tasks)
+            await cancel_tasks(tasks)
 
-    async def _pull(self, window: Window) -> None:
+    async def _pull_messages(self, window: DeliveryWindow) -> None:
         """Fetch as many messages as fit, and only while the model answers."""
-        while not self._ending.is_set() and not window.closed:
-            count = self._wanted(window)
+        while not self._ending.is_set() and not window.is_closed:
+            count = self._fetch_count(window)
             if count == 0:
-                await window.change()
-            elif not await self._model_is_there():
+                await window.wait_for_change()
+            elif not await self._model_is_ready():
                 await asyncio.sleep(NOT_READY_PAUSE_S)
             else:
-                messages = await self._broker.fetch(count)
-                deliveries = await asyncio.to_thread(self._deliveries, messages)
+                messages = await self._broker.fetch_messages(count)
+                deliveries = await asyncio.to_thread(self._make_deliveries, messages)
                 self._metrics.nearline_messages.inc(len(deliveries))
-                self._metrics.nearline_redelivered.inc(sum(delivery.delivered > 1 for delivery in deliveries))
+                self._metrics.nearline_redelivered.inc(
+                    sum(delivery.delivery_count > 1 for delivery in deliveries)
+                )
                 window.put(deliveries)
-                self._show()
+                self._update_gauges()
 
-    def _wanted(self, window: Window) -> int:
+    def _fetch_count(self, window: DeliveryWindow) -> int:
         """Return how many messages to fetch; while the bucket refuses results, one at a time tests it."""
         if self._results_refused:
-            return 0 if window.held else 1
-        return window.room if window.room >= max(1, self._order.max_in_flight // 4) else 0
+            return 0 if window.open_deliveries else 1
+        return window.free_slots if window.free_slots >= max(1, self._order.max_in_flight // 4) else 0
 
-    async def _model_is_there(self) -> bool:
-        ready, now = await self._ready(), time.monotonic()
+    async def _model_is_ready(self) -> bool:
+        ready, now = await self._is_ready(), time.monotonic()
         if ready:
             self._ready_at = now
-        self.consuming = now - self._ready_at < AWAY_S
+        self.consuming = now - self._ready_at < NOT_READY_LIMIT_S
         self._metrics.nearline_consuming.set(self.consuming and self.problem is None)
         return ready
 
-    async def _yield(self, window: Window, askers: list[asyncio.Task[None]]) -> None:
+    async def _yield_messages(self, window: DeliveryWindow, askers: list[asyncio.Task[None]]) -> None:
         for delivery in window.close():
             await self._give_back(delivery, 0)
         _, late = await asyncio.wait(askers, timeout=YIELD_S)
-        await ended(late)
-        for delivery in window.held:
+        await cancel_tasks(late)
+        for delivery in window.open_deliveries:
             await self._give_back(delivery, 0)
 
     async def _return_all(self, deliveries: Sequence[Delivery]) -> None:
@@ -224,96 +233,109 @@ class Worker:
                     ):  # the connection is gone, or it was settled just now
                         await self._give_back(delivery, self._pause_s)
 
-    async def _keep_hold(self, window: Window) -> None:
+    async def _renew_holds(self, window: DeliveryWindow) -> None:
         """Renew the holds of all deliveries, so that the broker gives them to no other pod."""
-        while not window.closed or window.held:
-            await asyncio.sleep(self._broker.hold_every_s)
-            for delivery in window.held:
-                await self._broker.hold(delivery.message)
+        while not window.is_closed or window.open_deliveries:
+            await asyncio.sleep(self._broker.hold_interval_s)
+            for delivery in window.open_deliveries:
+                await self._broker.renew_hold(delivery.message)
 
-    async def _keep_count(self, window: Window) -> None:
-        while not window.closed:
+    async def _refresh_backlog(self, window: DeliveryWindow) -> None:
+        while not window.is_closed:
             with contextlib.suppress(BrokerError):  # a figure that is late ends no work
-                backlog = await self._broker.backlog()
+                backlog = await self._broker.count_backlog()
                 self._backlog = time.monotonic(), backlog
                 self._metrics.nearline_backlog.set(backlog.pending)
             await asyncio.sleep(COUNT_EVERY_S)
 
-    async def _ask_on(self, window: Window) -> None:
+    async def _process_deliveries(self, window: DeliveryWindow) -> None:
         while (delivery := await window.take()) is not None:
-            await self._deal_with(delivery)
-            window.settled(delivery)
-            self._show()
+            await self._process_delivery(delivery)
+            window.release(delivery)
+            self._update_gauges()
 
-    async def _deal_with(self, delivery: Delivery) -> None:
+    async def _process_delivery(self, delivery: Delivery) -> None:
         """Process one delivery to its end: a result, a dead letter, or back to the stream."""
         request, max_deliveries = delivery.request, self._order.max_deliveries
         if not self._broker.is_ours(delivery.message):
             return  # the pod that has it now processes it
         if isinstance(request, MalformedError):
-            await self._bury(delivery, Dead(DeadReason.MALFORMED, str(request)))
+            await self._publish_dead_letter(delivery, DeadLetter(DeadReason.MALFORMED, str(request)))
         elif await self._broker.has_result(request.id):
             self._metrics.nearline_duplicates.inc()
-            await self._settle(delivery)
+            await self._settle_delivery(delivery)
         elif request.deadline_s is not None and request.deadline_s < self._clock():
             past_s = self._clock() - request.deadline_s
-            await self._bury(
-                delivery, Dead(DeadReason.DEADLINE_PASSED, f"its deadline was {past_s:.1f} s ago")
+            await self._publish_dead_letter(
+                delivery, DeadLetter(DeadReason.DEADLINE_PASSED, f"its deadline was {past_s:.1f} s ago")
             )
-        elif is_unfinished(delivery.delivered, max_deliveries) and not self._results_refused:
-            detail = f"{delivery.delivered} deliveries, the last ones alone, ended without answer or failure"
-            await self._bury(delivery, Dead(DeadReason.UNFINISHED, detail))
+        elif is_unfinished(delivery.delivery_count, max_deliveries) and not self._results_refused:
+            detail = (
+                f"{delivery.delivery_count} deliveries, the last ones alone, ended without answer or failure"
+            )
+            await self._publish_dead_letter(delivery, DeadLetter(DeadReason.UNFINISHED, detail))
         else:
-            await self._answer(delivery, request)
+            await self._answer_request(delivery, request)
 
-    async def _answer(self, delivery: Delivery, request: Request) -> None:
+    async def _answer_request(self, delivery: Delivery, request: InferenceRequest) -> None:
         try:
-            version, outputs = await self._ask(request)
-            await self._keep(delivery, request, version, outputs)
+            version, outputs = await self._ask_model(request)
+            await self._keep_result(delivery, request, version, outputs)
         except NoAnswerError as error:
-            ends = self._ends(delivery) if error.fault is Fault.SERVER else 0
-            verdict = after_failure(
-                error.fault, error.said, delivery.delivered, self._order.max_deliveries, ends
+            ends = self._count_server_loss(delivery) if error.fault is FaultOrigin.SERVER else 0
+            verdict = judge_failure(
+                error.fault, error.message, delivery.delivery_count, self._order.max_deliveries, ends
             )
-            if isinstance(verdict, Dead):
-                await self._bury(delivery, verdict)
+            if isinstance(verdict, DeadLetter):
+                await self._publish_dead_letter(delivery, verdict)
             else:
-                if error.fault is not Fault.SERVER:
-                    log.info("message_failed", id=request.id, error=error.said, delivered=delivery.delivered)
+                if error.fault is not FaultOrigin.SERVER:
+                    log.info(
+                        "message_failed",
+                        id=request.id,
+                        error=error.message,
+                        delivered=delivery.delivery_count,
+                    )
                 await self._give_back(delivery, verdict.after_s)
-        except TooLargeError as error:
-            await self._bury(delivery, Dead(DeadReason.RESULT_TOO_LARGE, str(error)))
+        except ResultTooLargeError as error:
+            await self._publish_dead_letter(delivery, DeadLetter(DeadReason.RESULT_TOO_LARGE, str(error)))
         except MalformedError as error:
-            await self._bury(delivery, Dead(DeadReason.MALFORMED, str(error)))
+            await self._publish_dead_letter(delivery, DeadLetter(DeadReason.MALFORMED, str(error)))
 
-    def _ends(self, delivery: Delivery) -> int:
+    def _count_server_loss(self, delivery: Delivery) -> int:
         """Return how often the server was lost while this message was processed alone, now included."""
         if not delivery.suspect:
             return 0
-        if len(self._ends_alone) >= MOST_REMEMBERED:
-            self._ends_alone.clear()
-        self._ends_alone[delivery.sequence] = self._ends_alone.get(delivery.sequence, 0) + 1
-        return self._ends_alone[delivery.sequence]
+        if len(self._losses_alone) >= MAX_TRACKED_LOSSES:
+            self._losses_alone.clear()
+        self._losses_alone[delivery.sequence] = self._losses_alone.get(delivery.sequence, 0) + 1
+        return self._losses_alone[delivery.sequence]
 
-    async def _ask(self, request: Request) -> tuple[str, tuple[Tensor, ...]]:
+    async def _ask_model(self, request: InferenceRequest) -> tuple[str, tuple[InferenceTensor, ...]]:
         if self._requests_in_flight == 0:
             self._busy_since = time.monotonic()
         self._requests_in_flight += 1
         try:
-            return await self._model.ask(request.id, request.inputs)
+            return await self._model.infer(request.id, request.inputs)
         finally:
             self._requests_in_flight -= 1
             if self._requests_in_flight == 0:
                 self._metrics.nearline_busy_seconds.inc(time.monotonic() - self._busy_since)
 
-    async def _keep(
-        self, delivery: Delivery, request: Request, version: str, outputs: tuple[Tensor, ...]
+    async def _keep_result(
+        self,
+        delivery: Delivery,
+        request: InferenceRequest,
+        version: str,
+        outputs: tuple[InferenceTensor, ...],
     ) -> None:
         made_at = datetime.fromtimestamp(self._clock(), UTC)
         try:
-            content = await asyncio.to_thread(result, request, outputs, version, self._origin, at=made_at)
+            content = await asyncio.to_thread(
+                render_result, request, outputs, version, self._origin, made_at=made_at
+            )
         except MalformedError as error:
-            raise TooLargeError(str(error)) from error
+            raise ResultTooLargeError(str(error)) from error
         try:
             is_new = await self._broker.keep_result(request.id, content)
         except BrokerError as error:
@@ -326,72 +348,72 @@ class Worker:
                 self._metrics.nearline_late.inc()
         else:
             self._metrics.nearline_duplicates.inc()
-        await self._settle(delivery)
+        await self._settle_delivery(delivery)
         if not self._dead_letters_refused:
-            self._well()
+            self._clear_problem()
 
-    async def _bury(self, delivery: Delivery, verdict: Dead) -> None:
+    async def _publish_dead_letter(self, delivery: Delivery, verdict: DeadLetter) -> None:
         """Publish a dead letter and then acknowledge; if it is refused, give the message back."""
         if not self._broker.is_ours(delivery.message):
             return
         try:
-            await self._broker.bury(delivery.message, verdict)
+            await self._broker.publish_dead_letter(delivery.message, verdict)
         except BrokerError as error:
             if not error.refused:
                 raise
             self._dead_letters_refused = True
-            self._trouble(error)
-            await self._give_back(delivery, UNBURIED_PAUSE_S)
+            self._set_problem(error)
+            await self._give_back(delivery, DEAD_LETTER_PAUSE_S)
             return
         self._dead_letters_refused = False
         if not self._results_refused:
-            self._well()
+            self._clear_problem()
         self._metrics.nearline_dead_letters.labels(verdict.reason).inc()
         log.info("dead_letter", sequence=delivery.sequence, reason=verdict.reason, message=verdict.message)
-        await self._settle(delivery)
+        await self._settle_delivery(delivery)
 
-    async def _settle(self, delivery: Delivery) -> None:
+    async def _settle_delivery(self, delivery: Delivery) -> None:
         await self._broker.settle(delivery.message)
-        self._ends_alone.pop(delivery.sequence, None)
+        self._losses_alone.pop(delivery.sequence, None)
 
     async def _give_back(self, delivery: Delivery, after_s: float) -> None:
         await self._broker.give_back(delivery.message, after_s)
         self._metrics.nearline_returned.inc()
 
-    def _deliveries(self, messages: Sequence[Message]) -> list[Delivery]:
-        return [self._delivery(message) for message in messages]
+    def _make_deliveries(self, messages: Sequence[StreamMessage]) -> list[Delivery]:
+        return [self._make_delivery(message) for message in messages]
 
-    def _delivery(self, message: Message) -> Delivery:
-        suspect = is_suspect(message.delivered, self._order.max_deliveries)
-        return Delivery(message, self._request(message), suspect)
+    def _make_delivery(self, message: StreamMessage) -> Delivery:
+        suspect = is_suspect(message.delivery_count, self._order.max_deliveries)
+        return Delivery(message, self._parse_request(message), suspect)
 
-    def _request(self, message: Message) -> Request | MalformedError:
-        place = DeadlinePlace(self._order.deadline_header, self._order.deadline_field)
+    def _parse_request(self, message: StreamMessage) -> InferenceRequest | MalformedError:
+        place = DeadlineField(self._order.deadline_header, self._order.deadline_field)
         try:
-            return parse(message.body, message.headers, place, self._broker.id_header)
+            return parse_message(message.body, message.headers, place, self._broker.id_header)
         except MalformedError as error:
             return error
 
-    def _opened(self) -> None:
+    def _note_session_opened(self) -> None:
         """Clear the problem after a session has opened.
 
         Opening checks the destination of dead letters; only a result shows whether the bucket accepts results.
         """
         self._dead_letters_refused = False
         if not self._results_refused:
-            self._well()
+            self._clear_problem()
         kafka = self._order.kafka
         log.info("stream_opened", stream=kafka.topic if kafka is not None else self._order.stream)
 
-    def _well(self) -> None:
+    def _clear_problem(self) -> None:
         self.problem = None
         self._metrics.nearline_consuming.set(self.consuming)
 
-    def _trouble(self, error: BrokerError) -> None:
+    def _set_problem(self, error: BrokerError) -> None:
         if self.problem is None or self.problem.message != error.message:
             log.warning("stream_trouble", message=error.message)
         self.problem = error
         self._metrics.nearline_consuming.set(0)
 
-    def _show(self) -> None:
-        self._metrics.nearline_in_flight.set(len(self._window.held))
+    def _update_gauges(self) -> None:
+        self._metrics.nearline_in_flight.set(len(self._window.open_deliveries))

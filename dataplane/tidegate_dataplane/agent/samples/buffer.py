@@ -14,7 +14,7 @@ RECORD_BYTES = 2048
 
 
 @dataclass(slots=True)
-class Held:
+class BufferedRecord:
     """A buffered record; `settle` is called once, when it is written or given up.
 
     `tried_s` is the time of the first write without a known outcome, `refused_s` of the first refusal.
@@ -37,13 +37,13 @@ class Portion:
     age_s: float
 
 
-class Buffer:
+class SampleBuffer:
     """First in, first out; records that are being written still count."""
 
-    def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
-        self._max_bytes = most_bytes
+    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+        self._max_bytes = max_bytes
         self._clock = clock
-        self._waiting: deque[Held] = deque()
+        self._waiting: deque[BufferedRecord] = deque()
         self._bytes_waiting = 0
         self._bytes = 0
         self._records = 0
@@ -51,28 +51,28 @@ class Buffer:
         self._closing = False
 
     @property
-    def records(self) -> int:
+    def record_count(self) -> int:
         """Return the number of records, those being written included."""
         return self._records
 
     @property
-    def bytes(self) -> int:
+    def byte_count(self) -> int:
         """Return the size of the records in bytes."""
         return self._bytes
 
-    def offer(self, record: Record, size: int, settle: Callable[[], None]) -> bool:
+    def offer_record(self, record: Record, size: int, settle: Callable[[], None]) -> bool:
         """Add the record if it fits; never wait."""
         size += RECORD_BYTES
         if self._closing or self._bytes + size > self._max_bytes:
             return False
-        self._waiting.append(Held(record, size, self._clock(), settle))
+        self._waiting.append(BufferedRecord(record, size, self._clock(), settle))
         self._bytes_waiting += size
         self._bytes += size
         self._records += 1
         self._changed.set()
         return True
 
-    async def take(self, portion: Portion) -> list[Held]:
+    async def take_portion(self, portion: Portion) -> list[BufferedRecord]:
         """Return the next portion as soon as it is full or old enough; empty once closed and drained."""
         while not self._is_due(portion):
             self._changed.clear()
@@ -80,7 +80,7 @@ class Buffer:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
-        taken: list[Held] = []
+        taken: list[BufferedRecord] = []
         size = 0
         while self._waiting and len(taken) < portion.records and (not taken or size < portion.bytes):
             buffered = self._waiting.popleft()
@@ -89,13 +89,13 @@ class Buffer:
         self._bytes_waiting -= size
         return taken
 
-    def settled(self, buffered: Held) -> None:
+    def release_record(self, buffered: BufferedRecord) -> None:
         """Free the room of a record that was taken, and notify its sender."""
         self._bytes -= buffered.size
         self._records -= 1
         buffered.settle()
 
-    def rest(self) -> list[Held]:
+    def take_rest(self) -> list[BufferedRecord]:
         """Return everything that waits, at once."""
         taken, self._waiting, self._bytes_waiting = list(self._waiting), deque(), 0
         return taken
@@ -114,22 +114,22 @@ class Buffer:
         return is_full or self._clock() - self._waiting[0].since_s >= portion.age_s
 
 
-class Seen:
+class RecentIds:
     """Ids of the last records, so that a request that ran twice is logged once."""
 
-    def __init__(self, most: int = 1 << 16) -> None:
-        self._max_ids = most
+    def __init__(self, max_ids: int = 1 << 16) -> None:
+        self._max_ids = max_ids
         self._ids: OrderedDict[bytes, None] = OrderedDict()
 
     def __contains__(self, request_id: str) -> bool:
-        return _key(request_id) in self._ids
+        return _hash_id(request_id) in self._ids
 
     def add(self, request_id: str) -> None:
         """Remember an id, and forget the oldest if there are too many."""
-        self._ids[_key(request_id)] = None
+        self._ids[_hash_id(request_id)] = None
         if len(self._ids) > self._max_ids:
             self._ids.popitem(last=False)
 
 
-def _key(request_id: str) -> bytes:
+def _hash_id(request_id: str) -> bytes:
     return blake2b(request_id.encode(errors="surrogatepass"), digest_size=16).digest()

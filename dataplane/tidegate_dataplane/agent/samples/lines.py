@@ -28,14 +28,14 @@ LETTERS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class SampleOrigin:
     """Fields that all records of a pod have in common."""
 
     inference: str
     pod: str
 
 
-def line_of(record: Record, origin: Origin) -> bytes:
+def render_line(record: Record, origin: SampleOrigin) -> bytes:
     """Return the record as one line of JSON with its newline.
 
     Raises:
@@ -49,24 +49,24 @@ def line_of(record: Record, origin: Origin) -> bytes:
         "version": record.version,
         "pod": origin.pod,
         "time": datetime.fromtimestamp(record.time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "inputs": [_tensor(tensor) for tensor in record.inputs],
-        "outputs": [_tensor(tensor) for tensor in record.outputs],
+        "inputs": [_render_tensor(tensor) for tensor in record.inputs],
+        "outputs": [_render_tensor(tensor) for tensor in record.outputs],
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
+def _render_tensor(tensor: Tensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "datatype": tensor.datatype,
         "shape": list(tensor.shape),
-        "data": _values(tensor),
+        "data": _decode_values(tensor),
     }
 
 
-def _values(tensor: Tensor) -> Sequence[Any]:
+def _decode_values(tensor: Tensor) -> Sequence[Any]:
     if tensor.datatype == "BYTES":
-        return _texts(tensor.data)
+        return _decode_texts(tensor.data)
     letter = LETTERS.get(tensor.datatype)
     if letter is None:
         raise ValueError(f"tensor {tensor.name} has the type {tensor.datatype}, which JSON has no form for")
@@ -76,17 +76,17 @@ def _values(tensor: Tensor) -> Sequence[Any]:
     values = struct.unpack(f"<{count}{letter}", tensor.data)
     if letter in "efd" and not all(map(math.isfinite, values)):
         # JSON has no such numbers; these strings are those of protobuf's JSON.
-        return [value if math.isfinite(value) else _word(value) for value in values]
+        return [value if math.isfinite(value) else _name_non_finite(value) for value in values]
     return values
 
 
-def _word(value: float) -> str:
+def _name_non_finite(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _texts(data: bytes) -> Sequence[str]:
+def _decode_texts(data: bytes) -> Sequence[str]:
     texts: list[str] = []
     position = 0
     while position < len(data):

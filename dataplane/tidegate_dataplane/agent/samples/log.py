@@ -4,19 +4,19 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.agent.runners import Runners
-from tidegate_dataplane.agent.samples.buffer import Buffer, Seen
-from tidegate_dataplane.agent.samples.intake import Intake, Peer
-from tidegate_dataplane.agent.samples.lines import Origin
-from tidegate_dataplane.agent.samples.outlet import Outlet
-from tidegate_dataplane.agent.samples.sink import Sink, SinkError
-from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.runners import RunnerRegistry
+from tidegate_dataplane.agent.samples.buffer import RecentIds, SampleBuffer
+from tidegate_dataplane.agent.samples.lines import SampleOrigin
+from tidegate_dataplane.agent.samples.outlet import SampleOutlet
+from tidegate_dataplane.agent.samples.runner_socket import RunnerPeer, RunnerSocket
+from tidegate_dataplane.agent.samples.sink import RecordSink, SinkError
+from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract import DesiredState, SampleOrder, SampleProblem, SampleReport
 from tidegate_dataplane.sampling.frames import SOCKET, Dropped, Losses, Record
 
-OpenSink = Callable[[SampleOrder, Origin], Sink]
+OpenSink = Callable[[SampleOrder, SampleOrigin], RecordSink]
 
 RECENTLY_S = 60.0
 """How long a dropped record shows in the report."""
@@ -31,39 +31,41 @@ class SampleLog:
 
     def __init__(
         self,
-        settings: Settings,
-        metrics: Metrics,
+        settings: AgentSettings,
+        metrics: AgentMetrics,
         open_sink: OpenSink,
-        runners: Runners,
+        runners: RunnerRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._open_sink = open_sink
         self._clock = clock
-        self._seen = Seen()
+        self._seen = RecentIds()
         self._order: SampleOrder | None = None
-        self._origin = Origin("", settings.pod_name)
-        self._outlet: Outlet | None = None
+        self._origin = SampleOrigin("", settings.pod_name)
+        self._outlet: SampleOutlet | None = None
         self._sink_error: SinkError | None = None
         self._finishing: set[asyncio.Task[None]] = set()
         self._dropped_s: float | None = None
-        self._intake = Intake(settings.run_dir / SOCKET, lambda: self._share, self._take, runners)
+        self._intake = RunnerSocket(
+            settings.run_dir / SOCKET, lambda: self._sample_share, self._take_frame, runners
+        )
 
     async def start(self) -> None:
         """Listen for runners."""
         await self._intake.start()
 
-    def follow(self, order: DesiredState) -> None:
+    def follow_order(self, order: DesiredState) -> None:
         """Apply the order: send runners a changed share, and open another sink if the order names one."""
         before, current, self._order = self._order, order.samples, order.samples
         if before is None or current is None or before.model_copy(update={"share": current.share}) != current:
-            self._leave()
-            self._origin = Origin(order.owner, self._settings.pod_name)
+            self._close_outlet()
+            self._origin = SampleOrigin(order.owner, self._settings.pod_name)
             if current is not None:
-                self._open(current)
+                self._open_outlet(current)
         if before != current:
-            self._intake.tell()
+            self._intake.notify_runners()
 
     def report(self, *, native: bool) -> SampleReport | None:
         """Return the state of the log; None if the order has none. `native`: Triton's own backend runs the model."""
@@ -82,40 +84,40 @@ class SampleLog:
             return SampleReport(problem=SampleProblem.SAMPLES_DROPPED, message=message)
         return SampleReport()
 
-    async def finish(self) -> None:
+    async def finish_writing(self) -> None:
         """Write the buffered records within the configured time, and close the socket."""
         await self._intake.stop_reading()
-        self._leave()
+        self._close_outlet()
         if self._finishing:
             await asyncio.wait(self._finishing)
         self._intake.close()
 
     @property
-    def _share(self) -> float:
+    def _sample_share(self) -> float:
         return self._order.share if self._order is not None and self._sink_error is None else 0.0
 
-    def _open(self, order: SampleOrder) -> None:
+    def _open_outlet(self, order: SampleOrder) -> None:
         self._sink_error = None
         try:
             sink = self._open_sink(order, self._origin)
         except ArtefactError as error:
             self._sink_error = SinkError(SampleProblem.SINK_REFUSED, error.refusal.message)
             return
-        buffer = Buffer(self._settings.sample_buffer_bytes, self._clock)
-        self._outlet = Outlet(sink, buffer, self._metrics, self._drop)
+        buffer = SampleBuffer(self._settings.sample_buffer_bytes, self._clock)
+        self._outlet = SampleOutlet(sink, buffer, self._metrics, self._count_dropped)
 
-    def _leave(self) -> None:
+    def _close_outlet(self) -> None:
         outlet, self._outlet, self._sink_error = self._outlet, None, None
         if outlet is not None:
             task = asyncio.create_task(outlet.finish(self._settings.sample_finish_s))
             self._finishing.add(task)
             task.add_done_callback(self._finishing.discard)
 
-    def _take(self, frame: Record | Losses, size: int, peer: Peer) -> None:
+    def _take_frame(self, frame: Record | Losses, size: int, peer: RunnerPeer) -> None:
         if isinstance(frame, Losses):
             for reason, count in frame.counts.items():
                 self._metrics.samples.inc(count)
-                self._drop(Dropped(reason), count)
+                self._count_dropped(Dropped(reason), count)
             return
         self._metrics.samples.inc()
         if frame.own_id and frame.id in self._seen:
@@ -123,15 +125,17 @@ class SampleLog:
             peer.settle()
             return
         drop_reason = (
-            Dropped.NOT_WANTED if self._outlet is None else self._outlet.offer(frame, size, peer.settle)
+            Dropped.NOT_WANTED
+            if self._outlet is None
+            else self._outlet.offer_record(frame, size, peer.settle)
         )
         if drop_reason is not None:
-            self._drop(drop_reason)
+            self._count_dropped(drop_reason)
             peer.settle()
         elif frame.own_id:
             self._seen.add(frame.id)
 
-    def _drop(self, reason: Dropped, count: int = 1) -> None:
+    def _count_dropped(self, reason: Dropped, count: int = 1) -> None:
         self._metrics.samples_dropped.labels(reason).inc(count)
         if count and reason is not Dropped.NOT_WANTED:
             self._dropped_s = self._clock()

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from tidegate_dataplane.agent.samples.buffer import Held, Portion
+from tidegate_dataplane.agent.samples.buffer import BufferedRecord, Portion
 from tidegate_dataplane.contract import SampleProblem
 
 
-class Fate(StrEnum):
+class WriteOutcome(StrEnum):
     """Outcome of writing one record."""
 
     WRITTEN = "Written"
     DUPLICATE = "Duplicate"
     TOO_LARGE = "TooLarge"
     UNCONFIRMED = "Unconfirmed"
-    AGAIN = "Again"
+    RETRY = "Again"
 
 
 class SinkError(Exception):
@@ -27,12 +27,12 @@ class SinkError(Exception):
         self.message = message
 
 
-class Sink(Protocol):
+class RecordSink(Protocol):
     """A destination, opened for one logging block of a spec."""
 
     portion: Portion
 
-    async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
+    async def write(self, portion: Sequence[BufferedRecord]) -> Sequence[WriteOutcome]:
         """Write the records and return their outcomes, in order.
 
         Raises:

@@ -2,102 +2,102 @@
 
 from typing import Final
 
-from tidegate.api.messages.message import NOTHING, Level, Message
+from tidegate.api.messages.message import NO_ACTION, CatalogueMessage, MessageLevel
 from tidegate.api.reasons import Reason
 
 MESSAGES: Final = {
-    Reason.PROGRAMMED: Message(
+    Reason.PROGRAMMED: CatalogueMessage(
         "TG2001",
-        Level.INFO,
+        MessageLevel.INFO,
         "Every connected proxy has accepted this generation.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.ENDPOINTS_PUBLISHED: Message(
+    Reason.ENDPOINTS_PUBLISHED: CatalogueMessage(
         "TG2002",
-        Level.INFO,
+        MessageLevel.INFO,
         "Every connected proxy has its ready endpoints.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.WAITING_FOR_PROXIES: Message(
+    Reason.WAITING_FOR_PROXIES: CatalogueMessage(
         "TG2003",
-        Level.WARNING,
+        MessageLevel.WARNING,
         "Some connected proxies have not accepted this generation, or its ready endpoints, yet.",
         "Wait; usually well under a second.",
     ),
-    Reason.NO_PROXIES: Message(
+    Reason.NO_PROXIES: CatalogueMessage(
         "TG2004",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "No proxy is connected, so clients cannot reach this endpoint.",
         "Check the pods of deployment tidegate-gateway.",
     ),
-    Reason.PROXY_REJECTED: Message(
+    Reason.PROXY_REJECTED: CatalogueMessage(
         "TG2005",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "A proxy rejected this object's resources and keeps the last accepted ones; other objects are not affected.",
         "Report a bug with the message, because Tidegate should have rejected the spec. If the gateways have your "
         "own bootstrap, compare it with ours.",
     ),
-    Reason.XDS_UNREACHABLE: Message(
+    Reason.XDS_UNREACHABLE: CatalogueMessage(
         "TG2006",
-        Level.WARNING,
+        MessageLevel.WARNING,
         "The controllers cannot ask the xDS servers what the proxies run.",
         "Check the pods of deployment tidegate-xds; traffic is not affected.",
     ),
-    Reason.TARGETS_READY: Message(
+    Reason.TARGETS_READY: CatalogueMessage(
         "TG2007",
-        Level.INFO,
+        MessageLevel.INFO,
         "Every target with weight has ready endpoints.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.TARGET_NOT_FOUND: Message(
+    Reason.TARGET_NOT_FOUND: CatalogueMessage(
         "TG2008",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "A target does not exist in this namespace.",
         "Create the Inference or correct the route's target.",
     ),
-    Reason.TARGET_NOT_READY: Message(
+    Reason.TARGET_NOT_READY: CatalogueMessage(
         "TG2009",
-        Level.WARNING,
+        MessageLevel.WARNING,
         "A target with weight has no ready endpoint; the other targets get its share, if there are any.",
         "Look at that Inference's own conditions.",
     ),
-    Reason.SERVED_NAME_MISMATCH: Message(
+    Reason.SERVED_NAME_MISMATCH: CatalogueMessage(
         "TG2010",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "The targets serve different model names, but a request has only one.",
         "Set the same spec.model.name on all of them.",
     ),
-    Reason.HOST_CONFLICT: Message(
+    Reason.HOST_CONFLICT: CatalogueMessage(
         "TG2011",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "An older ModelAccess already has one of these hosts.",
         "Choose another host, or delete the older object.",
     ),
-    Reason.PIPELINE_INVALID: Message(
+    Reason.PIPELINE_INVALID: CatalogueMessage(
         "TG2012",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "The models and features of a pipeline do not fit together; the previous pipeline keeps running.",
         "Change the model, feature or field that the message names.",
     ),
-    Reason.CREDENTIALS_NOT_READABLE: Message(
+    Reason.CREDENTIALS_NOT_READABLE: CatalogueMessage(
         "TG2013",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "The gateways cannot get the credentials that spec.auth names. A Secret does not exist, lacks the label "
         "tidegate.io/auth=gateway, or its namespace is not in the chart's auth.namespaces; an issuer's "
         "address (jwksUri) has a host that is not in auth.jwks.allowedHosts, or has returned no keys since the "
         "xDS server started. Meanwhile all requests get 503 (gRPC: UNAVAILABLE).",
         "Run the command in the message, or find out why the issuer's address returns no keys.",
     ),
-    Reason.CREDENTIALS_INVALID: Message(
+    Reason.CREDENTIALS_INVALID: CatalogueMessage(
         "TG2014",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "An entry of the Secret, or the content at the address, that spec.auth names is invalid. Valid keys "
         "still work; without any, requests get 503 (gRPC: UNAVAILABLE).",
         "Correct the entry that the message names; the message never shows its value.",
     ),
-    Reason.CLIENT_AUTHORITY_MISSING: Message(
+    Reason.CLIENT_AUTHORITY_MISSING: CatalogueMessage(
         "TG2015",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "spec.auth.mtls requires client certificates, and the gateways cannot verify them: the "
         "chart's gateway.tls.clientAuthority is not set, or its Secret was never valid. Meanwhile all requests "
         "get 503 (gRPC: UNAVAILABLE).",

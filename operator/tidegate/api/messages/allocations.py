@@ -2,50 +2,50 @@
 
 from typing import Final
 
-from tidegate.api.messages.message import NOTHING, Level, Message
+from tidegate.api.messages.message import NO_ACTION, CatalogueMessage, MessageLevel
 from tidegate.api.reasons import Reason
 
 MESSAGES: Final = {
-    Reason.NOTHING_TO_MOVE: Message(
+    Reason.NOTHING_TO_MOVE: CatalogueMessage(
         "TG4101",
-        Level.INFO,
+        MessageLevel.INFO,
         "Every Inference with spec.scaling has the replicas that the allocator would give it.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.RECOMMENDED: Message(
+    Reason.RECOMMENDED: CatalogueMessage(
         "TG4102",
-        Level.INFO,
+        MessageLevel.INFO,
         "The allocator would move replicas, and spec.policy.mode is RecommendOnly.",
         "Read status.lastDecision, and set spec.policy.mode: Auto to have such decisions carried out.",
     ),
-    Reason.MOVING: Message(
+    Reason.MOVING: CatalogueMessage(
         "TG4103",
-        Level.INFO,
+        MessageLevel.INFO,
         "The moves of status.lastDecision are in progress.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.RULES_NOT_KEPT: Message(
+    Reason.RULES_NOT_KEPT: CatalogueMessage(
         "TG4104",
-        Level.WARNING,
+        MessageLevel.WARNING,
         "Floors, ceilings or demand need more than the pool has; the message names the rules that are not kept.",
         "Do what the message says: add nodes, or lower floors, demand or the number of replicas.",
     ),
-    Reason.FREEZE_UNREADABLE: Message(
+    Reason.FREEZE_UNREADABLE: CatalogueMessage(
         "TG4105",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "A window of spec.policy.freeze has an invalid schedule or time zone, or never begins; the pool is "
         "held.",
         "Correct the field that the message names.",
     ),
-    Reason.SIGNALS_FRESH: Message(
+    Reason.SIGNALS_FRESH: CatalogueMessage(
         "TG4106",
-        Level.INFO,
+        MessageLevel.INFO,
         "The demand of each Inference is known.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.SIGNALS_STALE: Message(
+    Reason.SIGNALS_STALE: CatalogueMessage(
         "TG4107",
-        Level.WARNING,
+        MessageLevel.WARNING,
         "The demand of some Inferences is unknown or stale; real-time Inferences keep at "
         "least their present replicas.",
         "Check what the message names: the gateways, or Prometheus.",

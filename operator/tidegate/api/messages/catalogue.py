@@ -21,11 +21,11 @@ from tidegate.api.messages import (
     streams,
     versions,
 )
-from tidegate.api.messages.message import Message
-from tidegate.api.messages.problem import Problem
+from tidegate.api.messages.message import CatalogueMessage
+from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.reasons import Reason
 
-OF_REASONS: Final[Mapping[Reason, Message]] = MappingProxyType(
+REASON_MESSAGES: Final[Mapping[Reason, CatalogueMessage]] = MappingProxyType(
     any_kind.MESSAGES
     | pods.MESSAGES
     | placement.MESSAGES
@@ -42,12 +42,16 @@ OF_REASONS: Final[Mapping[Reason, Message]] = MappingProxyType(
 )
 """Messages by the reason of a condition."""
 
-OF_PROBLEMS: Final[Mapping[Problem, Message]] = MappingProxyType(analysis.MESSAGES | installation.MESSAGES)
+PROBLEM_MESSAGES: Final[Mapping[ProblemReason, CatalogueMessage]] = MappingProxyType(
+    analysis.MESSAGES | installation.MESSAGES
+)
 """Messages by problem, for `tidegate analyze` and `tidegate doctor`."""
 
 
-def by_name() -> Mapping[str, Message]:
+def messages_by_name() -> Mapping[str, CatalogueMessage]:
     """Return all messages by the name of their reason or problem."""
     return {
-        name.value: message for messages in (OF_REASONS, OF_PROBLEMS) for name, message in messages.items()
+        name.value: message
+        for messages in (REASON_MESSAGES, PROBLEM_MESSAGES)
+        for name, message in messages.items()
     }

@@ -2,37 +2,37 @@
 
 from typing import Final
 
-from tidegate.api.messages.message import NOTHING, Level, Message
+from tidegate.api.messages.message import NO_ACTION, CatalogueMessage, MessageLevel
 from tidegate.api.reasons import Reason
 
 MESSAGES: Final = {
-    Reason.PLAN_COMPILED: Message(
+    Reason.PLAN_COMPILED: CatalogueMessage(
         "TG3001",
-        Level.INFO,
+        MessageLevel.INFO,
         "The features are compiled; status.planHash names the plan.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.PLAN_INVALID: Message(
+    Reason.PLAN_INVALID: CatalogueMessage(
         "TG3002",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "The features do not fit together.",
         "Change the feature or source that the message names.",
     ),
-    Reason.SOURCES_READY: Message(
+    Reason.SOURCES_READY: CatalogueMessage(
         "TG3003",
-        Level.INFO,
+        MessageLevel.INFO,
         "Every replica has read every source.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.SOURCES_LOADING: Message(
+    Reason.SOURCES_LOADING: CatalogueMessage(
         "TG3004",
-        Level.INFO,
+        MessageLevel.INFO,
         "Sources are being read.",
         "Wait.",
     ),
-    Reason.SOURCE_FAILED: Message(
+    Reason.SOURCE_FAILED: CatalogueMessage(
         "TG3005",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "A source could not be read.",
         "Correct the source's table, or publish it; the message has the details.",
     ),

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-NOTHING: Final = "Nothing."
+NO_ACTION: Final = "Nothing."
 
 
-class Level(StrEnum):
+class MessageLevel(StrEnum):
     """Importance of a message; `--fail-on` uses the same names."""
 
     INFO = "Info"
@@ -19,11 +19,11 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class CatalogueMessage:
     """A message; its code never changes its meaning, and is not reused after a removal."""
 
     code: str
     """TG and four digits; the first two are the topic."""
-    level: Level
+    level: MessageLevel
     meaning: str
     what_to_do: str

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Problem(StrEnum):
+class ProblemReason(StrEnum):
     """Problems, in CamelCase like reasons."""
 
     # Found by `tidegate analyze` in objects

@@ -2,25 +2,25 @@
 
 from typing import Final
 
-from tidegate.api.messages.message import NOTHING, Level, Message
+from tidegate.api.messages.message import NO_ACTION, CatalogueMessage, MessageLevel
 from tidegate.api.reasons import Reason
 
 MESSAGES: Final = {
-    Reason.CONSUMING: Message(
+    Reason.CONSUMING: CatalogueMessage(
         "TG1501",
-        Level.INFO,
+        MessageLevel.INFO,
         "Every replica that serves consumes the stream.",
-        NOTHING,
+        NO_ACTION,
     ),
-    Reason.STREAM_UNREACHABLE: Message(
+    Reason.STREAM_UNREACHABLE: CatalogueMessage(
         "TG1502",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "The broker of spec.nearline does not answer. Messages wait in the stream, and none is lost.",
         "Bring the broker back, or correct spec.nearline.consume; Tidegate keeps retrying.",
     ),
-    Reason.STREAM_REFUSED: Message(
+    Reason.STREAM_REFUSED: CatalogueMessage(
         "TG1503",
-        Level.ERROR,
+        MessageLevel.ERROR,
         "The broker of spec.nearline rejects the connection or its use: credentials, a permission, a stream, topic, "
         "consumer or bucket that does not exist or differs from the spec, or dead letters that no stream stores. "
         "Messages wait in the stream.",

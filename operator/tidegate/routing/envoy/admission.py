@@ -12,14 +12,14 @@ from typing import Final
 
 from tidegate.routing import protos
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
-from tidegate.routing.ir import Admission, Protocol
+from tidegate.routing.ir import AdmissionLimit, InferenceProtocol
 
 NAME: Final = "tidegate.admission"
 
-REFUSED: Final = "denied_by_admission_control"
+REJECTED_DETAILS: Final = "denied_by_admission_control"
 """The response code details that Envoy sets when this filter rejects a request."""
 
-ANSWER: Final = (
+REJECTED_BODY: Final = (
     "the target is overloaded, and requests of low value are refused first (protection.admissionControl)\n"
 )
 
@@ -34,13 +34,13 @@ _FILTER_CONFIG: Final = "envoy.config.route.v3.FilterConfig"
 _WINDOW_S: Final = 10
 
 # Below this many requests per second a target is hardly overloaded, and percentages are noise.
-_LEAST_PER_SECOND: Final = 5
+_MIN_REQUESTS_PER_SECOND: Final = 5
 
 # The probability of a rejection is (failures above the limit) ^ (1 / this): soon near 1, so that low values are rejected before others fail (ADR 25).
 _AGGRESSION: Final = 100.0
 
 # The other requests are admitted, to find out whether the target has recovered.
-_MOST_REFUSED_PERCENT: Final = 95.0
+_MAX_REJECTED_PERCENT: Final = 95.0
 
 # The answers of an overloaded or missing model: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
 _OVERLOADED: Final = frozenset({4, 8, 14})
@@ -49,62 +49,69 @@ _GRPC_SUCCESS: Final = tuple(sorted(frozenset(range(17)) - _OVERLOADED))
 _HTTP_SUCCESS: Final = ((100, 429), (430, 503), (505, 600))
 
 
-def sleeping_filter() -> dict[str, object]:
+def disabled_filter() -> dict[str, object]:
     """Return the HTTP filter of the listener, disabled: only routes that enable it send requests through it."""
     fields: dict[str, object] = {
-        "extension_config": protos.extension("composite", f"{_COMPOSITE}.Composite"),
-        "xds_matcher": {"on_no_match": {"action": protos.extension("skip", _SKIP)}},
+        "extension_config": protos.extension_config("composite", f"{_COMPOSITE}.Composite"),
+        "xds_matcher": {"on_no_match": {"action": protos.extension_config("skip", _SKIP)}},
     }
-    return {**protos.extension(NAME, f"{_MATCHING}.ExtensionWithMatcher", fields), "disabled": True}
+    return {**protos.extension_config(NAME, f"{_MATCHING}.ExtensionWithMatcher", fields), "disabled": True}
 
 
-def for_target(admission: Admission, protocol: Protocol) -> dict[str, object]:
+def configure_target(admission: AdmissionLimit, protocol: InferenceProtocol) -> dict[str, object]:
     """Return the filter's configuration for a target.
 
     It applies to inference only, so probes are neither counted nor rejected.
     """
-    run = protos.extension("envoy.filters.http.admission_control", _ADMISSION, _control(admission))
-    action = protos.extension("run", f"{_COMPOSITE}.ExecuteFilterAction", {"typed_config": run})
+    run = protos.extension_config(
+        "envoy.filters.http.admission_control", _ADMISSION, _admission_control(admission)
+    )
+    action = protos.extension_config("run", f"{_COMPOSITE}.ExecuteFilterAction", {"typed_config": run})
     inference = {
         "matchers": [
-            {"predicate": {"single_predicate": _inference(protocol)}, "on_match": {"action": action}}
+            {"predicate": {"single_predicate": _match_inference(protocol)}, "on_match": {"action": action}}
         ]
     }
     matcher = {"xds_matcher": {"matcher_list": inference}}
-    return {NAME: protos.packed(f"{_MATCHING}.ExtensionWithMatcherPerRoute", matcher)}
+    return {NAME: protos.pack_any(f"{_MATCHING}.ExtensionWithMatcherPerRoute", matcher)}
 
 
-def for_alias() -> dict[str, object]:
+def configure_alias() -> dict[str, object]:
     """Return the filter's configuration for the hosts of an access.
 
     It enables the filter early, so that it is active once Envoy has selected the access's scope.
     """
-    return {NAME: protos.packed(_FILTER_CONFIG, {"config": {}})}
+    return {NAME: protos.pack_any(_FILTER_CONFIG, {"config": {}})}
 
 
-def refused() -> dict[str, object]:
+def match_rejected() -> dict[str, object]:
     """Return an access log filter for requests that admission control rejected."""
     kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
-    expression = {"expression": f"response.code_details == '{REFUSED}'"}
+    expression = {"expression": f"response.code_details == '{REJECTED_DETAILS}'"}
     return {
-        "extension_filter": protos.extension("envoy.access_loggers.extension_filters.cel", kind, expression)
+        "extension_filter": protos.extension_config(
+            "envoy.access_loggers.extension_filters.cel", kind, expression
+        )
     }
 
 
-def _inference(protocol: Protocol) -> dict[str, object]:
+def _match_inference(protocol: InferenceProtocol) -> dict[str, object]:
     """Return the predicate for inference, among the calls that pass the allow-list."""
     header, match = ":method", {"exact": "POST"}
-    if protocol is Protocol.GRPC:
+    if protocol is InferenceProtocol.GRPC:
         header, match = ":path", {"prefix": f"/{GRPC_SERVICE}/ModelInfer"}
-    return {"input": protos.extension("header", _HEADER, {"header_name": header}), "value_match": match}
+    return {
+        "input": protos.extension_config("header", _HEADER, {"header_name": header}),
+        "value_match": match,
+    }
 
 
-def _control(admission: Admission) -> dict[str, object]:
+def _admission_control(admission: AdmissionLimit) -> dict[str, object]:
     def runtime_percent(name: str, value: float) -> dict[str, object]:
         return {"runtime_key": f"tidegate.admission.{name}", "default_value": {"value": value}}
 
     # Enough requests that one failure in the window is at most half of the limit.
-    at_least = max(_LEAST_PER_SECOND, math.ceil(200 / admission.failure_percent / _WINDOW_S))
+    at_least = max(_MIN_REQUESTS_PER_SECOND, math.ceil(200 / admission.failure_percent / _WINDOW_S))
     return {
         "success_criteria": {
             "http_criteria": {
@@ -116,5 +123,5 @@ def _control(admission: Admission) -> dict[str, object]:
         "aggression": {"runtime_key": "tidegate.admission.aggression", "default_value": _AGGRESSION},
         "sr_threshold": runtime_percent("success", 100 - admission.failure_percent),
         "rps_threshold": {"runtime_key": "tidegate.admission.least", "default_value": at_least},
-        "max_rejection_probability": runtime_percent("most", _MOST_REFUSED_PERCENT),
+        "max_rejection_probability": runtime_percent("most", _MAX_REJECTED_PERCENT),
     }

@@ -8,7 +8,15 @@ from typing import Final
 from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
 from tidegate.routing.fleet import BackendKey, BackendKind
-from tidegate.routing.ir import AccessPoolKey, Ejection, Limits, Pool, PoolKey, PoolRole, Protocol
+from tidegate.routing.ir import (
+    AccessPoolKey,
+    EndpointPool,
+    InferenceProtocol,
+    OutlierEjection,
+    PoolKey,
+    PoolLimits,
+    PoolRole,
+)
 from tidegate.routing.pipelines import pipeline_key, pipeline_owner
 
 TYPE: Final = "envoy.config.cluster.v3.Cluster"
@@ -38,7 +46,7 @@ _PREFIX: Final = {
 _FALLBACK: Final = "+"
 
 
-def cluster_name(pool: PoolKey, protocol: Protocol) -> str:
+def cluster_name(pool: PoolKey, protocol: InferenceProtocol) -> str:
     """Return the name of a cluster and of its endpoints (EDS).
 
     Each cluster has an EDS name of its own, since two that share one stall each other for 15 s.
@@ -54,11 +62,11 @@ def cluster_name(pool: PoolKey, protocol: Protocol) -> str:
     return f"{pool.role}/{pool.access}/{inferences}/{protocol}"
 
 
-def parse_cluster_name(name: str) -> tuple[PoolKey, Protocol] | None:
+def parse_cluster_name(name: str) -> tuple[PoolKey, InferenceProtocol] | None:
     """Parse a name made by `cluster_name`; None for any other name."""
     try:
         prefix, *names, protocol = name.split("/")
-        return _parse_pool(prefix, names), Protocol(protocol)
+        return _parse_pool(prefix, names), InferenceProtocol(protocol)
     except (ValueError, StopIteration):
         return None
 
@@ -76,14 +84,14 @@ def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
     return AccessPoolKey(PoolRole(prefix), ObjectKey(namespace, access), inference, fallback)
 
 
-def encode(name: str, pool: Pool, protocol: Protocol) -> bytes:
+def encode_cluster(name: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:
     """Serialise the Cluster with a name from `cluster_name`; its endpoints are separate, through EDS."""
-    name_field = wire.field(_NAME_FIELD, name.encode())
-    rest = _all_but_the_name(protocol, pool.retry_budget_percent, pool.limits, pool.ejection)
-    return name_field + _stat_name(pool.backend, protocol) + rest
+    name_field = wire.encode_field(_NAME_FIELD, name.encode())
+    rest = _encode_settings(protocol, pool.retry_budget_percent, pool.limits, pool.ejection)
+    return name_field + _encode_stat_name(pool.backend, protocol) + rest
 
 
-def _stat_name(pool: PoolKey, protocol: Protocol) -> bytes:
+def _encode_stat_name(pool: PoolKey, protocol: InferenceProtocol) -> bytes:
     """Encode the name under which statistics are counted: that of the target's Inference, whatever the access.
 
     Mirrored requests and those of a release are counted separately.
@@ -91,28 +99,31 @@ def _stat_name(pool: PoolKey, protocol: Protocol) -> bytes:
     if isinstance(pool, BackendKey) or pool.role is not PoolRole.TARGET:
         return b""
     backend = BackendKey(BackendKind.INFERENCE, pool.access.namespace, pool.inference)
-    return wire.field(_ALT_STAT_NAME_FIELD, cluster_name(backend, protocol).encode())
+    return wire.encode_field(_ALT_STAT_NAME_FIELD, cluster_name(backend, protocol).encode())
 
 
 @cache
-def _all_but_the_name(
-    protocol: Protocol, retry_budget_percent: int | None, limits: Limits | None, ejection: Ejection | None
+def _encode_settings(
+    protocol: InferenceProtocol,
+    retry_budget_percent: int | None,
+    limits: PoolLimits | None,
+    ejection: OutlierEjection | None,
 ) -> bytes:
     """Serialise the rest of a Cluster, equal for all clusters with the same protocol, budget and protection."""
     return protos.encode(
         TYPE,
         {
             "type": "EDS",
-            "eds_cluster_config": {"eds_config": protos.ADS},
+            "eds_cluster_config": {"eds_config": protos.ADS_CONFIG},
             "connect_timeout": protos.seconds(CONNECT_TIMEOUT_S),
             "lb_policy": "LEAST_REQUEST",
             # Endpoints are the ready pods; panic routing to the others would not help.
             "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
             # A pod that leaves EDS finishes its requests in flight and gets no new ones; there is no active health check to wait for.
             "ignore_health_on_host_removal": True,
-            "circuit_breakers": {"thresholds": [_thresholds(retry_budget_percent, limits)]},
+            "circuit_breakers": {"thresholds": [_circuit_breaker_thresholds(retry_budget_percent, limits)]},
             **({"outlier_detection": _outlier_detection(ejection)} if ejection else {}),
-            "per_connection_buffer_limit_bytes": protos.wrapped(1 << 20),
+            "per_connection_buffer_limit_bytes": protos.wrap_value(1 << 20),
             # Probes detect a vanished node in 20 s instead of the kernel's two hours.
             "upstream_connection_options": {
                 "tcp_keepalive": {
@@ -128,7 +139,9 @@ def _all_but_the_name(
     )
 
 
-def _thresholds(retry_budget_percent: int | None, limits: Limits | None) -> dict[str, object]:
+def _circuit_breaker_thresholds(
+    retry_budget_percent: int | None, limits: PoolLimits | None
+) -> dict[str, object]:
     concurrent = limits.concurrent if limits else None
     pending = limits.pending if limits else None
     thresholds: dict[str, object] = {
@@ -146,7 +159,7 @@ def _thresholds(retry_budget_percent: int | None, limits: Limits | None) -> dict
     return thresholds | {"retry_budget": budget}
 
 
-def _outlier_detection(ejection: Ejection) -> dict[str, object]:
+def _outlier_detection(ejection: OutlierEjection) -> dict[str, object]:
     """Return outlier detection by failures in a row only, without Envoy's default comparison of success rates."""
     every_pod = {"max_ejection_percent": {"value": 100}}
     half = {"max_ejection_percent": {"value": 50}}
@@ -162,8 +175,8 @@ def _outlier_detection(ejection: Ejection) -> dict[str, object]:
     }
 
 
-def _protocol_options(protocol: Protocol) -> dict[str, object]:
-    if protocol is Protocol.GRPC:
+def _protocol_options(protocol: InferenceProtocol) -> dict[str, object]:
+    if protocol is InferenceProtocol.GRPC:
         # No keep-alive pings: gRPC servers answer more than one in five minutes with GOAWAY (too_many_pings).
         http: dict[str, object] = {
             "http2_protocol_options": {
@@ -174,7 +187,7 @@ def _protocol_options(protocol: Protocol) -> dict[str, object]:
         }
     else:
         http = {"http_protocol_options": {}}
-    return protos.packed(
+    return protos.pack_any(
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         {
             "explicit_http_config": http,

@@ -8,18 +8,18 @@ from typing import Final
 
 from tidegate.routing import wire
 from tidegate.routing.fleet import Endpoint
-from tidegate.routing.ir import Pool, Protocol
+from tidegate.routing.ir import EndpointPool, InferenceProtocol
 
 TYPE: Final = "envoy.config.endpoint.v3.ClusterLoadAssignment"
 
-METADATA: Final = "tidegate"
-DECISION: Final = "decision"
+METADATA_NAMESPACE: Final = "tidegate"
+DECISION_KEY: Final = "decision"
 """The metadata key, below `METADATA`, of the AllocationDecision that set the number of pods."""
 
 # Field numbers of ClusterLoadAssignment, LocalityLbEndpoints and SocketAddress; the messages between have one field each, number 1.
 _CLUSTER_NAME: Final = 1
 _ENDPOINTS: Final = 2
-_LOCALITY: Final = wire.field(1, b"")
+_LOCALITY: Final = wire.encode_field(1, b"")
 _LB_ENDPOINTS: Final = 2
 _ADDRESS: Final = 2
 _PORT_VALUE: Final = 3
@@ -35,48 +35,50 @@ _PRIORITY: Final = 5
 _ANY_POD: Final = 100_000
 
 
-def encode(cluster: str, pool: Pool, protocol: Protocol) -> bytes:
+def encode_endpoints(cluster: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:
     """Serialise the ClusterLoadAssignment of `cluster`; the fallback's pods have the second priority."""
-    name = wire.field(_CLUSTER_NAME, cluster.encode())
-    first = wire.field(_ENDPOINTS, _locality(pool.endpoints, protocol)) if pool.endpoints else b""
+    name = wire.encode_field(_CLUSTER_NAME, cluster.encode())
+    first = (
+        wire.encode_field(_ENDPOINTS, _encode_locality(pool.endpoints, protocol)) if pool.endpoints else b""
+    )
     if not pool.fallback:
         return name + first
-    second = _locality(pool.fallback, protocol) + wire.number_field(_PRIORITY, 1)
-    policy = wire.field(_OVERPROVISIONING_FACTOR, wire.number_field(_ONLY, _ANY_POD))
-    return name + first + wire.field(_ENDPOINTS, second) + wire.field(_POLICY, policy)
+    second = _encode_locality(pool.fallback, protocol) + wire.encode_number(_PRIORITY, 1)
+    policy = wire.encode_field(_OVERPROVISIONING_FACTOR, wire.encode_number(_ONLY, _ANY_POD))
+    return name + first + wire.encode_field(_ENDPOINTS, second) + wire.encode_field(_POLICY, policy)
 
 
-def _locality(endpoints: Sequence[Endpoint], protocol: Protocol) -> bytes:
+def _encode_locality(endpoints: Sequence[Endpoint], protocol: InferenceProtocol) -> bytes:
     pods = [
-        _lb_endpoint(
+        _encode_lb_endpoint(
             endpoint.address,
-            endpoint.grpc_port if protocol is Protocol.GRPC else endpoint.http_port,
+            endpoint.grpc_port if protocol is InferenceProtocol.GRPC else endpoint.http_port,
             endpoint.decision,
         )
         for endpoint in endpoints
     ]
-    return _LOCALITY + wire.fields(_LB_ENDPOINTS, pods)
+    return _LOCALITY + wire.encode_fields(_LB_ENDPOINTS, pods)
 
 
-def _lb_endpoint(address: str, port: int, decision: str) -> bytes:
-    socket_address = wire.field(_ADDRESS, address.encode()) + _port(port)
-    endpoint = wire.field(_ONLY, wire.field(_ONLY, wire.field(_ONLY, socket_address)))
-    return endpoint + _metadata(decision) if decision else endpoint
+def _encode_lb_endpoint(address: str, port: int, decision: str) -> bytes:
+    socket_address = wire.encode_field(_ADDRESS, address.encode()) + _encode_port(port)
+    endpoint = wire.encode_field(_ONLY, wire.encode_field(_ONLY, wire.encode_field(_ONLY, socket_address)))
+    return endpoint + _encode_metadata(decision) if decision else endpoint
 
 
 @lru_cache(maxsize=4096)
-def _metadata(decision: str) -> bytes:
+def _encode_metadata(decision: str) -> bytes:
     """Encode LbEndpoint.metadata: filter_metadata {tidegate: {decision: <name>}}.
 
     Each map is an entry of key and value.
     """
-    value = wire.field(_STRING_VALUE, decision.encode())
-    fields = wire.field(_KEY, DECISION.encode()) + wire.field(_VALUE, value)
-    struct = wire.field(_ONLY, fields)
-    filters = wire.field(_KEY, METADATA.encode()) + wire.field(_VALUE, struct)
-    return wire.field(_METADATA, wire.field(_ONLY, filters))
+    value = wire.encode_field(_STRING_VALUE, decision.encode())
+    fields = wire.encode_field(_KEY, DECISION_KEY.encode()) + wire.encode_field(_VALUE, value)
+    struct = wire.encode_field(_ONLY, fields)
+    filters = wire.encode_field(_KEY, METADATA_NAMESPACE.encode()) + wire.encode_field(_VALUE, struct)
+    return wire.encode_field(_METADATA, wire.encode_field(_ONLY, filters))
 
 
 @lru_cache(maxsize=1024)
-def _port(port: int) -> bytes:
-    return wire.number_field(_PORT_VALUE, port)
+def _encode_port(port: int) -> bytes:
+    return wire.encode_number(_PORT_VALUE, port)

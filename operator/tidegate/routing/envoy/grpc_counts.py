@@ -13,14 +13,14 @@ NAME: Final = "envoy.filters.http.grpc_stats"
 _TYPE: Final = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig"
 
 
-def sleeping_filter() -> dict[str, object]:
+def disabled_filter() -> dict[str, object]:
     """Return the HTTP filter of the listener, disabled: only virtual hosts that enable it send requests through it."""
-    return {**protos.extension(NAME, _TYPE, {}), "disabled": True}
+    return {**protos.extension_config(NAME, _TYPE, {}), "disabled": True}
 
 
-def for_host() -> dict[str, object]:
+def configure_host() -> dict[str, object]:
     """Return the configuration that counts gRPC answers on all routes of a virtual host.
 
     The counters are `cluster.<name>.grpc.success` and `.failure`.
     """
-    return {NAME: protos.packed("envoy.config.route.v3.FilterConfig", {"config": {}})}
+    return {NAME: protos.pack_any("envoy.config.route.v3.FilterConfig", {"config": {}})}

@@ -10,13 +10,13 @@ from tidegate.routing import protos
 from tidegate.routing.envoy import (
     admission,
     allowlist,
-    by_host,
-    callers,
+    authentication,
     endpoints,
     grpc_counts,
+    host_aliases,
     local_replies,
     rate_limit,
-    refused,
+    rejection_counters,
     routes,
     tls,
     tracing,
@@ -32,7 +32,7 @@ _HTTP_CONNECTION_MANAGER: Final = (
 _HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
 
 # Used only between two mutations of `_target_header`.
-_FEATURES_TARGET: Final = f"{by_host.TARGET_HEADER}-features"
+_FEATURES_TARGET: Final = f"{host_aliases.TARGET_HEADER}-features"
 
 # Bytes that the proxy buffers for one connection. A larger message streams through under flow control;
 # only a request that fits can be retried.
@@ -55,9 +55,9 @@ class ListenerSettings:
     """None: no request is traced, and callers' trace headers pass unchanged."""
 
 
-def encode(settings: ListenerSettings) -> Mapping[str, bytes]:
+def encode_listeners(settings: ListenerSettings) -> Mapping[str, bytes]:
     """Serialise the Listeners by name; they differ only in port and TLS."""
-    plain = protos.encode(TYPE, _listener(NAME, settings, settings.port, {}))
+    plain = protos.encode(TYPE, _build_listener(NAME, settings, settings.port, {}))
     if settings.tls is None:
         return {NAME: plain}
     chain = {
@@ -67,14 +67,14 @@ def encode(settings: ListenerSettings) -> Mapping[str, bytes]:
     }
     return {
         NAME: plain,
-        TLS_NAME: protos.encode(TYPE, _listener(TLS_NAME, settings, settings.tls.port, chain)),
+        TLS_NAME: protos.encode(TYPE, _build_listener(TLS_NAME, settings, settings.tls.port, chain)),
     }
 
 
-def _listener(
+def _build_listener(
     name: str, settings: ListenerSettings, port: int, chain: Mapping[str, object]
 ) -> dict[str, object]:
-    manager = protos.extension(
+    manager = protos.extension_config(
         "envoy.filters.network.http_connection_manager",
         _HTTP_CONNECTION_MANAGER,
         _connection_manager(settings),
@@ -82,7 +82,7 @@ def _listener(
     return {
         "name": name,
         "address": {"socket_address": {"address": settings.address, "port_value": port}},
-        "per_connection_buffer_limit_bytes": protos.wrapped(_BUFFER_BYTES),
+        "per_connection_buffer_limit_bytes": protos.wrap_value(_BUFFER_BYTES),
         "filter_chains": [{**chain, "filters": [manager]}],
     }
 
@@ -96,17 +96,17 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         "server_name": "tidegate",
         "server_header_transformation": "OVERWRITE",
         "early_header_mutation_extensions": [_target_header()],
-        "local_reply_config": local_replies.config(),
+        "local_reply_config": local_replies.local_reply_config(),
         "http_filters": [
             allowlist.rbac_filter(),
-            *by_host.filters(),
+            *host_aliases.disabled_filters(),
             # Before the rate limit, so that rejected callers do not use it up.
-            *callers.sleeping_filters(),
-            rate_limit.sleeping_filter(),
+            *authentication.disabled_filters(),
+            rate_limit.disabled_filter(),
             # After the rate limit, so that its rejections do not count as failures of a target.
-            admission.sleeping_filter(),
-            grpc_counts.sleeping_filter(),
-            protos.extension(
+            admission.disabled_filter(),
+            grpc_counts.disabled_filter(),
+            protos.extension_config(
                 "envoy.filters.http.router",
                 "envoy.extensions.filters.http.router.v3.Router",
                 # Envoy's own x-envoy-* headers go neither to the models nor to the clients.
@@ -114,30 +114,33 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
             ),
         ],
         **_client_trust(),
-        **_normalisation(),
-        **_limits(),
-        **({} if settings.tracing is None else {"tracing": tracing.tracing(settings.tracing)}),
-        "access_log": [refused.counter(), *([_access_log()] if settings.access_log else [])],
+        **_path_normalisation(),
+        **_client_limits(),
+        **({} if settings.tracing is None else {"tracing": tracing.tracing_config(settings.tracing)}),
+        "access_log": [
+            rejection_counters.rejection_logger(),
+            *([_access_log()] if settings.access_log else []),
+        ],
     }
 
 
 def _scoped_routes() -> dict[str, object]:
-    name = {"name": by_host.TARGET_HEADER, "index": 0}
+    name = {"name": host_aliases.TARGET_HEADER, "index": 0}
     return {
         "name": NAME,
         "scope_key_builder": {"fragments": [{"header_value_extractor": name}]},
         # Scopes contain their routes, so Envoy never subscribes by this.
-        "rds_config_source": dict(protos.ADS),
+        "rds_config_source": dict(protos.ADS_CONFIG),
         "scoped_rds": {
-            "scoped_rds_config_source": {**protos.ADS, "initial_fetch_timeout": protos.seconds(0)}
+            "scoped_rds_config_source": {**protos.ADS_CONFIG, "initial_fetch_timeout": protos.seconds(0)}
         },
     }
 
 
 def _target_header() -> dict[str, object]:
-    """Return the mutations that write the request's target into `by_host.TARGET_HEADER`.
+    """Return the mutations that write the request's target into `host_aliases.TARGET_HEADER`.
 
-    The target is the access, else the features, else `routes.HOSTS`.
+    The target is the access, else the features, else `routes.HOSTS_SCOPE`.
     Before that, all x-envoy-* headers of the client are removed.
     Each mutation changes a header in place, so the later ones see the result of the earlier ones.
     An empty header is not written at all, and so counts as absent.
@@ -146,7 +149,7 @@ def _target_header() -> dict[str, object]:
     def write_header(header: str, value: str, action: str) -> dict[str, object]:
         return {"append": {"header": {"key": header, "value": value}, "append_action": action}}
 
-    target, features = by_host.TARGET_HEADER, _FEATURES_TARGET
+    target, features = host_aliases.TARGET_HEADER, _FEATURES_TARGET
     mutations = [
         {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
         {"remove": target},
@@ -157,9 +160,9 @@ def _target_header() -> dict[str, object]:
         write_header(features, f"{routes.FEATURES_PREFIX}%REQ({features})%", "OVERWRITE_IF_EXISTS"),
         write_header(target, f"%REQ({features})%", "ADD_IF_ABSENT"),
         {"remove": features},
-        write_header(target, routes.HOSTS, "ADD_IF_ABSENT"),
+        write_header(target, routes.HOSTS_SCOPE, "ADD_IF_ABSENT"),
     ]
-    return protos.extension("tidegate.target", _HEADER_MUTATION, {"mutations": mutations})
+    return protos.extension_config("tidegate.target", _HEADER_MUTATION, {"mutations": mutations})
 
 
 def _client_trust() -> dict[str, object]:
@@ -174,7 +177,7 @@ def _client_trust() -> dict[str, object]:
     }
 
 
-def _normalisation() -> dict[str, object]:
+def _path_normalisation() -> dict[str, object]:
     """Return settings that normalise paths and hosts before the allow-list and the routes read them."""
     return {
         "normalize_path": {"value": True},
@@ -185,7 +188,7 @@ def _normalisation() -> dict[str, object]:
     }
 
 
-def _limits() -> dict[str, object]:
+def _client_limits() -> dict[str, object]:
     """Return limits against clients that send slowly, hold connections or flood.
 
     The route's own idle timeout replaces the stream's.
@@ -230,9 +233,9 @@ def _access_log() -> dict[str, object]:
         "duration_ms": "%DURATION%",
         "upstream": "%UPSTREAM_HOST%",
         "envoy_cluster": "%UPSTREAM_CLUSTER%",
-        "decision": f"%METADATA(UPSTREAM_HOST:{endpoints.METADATA}:{endpoints.DECISION})%",
+        "decision": f"%METADATA(UPSTREAM_HOST:{endpoints.METADATA_NAMESPACE}:{endpoints.DECISION_KEY})%",
     }
-    return protos.extension(
+    return protos.extension_config(
         "envoy.access_loggers.stdout",
         "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
         {"log_format": {"json_format": fields}},

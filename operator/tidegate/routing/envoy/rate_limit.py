@@ -14,12 +14,12 @@ _STAT_PREFIX: Final = "access"
 _ALWAYS: Final = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
 
 
-def sleeping_filter() -> dict[str, object]:
+def disabled_filter() -> dict[str, object]:
     """Return the HTTP filter of the listener, disabled: only virtual hosts that enable it send requests through it."""
-    return {**protos.extension(NAME, _TYPE, {"stat_prefix": _STAT_PREFIX}), "disabled": True}
+    return {**protos.extension_config(NAME, _TYPE, {"stat_prefix": _STAT_PREFIX}), "disabled": True}
 
 
-def for_host(rate: RequestRate) -> dict[str, object]:
+def configure_host(rate: RequestRate) -> dict[str, object]:
     """Return the filter's configuration for a virtual host; one bucket for all of its routes and both protocols."""
     retry_after = {"key": "retry-after", "value": str(math.ceil(rate.period.total_seconds()))}
     fields: dict[str, object] = {
@@ -34,4 +34,4 @@ def for_host(rate: RequestRate) -> dict[str, object]:
         "rate_limited_as_resource_exhausted": True,
         "response_headers_to_add": [{"header": retry_after, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}],
     }
-    return {NAME: protos.packed(_TYPE, fields)}
+    return {NAME: protos.pack_any(_TYPE, fields)}

@@ -3,7 +3,7 @@
 The listener writes the request's target into `x-tidegate-target`: `access/ads/ctr`, `features/ads/user`, or `hosts` if it
 names neither. Envoy selects the scope of that name: one look-up, for 10,000 accesses as for one.
 Scopes are case-sensitive and hosts are not, so hosts have a scope of their own, in which each access is a virtual host with
-its hosts and nothing else. That virtual host does not answer: it enables the filters of envoy/by_host.py, which write the
+its hosts and nothing else. That virtual host does not answer: it enables the filters of envoy/host_aliases.py, which write the
 name of the access into the header and make Envoy select the scope again.
 It changes only when accesses are added, deleted or change their hosts; weights, targets and everything else are not in it.
 """
@@ -18,16 +18,16 @@ from typing import Final
 from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
-from tidegate.routing.envoy import admission, by_host, callers, grpc_counts, rate_limit
+from tidegate.routing.envoy import admission, authentication, grpc_counts, host_aliases, rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
 from tidegate.routing.ir import (
     Comparison,
-    HeaderTest,
-    Protocol,
+    HeaderMatcher,
+    InferenceProtocol,
     RouteRule,
-    User,
-    UserKind,
+    UserSource,
+    UserSourceKind,
     VirtualHost,
     WeightedBackend,
 )
@@ -39,7 +39,7 @@ _ROUTE: Final = "envoy.config.route.v3.Route"
 _ROUTE_ACTION: Final = "envoy.config.route.v3.RouteAction"
 _ROUTE_MATCH: Final = "envoy.config.route.v3.RouteMatch"
 
-HOSTS: Final = "hosts"
+HOSTS_SCOPE: Final = "hosts"
 """The scope of requests that name only a host."""
 
 ACCESS_PREFIX: Final = "access/"
@@ -50,7 +50,7 @@ ACCESS_HEADER: Final = "x-tidegate-access"
 FEATURES_HEADER: Final = "x-tidegate-features"
 
 # Written for the gateway's own use.
-_NOT_FOR_MODELS: Final = (by_host.TARGET_HEADER, FEATURES_HEADER, "x-envoy-external-address")
+_NOT_FOR_MODELS: Final = (host_aliases.TARGET_HEADER, FEATURES_HEADER, "x-envoy-external-address")
 
 # Field numbers of ScopedRouteConfiguration, RouteConfiguration and VirtualHost; those of the messages in a key are all 1.
 _NAME: Final = 1
@@ -67,9 +67,9 @@ _ACTION: Final = 2
 _STAT_PREFIX: Final = 19
 _CLUSTER: Final = 1
 
-_EVERY_DOMAIN: Final = wire.field(_DOMAINS, b"*")
+_EVERY_DOMAIN: Final = wire.encode_field(_DOMAINS, b"*")
 GRPC_NOT_FOUND: Final = "5"
-_PREFIXES: Final = {Protocol.GRPC: f"/{GRPC_SERVICE}/", Protocol.HTTP: "/v2"}
+_PREFIXES: Final = {InferenceProtocol.GRPC: f"/{GRPC_SERVICE}/", InferenceProtocol.HTTP: "/v2"}
 
 # Nothing was sent yet under these conditions, so any request can be retried on another host.
 _NOTHING_SENT: Final = "connect-failure,refused-stream,reset-before-request"
@@ -85,7 +85,7 @@ _RETRY_CONDITIONS: Final = f"{_NOTHING_SENT},reset,gateway-error,unavailable"
 # A stalled upload or answer is cut this long after the request's timeout.
 _IDLE_GRACE: Final = timedelta(seconds=60)
 
-UNKNOWN: Final = (
+UNKNOWN_TARGET: Final = (
     "No ModelAccess or FeatureCompute has this name: "
     f"send the header {ACCESS_HEADER}: <namespace>/<name> (or {FEATURES_HEADER}: <namespace>/<name>), "
     "or call the host <name>.<namespace>.tidegate, <name>.<namespace>.features.tidegate or one in spec.hosts\n"
@@ -94,7 +94,7 @@ UNKNOWN: Final = (
 
 def encode_scope(host: VirtualHost) -> bytes:
     """Serialise the ScopedRouteConfiguration of one access; it does not depend on other accesses."""
-    return scope(host.name, _of_an_access(), virtual_hosts([encode_host(host)]))
+    return join_scope(host.name, _access_configuration(), join_virtual_hosts([encode_host(host)]))
 
 
 def referenced_clusters(host: VirtualHost) -> frozenset[str]:
@@ -102,37 +102,37 @@ def referenced_clusters(host: VirtualHost) -> frozenset[str]:
     rules = [rule for rule in host.rules if rule.unavailable is None]
     pools = {target.backend for rule in rules for target in rule.targets}
     pools |= {mirror.backend for rule in rules for mirror in rule.mirrors}
-    return frozenset(cluster_name(pool, protocol) for pool in pools for protocol in Protocol)
+    return frozenset(cluster_name(pool, protocol) for pool in pools for protocol in InferenceProtocol)
 
 
 def encode_hosts(aliases: Iterable[bytes]) -> bytes:
-    """Serialise the ScopedRouteConfiguration of all hosts, from `virtual_hosts` of `encode_alias`."""
-    return scope(HOSTS, _of_hosts(), *aliases)
+    """Serialise the ScopedRouteConfiguration of all hosts, from `join_virtual_hosts` of `encode_alias`."""
+    return join_scope(HOSTS_SCOPE, _hosts_configuration(), *aliases)
 
 
-def scope(name: str, *configuration: bytes) -> bytes:
+def join_scope(name: str, *configuration: bytes) -> bytes:
     """Serialise a ScopedRouteConfiguration around a RouteConfiguration.
 
     `configuration` has no name; both messages get `name`, which is the scope's key.
     """
-    name_field = wire.field(_NAME, name.encode())
-    key = wire.field(_KEY, wire.field(1, name_field))
-    return name_field + key + wire.field(_INLINE, b"".join((name_field, *configuration)))
+    name_field = wire.encode_field(_NAME, name.encode())
+    key = wire.encode_field(_KEY, wire.encode_field(1, name_field))
+    return name_field + key + wire.encode_field(_INLINE, b"".join((name_field, *configuration)))
 
 
-def virtual_hosts(bodies: Iterable[bytes]) -> bytes:
+def join_virtual_hosts(bodies: Iterable[bytes]) -> bytes:
     """Serialise some of the virtual hosts of a RouteConfiguration; their order has no meaning."""
-    return wire.fields(_VIRTUAL_HOSTS, bodies)
+    return wire.encode_fields(_VIRTUAL_HOSTS, bodies)
 
 
 @cache
-def _of_an_access() -> bytes:
+def _access_configuration() -> bytes:
     return protos.encode(_CONFIGURATION, {"request_headers_to_remove": list(_NOT_FOR_MODELS)})
 
 
 @cache
-def _of_hosts() -> bytes:
-    return protos.encode(_CONFIGURATION, {"typed_per_filter_config": by_host.awake()})
+def _hosts_configuration() -> bytes:
+    return protos.encode(_CONFIGURATION, {"typed_per_filter_config": host_aliases.enable_filters()})
 
 
 def encode_alias(host: VirtualHost) -> bytes:
@@ -140,9 +140,14 @@ def encode_alias(host: VirtualHost) -> bytes:
 
     A filter that the access enables must be enabled here already, since Envoy sets up the filters once for each request.
     """
-    route = wire.field(_ROUTE_NAME, host.name.encode()) + _any_request()
-    hosts = wire.fields(_DOMAINS, (name.encode() for name in host.hosts))
-    return wire.field(_NAME, host.name.encode()) + hosts + wire.field(_ROUTES, route) + _awake(host)
+    route = wire.encode_field(_ROUTE_NAME, host.name.encode()) + _encode_any_route()
+    hosts = wire.encode_fields(_DOMAINS, (name.encode() for name in host.hosts))
+    return (
+        wire.encode_field(_NAME, host.name.encode())
+        + hosts
+        + wire.encode_field(_ROUTES, route)
+        + _encode_alias_filters(host)
+    )
 
 
 def differing_aliases(before: bytes, after: bytes) -> frozenset[str]:
@@ -150,7 +155,7 @@ def differing_aliases(before: bytes, after: bytes) -> frozenset[str]:
 
     Each is a serialised Any, or empty if it is not known.
     """
-    old_aliases, new_aliases = _aliases(before), _aliases(after)
+    old_aliases, new_aliases = _decode_aliases(before), _decode_aliases(after)
     return frozenset(
         name
         for name in old_aliases.keys() | new_aliases.keys()
@@ -158,14 +163,14 @@ def differing_aliases(before: bytes, after: bytes) -> frozenset[str]:
     )
 
 
-def _aliases(any_bytes: bytes) -> Mapping[str, bytes]:
+def _decode_aliases(any_bytes: bytes) -> Mapping[str, bytes]:
     packed = protos.decode("google.protobuf.Any", any_bytes)
     hosts = protos.decode(TYPE, packed.value).route_configuration.virtual_hosts
     return {host.name: host.SerializeToString(deterministic=True) for host in hosts}
 
 
 @cache
-def _any_request() -> bytes:
+def _encode_any_route() -> bytes:
     return protos.encode(_ROUTE, {"match": {"prefix": "/"}, "direct_response": {"status": 404}})
 
 
@@ -174,23 +179,23 @@ def encode_host(host: VirtualHost) -> bytes:
 
     Fields are joined in the order of their numbers, as protobuf writes them.
     """
-    routes = [_route(host, rule, protocol) for rule in host.rules for protocol in Protocol]
+    routes = [_encode_route(host, rule, protocol) for rule in host.rules for protocol in InferenceProtocol]
     if not host.rules or host.rules[-1].headers:
         body = f"{host.title}: no route matches the headers of this request, and there is no route without match\n"
-        routes += [protos.encode(_ROUTE, route) for route in _not_found(body)]
+        routes += [protos.encode(_ROUTE, route) for route in _not_found_routes(body)]
     return b"".join(
         (
-            wire.field(_NAME, host.name.encode()),
+            wire.encode_field(_NAME, host.name.encode()),
             _EVERY_DOMAIN,
-            wire.fields(_ROUTES, routes),
-            _filters(host),
-            _default_retries(),
+            wire.encode_fields(_ROUTES, routes),
+            _encode_host_filters(host),
+            _encode_default_retries(),
         )
     )
 
 
 @cache
-def _default_retries() -> bytes:
+def _encode_default_retries() -> bytes:
     """Serialise the retry policy of a virtual host.
 
     In every route it would cost Envoy a sixth more to read.
@@ -198,82 +203,82 @@ def _default_retries() -> bytes:
     return protos.encode(_VIRTUAL_HOST, {"retry_policy": _retry_policy(_NOTHING_SENT, _NOTHING_SENT_TRIES)})
 
 
-def _filters(host: VirtualHost) -> bytes:
+def _encode_host_filters(host: VirtualHost) -> bytes:
     """Serialise what a virtual host configures of the listener's filters."""
-    guard = callers.for_host(host.guard) if host.guard else {}
-    filter_configs = {**guard, **_counting(host)}
+    guard = authentication.configure_host(host.guard) if host.guard else {}
+    filter_configs = {**guard, **_counter_filters(host)}
     return (
         protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": filter_configs}) if filter_configs else b""
     )
 
 
-def _awake(host: VirtualHost) -> bytes:
+def _encode_alias_filters(host: VirtualHost) -> bytes:
     """Serialise what the hosts of an access configure of the listener's filters."""
-    guard = callers.for_alias(host.guard) if host.guard else {}
+    guard = authentication.configure_alias(host.guard) if host.guard else {}
     admits = any(target.admission for rule in host.rules for target in rule.targets)
-    filter_configs = {**guard, **_counting(host), **(admission.for_alias() if admits else {})}
+    filter_configs = {**guard, **_counter_filters(host), **(admission.configure_alias() if admits else {})}
     return (
         protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": filter_configs}) if filter_configs else b""
     )
 
 
-def _counting(host: VirtualHost) -> dict[str, object]:
+def _counter_filters(host: VirtualHost) -> dict[str, object]:
     """Return the configuration of the filters that count requests."""
-    rate = rate_limit.for_host(host.rate) if host.rate else {}
-    return {**rate, **(grpc_counts.for_host() if any(rule.counted for rule in host.rules) else {})}
+    rate = rate_limit.configure_host(host.rate) if host.rate else {}
+    return {**rate, **(grpc_counts.configure_host() if any(rule.counted for rule in host.rules) else {})}
 
 
-def _header(test: HeaderTest) -> dict[str, object]:
+def _header_matcher(test: HeaderMatcher) -> dict[str, object]:
     match: dict[str, object] = {str(test.comparison): test.value}
     if test.comparison is Comparison.REGEX:
         match = {"safe_regex": {"regex": test.value}}
     return {"name": test.name, "string_match": match}
 
 
-def _route(host: VirtualHost, rule: RouteRule, protocol: Protocol) -> bytes:
+def _encode_route(host: VirtualHost, rule: RouteRule, protocol: InferenceProtocol) -> bytes:
     if rule.unavailable is None:
-        answer = wire.field(_ACTION, _action(rule, protocol))
+        answer = wire.encode_field(_ACTION, _encode_action(rule, protocol))
     else:
         no_endpoint = {"status": 503, "body": {"inline_string": f"{rule.unavailable}\n"}}
         answer = protos.encode(_ROUTE, {"direct_response": no_endpoint})
     return b"".join(
         (
-            wire.field(_MATCH, _match(rule.headers, protocol)),
+            wire.encode_field(_MATCH, _encode_match(rule.headers, protocol)),
             answer,
-            _own_settings(rule, protocol),
-            wire.field(_ROUTE_NAME, f"{host.name}/{rule.name}/{protocol.value}".encode()),
-            wire.field(_STAT_PREFIX, rule.name.encode()),
+            _encode_target_filters(rule, protocol),
+            wire.encode_field(_ROUTE_NAME, f"{host.name}/{rule.name}/{protocol.value}".encode()),
+            wire.encode_field(_STAT_PREFIX, rule.name.encode()),
         )
     )
 
 
-def _own_settings(rule: RouteRule, protocol: Protocol) -> bytes:
+def _encode_target_filters(rule: RouteRule, protocol: InferenceProtocol) -> bytes:
     """Serialise what the route of a single target configures of the listener's filters.
 
     If there are several targets, each has its own configuration.
     """
-    filters = _own_filters(rule.targets[0], protocol) if len(rule.targets) == 1 else {}
+    filters = _target_filters(rule.targets[0], protocol) if len(rule.targets) == 1 else {}
     return protos.encode(_ROUTE, filters) if filters and rule.unavailable is None else b""
 
 
-def _own_filters(target: WeightedBackend, protocol: Protocol) -> dict[str, object]:
+def _target_filters(target: WeightedBackend, protocol: InferenceProtocol) -> dict[str, object]:
     """Return what a target of a route configures of the listener's filters: admission control or nothing."""
     if target.admission is None:
         return {}
-    return {"typed_per_filter_config": admission.for_target(target.admission, protocol)}
+    return {"typed_per_filter_config": admission.configure_target(target.admission, protocol)}
 
 
 @lru_cache(maxsize=1024)
-def _match(headers: tuple[HeaderTest, ...], protocol: Protocol) -> bytes:
-    fields = {"prefix": _PREFIXES[protocol], "headers": [_header(test) for test in headers]}
+def _encode_match(headers: tuple[HeaderMatcher, ...], protocol: InferenceProtocol) -> bytes:
+    fields = {"prefix": _PREFIXES[protocol], "headers": [_header_matcher(test) for test in headers]}
     return protos.encode(_ROUTE_MATCH, fields)
 
 
-def _action(rule: RouteRule, protocol: Protocol) -> bytes:
+def _encode_action(rule: RouteRule, protocol: InferenceProtocol) -> bytes:
     if len(rule.targets) == 1 and not rule.mirrors:
         # The most frequent case by far: many routes share everything except the cluster's name, whose field number is lower.
         cluster = cluster_name(rule.targets[0].backend, protocol)
-        return wire.field(_CLUSTER, cluster.encode()) + _common_action(
+        return wire.encode_field(_CLUSTER, cluster.encode()) + _encode_common_action(
             rule.timeout, rule.attempts, client_deadline=rule.client_deadline
         )
     fields = _common_fields(rule.timeout, rule.attempts, client_deadline=rule.client_deadline)
@@ -287,11 +292,11 @@ def _action(rule: RouteRule, protocol: Protocol) -> bytes:
             }
             for mirror in rule.mirrors
         ]
-    return protos.encode(_ROUTE_ACTION, fields | _destination(rule, protocol))
+    return protos.encode(_ROUTE_ACTION, fields | _destination_fields(rule, protocol))
 
 
 @lru_cache(maxsize=1024)
-def _common_action(timeout: timedelta, attempts: int | None, *, client_deadline: bool) -> bytes:
+def _encode_common_action(timeout: timedelta, attempts: int | None, *, client_deadline: bool) -> bytes:
     return protos.encode(_ROUTE_ACTION, _common_fields(timeout, attempts, client_deadline=client_deadline))
 
 
@@ -309,7 +314,7 @@ def _common_fields(timeout: timedelta, attempts: int | None, *, client_deadline:
     return action
 
 
-def _destination(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
+def _destination_fields(rule: RouteRule, protocol: InferenceProtocol) -> dict[str, object]:
     if len(rule.targets) == 1:
         return {"cluster": cluster_name(rule.targets[0].backend, protocol)}
     clusters: dict[str, object] = {
@@ -317,7 +322,7 @@ def _destination(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
             {
                 "name": cluster_name(target.backend, protocol),
                 "weight": {"value": target.weight},
-                **_own_filters(target, protocol),
+                **_target_filters(target, protocol),
             }
             for target in rule.targets
         ]
@@ -326,13 +331,13 @@ def _destination(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
         return {"weighted_clusters": clusters}
     return {
         "weighted_clusters": clusters | {"use_hash_policy": {"value": True}},
-        "hash_policy": [_hashed(rule.sticky)],
+        "hash_policy": [_hash_policy(rule.sticky)],
     }
 
 
-def _hashed(user: User) -> dict[str, object]:
+def _hash_policy(user: UserSource) -> dict[str, object]:
     """Return the hash policy for a user's point on the line; the selection of a pod does not use it."""
-    if user.kind is UserKind.HEADER:
+    if user.kind is UserSourceKind.HEADER:
         return {"header": {"header_name": user.name}}
     return {"cookie": {"name": user.name}}
 
@@ -347,25 +352,25 @@ def _retry_policy(conditions: str, attempts: int) -> Message:
         "retry_on": conditions,
         "num_retries": {"value": attempts},
         # On another pod if there is one; on any if too many selections find none.
-        "retry_host_predicate": [_another_host()],
+        "retry_host_predicate": [_previous_hosts_predicate()],
         "host_selection_retry_max_attempts": _PICKS,
         "retry_back_off": {
             "base_interval": protos.seconds(0.005),
             "max_interval": protos.seconds(0.05),
         },
     }
-    return protos.message("envoy.config.route.v3.RetryPolicy", fields)
+    return protos.build_message("envoy.config.route.v3.RetryPolicy", fields)
 
 
 @cache
-def _another_host() -> dict[str, object]:
-    return protos.extension(
+def _previous_hosts_predicate() -> dict[str, object]:
+    return protos.extension_config(
         "envoy.retry_host_predicates.previous_hosts",
         "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
     )
 
 
-def _not_found(body: str) -> list[dict[str, object]]:
+def _not_found_routes(body: str) -> list[dict[str, object]]:
     """Return routes that answer 404 for REST, and NOT_FOUND for gRPC, where Envoy would send UNIMPLEMENTED."""
     answer: dict[str, object] = {"direct_response": {"status": 404, "body": {"inline_string": body}}}
     grpc_status: dict[str, object] = {

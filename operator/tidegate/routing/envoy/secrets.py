@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.certificates import Authority, Certificate
+from tidegate.routing.certificates import AuthorityBundle, Certificate
 
 TYPE: Final = "envoy.extensions.transport_sockets.tls.v3.Secret"
 
@@ -29,7 +29,7 @@ def encode_certificate(name: str, certificate: Certificate) -> bytes:
     return protos.encode(TYPE, {"name": name, "tls_certificate": pair})
 
 
-def encode_authority(name: str, authority: Authority | None) -> bytes:
+def encode_authority(name: str, authority: AuthorityBundle | None) -> bytes:
     """Serialise the secret that verifies clients' certificates.
 
     None makes an empty one, with which no client is verified.

@@ -42,20 +42,20 @@ def transport_socket(settings: TlsSettings) -> dict[str, object]:
     common: dict[str, object] = {
         "tls_params": {"tls_minimum_protocol_version": "TLSv1_2", "cipher_suites": list(_CIPHERS)},
         "tls_certificate_sds_secret_configs": [
-            _asked_for(secrets.certificate_name(name)) for name in settings.secrets
+            _sds_config(secrets.certificate_name(name)) for name in settings.secrets
         ],
         "alpn_protocols": ["h2", "http/1.1"],
     }
     context: dict[str, object] = {"common_tls_context": common}
     if settings.client_authority:
         name = secrets.authority_name(settings.client_authority)
-        common["validation_context_sds_secret_config"] = _asked_for(name)
+        common["validation_context_sds_secret_config"] = _sds_config(name)
         # A resumed session is not verified again, however long ago its certificate expired.
         context["disable_stateless_session_resumption"] = True
         context["disable_stateful_session_resumption"] = True
-    return protos.extension("envoy.transport_sockets.tls", _CONTEXT, context)
+    return protos.extension_config("envoy.transport_sockets.tls", _CONTEXT, context)
 
 
-def _asked_for(name: str) -> dict[str, object]:
-    source = {**protos.ADS, "initial_fetch_timeout": protos.seconds(_FIRST_FETCH_S)}
+def _sds_config(name: str) -> dict[str, object]:
+    source = {**protos.ADS_CONFIG, "initial_fetch_timeout": protos.seconds(_FIRST_FETCH_S)}
     return {"name": name, "sds_config": source}

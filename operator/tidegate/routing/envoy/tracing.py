@@ -27,7 +27,7 @@ class TracingSettings:
     percent: float = 1.0
 
 
-def tracing(settings: TracingSettings) -> dict[str, object]:
+def tracing_config(settings: TracingSettings) -> dict[str, object]:
     """Return the connection manager's tracing.
 
     A caller's W3C traceparent is continued, and the model's server gets the gateway's.
@@ -44,41 +44,43 @@ def tracing(settings: TracingSettings) -> dict[str, object]:
         "client_sampling": {"value": 0.0},
         "max_path_tag_length": {"value": _MAX_PATH},
         "custom_tags": [
-            _of_the_pod(f"tidegate.{endpoints.DECISION}", endpoints.METADATA, endpoints.DECISION),
+            _endpoint_tag(
+                f"tidegate.{endpoints.DECISION_KEY}", endpoints.METADATA_NAMESPACE, endpoints.DECISION_KEY
+            ),
             {"tag": "tidegate.route", "value": "%ROUTE_NAME%"},
             {"tag": "tidegate.target", "value": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY):{_MAX_NAME}%"},
         ],
-        "provider": protos.extension(
+        "provider": protos.extension_config(
             "envoy.tracers.opentelemetry",
             _TRACER,
             {
                 "http_service": service,
                 "service_name": "tidegate-gateway",
-                "sampler": _sampler(settings.percent),
+                "sampler": _build_sampler(settings.percent),
             },
         ),
     }
 
 
-def _sampler(percent: float) -> dict[str, object]:
+def _build_sampler(percent: float) -> dict[str, object]:
     """Return a sampler that follows the caller's decision if there is one, else samples `percent`.
 
     The connection manager's own sampling would leave callers' traces out.
     """
     share = {"numerator": round(percent * 10_000), "denominator": "MILLION"}
-    ratio = protos.extension(
+    ratio = protos.extension_config(
         "envoy.tracers.opentelemetry.samplers.trace_id_ratio_based",
         f"{_SAMPLERS}.TraceIdRatioBasedSamplerConfig",
         {"sampling_percentage": share},
     )
-    return protos.extension(
+    return protos.extension_config(
         "envoy.tracers.opentelemetry.samplers.parent_based",
         f"{_SAMPLERS}.ParentBasedSamplerConfig",
         {"wrapped_sampler": ratio},
     )
 
 
-def _of_the_pod(tag: str, namespace: str, key: str) -> dict[str, object]:
+def _endpoint_tag(tag: str, namespace: str, key: str) -> dict[str, object]:
     """Return a tag with the metadata of the endpoint that answers; no tag if the endpoint has none."""
     metadata_key = {"key": namespace, "path": [{"key": key}]}
     return {"tag": tag, "metadata": {"kind": {"host": {}}, "metadata_key": metadata_key}}

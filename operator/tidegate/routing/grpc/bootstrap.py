@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 
-def bootstrap(server: str, node: str, certificates: str | None = None) -> str:
+def build_bootstrap(server: str, node: str, certificates: str | None = None) -> str:
     """Return the JSON for GRPC_XDS_BOOTSTRAP_CONFIG, or for the file that GRPC_XDS_BOOTSTRAP names.
 
     `server` is host:port. `certificates` is a folder on the client with ca.crt, tls.crt and tls.key, which gRPC reads again

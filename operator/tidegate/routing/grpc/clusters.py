@@ -9,41 +9,41 @@ from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints
 from tidegate.routing.envoy.clusters import cluster_name
 from tidegate.routing.fleet import Endpoint
-from tidegate.routing.ir import Pool, Protocol
+from tidegate.routing.ir import EndpointPool, InferenceProtocol
 
 TYPE: Final = clusters.TYPE
 ENDPOINTS_TYPE: Final = endpoints.TYPE
 
 
-def encode(pool: Pool) -> bytes:
+def encode_cluster(pool: EndpointPool) -> bytes:
     """Serialise the Cluster of a pool. Not every gRPC supports least-request, so pods are selected round-robin."""
     concurrent = pool.limits.concurrent if pool.limits else None
     limit = {"thresholds": [{"priority": "DEFAULT", "max_requests": {"value": concurrent}}]}
     return protos.encode(
         TYPE,
         {
-            "name": cluster_name(pool.backend, Protocol.GRPC),
+            "name": cluster_name(pool.backend, InferenceProtocol.GRPC),
             "type": "EDS",
-            "eds_cluster_config": {"eds_config": protos.ADS},
+            "eds_cluster_config": {"eds_config": protos.ADS_CONFIG},
             "lb_policy": "ROUND_ROBIN",
             **({"circuit_breakers": limit} if concurrent else {}),
         },
     )
 
 
-def encode_endpoints(pool: Pool) -> bytes:
+def encode_endpoints(pool: EndpointPool) -> bytes:
     """Serialise the ClusterLoadAssignment; gRPC uses the fallback's pods if it can connect to no other."""
     groups = [pods for pods in (pool.endpoints, pool.fallback) if pods]
     return protos.encode(
         ENDPOINTS_TYPE,
         {
-            "cluster_name": cluster_name(pool.backend, Protocol.GRPC),
-            "endpoints": [_locality(pods, priority) for priority, pods in enumerate(groups)],
+            "cluster_name": cluster_name(pool.backend, InferenceProtocol.GRPC),
+            "endpoints": [_build_locality(pods, priority) for priority, pods in enumerate(groups)],
         },
     )
 
 
-def _locality(pods: Sequence[Endpoint], priority: int) -> dict[str, object]:
+def _build_locality(pods: Sequence[Endpoint], priority: int) -> dict[str, object]:
     addresses = ({"socket_address": {"address": pod.address, "port_value": pod.grpc_port}} for pod in pods)
     return {
         # gRPC ignores a locality without a weight.

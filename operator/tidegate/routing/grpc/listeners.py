@@ -4,7 +4,7 @@ What gRPC reads of it: gRFC A27 (listeners), A28 (matching and weights) and A44 
 Timeouts (gRFC A31) are left to the client's own deadlines: gRPC's C core, so Python's, ends calls up to a second before
 a timeout from outside (grpc/grpc#40633; with 1.85 one of 1 s, our default, ended every call at once).
 Header matchers use the older fields, since not every gRPC in use supports `string_match`.
-Settings that gRPC does not read are left out, and named by `ignored`.
+Settings that gRPC does not read are left out, and named by `ignored_fields`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.api.model_access import ModelAccess, ModelAccessSpec, Route
 from tidegate.routing import protos
 from tidegate.routing.envoy.allowlist import GRPC_METHODS, GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
-from tidegate.routing.ir import Comparison, HeaderTest, Protocol, RouteRule, VirtualHost
+from tidegate.routing.ir import Comparison, HeaderMatcher, InferenceProtocol, RouteRule, VirtualHost
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
 
@@ -30,37 +30,37 @@ _CALLS: Final = f"/{re.escape(GRPC_SERVICE)}/({'|'.join(GRPC_METHODS)})"
 _MAX_IGNORED: Final = 64
 
 
-def encode(name: str, host: VirtualHost) -> bytes:
+def encode_listener(name: str, host: VirtualHost) -> bytes:
     """Serialise the Listener of `host` under one of its names."""
     virtual_host = {
         "name": host.name,
         "domains": ["*"],
-        "routes": [_route(host, rule) for rule in host.rules],
+        "routes": [_build_route(host, rule) for rule in host.rules],
     }
     manager = {
         "stat_prefix": host.name,
         "route_config": {"name": host.name, "virtual_hosts": [virtual_host]},
-        "http_filters": [protos.extension("router", _ROUTER)],
+        "http_filters": [protos.extension_config("router", _ROUTER)],
     }
-    api_listener = {"api_listener": protos.packed(_HTTP_CONNECTION_MANAGER, manager)}
+    api_listener = {"api_listener": protos.pack_any(_HTTP_CONNECTION_MANAGER, manager)}
     return protos.encode(TYPE, {"name": name, "api_listener": api_listener})
 
 
-def _route(host: VirtualHost, rule: RouteRule) -> dict[str, object]:
-    match = {"safe_regex": {"regex": _CALLS}, "headers": [_header(test) for test in rule.headers]}
+def _build_route(host: VirtualHost, rule: RouteRule) -> dict[str, object]:
+    match = {"safe_regex": {"regex": _CALLS}, "headers": [_header_matcher(test) for test in rule.headers]}
     route: dict[str, object] = {"name": f"{host.name}/{rule.name}", "match": match}
     weights: dict[str, int] = {}
     for target in rule.targets:
         # Several intervals of one target make one weight, since gRPC has no sticky routes.
-        name = cluster_name(target.backend, Protocol.GRPC)
+        name = cluster_name(target.backend, InferenceProtocol.GRPC)
         weights[name] = weights.get(name, 0) + target.weight
     if rule.unavailable is not None or not any(weights.values()):
         # gRPC does not support this action, so it fails such calls as UNAVAILABLE.
         return route | {"direct_response": {"status": 503}}
-    return route | {"route": _action(rule, weights)}
+    return route | {"route": _build_action(rule, weights)}
 
 
-def _action(rule: RouteRule, weights: Mapping[str, int]) -> dict[str, object]:
+def _build_action(rule: RouteRule, weights: Mapping[str, int]) -> dict[str, object]:
     action: dict[str, object] = {
         "weighted_clusters": {
             "clusters": [{"name": name, "weight": {"value": weight}} for name, weight in weights.items()],
@@ -72,7 +72,7 @@ def _action(rule: RouteRule, weights: Mapping[str, int]) -> dict[str, object]:
     return action
 
 
-def _header(test: HeaderTest) -> dict[str, object]:
+def _header_matcher(test: HeaderMatcher) -> dict[str, object]:
     match test.comparison:
         case Comparison.EXACT:
             return {"name": test.name, "exact_match": test.value}
@@ -82,7 +82,7 @@ def _header(test: HeaderTest) -> dict[str, object]:
             return {"name": test.name, "safe_regex_match": {"regex": test.value}}
 
 
-def ignored(access: ModelAccess) -> tuple[str, ...]:
+def ignored_fields(access: ModelAccess) -> tuple[str, ...]:
     """Return the fields of the spec without effect on gRPC clients without a proxy, for status.proxylessIgnored.
 
     It is `auth` alone for an access with authentication, which these clients do not get at all.
@@ -90,15 +90,15 @@ def ignored(access: ModelAccess) -> tuple[str, ...]:
     if access.spec.auth is not None:
         return ("auth",)
     fields = [
-        *_ignored_protection(access.spec),
-        *(field for route in access.spec.routes for field in _ignored(route)),
+        *_ignored_protection_fields(access.spec),
+        *(field for route in access.spec.routes for field in _ignored_route_fields(route)),
     ]
     if len(fields) > _MAX_IGNORED:
         fields = [*fields[: _MAX_IGNORED - 1], "…"]
     return tuple(fields)
 
 
-def _ignored_protection(spec: ModelAccessSpec) -> Iterator[str]:
+def _ignored_protection_fields(spec: ModelAccessSpec) -> Iterator[str]:
     protection = spec.protection
     if protection is None:
         return
@@ -113,7 +113,7 @@ def _ignored_protection(spec: ModelAccessSpec) -> Iterator[str]:
         yield "protection.outlier"
 
 
-def _ignored(route: Route) -> Iterator[str]:
+def _ignored_route_fields(route: Route) -> Iterator[str]:
     if route.value is not None:
         yield f"routes[{route.name}].value"
     yield f"routes[{route.name}].timeout"

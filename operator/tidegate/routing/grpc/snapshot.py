@@ -9,9 +9,9 @@ from tidegate.routing import protos
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.grpc import clusters, listeners
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
-from tidegate.routing.live import RoutingChange
-from tidegate.routing.snapshot import Resource, ResourceSet, Snapshot, TypeUrl, content_hash
+from tidegate.routing.incremental import RoutingChange
+from tidegate.routing.ir import EndpointPool, InferenceProtocol, PoolKey, VirtualHost
+from tidegate.routing.snapshot import ResourceSet, Snapshot, TypeUrl, XdsResource, content_hash
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,16 +28,20 @@ class GrpcSnapshotBuilder:
         self._endpoints = ResourceSet()
         self._names: dict[HostKey, tuple[str, ...]] = {}
         self._hosts: dict[HostKey, VirtualHost | None] = {}
-        self._pools: dict[PoolKey, Pool | None] = {}
+        self._pools: dict[PoolKey, EndpointPool | None] = {}
 
-    def take(self, change: RoutingChange) -> None:
-        """Record a change, to be rendered by the next `snapshot`."""
+    def apply_change(self, change: RoutingChange) -> None:
+        """Record a change, to be rendered by the next `build_snapshot`."""
         for key, planned in change.hosts.items():
-            _note(self._hosts, key, None if planned is None else planned.host, rendered=key in self._names)
+            _record_pending(
+                self._hosts, key, None if planned is None else planned.host, rendered=key in self._names
+            )
         for pool_key, pool in change.pools.items():
-            _note(self._pools, pool_key, pool, rendered=_name(pool_key) in self._clusters)
+            _record_pending(
+                self._pools, pool_key, pool, rendered=_grpc_cluster_name(pool_key) in self._clusters
+            )
 
-    def snapshot(self) -> Snapshot:
+    def build_snapshot(self) -> Snapshot:
         """Return the snapshot with all changes that were recorded."""
         self._render_hosts()
         self._render_pools()
@@ -55,26 +59,33 @@ class GrpcSnapshotBuilder:
         )
 
     def _render_hosts(self) -> None:
-        deleted: dict[str, Resource | None] = {}
-        rendered: dict[str, Resource | None] = {}
+        deleted: dict[str, XdsResource | None] = {}
+        rendered: dict[str, XdsResource | None] = {}
         for key, host in self._hosts.items():
             deleted |= dict.fromkeys(self._names.pop(key, ()))
             # Without a gateway nothing authenticates callers, so an access with a guard is left out.
             if host is not None and host.guard is None:
                 self._names[key] = host.hosts
-                rendered |= {name: _listener(name, host) for name in host.hosts}
+                rendered |= {name: _render_listener(name, host) for name in host.hosts}
         self._hosts = {}
         # A host may have moved from one access to another.
-        self._listeners = self._listeners.changed(deleted | rendered)
+        self._listeners = self._listeners.with_changes(deleted | rendered)
 
     def _render_pools(self) -> None:
-        rendered = {_name(key): None if pool is None else _pool(pool) for key, pool in self._pools.items()}
+        rendered = {
+            _grpc_cluster_name(key): None if pool is None else _render_pool(pool)
+            for key, pool in self._pools.items()
+        }
         self._pools = {}
-        self._clusters = self._clusters.changed({name: pair and pair[0] for name, pair in rendered.items()})
-        self._endpoints = self._endpoints.changed({name: pair and pair[1] for name, pair in rendered.items()})
+        self._clusters = self._clusters.with_changes(
+            {name: pair and pair[0] for name, pair in rendered.items()}
+        )
+        self._endpoints = self._endpoints.with_changes(
+            {name: pair and pair[1] for name, pair in rendered.items()}
+        )
 
 
-def _note(pending: dict[K, V | None], key: K, value: V | None, *, rendered: bool) -> None:
+def _record_pending(pending: dict[K, V | None], key: K, value: V | None, *, rendered: bool) -> None:
     """Record a pending value; one that is deleted before it was ever rendered is forgotten."""
     if value is None and not rendered:
         pending.pop(key, None)
@@ -82,26 +93,26 @@ def _note(pending: dict[K, V | None], key: K, value: V | None, *, rendered: bool
         pending[key] = value
 
 
-def stand_in(name: str) -> Resource | None:
+def build_stand_in(name: str) -> XdsResource | None:
     """Return an empty cluster for a client that has it from an earlier stream; None for a name that is not ours."""
     parsed = parse_cluster_name(name)
-    return None if parsed is None else _pool(Pool(parsed[0], ()))[0]
+    return None if parsed is None else _render_pool(EndpointPool(parsed[0], ()))[0]
 
 
-def _name(key: PoolKey) -> str:
-    return cluster_name(key, Protocol.GRPC)
+def _grpc_cluster_name(key: PoolKey) -> str:
+    return cluster_name(key, InferenceProtocol.GRPC)
 
 
-def _listener(name: str, host: VirtualHost) -> Resource:
-    body = protos.any_of(listeners.TYPE, listeners.encode(name, host))
-    return Resource(name, content_hash([body]), body)
+def _render_listener(name: str, host: VirtualHost) -> XdsResource:
+    body = protos.encode_any(listeners.TYPE, listeners.encode_listener(name, host))
+    return XdsResource(name, content_hash([body]), body)
 
 
-def _pool(pool: Pool) -> tuple[Resource, Resource]:
-    name = _name(pool.backend)
-    body = protos.any_of(clusters.TYPE, clusters.encode(pool))
-    pods = protos.any_of(clusters.ENDPOINTS_TYPE, clusters.encode_endpoints(pool))
+def _render_pool(pool: EndpointPool) -> tuple[XdsResource, XdsResource]:
+    name = _grpc_cluster_name(pool.backend)
+    body = protos.encode_any(clusters.TYPE, clusters.encode_cluster(pool))
+    pods = protos.encode_any(clusters.ENDPOINTS_TYPE, clusters.encode_endpoints(pool))
     return (
-        Resource(name, content_hash([body]), body),
-        Resource(name, content_hash([pods]), pods, vacant=not pool.endpoints),
+        XdsResource(name, content_hash([body]), body),
+        XdsResource(name, content_hash([pods]), pods, vacant=not pool.endpoints),
     )

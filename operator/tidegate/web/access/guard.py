@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
-HEADERS: Final[Mapping[str, str]] = {
+SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -24,7 +24,7 @@ HEADERS: Final[Mapping[str, str]] = {
 _NO_STORE: Final = "no-store"
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware that rejects requests to host names other than `hosts` (DNS rebinding) and from other sites.
 
     `hosts` are names or addresses without a port.
@@ -42,7 +42,7 @@ class Guard:
         async def send_hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("cache-control", _NO_STORE)
             await send(message)
@@ -54,7 +54,7 @@ class Guard:
             await JSONResponse({"detail": detail}, status)(scope, receive, send_hardened)
 
     def _find_refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
-        host = host_of(headers.get("host", ""))
+        host = parse_host(headers.get("host", ""))
         if host not in self._hosts:
             return 421, (
                 f"host name '{host[:100]}' is not allowed: add it to web.hosts of the chart "
@@ -70,7 +70,7 @@ class Guard:
         return None
 
 
-def host_of(value: str) -> str:
+def parse_host(value: str) -> str:
     """Return the lower-case name or address of a Host header, without the port."""
     if value.startswith("["):
         return value.partition("]")[0].lower() + "]"

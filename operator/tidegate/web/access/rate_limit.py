@@ -16,7 +16,7 @@ class _Bucket:
     updated_s: float
 
 
-class RateLimit:
+class TokenBuckets:
     """One token bucket for each key: `burst` tokens at once, then `per_s` tokens a second."""
 
     def __init__(self, *, per_s: float, burst: int, monotonic: Callable[[], float]) -> None:

@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 
 from tidegate.api.meta import GROUP
 from tidegate.kube.client import KubeClient
+from tidegate.web.access.expiring_cache import ExpiringCache
 from tidegate.web.access.identity import Identity
-from tidegate.web.access.remembered import Remembered
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _CACHE_S: Final = 15.0
@@ -37,16 +37,16 @@ class Action:
         return f"{self.verb} {resource}{name}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
-class Rights:
+class AccessReviews:
     """Reviews of users' rights by SelfSubjectAccessReview with the user's identity, as for the action itself."""
 
-    def __init__(self, client_of: Callable[[Identity], KubeClient], monotonic: Callable[[], float]) -> None:
-        self._client_of = client_of
-        self._cache = Remembered[tuple[str, Action], bool](_MAX_ENTRIES, monotonic)
+    def __init__(self, make_client: Callable[[Identity], KubeClient], monotonic: Callable[[], float]) -> None:
+        self._make_client = make_client
+        self._cache = ExpiringCache[tuple[str, Action], bool](_MAX_ENTRIES, monotonic)
         self._limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """One limit for each user, so that a user with many reviews does not delay the others."""
 
-    async def may(self, identity: Identity, action: Action) -> bool:
+    async def is_allowed(self, identity: Identity, action: Action) -> bool:
         """Return whether the action is allowed, cached for a few seconds.
 
         Raises TidegateError if the API server does not respond.
@@ -72,19 +72,19 @@ class Rights:
             cached = self._cache.get((identity.key, action))
             if cached is not None:
                 return cached
-            answer = await self._client_of(identity).review(_PATH, body)
+            answer = await self._make_client(identity).post_review(_PATH, body)
         allowed = bool((answer.get("status") or {}).get("allowed"))
         self._cache.put((identity.key, action), allowed, _CACHE_S)
         return allowed
 
-    async def within(
+    async def filter_namespaces(
         self, identity: Identity, resource: str, namespaces: Iterable[str], *, group: str = GROUP
     ) -> frozenset[str] | None:
         """Return those of `namespaces` in which the user may list a resource; None for all, including future ones."""
-        if await self.may(identity, Action("list", resource, group=group)):
+        if await self.is_allowed(identity, Action("list", resource, group=group)):
             return None
         candidates = tuple(namespaces)
         answers = await asyncio.gather(
-            *(self.may(identity, Action("list", resource, name, group=group)) for name in candidates)
+            *(self.is_allowed(identity, Action("list", resource, name, group=group)) for name in candidates)
         )
         return frozenset(name for name, allowed in zip(candidates, answers, strict=True) if allowed)

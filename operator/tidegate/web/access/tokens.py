@@ -19,10 +19,10 @@ from weakref import WeakValueDictionary
 
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
+from tidegate.web.access.expiring_cache import ExpiringCache
+from tidegate.web.access.fair_semaphore import FairSemaphore
 from tidegate.web.access.identity import Identity
-from tidegate.web.access.rate_limit import RateLimit
-from tidegate.web.access.remembered import Remembered
-from tidegate.web.access.turns import Turns
+from tidegate.web.access.rate_limit import TokenBuckets
 
 _PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _VALID_S: Final = 60.0
@@ -38,7 +38,7 @@ _MAX_TOKEN_BYTES: Final = 16_384
 """No valid token is longer."""
 
 
-class TooManyError(PermanentError):
+class TooManyTokensError(PermanentError):
     """Too many invalid tokens; the next try is possible after `seconds`."""
 
     def __init__(self, seconds: float) -> None:
@@ -62,26 +62,26 @@ class _Pending:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Tokens:
+class TokenReviewer:
     """Reviews of tokens by a client that may create TokenReviews; tokens are cached as SHA-256, and never logged."""
 
     def __init__(self, client: KubeClient, monotonic: Callable[[], float]) -> None:
         self._client = client
-        self._identities = Remembered[str, Identity | None](_MAX_ENTRIES, monotonic)
-        self._invalid_tokens = Remembered[str, bool](_MAX_ENTRIES, monotonic)
-        self._trusted_tokens = Remembered[str, bool](_MAX_ENTRIES, monotonic)
+        self._identities = ExpiringCache[str, Identity | None](_MAX_ENTRIES, monotonic)
+        self._invalid_tokens = ExpiringCache[str, bool](_MAX_ENTRIES, monotonic)
+        self._trusted_tokens = ExpiringCache[str, bool](_MAX_ENTRIES, monotonic)
         """Tokens that were valid: another review of one is not a guess."""
         self._review_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._guesses = RateLimit(per_s=0.2, burst=_BURST, monotonic=monotonic)
+        self._guesses = TokenBuckets(per_s=0.2, burst=_BURST, monotonic=monotonic)
         self._pending: dict[str, _Pending] = {}
-        self._trusted_networks = Remembered[str, bool](_MAX_ENTRIES, monotonic)
+        self._trusted_networks = ExpiringCache[str, bool](_MAX_ENTRIES, monotonic)
         """Networks that sent a valid token."""
-        self._untrusted_turns, self._trusted_turns = Turns(_MAX_REVIEWS), Turns(_MAX_REVIEWS)
+        self._untrusted_turns, self._trusted_turns = FairSemaphore(_MAX_REVIEWS), FairSemaphore(_MAX_REVIEWS)
 
-    async def identity(self, token: str, address: str) -> Identity | None:
+    async def find_identity(self, token: str, address: str) -> Identity | None:
         """Return the user of a token; None if it is invalid. `address` is the client's.
 
-        Raises TooManyError without a review, and TidegateError if the API server does not respond.
+        Raises TooManyTokensError without a review, and TidegateError if the API server does not respond.
         """
         if not token or len(token) > _MAX_TOKEN_BYTES or not token.isascii() or not token.isprintable():
             return None
@@ -93,7 +93,7 @@ class Tokens:
                 return cached
             network = _address_network(address)
             if self._trusted_tokens.get(hashed):
-                async with self._trusted_turns.turn(network):
+                async with self._trusted_turns.hold_slot(network):
                     return await self._review_and_cache(token, hashed, network)
             async with self._reserve_guess(network) as guess:
                 identity = await self._review_and_cache(token, hashed, network)
@@ -102,7 +102,7 @@ class Tokens:
 
     @asynccontextmanager
     async def _reserve_guess(self, network: str) -> AsyncGenerator[_Guess]:
-        """Count a guess of `network` in advance, and undo it unless the guess fails. Raises TooManyError.
+        """Count a guess of `network` in advance, and undo it unless the guess fails. Raises TooManyTokensError.
 
         Many users may share an address behind a proxy or a port forward: their reviews wait for the results of earlier
         ones, and are rejected if those fail.
@@ -115,7 +115,7 @@ class Tokens:
             self._guesses.take(network)
             try:
                 turns = self._trusted_turns if self._trusted_networks.get(network) else self._untrusted_turns
-                async with turns.turn(network):
+                async with turns.hold_slot(network):
                     yield guess
             finally:
                 pending.reviews -= 1
@@ -130,7 +130,7 @@ class Tokens:
     async def _wait_for_guess(self, network: str, pending: _Pending) -> None:
         while wait_s := self._guesses.wait_s(network):
             if not pending.reviews or pending.waiting >= _MAX_WAITING:
-                raise TooManyError(wait_s)
+                raise TooManyTokensError(wait_s)
             pending.waiting += 1
             try:
                 await pending.ended.wait()
@@ -154,7 +154,7 @@ class Tokens:
             "metadata": {},
             "spec": {"token": token},
         }
-        answer = await self._client.review(_PATH, body)
+        answer = await self._client.post_review(_PATH, body)
         status: dict[str, Any] = answer.get("status") or {}
         if not status.get("authenticated"):
             return None

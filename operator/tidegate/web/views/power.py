@@ -17,19 +17,19 @@ from tidegate.kube.port import Manifest
 from tidegate.planning.move_budget import RemainingBudget, compute_move_budget
 from tidegate.planning.pods import is_ready
 from tidegate.planning.pool_slices import NodeSlices
-from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, TIER_LABEL, label_value, parse_slices
-from tidegate.web.paging import page_of
-from tidegate.web.parts import Parts
-from tidegate.web.views.standing import decisions_of
+from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, TIER_LABEL, parse_slices, to_label_value
+from tidegate.web.app_state import AppState
+from tidegate.web.paging import select_page
+from tidegate.web.views.explanations import list_recent_decisions
 
-WINDOW: Final = timedelta(hours=1)
+FLOW_WINDOW: Final = timedelta(hours=1)
 NODES_SHOWN: Final = 24
 _UNPLACED: Final = ""
 _SLOTS_SHOWN: Final = 128
 """The most pods shown for one node, or for pods that wait for a node."""
 
 
-class Flow(ApiModel):
+class SliceFlow(ApiModel):
     """Slices that moved from one tier to another; `free` stands for no tier."""
 
     giver: str
@@ -37,7 +37,7 @@ class Flow(ApiModel):
     slices: int
 
 
-class Slot(ApiModel):
+class PodSlot(ApiModel):
     """The slices of one pod on a node."""
 
     inference: str
@@ -55,7 +55,7 @@ class NodeSlots(ApiModel):
     node: str
     used: int
     """Slices."""
-    slots: tuple[Slot, ...]
+    slots: tuple[PodSlot, ...]
     total: int | None = None
     """Slices of the node, less the requests of pods outside the pool; absent if the nodes are unknown or hidden from the user."""
     free: int | None = None
@@ -65,7 +65,7 @@ class NodeSlots(ApiModel):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsAsked:
+class SlotQuery:
     """A query for nodes with pods of an Inference whose namespace/name contains `text`, and for one page, from 1."""
 
     text: str = ""
@@ -92,7 +92,7 @@ class SlotPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
+class PoolPower:
     """The assignment of a pool at one time."""
 
     pool: ComputePool
@@ -101,28 +101,28 @@ class Power:
     free: int
     price: float
     budget: RemainingBudget | None
-    flows: tuple[Flow, ...]
+    flows: tuple[SliceFlow, ...]
     newest: AllocationDecision | None
 
 
-def power_of(app: Parts, pool: ComputePool) -> Power:
+def summarise_power(app: AppState, pool: ComputePool) -> PoolPower:
     """Return the assignment of a pool, with the flows of the last hour."""
-    decisions = decisions_of(app, pool.metadata.name)
+    decisions = list_recent_decisions(app, pool.metadata.name)
     now = app.now()
-    recent = [decision for decision in decisions if decision.spec.at >= now - WINDOW]
+    recent = [decision for decision in decisions if decision.spec.at >= now - FLOW_WINDOW]
     newest = decisions[0] if decisions else None
-    return Power(
+    return PoolPower(
         pool,
         {tier.name: tier.slices for tier in pool.status.tiers},
         pool.status.slices.free,
         newest.spec.price if newest is not None else 0.0,
         compute_move_budget(pool, pool.status.slices.healthy, decisions, now),
-        flows(recent),
+        sum_flows(recent),
         newest,
     )
 
 
-def flows(decisions: Iterable[AllocationDecision]) -> tuple[Flow, ...]:
+def sum_flows(decisions: Iterable[AllocationDecision]) -> tuple[SliceFlow, ...]:
     """Return the slices that applied decisions moved between tiers.
 
     A decision lists the changes of Inferences, not pairs of them: freed slices are matched with taken ones in the order of
@@ -130,23 +130,23 @@ def flows(decisions: Iterable[AllocationDecision]) -> tuple[Flow, ...]:
     """
     total: Counter[tuple[str, str]] = Counter()
     for decision in decisions:
-        if decision.executed:
+        if decision.should_execute:
             total += _count_flows(decision)
     return tuple(
-        Flow(giver=giver, taker=taker, slices=slices) for (giver, taker), slices in sorted(total.items())
+        SliceFlow(giver=giver, taker=taker, slices=slices) for (giver, taker), slices in sorted(total.items())
     )
 
 
-def namespaces_of(app: Parts, pool: str) -> tuple[str, ...]:
+def list_pod_namespaces(app: AppState, pool: str) -> tuple[str, ...]:
     """Return the namespaces that have pods in a pool, sorted."""
     namespaces = {
-        body["metadata"]["namespace"] for body in app.fleet.pods.by_label(POOL_LABEL, label_value(pool))
+        body["metadata"]["namespace"] for body in app.fleet.pods.by_label(POOL_LABEL, to_label_value(pool))
     }
     return tuple(sorted(namespaces))
 
 
-def slots(
-    app: Parts,
+def list_slots(
+    app: AppState,
     pool: str,
     within: Collection[str] | None,
     node_slices: Mapping[str, NodeSlices] | None = None,
@@ -163,14 +163,14 @@ def slots(
     )
 
 
-def slot_page(
-    app: Parts,
+def get_slot_page(
+    app: AppState,
     pool: str,
-    query: SlotsAsked,
+    query: SlotQuery,
     within: Collection[str] | None,
     node_slices: Mapping[str, NodeSlices] | None = None,
 ) -> SlotPage:
-    """Return one page of slots: it counts the pods of all nodes, and reads those of its own nodes; parameters as in slots."""
+    """Return one page of slots: it counts the pods of all nodes, and reads those of its own nodes; parameters as in list_slots."""
     text = query.text.lower()
     pool_pods = _PoolPods.read_pods(app, pool)
     all_names = pool_pods.pods.keys() | (node_slices or {}).keys()
@@ -180,7 +180,7 @@ def slot_page(
         if not text
         or any(text in _inference_name(body, within).lower() for body in pool_pods.pods.get(name, ()))
     }
-    selected = page_of(sorted(matching), query.page, NODES_SHOWN)
+    selected = select_page(sorted(matching), query.page, NODES_SHOWN)
     fullness = Counter(pool_pods.used[name] for name in all_names if name != _UNPLACED)
     return SlotPage(
         tuple(
@@ -206,10 +206,10 @@ class _PoolPods:
     quarantined: frozenset[str]
 
     @classmethod
-    def read_pods(cls, app: Parts, pool: str) -> Self:
+    def read_pods(cls, app: AppState, pool: str) -> Self:
         pods: defaultdict[str, list[Manifest]] = defaultdict(list)
         used: Counter[str] = Counter()
-        for body in app.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
+        for body in app.fleet.pods.by_label(POOL_LABEL, to_label_value(pool)):
             name = body["spec"].get("nodeName") or _UNPLACED
             pods[name].append(body)
             used[name] += parse_slices(body["metadata"]["labels"])
@@ -225,7 +225,7 @@ class _PoolPods:
             return ""
         if name in self.quarantined:
             return "is quarantined: its GPU sharing has a fault"
-        return node.fault or node.failed
+        return node.fault or node.failed_devices
 
     def make_node_slots(
         self,
@@ -243,7 +243,7 @@ class _PoolPods:
             used=self.used[name],
             slots=tuple(slots),
             total=None if node is None else node.total,
-            free=None if node is None else node.free,
+            free=None if node is None else node.free_slices,
             fault=self.find_fault(name, node_slices),
         )
 
@@ -272,10 +272,10 @@ def _count_flows(decision: AllocationDecision) -> Counter[tuple[str, str]]:
     return pairs
 
 
-def _make_slot(body: Manifest, within: Collection[str] | None) -> Slot:
+def _make_slot(body: Manifest, within: Collection[str] | None) -> PodSlot:
     metadata: Mapping[str, Any] = body["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}
-    return Slot(
+    return PodSlot(
         inference=_inference_name(body, within),
         pod=metadata["name"] if within is None or metadata["namespace"] in within else "",
         tier=labels.get(TIER_LABEL, ""),
@@ -292,5 +292,5 @@ def _inference_name(body: Manifest, within: Collection[str] | None) -> str:
     return f"{metadata['namespace']}/{(metadata.get('labels') or {}).get(INFERENCE_LABEL, '')}"
 
 
-def _sort_key(slot: Slot) -> tuple[str, str, str]:
+def _sort_key(slot: PodSlot) -> tuple[str, str, str]:
     return slot.tier, slot.inference, slot.pod

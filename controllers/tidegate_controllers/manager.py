@@ -1,0 +1,224 @@
+"""Runs the reconcilers of all kinds for one term of leadership: from a full pass to the last cancelled worker."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry
+
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.fence import Fence
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
+from tidegate.kube.port import ClusterApi
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.resources.names import INFERENCE_LABEL
+from tidegate.resources.settings import SettingsProvider
+from tidegate.runtime.clock import Clock
+from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.runtime.workqueue import HasBegun, QueueSettings, WorkQueue
+from tidegate.telemetry.tracing import NO_SPAN, TraceSpan
+from tidegate.triton.agents import AgentClient
+from tidegate_controllers.accesses import IndexedAccesses
+from tidegate_controllers.allocations import AllocationResults
+from tidegate_controllers.allocator import Allocator, AllocatorDependencies, PoolCaches
+from tidegate_controllers.applier import Applier
+from tidegate_controllers.compute_override import ComputeOverrideReconciler
+from tidegate_controllers.compute_pool import ComputePoolReconciler
+from tidegate_controllers.feature_compute import FeatureComputeReconciler
+from tidegate_controllers.inference import InferenceReconciler
+from tidegate_controllers.left_out_events import report_left_out
+from tidegate_controllers.model_access import AccessSources, ModelAccessReconciler, PipelinePodSettings
+from tidegate_controllers.node_capacity import NodeCapacityReader
+from tidegate_controllers.overrides import OverrideIndex
+from tidegate_controllers.ownership import Ownership
+from tidegate_controllers.placements import Placements, PoolSources
+from tidegate_controllers.proxies import ProxyReports
+from tidegate_controllers.queues import WorkQueues, connect_objects, connect_overrides, connect_pools
+from tidegate_controllers.release import ReleaseMeasurer
+from tidegate_controllers.serving import ServingObserver
+from tidegate_controllers.sharing import GpuSharing
+from tidegate_controllers.stores import Stores
+from tidegate_controllers.typed_caches import TypedCaches
+from tidegate_controllers.workloads import KueueWorkloads
+
+Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerDependencies:
+    """Everything that reconciling needs and that outlives a term."""
+
+    cluster: ClusterApi
+    stores: Stores
+    agents: AgentClient
+    proxies: ProxyReports
+    occupancy: NodeOccupancy
+    ownership: Ownership
+    workloads: KueueWorkloads
+    measurements: ReleaseMeasurer
+    allocator: AllocatorDependencies
+    sharing: GpuSharing | None
+    """None if no node agents run."""
+    serving: SettingsProvider
+    gateway: str
+    """The gateways' `host:port` inside the cluster."""
+    clock: Clock
+    sees_nodes: bool = True
+    """Whether the process may list the cluster's nodes, to report where resources are free."""
+    spans: TraceSpan = NO_SPAN
+    """The root of the process's spans."""
+
+
+@dataclass(slots=True)
+class _Reconcilers:
+    """The reconcilers of the current term."""
+
+    inference: InferenceReconciler
+    features: FeatureComputeReconciler
+    access: ModelAccessReconciler
+    pool: ComputePoolReconciler
+    allocator: Allocator
+    override: ComputeOverrideReconciler
+
+
+@dataclass(slots=True)
+class _ActiveReconcilers:
+    reconcilers: _Reconcilers | None = field(default=None)
+
+    def get(self) -> _Reconcilers:
+        if self.reconcilers is None:
+            message = "a queue ran outside of a term"
+            raise RuntimeError(message)
+        return self.reconcilers
+
+
+class ControllerManager:
+    """Leads one term after another; the queues and their connections to the caches are made once."""
+
+    def __init__(self, parts: ManagerDependencies, registry: CollectorRegistry, *, workers: int) -> None:
+        self._parts = parts
+        self._current = _ActiveReconcilers()
+        metrics = QueueMetrics(registry)
+
+        def queue(
+            name: str, reconcile: Reconcile, workers: int = workers, begun: HasBegun = lambda _: True
+        ) -> WorkQueue:
+            settings = QueueSettings(workers=workers)
+            return WorkQueue(
+                name,
+                reconcile,
+                clock=parts.clock,
+                metrics=metrics,
+                settings=settings,
+                spans=parts.spans,
+                begun=begun,
+            )
+
+        self.queues = WorkQueues(
+            inferences=queue(
+                "inference",
+                lambda key: self._current.get().inference.reconcile(key),
+                begun=lambda key: parts.stores.has_workload(INFERENCE_LABEL, key),
+            ),
+            features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
+            accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
+            pools=queue("compute-pool", lambda key: self._current.get().pool.reconcile(key)),
+            # The solver takes one input at a time.
+            allocators=queue("allocator", lambda key: self._current.get().allocator.reconcile(key), 1),
+            overrides=queue("compute-override", lambda key: self._current.get().override.reconcile(key), 1),
+        )
+        self._caches = TypedCaches(
+            TypedCache(Inference, parts.stores.inferences),
+            TypedCache(FeatureCompute, parts.stores.features),
+            IndexedAccesses(parts.stores.accesses),
+        )
+        self._pools = TypedCache(ComputePool, parts.stores.pools, strict=True)
+        connect_objects(parts.stores, self._caches.accesses, self.queues, parts.proxies)
+        self._views = PoolSlicesCache(self._pools, parts.occupancy)
+        self._placements = Placements(
+            PoolSources(self._pools, self._views, parts.occupancy, parts.ownership),
+            self._caches.inferences,
+            parts.stores,
+        )
+        self._placements.subscribe(self.queues.inferences.add)
+        parts.workloads.subscribe(self.queues.inferences.add)
+        connect_pools(parts.stores, self.queues, parts.occupancy, parts.sharing)
+        self._overrides = OverrideIndex(TypedCache(ComputeOverride, parts.stores.overrides, strict=True))
+        connect_overrides(parts.stores, self._overrides, self.queues)
+        self._decisions = TypedCache(AllocationDecision, parts.stores.decisions)
+        self._allocations = AllocationResults(self.queues.pools.add)
+
+    async def run_as_leader(self, fence: Fence) -> None:
+        """Reconcile everything once, then whatever changes, until cancelled at the end of the term."""
+        parts = self._parts
+        applier = Applier(parts.cluster, parts.stores, fence)
+        room = NodeCapacityReader(parts.cluster if parts.sees_nodes else None, parts.clock)
+        observer = ServingObserver(parts.stores, parts.agents, room)
+        self._allocations.clear()
+        if parts.sharing is not None:
+            parts.sharing.clear()
+        self._current.reconcilers = _Reconcilers(
+            inference=InferenceReconciler(
+                applier,
+                parts.agents,
+                observer,
+                self._placements,
+                self._overrides,
+                parts.workloads,
+                parts.serving,
+                parts.clock,
+            ),
+            features=FeatureComputeReconciler(applier, observer, parts.proxies, parts.serving, parts.clock),
+            access=ModelAccessReconciler(
+                applier,
+                self._caches,
+                AccessSources(parts.proxies, parts.measurements),
+                PipelinePodSettings(observer, parts.serving, parts.gateway),
+                parts.clock,
+            ),
+            pool=ComputePoolReconciler(
+                applier,
+                self._views,
+                parts.occupancy,
+                self._overrides,
+                self._allocations,
+                parts.sharing,
+                parts.clock,
+            ),
+            allocator=self._make_allocator(fence),
+            override=ComputeOverrideReconciler(applier, self._caches.inferences, parts.clock),
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for queue, keys in self.queues.list_sources(parts.stores).items():
+                    queue.clear()
+                    for key in keys():
+                        queue.add(key)
+                    tasks.create_task(queue.run())
+                    tasks.create_task(queue.resync_keys(keys))
+                watched = (*parts.stores, *parts.occupancy.own_stores)
+                tasks.create_task(report_left_out(parts.cluster, watched, parts.clock))
+        finally:
+            self._current.reconcilers = None
+            parts.allocator.questions.clear()
+            parts.allocator.metrics.clear()
+
+    def _make_allocator(self, fence: Fence) -> Allocator:
+        parts = self._parts
+        pools = PoolCaches(
+            self._pools,
+            self._caches.inferences,
+            self._decisions,
+            self._views,
+            parts.occupancy,
+            self._placements,
+            self._overrides,
+        )
+        return Allocator(parts.allocator, parts.stores, pools, self._allocations, fence, parts.clock)

@@ -1,0 +1,82 @@
+"""Remembers the last input of each pool's solver, and serves it for what-if plans."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from aiohttp import web
+
+from tidegate.allocation import codec
+from tidegate.allocation.snapshot import AllocationSnapshot
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.conditions import format_timestamp
+from tidegate.api.meta import ObjectKey
+
+_FORBIDDEN: Final = 403
+_NOT_FOUND: Final = 404
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class SolverInput:
+    """One input of the solver: when it was solved, the pool's mode, and the snapshot."""
+
+    observed_at: datetime
+    mode: PolicyMode
+    snapshot: AllocationSnapshot
+
+
+class SolverInputs:
+    """Remembers each pool's last solver input while this process leads, and serves it over HTTP."""
+
+    def __init__(self) -> None:
+        self._questions: dict[ObjectKey, SolverInput] = {}
+
+    def solved_pools(self) -> Set[ObjectKey]:
+        """Return the pools that have been solved."""
+        return self._questions.keys()
+
+    def get(self, pool: ObjectKey) -> SolverInput | None:
+        """Return the last input of a pool; None if this process has not solved it."""
+        return self._questions.get(pool)
+
+    def put(self, pool: ObjectKey, solver_input: SolverInput) -> None:
+        """Take the input of a solve."""
+        self._questions[pool] = solver_input
+
+    def forget(self, pool: ObjectKey) -> None:
+        """Forget a pool that was deleted, or about which nothing is decided."""
+        self._questions.pop(pool, None)
+
+    def clear(self) -> None:
+        """Forget everything at the end of a term: another process decides."""
+        self._questions.clear()
+
+    def make_routes(self) -> tuple[web.RouteDef, ...]:
+        """Return the route GET /allocation/{pool}."""
+        return (web.get("/allocation/{pool}", self._serve_input),)
+
+    async def _serve_input(self, request: web.Request) -> web.Response:
+        pool = request.match_info["pool"]
+        if request.remote not in _LOOPBACK:
+            # It reveals the value of requests. A port forward, which needs a right, comes from the pod itself.
+            message = "only the pod itself is told, and who has a port forward to it"
+            return web.json_response({"error": message}, status=_FORBIDDEN)
+        question = self._questions.get(ObjectKey("", pool))
+        if question is None:
+            message = (
+                f"the allocator of this process has not looked at a ComputePool {pool}: the one that leads does, where an "
+                "Inference has spec.scaling and a node takes pods"
+            )
+            return web.json_response({"error": message}, status=_NOT_FOUND)
+        return web.json_response(
+            {
+                "pool": pool,
+                "at": format_timestamp(question.observed_at),
+                "mode": question.mode.value,
+                "snapshot": codec.encode_snapshot(question.snapshot),
+            }
+        )

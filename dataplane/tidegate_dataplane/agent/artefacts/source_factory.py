@@ -1,0 +1,72 @@
+"""Construction of the source for a URI, with the rules and credentials of this pod."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
+from tidegate_dataplane.agent.artefacts.credentials import read_credentials
+from tidegate_dataplane.agent.artefacts.fetch import OpenSource
+from tidegate_dataplane.agent.artefacts.folder_source import folder_source
+from tidegate_dataplane.agent.artefacts.hf import HfSource
+from tidegate_dataplane.agent.artefacts.https import HttpsSource
+from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCache
+from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
+from tidegate_dataplane.agent.artefacts.oci import OciSource
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme
+from tidegate_dataplane.agent.settings import AgentSettings
+from tidegate_dataplane.contract import DesiredState
+
+
+def make_source_opener(settings: AgentSettings, environment: Mapping[str, str]) -> OpenSource:
+    """Return the function that opens the source of a URI; credentials are read at every opening."""
+
+    def open_source(uri: ArtefactUri, order: DesiredState) -> ArtefactSource:
+        if uri.scheme in (UriScheme.FILE, UriScheme.PVC):
+            return folder_source(uri, file_root=settings.file_root, pvc_root=settings.pvc_root)
+        credentials = read_credentials(settings.secret_dir, settings.secret_name, environment)
+        rules = HttpRules(
+            order.allowed_hosts, settings.allow_loopback, settings.ca_file, settings.stall_timeout_s
+        )
+
+        def add_cache(source: ArtefactSource, *, by_digest: bool = False) -> ArtefactSource:
+            if settings.node_cache_dir is None:
+                return source
+            cache = NodeCache(settings.node_cache_dir, settings.node_cache_bytes)
+            return CachedSource(
+                source,
+                cache,
+                f"{uri.text} {order.revision} {credentials.endpoint_key()}",
+                by_digest=by_digest,
+            )
+
+        match uri.scheme:
+            case UriScheme.S3 | UriScheme.GS:
+                source: ArtefactSource = ObjectSource(
+                    uri,
+                    credentials,
+                    allow_loopback=settings.allow_loopback,
+                    stall_timeout_s=settings.stall_timeout_s,
+                )
+            case UriScheme.OCI:
+                return OciSource(
+                    uri,
+                    version=order.version,
+                    revision=order.revision,
+                    rules=rules,
+                    credentials=credentials,
+                    wrap_source=partial(add_cache, by_digest=True),
+                )
+            case UriScheme.HF:
+                source = HfSource(
+                    uri,
+                    version=order.version,
+                    revision=order.revision,
+                    rules=rules,
+                    credentials=credentials,
+                )
+            case _:
+                source = HttpsSource(uri, rules, credentials)
+        return add_cache(source)
+
+    return open_source

@@ -1,0 +1,84 @@
+"""The agent's report: the observed state in the terms of the contract. Pure."""
+
+from dataclasses import dataclass
+
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.state import (
+    AgentMemory,
+    FetchArtefact,
+    LoadVersions,
+    ObservedPod,
+    content_of,
+    serves_order,
+)
+from tidegate_dataplane.contract import AgentReport, DesiredState, Phase, VersionFailure, VersionMemory
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentStep:
+    """The step in progress, if there is one, and the progress of a fetch."""
+
+    step: FetchArtefact | LoadVersions | None = None
+    progress: DownloadProgress | None = None
+
+
+def served_model(desired: DesiredState | None, observed: ObservedPod, memory: AgentMemory) -> str | None:
+    """Return the model that answers in this pod: the ordered one, or the proven one until that is loaded."""
+    for order in (desired, memory.proven):
+        if order is not None and observed.server.ready.get(order.model):
+            return order.model
+    return None
+
+
+def make_report(
+    pod: str,
+    desired: DesiredState | None,
+    observed: ObservedPod,
+    memory: AgentMemory,
+    current_step: CurrentStep,
+) -> AgentReport:
+    """Return the report: the served versions, the phase of the order and its failure."""
+    model = served_model(desired, observed, memory)
+    loaded = tuple(sorted(observed.server.ready.get(model, ()))) if model else ()
+    order = content_of(desired) if desired else None
+    setback = memory.find_setback(order) if order else None
+    progress = current_step.progress if isinstance(current_step.step, FetchArtefact) else None
+    return AgentReport(
+        pod=pod,
+        epoch=desired.epoch if desired else 0,
+        generation=desired.generation if desired else 0,
+        phase=_derive_phase(order, observed, memory, current_step),
+        target=order.version if order else None,
+        serving=max(loaded, default=None),
+        loaded=loaded,
+        memory=tuple(
+            VersionMemory(version=version, bytes=taken)
+            for version, taken in sorted(observed.server.memory.get(model or "", {}).items())
+            if version in loaded
+        ),
+        inputs=observed.server.inputs if loaded else (),
+        outputs=observed.server.outputs if loaded else (),
+        bytes_done=progress.done if progress else None,
+        bytes_total=progress.total if progress else None,
+        failure=VersionFailure(
+            version=setback.order.version, reason=setback.refusal.reason, message=setback.refusal.message
+        )
+        if setback
+        else None,
+    )
+
+
+def _derive_phase(
+    order: DesiredState | None, observed: ObservedPod, memory: AgentMemory, current_step: CurrentStep
+) -> Phase:
+    if order is None:
+        return Phase.STARTING
+    if memory.find_setback(order):
+        return Phase.FAILED
+    if memory.proven == order and serves_order(order, observed.server) and order.model not in observed.broken:
+        return Phase.READY
+    if isinstance(current_step.step, FetchArtefact):
+        return Phase.FETCHING
+    if isinstance(current_step.step, LoadVersions):
+        return Phase.LOADING
+    return Phase.LOADING if observed.server.live else Phase.STARTING

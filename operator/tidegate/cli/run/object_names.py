@@ -1,0 +1,157 @@
+"""Find the object that a name on the command line means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.api.crd import KIND_DEFINITIONS
+from tidegate.api.meta import ObjectKey
+from tidegate.cli.options import KubeOptions
+from tidegate.errors import PermanentError, TidegateError, UnknownKindError
+from tidegate.kube import kinds
+from tidegate.kube.client import KubeClient
+from tidegate.kube.kinds import Kind
+
+STATEFUL_KINDS: Final = (kinds.INFERENCE, kinds.MODEL_ACCESS, kinds.FEATURE_COMPUTE, kinds.COMPUTE_POOL)
+"""The kinds that have a state, in the order of precedence for names."""
+_KINDS: Final = {
+    kind.kind: kind for kind in (*STATEFUL_KINDS, kinds.COMPUTE_OVERRIDE, kinds.ALLOCATION_DECISION)
+}
+_SHORT_NAMES: Final = {"pool": "ComputePool", "override": "ComputeOverride", "decision": "AllocationDecision"}
+
+
+def _build_aliases() -> Mapping[str, Kind]:
+    aliases: dict[str, Kind] = {}
+    for definition in KIND_DEFINITIONS:
+        kind = _KINDS[definition.resource.KIND]
+        for alias in (kind.kind.lower(), kind.plural, definition.short_name):
+            aliases[alias] = kind
+    for alias, name in _SHORT_NAMES.items():
+        aliases[alias] = aliases[f"{alias}s"] = _KINDS[name]
+    return aliases
+
+
+ALIASES: Final = _build_aliases()
+"""Our kinds by each name that kubectl knows, and by shorter ones of our own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectName:
+    """A name as typed: with the kind and the namespace if the user gave them."""
+
+    name: str
+    kind: Kind | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMatch:
+    """The object that a name means, and others that it could also mean."""
+
+    kind: Kind
+    key: ObjectKey
+    alternatives: Sequence[str] = ()
+
+
+def parse_object_name(text: str) -> ObjectName:
+    """Parse `name`, `namespace/name`, `kind/name` or `kind/namespace/name`. Raises ValueError for anything else."""
+    first, *rest = text.split("/")
+    kind = ALIASES.get(first.lower())
+    if kind is not None and len(rest) in ({1, 2} if kind.namespaced else {1}) and all(rest):
+        return ObjectName(rest[-1], kind, rest[0] if len(rest) > 1 else None)
+    key = ObjectKey.parse(text)
+    return ObjectName(key.name, None, key.namespace or None)
+
+
+async def find_object(
+    client: KubeClient, text: str, options: KubeOptions, default_namespace: str
+) -> ObjectMatch:
+    """Find the object with a state that a name means.
+
+    If several kinds have an object of that name, the first kind in STATEFUL_KINDS wins, and the result names the others.
+    Raises PermanentError when there is none, or when several namespaces have one.
+    """
+    name = parse_object_name(text)
+    if name.kind is not None and name.kind not in STATEFUL_KINDS:
+        message = f'a {name.kind} has no state of its own; list them with "tidegate get {name.kind.plural}"'
+        raise PermanentError(message)
+    matches = await find_matches(client, name, options, default_namespace, STATEFUL_KINDS)
+    kind, key = matches[0]
+    candidates = [str(match_key) for match_kind, match_key in matches if match_kind == kind]
+    if len(candidates) > 1:
+        message = (
+            f"there are {len(candidates)} of the kind {kind} with that name: say {' or '.join(candidates)}"
+        )
+        raise PermanentError(message)
+    return ObjectMatch(
+        kind, key, tuple(f"{match_kind.kind.lower()}/{match_key}" for match_kind, match_key in matches[1:])
+    )
+
+
+async def find_matches(
+    client: KubeClient,
+    name: ObjectName,
+    options: KubeOptions,
+    default_namespace: str,
+    allowed_kinds: Sequence[Kind],
+) -> Sequence[tuple[Kind, ObjectKey]]:
+    """Find all objects of `allowed_kinds` that a name could mean; at least one.
+
+    `default_namespace` counts when neither the name nor an option gives one. A name with a namespace never means a pool,
+    unless it gives the kind. Raises PermanentError when there is none.
+    """
+    namespaced = name.namespace is not None or options.namespace is not None
+    searched = [kind for kind in allowed_kinds if kind.namespaced or not namespaced]
+    if name.kind is not None:
+        searched = [name.kind]
+    matches: list[tuple[Kind, ObjectKey]] = []
+    errors: list[TidegateError] = []
+    for kind in searched:
+        try:
+            matches += [
+                (kind, key) for key in await _find_keys(client, kind, name, options, default_namespace)
+            ]
+        except (PermanentError, UnknownKindError) as error:
+            # A user who may not read one kind may still mean an object of another.
+            errors.append(error)
+    if not matches:
+        raise (
+            errors[0]
+            if errors
+            else PermanentError(_not_found_message(name, options, default_namespace, searched))
+        )
+    return matches
+
+
+async def _find_keys(
+    client: KubeClient, kind: Kind, name: ObjectName, options: KubeOptions, default_namespace: str
+) -> Sequence[ObjectKey]:
+    if kind.namespaced and options.everywhere and name.namespace is None:
+        bodies = await client.list(kind, fields=f"metadata.name={name.name}")
+        return [ObjectKey(body["metadata"]["namespace"], name.name) for body in bodies]
+    namespace = _resolve_namespace(name, options, default_namespace) if kind.namespaced else ""
+    key = ObjectKey(namespace, name.name)
+    return [] if await client.get(kind, key) is None else [key]
+
+
+def _resolve_namespace(name: ObjectName, options: KubeOptions, default_namespace: str) -> str:
+    return name.namespace or options.namespace or default_namespace
+
+
+def _not_found_message(
+    name: ObjectName, options: KubeOptions, default_namespace: str, searched: Sequence[Kind]
+) -> str:
+    everywhere = options.everywhere and name.namespace is None
+    *first_kinds, last_kind = map(str, searched)
+    kinds_text = f"{', '.join(first_kinds)} or {last_kind}" if first_kinds else last_kind
+    plural = "…" if first_kinds else searched[0].plural
+    if not any(kind.namespaced for kind in searched):
+        return f'{kinds_text} "{name.name}" not found; list them with "tidegate get {plural}"'
+    location = (
+        "in any namespace"
+        if everywhere
+        else f'in namespace "{_resolve_namespace(name, options, default_namespace)}"'
+    )
+    return f'{kinds_text} "{name.name}" not found {location}; list them with "tidegate get {plural} -A"'

@@ -1,0 +1,203 @@
+"""Caches the inputs of routing, and feeds those that have changed to the routing."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.kube import kinds
+from tidegate.kube.store import ObjectStore
+from tidegate.kube.transforms import trim_pod
+from tidegate.kube.typed_cache import ParseResult, TypedCache
+from tidegate.kube.view_cache import ViewCache
+from tidegate.planning.fleet import (
+    BACKEND_LABELS,
+    build_features_backend,
+    build_inference_backend,
+    build_pipeline_backend,
+    map_pipeline_routes,
+    takes_traffic,
+)
+from tidegate.planning.pods import PodView, parse_pod
+from tidegate.processes.key_addresses import IssuerKeyAddresses
+from tidegate.processes.secret_entries import decode_secret, trim_secret
+from tidegate.resources.names import to_label_value
+from tidegate.routing.credentials import KeyFetchResult
+from tidegate.routing.failures import ObjectFailures
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind
+from tidegate.routing.incremental import IncrementalTranslator
+from tidegate.routing.pipelines import pipeline_owner
+
+
+@dataclass(frozen=True, slots=True)
+class _PodGroup:
+    """The pods of one backend, by their label."""
+
+    kind: BackendKind
+    namespace: str
+    label: str
+
+
+class RoutingInputs:
+    """Collects the keys of changed inputs, and passes the objects to a LiveRouting on request."""
+
+    def __init__(self, *, secret_namespaces: Collection[str] = ()) -> None:
+        """Cache the Secrets with the label tidegate.io/auth in the namespaces `secret_namespaces`."""
+        self.faults = ObjectFailures()
+        self.secrets = {
+            namespace: ObjectStore(kinds.SECRET, transform=trim_secret)
+            for namespace in sorted(secret_namespaces)
+        }
+        self._changed_secrets: set[ObjectKey] = set()
+        self._key_addresses = IssuerKeyAddresses()
+        self._fetched: dict[str, KeyFetchResult | None] = {}
+        for secrets in self.secrets.values():
+            secrets.subscribe(self._secret_changed)
+        self._inferences = TypedCache(Inference, ObjectStore(kinds.INFERENCE))
+        self._features = TypedCache(FeatureCompute, ObjectStore(kinds.FEATURE_COMPUTE))
+        self._accesses = TypedCache(ModelAccess, ObjectStore(kinds.MODEL_ACCESS))
+        self.pods = ObjectStore(kinds.POD, labels=tuple(BACKEND_LABELS.values()), transform=trim_pod)
+        self._pod_views = ViewCache(self.pods, parse_pod)
+        self._backends: dict[_PodGroup, BackendKey] = {}
+        self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
+        self._pipelines: dict[ObjectKey, tuple[BackendKey, ...]] = {}
+        self._changed_accesses: set[ObjectKey] = set()
+        self._changed_groups: set[_PodGroup] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._inferences.store.subscribe(partial(self._backend_changed, BackendKind.INFERENCE))
+        self._features.store.subscribe(partial(self._backend_changed, BackendKind.FEATURE_COMPUTE))
+        self._accesses.store.subscribe(self._access_changed)
+        self.pods.subscribe(self._pod_changed)
+
+    @property
+    def own_stores(self) -> tuple[ObjectStore, ...]:
+        """Return the caches of our own kinds."""
+        return self._inferences.store, self._features.store, self._accesses.store
+
+    @property
+    def required_stores(self) -> tuple[ObjectStore, ...]:
+        """Return every cache that routing needs; Secrets are not among them, since they may be unreadable."""
+        return *self.own_stores, self.pods
+
+    @property
+    def key_addresses(self) -> Mapping[str, Sequence[str]]:
+        """Return the addresses of issuers' keys that accesses name, by namespace, those of the oldest accesses first."""
+        return self._key_addresses.by_namespace
+
+    def count_unparsed(self) -> Iterator[tuple[str, ParseResult, int]]:
+        """Yield for each kind and reading how many objects are read in that way, zero included."""
+        for parsed in (self._inferences, self._features, self._accesses):
+            counts = parsed.count_by_result()
+            for reading in ParseResult:
+                yield parsed.kind.KIND, reading, counts.get(reading, 0)
+
+    def put_keys(self, address: str, fetched: KeyFetchResult | None) -> None:
+        """Take the newest result of fetching an issuer's address; None if it is not fetched any more."""
+        self._fetched[address] = fetched
+        self._notify_listeners()
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever there is something to feed."""
+        self._listeners.append(changed)
+
+    def feed_changes(self, routing: IncrementalTranslator, awaited: Collection[str] = ()) -> None:
+        """Pass everything that has changed since the last call to `routing`.
+
+        An access whose new keys are still awaited, from one of the addresses in `awaited`, stays as it was.
+        """
+        waiting: set[ObjectKey] = set()
+        for key in sorted(self._changed_accesses):
+            with self.faults.isolate(f"ModelAccess {key}"):
+                newest = self._accesses.get(key)
+                access = newest if takes_traffic(newest) else None
+                if access is not None and self._key_addresses.must_wait(key, access, awaited):
+                    waiting.add(key)
+                    continue
+                routing.put_access(key, access)
+                self._key_addresses.mark_routed(key, access)
+        for group in self._changed_groups:
+            backend_key = self._backends.get(group)
+            if backend_key is None:
+                continue
+            with self.faults.isolate(f"backend {backend_key}"):
+                backend = self._build_backend(backend_key, group)
+                routing.put_backend(backend_key, backend)
+                if backend is None:
+                    del self._backends[group]
+        for key in sorted(self._changed_secrets):
+            with self.faults.isolate(f"Secret {key}"):
+                routing.put_secret(key, decode_secret(self.secrets[key.namespace].get(key)))
+        for address, fetched in self._fetched.items():
+            routing.put_keys(address, fetched)
+        self._fetched.clear()
+        self._changed_secrets.clear()
+        self._changed_accesses = waiting
+        self._changed_groups.clear()
+
+    def _build_backend(self, key: BackendKey, group: _PodGroup) -> Backend | None:
+        if key.kind is BackendKind.PIPELINE:
+            owner, route = pipeline_owner(key)
+            access = self._accesses.get(owner)
+            if access is not None and takes_traffic(access):
+                backend = build_pipeline_backend(access, route, self._list_pods(group))
+                # Pods whose route was removed still call their models.
+                return backend if backend.calls or key in map_pipeline_routes(access) else None
+        elif key.kind is BackendKind.INFERENCE:
+            inference = self._inferences.get(key.object_key)
+            if inference is not None and takes_traffic(inference):
+                return build_inference_backend(inference, self._list_pods(group))
+        else:
+            features = self._features.get(key.object_key)
+            if features is not None and takes_traffic(features):
+                return build_features_backend(features, self._list_pods(group))
+        return None
+
+    def _list_pods(self, group: _PodGroup) -> tuple[PodView, ...]:
+        label = BACKEND_LABELS[group.kind]
+        return self._pod_views.by_label(label, group.label, namespace=group.namespace)
+
+    def _access_changed(self, key: ObjectKey) -> None:
+        self._changed_accesses.add(key)
+        access = self._accesses.get(key)
+        now = () if access is None else tuple(map_pipeline_routes(access))
+        self._key_addresses.put_access(key, access)
+        before = self._pipelines.pop(key, ())
+        if now:
+            self._pipelines[key] = now
+        for backend in {*before, *now}:
+            group = _PodGroup(backend.kind, backend.namespace, to_label_value(backend.name))
+            self._backends[group] = backend
+            self._changed_groups.add(group)
+        self._notify_listeners()
+
+    def _secret_changed(self, key: ObjectKey) -> None:
+        self._changed_secrets.add(key)
+        self._notify_listeners()
+
+    def _backend_changed(self, kind: BackendKind, key: ObjectKey) -> None:
+        group = _PodGroup(kind, key.namespace, to_label_value(key.name))
+        self._backends[group] = BackendKey(kind, key.namespace, key.name)
+        self._changed_groups.add(group)
+        self._notify_listeners()
+
+    def _pod_changed(self, key: ObjectKey) -> None:
+        body = self.pods.get(key)
+        labels = {} if body is None else body["metadata"].get("labels") or {}
+        before = self._groups.pop(key, frozenset())
+        now = frozenset(
+            _PodGroup(kind, key.namespace, labels[label])
+            for kind, label in BACKEND_LABELS.items()
+            if label in labels
+        )
+        if now:
+            self._groups[key] = now
+        if before or now:
+            self._changed_groups |= before | now
+            self._notify_listeners()
+
+    def _notify_listeners(self) -> None:
+        for changed in self._listeners:
+            changed()

@@ -1,0 +1,145 @@
+"""Report what several reports share: conditions, overrides in force, and what holds a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Self
+
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_pool import ComputePool, PolicyMode
+from tidegate.api.conditions import ConditionStatus, ObservedCondition
+from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.planning.freeze import find_freeze
+from tidegate.planning.overrides import describe_override, select_active, select_for_target
+
+
+class ConditionReport(ApiModel):
+    """One condition, as the object reports it."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+    healthy: bool
+
+    @classmethod
+    def from_condition(cls, condition: ObservedCondition) -> Self:
+        """Return the report of a condition."""
+        return cls(
+            type=condition.type,
+            status=condition.status,
+            reason=condition.reason,
+            message=condition.message,
+            healthy=condition.is_healthy,
+        )
+
+    def format_line(self) -> str:
+        """Format the condition as a line of text."""
+        return f"{self.type} is {self.status}, {self.reason}: {self.message}"
+
+
+class OverrideAction(StrEnum):
+    """The effect of an override."""
+
+    HOLD = "Hold"
+    PIN = "Pin"
+    FLOOR = "Floor"
+
+
+class OverrideReport(ApiModel):
+    """One ComputeOverride."""
+
+    name: str
+    target_kind: OverrideKind
+    target: str
+    action: OverrideAction
+    replicas: int | None
+    reason: str
+    author: str
+    """Empty if the API server does not record it."""
+    until: datetime
+    message: str
+
+    @classmethod
+    def from_override(cls, override: ComputeOverride) -> Self:
+        """Return the report of an override."""
+        spec = override.spec
+        action, number = OverrideAction.HOLD, None
+        if spec.pin is not None:
+            action, number = OverrideAction.PIN, spec.pin.replicas
+        elif spec.floor is not None:
+            action, number = OverrideAction.FLOOR, spec.floor.replicas
+        return cls(
+            name=override.metadata.name,
+            target_kind=spec.target.kind,
+            target=str(spec.target.key),
+            action=action,
+            replicas=number,
+            reason=spec.reason,
+            author=override.author,
+            until=override.end_time,
+            message=describe_override(override),
+        )
+
+
+class HoldSource(StrEnum):
+    """Something that can hold a pool or an Inference."""
+
+    OVERRIDE = "ComputeOverride"
+    MODE = "policy.mode"
+    FREEZE = "policy.freeze"
+
+
+class HoldReport(ApiModel):
+    """One thing that holds a pool or an Inference."""
+
+    by: HoldSource
+    name: str | None
+    """The name of the ComputeOverride."""
+    until: datetime | None
+    """Absent if the hold has no end."""
+    message: str
+
+
+def report_conditions(conditions: Iterable[ObservedCondition]) -> tuple[ConditionReport, ...]:
+    """Return the reports of the conditions, in their order."""
+    return tuple(ConditionReport.from_condition(condition) for condition in conditions)
+
+
+def select_in_force(
+    overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey, now: datetime
+) -> tuple[ComputeOverride, ...]:
+    """Return the overrides of this target that have not ended, the oldest first."""
+    return select_for_target(select_active(overrides, now), kind, key)
+
+
+def report_holds(overrides: Sequence[ComputeOverride]) -> tuple[HoldReport, ...]:
+    """Return the overrides that hold their target."""
+    return tuple(
+        HoldReport(
+            by=HoldSource.OVERRIDE,
+            name=override.metadata.name,
+            until=override.end_time,
+            message=describe_override(override),
+        )
+        for override in overrides
+        if override.spec.hold
+    )
+
+
+def report_pool_holds(
+    pool: ComputePool, overrides: Iterable[ComputeOverride], now: datetime
+) -> tuple[HoldReport, ...]:
+    """Return everything that holds a pool, even if its mode lets nothing move anyway."""
+    holds = list(report_holds(select_in_force(overrides, OverrideKind.COMPUTE_POOL, pool.key, now)))
+    policy = pool.spec.policy
+    if policy.mode is PolicyMode.HOLD:
+        message = f"spec.policy.mode of ComputePool {pool.key} is Hold: set it to Auto to let go"
+        holds.append(HoldReport(by=HoldSource.MODE, name=None, until=None, message=message))
+    frozen = find_freeze(policy.freeze, now)
+    if frozen is not None:
+        message = f"ComputePool {pool.key}: {frozen.reason}"
+        holds.append(HoldReport(by=HoldSource.FREEZE, name=None, until=frozen.until, message=message))
+    return tuple(holds)

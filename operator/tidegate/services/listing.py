@@ -1,0 +1,66 @@
+"""List objects of our kinds as far as the user may read them, and record what was skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tidegate.api.meta import CustomResource, ObjectKey
+from tidegate.errors import PermanentError, TidegateError, UnknownKindError
+from tidegate.kube.client import KubeClient
+from tidegate.kube.kinds import Kind
+from tidegate.kube.port import Manifest
+
+ResourceT = TypeVar("ResourceT", bound=CustomResource)
+
+
+class KindLister:
+    """A reader of lists in some namespaces; it records kinds that it may not read or does not know."""
+
+    def __init__(self, client: KubeClient, namespaces: Sequence[str]) -> None:
+        """Read from these namespaces; the empty one stands for all."""
+        self._client = client
+        self._namespaces = namespaces
+        self._refusal: TidegateError | None = None
+        self._listed = False
+        self.skipped: list[str] = []
+        self.unread: set[tuple[str, ObjectKey]] = set()
+        self.unlisted: set[str] = set()
+
+    async def list_parsed(
+        self, kind: Kind, model: type[ResourceT], *, selector: str = "", fields: str = ""
+    ) -> tuple[ResourceT, ...]:
+        """List and parse the objects of one of our kinds."""
+        bodies = await self.list_bodies(kind, selector=selector, fields=fields)
+        self._listed = self._listed or kind.kind not in self.unlisted
+        parsed: list[ResourceT] = []
+        for body in bodies:
+            try:
+                parsed.append(model.parse(body))
+            except PermanentError as error:
+                metadata = body["metadata"]
+                key = ObjectKey(metadata.get("namespace", ""), metadata["name"])
+                self.unread.add((kind.kind, key))
+                self.skipped.append(f"{kind} {key} cannot be read by this version: {error}")
+        return tuple(parsed)
+
+    async def list_bodies(self, kind: Kind, *, selector: str = "", fields: str = "") -> Sequence[Manifest]:
+        """List the objects of any kind, unparsed."""
+        bodies: list[Manifest] = []
+        try:
+            for namespace in self._namespaces if kind.namespaced else ("",):
+                bodies += await self._client.list(kind, namespace=namespace, selector=selector, fields=fields)
+        except (PermanentError, UnknownKindError) as error:
+            self._refusal = self._refusal or error
+            self.unlisted.add(kind.kind)
+            self.skipped.append(f"{kind.plural}: {error}")
+            return []
+        return bodies
+
+    def check_readable(self) -> None:
+        """Raise the first error if none of our kinds could be listed.
+
+        Otherwise a user without any rights would get an empty and therefore healthy answer.
+        """
+        if not self._listed and self._refusal is not None:
+            raise self._refusal

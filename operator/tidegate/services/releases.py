@@ -1,0 +1,105 @@
+"""Read a release, and send it commands through an annotation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import timedelta
+from typing import Final
+
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand, ReleasePhase
+from tidegate.errors import PermanentError
+from tidegate.kube.client import KubeClient
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import MODEL_ACCESS
+from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
+
+_POLL_INTERVAL_S: Final = 0.2
+_FINAL_PHASES: Final[Mapping[ReleaseCommand, ReleasePhase]] = {
+    ReleaseCommand.PAUSE: ReleasePhase.PAUSED,
+    ReleaseCommand.PROMOTE: ReleasePhase.PROMOTED,
+    ReleaseCommand.ABORT: ReleasePhase.ROLLED_BACK,
+}
+"""Where these have been acted on before, there is nothing more to do; the others begin something each time."""
+_RESTARTED_PHASES: Final = frozenset(ReleasePhase) - {ReleasePhase.ROLLED_BACK}
+_RESULTING_PHASES: Final[Mapping[ReleaseCommand, AbstractSet[ReleasePhase]]] = {
+    **{command: frozenset({phase}) for command, phase in _FINAL_PHASES.items()},
+    # A restarted release may already have ended at the next read.
+    ReleaseCommand.RESUME: frozenset({ReleasePhase.PROGRESSING}),
+    ReleaseCommand.RESTART: _RESTARTED_PHASES,
+}
+"""Where a release is once a command was acted on; anywhere else it had nothing to act on."""
+
+
+async def read_release(client: KubeClient, key: ObjectKey) -> ReleaseReport:
+    """Return the state of the release. Raises TidegateError or ValueError with the way out."""
+    return ReleaseReport.from_access(await _read_access(client, key), ReleaseCommandResult.NOTHING_ASKED)
+
+
+async def send_command(
+    client: KubeClient, key: ObjectKey, command: ReleaseCommand, max_wait: timedelta
+) -> ReleaseReport:
+    """Annotate the ModelAccess with the command and wait up to `max_wait` until the controllers act on it.
+
+    Raises TidegateError or ValueError.
+    """
+    access = await _read_access(client, key)
+    ReleaseReport.from_access(access, ReleaseCommandResult.NOTHING_ASKED)  # raises if there is no release
+    annotation = access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()
+    if annotation == command:
+        if access.status.release is not None and access.status.release.phase is _FINAL_PHASES.get(command):
+            return ReleaseReport.from_access(access, ReleaseCommandResult.ALREADY, command)
+        # The controllers act once on each value: they must observe its removal before the same one counts again.
+        await _annotate_access(client, key, None)
+        await _wait_until(client, key, lambda observed: _observed_command(observed) == "", max_wait)
+    await _annotate_access(client, key, command)
+    access, acted_on = await _wait_until(
+        client, key, lambda observed: _observed_command(observed) == command, max_wait
+    )
+    if not acted_on:
+        return ReleaseReport.from_access(access, ReleaseCommandResult.ASKED, command)
+    effective = (
+        access.status.release is not None and access.status.release.phase in _RESULTING_PHASES[command]
+    )
+    return ReleaseReport.from_access(
+        access, ReleaseCommandResult.DONE if effective else ReleaseCommandResult.WITHOUT_EFFECT, command
+    )
+
+
+async def _read_access(client: KubeClient, key: ObjectKey) -> ModelAccess:
+    body = await client.get(MODEL_ACCESS, key)
+    if body is None:
+        message = (
+            f'ModelAccess "{key.name}" not found in namespace "{key.namespace}"; '
+            'list them with "kubectl get modelaccesses -A"'
+        )
+        raise PermanentError(message)
+    return ModelAccess.parse(body)
+
+
+async def _annotate_access(client: KubeClient, key: ObjectKey, command: ReleaseCommand | None) -> None:
+    patch = {"metadata": {"annotations": {RELEASE_ANNOTATION: None if command is None else command.value}}}
+    if await client.merge(MODEL_ACCESS, key, patch, Fence.unlimited()) is None:
+        message = f"ModelAccess {key} was deleted meanwhile"
+        raise PermanentError(message)
+
+
+async def _wait_until(
+    client: KubeClient, key: ObjectKey, predicate: Callable[[ModelAccess], bool], max_wait: timedelta
+) -> tuple[ModelAccess, bool]:
+    """Read the access until `predicate` is true or `max_wait` ends; return it, and whether it is."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max_wait.total_seconds()
+    while True:
+        access = await _read_access(client, key)
+        if predicate(access) or loop.time() >= deadline:
+            return access, predicate(access)
+        await asyncio.sleep(_POLL_INTERVAL_S)
+
+
+def _observed_command(access: ModelAccess) -> str:
+    """Return the command that the controllers observed last."""
+    return access.status.release.command if access.status.release is not None else ""

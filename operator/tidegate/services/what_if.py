@@ -1,0 +1,109 @@
+"""Fetch the last input of the solver from the leading controllers, and solve it with changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from pydantic import ValidationError
+
+from tidegate.allocation import codec
+from tidegate.allocation.solver import Solver
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.meta import ObjectKey, StatusModel
+from tidegate.api.what_if import WhatIf
+from tidegate.errors import ApiUnavailableError, PermanentError
+from tidegate.kube.client import KubeClient
+from tidegate.kube.kinds import LEASE
+from tidegate.kube.lease import LeaseRecord
+from tidegate.kube.port import Manifest
+from tidegate.planning.what_if import apply_changes, build_answer
+from tidegate.reports.plan import PlanReport
+from tidegate_dataplane.contract.answers import bounded_session, parse_json, read_body
+
+_PORT: Final = 8081
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
+_MAX_BYTES: Final = 256 << 20
+"""Larger than the snapshot of any fleet."""
+
+
+class LastSolverInput(StatusModel):
+    """The last input of the solver, as tidegate_controllers.solver_inputs answers; unknown fields are ignored."""
+
+    at: datetime
+    mode: PolicyMode
+    snapshot: dict[str, Any]
+
+
+def parse_what_if(body: Mapping[str, Any]) -> WhatIf:
+    """Parse a WhatIf from JSON. Raises PermanentError that names the field."""
+    try:
+        return WhatIf.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        message = f"{path}: {first['msg']}"
+        raise PermanentError(message) from error
+
+
+async def plan_what_if(pool: str, change: WhatIf, last: LastSolverInput) -> PlanReport:
+    """Solve the last input with the changes of `change`, in a thread.
+
+    Raises TidegateError with the way out.
+    """
+    return await asyncio.to_thread(_solve_changed, pool, change, last)
+
+
+def _solve_changed(pool: str, change: WhatIf, last: LastSolverInput) -> PlanReport:
+    snapshot = apply_changes(codec.decode_snapshot(last.snapshot), change)
+    started = time.monotonic()
+    assignment = Solver(time.monotonic).solve(snapshot)
+    seconds = time.monotonic() - started
+    result = build_answer(snapshot, assignment, pool=pool, time=last.at, mode=last.mode, seconds=seconds)
+    return PlanReport.from_answer(result, last.at, change)
+
+
+async def fetch_from_leader(client: KubeClient, pool: str, release: str, namespace: str) -> LastSolverInput:
+    """Fetch the solver's last input about a pool from the leader of a release, by a port forward to its pod."""
+    body = await client.get(LEASE, ObjectKey(namespace, f"{release}-controllers"))
+    leader = _leader_pod(body, namespace)
+    return _parse_response(await client.read_from_pod(leader, _PORT, f"/allocation/{quote(pool, safe='')}"))
+
+
+async def fetch_from_address(address: str, pool: str) -> LastSolverInput:
+    """Fetch the solver's last input about a pool from the controllers at host:port."""
+    try:
+        async with (
+            bounded_session(_TIMEOUT) as session,
+            session.get(f"http://{address}/allocation/{quote(pool, safe='')}") as response,
+        ):
+            return _parse_response(parse_json(await read_body(response, _MAX_BYTES)))
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        message = f"no controllers answer at {address}: {error}"
+        raise ApiUnavailableError(message) from error
+
+
+def _leader_pod(body: Manifest | None, namespace: str) -> ObjectKey:
+    leader = LeaseRecord.parse(body).holder.partition("_")[0] if body is not None else ""
+    if not leader:
+        message = (
+            f"no controllers lead in namespace {namespace}: run tidegate doctor -n {namespace}, or name the "
+            "installation's namespace with -n"
+        )
+        raise PermanentError(message)
+    return ObjectKey(namespace, leader)
+
+
+def _parse_response(response: Mapping[str, Any]) -> LastSolverInput:
+    if "error" in response:
+        raise PermanentError(str(response["error"]))
+    try:
+        return LastSolverInput.model_validate(response)
+    except ValidationError as error:
+        message = "cannot parse the controllers' answer: they have another version than this command"
+        raise PermanentError(message) from error
