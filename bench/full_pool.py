@@ -31,7 +31,7 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.compute_pool import PoolObserved, plan_pool
+from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.stores import Stores

@@ -35,7 +35,7 @@ from fixtures.agent import ModelPod
 from fixtures.envoy import Gateway
 from fixtures.pipeline import Rig, a_rig, an_inference_of, backend, endpoint_of, slow_models
 from fixtures.triton import a_triton, staged
-from tidegate.planning.pipeline_plan import Callees
+from tidegate.planning.access.pipeline_plan import Callees
 from tidegate_dataplane.contract import DEFAULTED
 
 MODELS = tuple(SlowModel(name, factor) for name, factor in (("ctr", 2), ("cvr", 3), ("gmv", 5)))

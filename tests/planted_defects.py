@@ -133,7 +133,7 @@ DEFECTS: Final = (
     Defect(
         name="serve-unready-endpoint",
         suffered="Requests for features and pipelines go to pods that have not loaded anything yet.",
-        file="operator/tidegate/planning/fleet.py",
+        file="operator/tidegate/planning/access/backends.py",
         text="if pod.ready and pod.is_reachable and pod.address is not None",
         by="if pod.is_reachable and pod.address is not None",
         seen_by=("tests/unit/test_fleet_feed.py::test_a_pod_that_cannot_answer_is_no_endpoint",),
@@ -149,7 +149,7 @@ DEFECTS: Final = (
     Defect(
         name="forget-expiry",
         suffered="A pin for a sale binds the allocator for good.",
-        file="operator/tidegate/planning/overrides.py",
+        file="operator/tidegate/planning/pools/overrides.py",
         text="if now < override.end_time and override.metadata",
         by="if override.metadata",
         seen_by=("tests/unit/test_allocation_view.py::test_an_override_that_has_ended_bounds_nothing",),
@@ -157,7 +157,7 @@ DEFECTS: Final = (
     Defect(
         name="forget-to-look-at-expiry",
         suffered="An Inference says OverrideActive until something else changes it, long after the override ended.",
-        file="operator/tidegate/planning/inference.py",
+        file="operator/tidegate/planning/inference/planner.py",
         text="return until_end if requeue_after is None else min(requeue_after, until_end)",
         by="return requeue_after",
         seen_by=("tests/unit/test_overrides.py::test_an_inference_looks_again_when_its_first_override_ends",),

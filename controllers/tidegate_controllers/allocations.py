@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.pool_allocation import PoolAllocation
+from tidegate.planning.allocator.pool_status import PoolAllocation
 
 
 class AllocationResults:

@@ -24,26 +24,31 @@ from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.port import ClusterApi, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.allocation_view import AllocationObserved, PoolMember, build_allocation_view
-from tidegate.planning.carrying_out import (
+from tidegate.planning.allocator.corrections import Corrections, update_corrections
+from tidegate.planning.allocator.decision import (
+    SolvedAllocation,
+    find_expired,
+    plan_decision,
+    sort_newest_first,
+)
+from tidegate.planning.allocator.decision_steps import (
     DecisionStep,
     TargetReplicas,
     make_failed_outcome,
     plan_next_step,
     revert_targets,
 )
-from tidegate.planning.claims import PoolClaim
-from tidegate.planning.corrections import Corrections, update_corrections
-from tidegate.planning.decision import SolvedAllocation, find_expired, plan_decision, sort_newest_first
-from tidegate.planning.deployments import LiveWorkload
-from tidegate.planning.freeze import find_freeze, find_next_begin
-from tidegate.planning.overrides import END_MARGIN, find_next_end
-from tidegate.planning.pool_allocation import PoolAllocation, summarise_allocation
-from tidegate.planning.pool_claims import refuse_claim
-from tidegate.planning.predicted import predict_outcome
-from tidegate.planning.shards_left import count_remaining_shards
-from tidegate.planning.signals import Signals
-from tidegate.planning.triggers import DecisionInputs, find_trigger, resolve_trigger
+from tidegate.planning.allocator.freeze import find_freeze, find_next_begin
+from tidegate.planning.allocator.pool_status import PoolAllocation, summarise_allocation
+from tidegate.planning.allocator.predictions import predict_outcome
+from tidegate.planning.allocator.signals import Signals
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember, build_allocation_view
+from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
+from tidegate.planning.batch.remaining_shards import count_remaining_shards
+from tidegate.planning.inference.deployments import LiveWorkload
+from tidegate.planning.pools.claims import PoolClaim
+from tidegate.planning.pools.overrides import END_MARGIN, find_next_end
+from tidegate.planning.pools.pool_claims import refuse_claim
 from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import DECISION, Attributes, add_attributes, mark_failed, start_span

@@ -8,7 +8,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import COMPUTE_OVERRIDE
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.compute_override import OverrideObserved, plan_override
+from tidegate.planning.pools.compute_override import OverrideObserved, plan_override
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.applier import Applier
 

@@ -10,7 +10,7 @@ from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import COMPUTE_POOL
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
-from tidegate.planning.compute_pool import PoolObserved, plan_pool
+from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocations import AllocationResults
 from tidegate_controllers.applier import Applier

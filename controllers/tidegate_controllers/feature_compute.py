@@ -7,7 +7,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import FEATURE_COMPUTE
-from tidegate.planning.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL
 from tidegate.resources.settings import SettingsProvider
 from tidegate.routing.hosts import HostKey, HostKind

@@ -10,9 +10,9 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
-from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.plan import AgentOrder
-from tidegate.planning.replicas import resolve_replicas
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.settings import SettingsProvider
 from tidegate.runtime.clock import Clock

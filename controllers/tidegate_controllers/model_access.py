@@ -8,15 +8,15 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import MODEL_ACCESS
 from tidegate.kube.port import Manifest
-from tidegate.planning.fleet import (
+from tidegate.planning.access.backends import (
     build_inference_backend,
     build_pipeline_backend,
     map_pipeline_routes,
     takes_traffic,
 )
-from tidegate.planning.model_access import AccessObserved, plan_model_access, with_release
-from tidegate.planning.pipelines import PipelinesPlan, plan_pipelines
-from tidegate.planning.release import ReleasePlan, plan_release
+from tidegate.planning.access.model_access import AccessObserved, plan_model_access, with_release
+from tidegate.planning.access.pipelines import PipelinesPlan, plan_pipelines
+from tidegate.planning.access.release import ReleasePlan, plan_release
 from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
 from tidegate.resources.settings import SettingsProvider
 from tidegate.routing.access_rules import plan_access

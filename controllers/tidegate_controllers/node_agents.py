@@ -11,7 +11,7 @@ import structlog
 
 from tidegate.errors import AgentUnreachableError
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.node_sharing import NodeAgentReport
+from tidegate.planning.gpu_sharing.node_sharing import NodeAgentReport
 from tidegate.planning.pods import parse_pod
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_dataplane.contract.sharing import NodeReport

@@ -8,13 +8,13 @@ from typing import Final
 from tidegate.errors import TidegateError
 from tidegate.kube.kinds import NODE, POD
 from tidegate.kube.port import ClusterApi, Manifest
-from tidegate.planning.pods import PodView
-from tidegate.planning.room import (
+from tidegate.planning.inference.node_resources import (
     NodeResources,
     compute_node_resources,
     find_insufficient_resources,
     list_schedulable_nodes,
 )
+from tidegate.planning.pods import PodView
 from tidegate.runtime.clock import Clock
 
 _CACHE_S: Final = 10.0

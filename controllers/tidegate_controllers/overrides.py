@@ -6,7 +6,7 @@ from datetime import datetime
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.overrides import select_active, select_for_target
+from tidegate.planning.pools.overrides import select_active, select_for_target
 
 Wake = Callable[[ObjectKey], None]
 

@@ -5,9 +5,9 @@ from typing import TypeVar
 
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.fleet import takes_traffic
-from tidegate.planning.pipeline_plan import Callees
-from tidegate.planning.pipelines import PipelinePods, PipelinesObserved
+from tidegate.planning.access.backends import takes_traffic
+from tidegate.planning.access.pipeline_plan import Callees
+from tidegate.planning.access.pipelines import PipelinePods, PipelinesObserved
 from tidegate.resources.names import ACCESS_LABEL, PIPELINE_LABEL, to_label_value
 from tidegate.resources.pipeline import make_pipeline_name
 from tidegate_controllers.serving import ServingObserver

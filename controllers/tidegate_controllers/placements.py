@@ -14,18 +14,18 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.kube.view_cache import ViewCache
-from tidegate.planning.claims import (
+from tidegate.planning.inference.deployments import LiveWorkload
+from tidegate.planning.inference.replicas import resolve_replicas
+from tidegate.planning.pools.claims import (
     AssignedPod,
     PoolClaim,
     make_claim,
     make_remaining_claims,
     read_assigned_pod,
 )
-from tidegate.planning.compute_pool import judge_readiness
-from tidegate.planning.deployments import LiveWorkload
-from tidegate.planning.placement import PlacementResult, place_claim, place_without_pool
-from tidegate.planning.pool_claims import PoolClaims
-from tidegate.planning.replicas import resolve_replicas
+from tidegate.planning.pools.compute_pool import judge_readiness
+from tidegate.planning.pools.placement import PlacementResult, place_claim, place_without_pool
+from tidegate.planning.pools.pool_claims import PoolClaims
 from tidegate.resources.names import INFERENCE_LABEL, to_label_value
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.stores import OwnerIndex, Stores

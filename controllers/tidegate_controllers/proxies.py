@@ -10,7 +10,7 @@ import aiohttp
 import structlog
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.proxies import ProxyView
+from tidegate.planning.access.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds.report import ProgrammedReport, ReportedProxy, ReportedRefusal, from_json, merge_proxies
 from tidegate_dataplane.contract.answers import bounded_session, read_body

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.release import ReleaseMeasurements, list_due_queries, needs_measurements
+from tidegate.planning.access.release import ReleaseMeasurements, list_due_queries, needs_measurements
 from tidegate.telemetry.gateways import GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
 

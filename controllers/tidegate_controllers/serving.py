@@ -6,11 +6,11 @@ from typing import Any
 
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.deployments import DeploymentView
-from tidegate.planning.jobs import JobView
+from tidegate.planning.batch.jobs import JobView
+from tidegate.planning.inference.deployments import DeploymentView
+from tidegate.planning.inference.node_resources import NodeResources
+from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.pods import PodView
-from tidegate.planning.room import NodeResources
-from tidegate.planning.serving_status import PlanRefusal
 from tidegate.resources.names import to_label_value
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.node_capacity import NodeCapacityReader

@@ -15,7 +15,14 @@ from tidegate.kube.kinds import NODE, POD
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.port import ClusterApi, Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.node_sharing import (
+from tidegate.planning.gpu_sharing.health import (
+    FaultSighting,
+    SharingAction,
+    SharingPlan,
+    TaintNode,
+    plan_sharing,
+)
+from tidegate.planning.gpu_sharing.node_sharing import (
     SHARING_TAINT,
     DaemonPod,
     NodeSharing,
@@ -23,14 +30,7 @@ from tidegate.planning.node_sharing import (
     parse_daemon_pod,
     parse_slice_pod,
 )
-from tidegate.planning.pool_slices import PoolSlices
-from tidegate.planning.sharing_health import (
-    FaultSighting,
-    SharingAction,
-    SharingPlan,
-    TaintNode,
-    plan_sharing,
-)
+from tidegate.planning.pools.pool_slices import PoolSlices
 from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.resources.slices import is_node_configured
 from tidegate_controllers.node_agents import NodeAgents

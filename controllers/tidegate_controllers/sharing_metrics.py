@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from tidegate.api.faulty_nodes import FaultState
-from tidegate.planning.sharing_health import FaultChange
+from tidegate.planning.gpu_sharing.health import FaultChange
 from tidegate_dataplane.contract.metrics import Catalog
 
 _RECOVERY_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)

@@ -11,7 +11,7 @@ from tidegate.kube.client import KubeClient
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import make_reflectors
-from tidegate.planning.queueing import KueueState, WorkloadView, parse_workload
+from tidegate.planning.batch.kueue import KueueState, WorkloadView, parse_workload
 from tidegate.resources.names import INFERENCE_LABEL
 
 _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "ownerReferences")

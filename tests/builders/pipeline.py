@@ -8,7 +8,7 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from tidegate.api.inference import Inference
-from tidegate.planning.pipeline_plan import Callees
+from tidegate.planning.access.pipeline_plan import Callees
 
 
 def a_tensor(name: str, dtype: str = "FP32", *shape: int) -> dict[str, Any]:

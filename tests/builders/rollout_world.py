@@ -15,11 +15,11 @@ from typing import Any
 from builders.overlay import overlaid
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.deployments import DeploymentView, parse_deployment
-from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.inference.deployments import DeploymentView, parse_deployment
+from tidegate.planning.inference.node_resources import NodeResources
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
-from tidegate.planning.room import NodeResources
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.pod import DESIRED_FILE
 from tidegate.resources.settings import ServingSettings

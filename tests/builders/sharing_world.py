@@ -10,15 +10,21 @@ from builders.compute_pool import a_compute_pool, node_body
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.faulty_nodes import FaultState, FaultyNode, SharingFault
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.node_sharing import SHARING_TAINT, DaemonPod, NodeAgentReport, NodeSharing, SlicePod
-from tidegate.planning.nodes import Taint, parse_node
-from tidegate.planning.sharing_health import (
+from tidegate.planning.gpu_sharing.health import (
     FaultSighting,
     RestartDaemon,
     SharingAction,
     SharingPlan,
     plan_sharing,
 )
+from tidegate.planning.gpu_sharing.node_sharing import (
+    SHARING_TAINT,
+    DaemonPod,
+    NodeAgentReport,
+    NodeSharing,
+    SlicePod,
+)
+from tidegate.planning.pools.nodes import Taint, parse_node
 from tidegate_dataplane.contract.sharing import (
     DaemonState,
     MpsClient,

@@ -12,8 +12,8 @@ from builders.release import ERRORS
 from fixtures.gitops import act, actions, entries
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand, ReleasePhase
-from tidegate.planning.model_access import with_release
-from tidegate.planning.release import ReleaseMeasurements, plan_release
+from tidegate.planning.access.model_access import with_release
+from tidegate.planning.access.release import ReleaseMeasurements, plan_release
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=30)

@@ -27,7 +27,7 @@ from fixtures.grafana import every_query
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.run.calibrate import RampLimits, measure_replica
 from tidegate.errors import ApiUnavailableError, PermanentError
-from tidegate.planning.calibration import RandomInputs
+from tidegate.planning.diagnosis.calibration import RandomInputs
 from tidegate.reports.calibration import CalibrationReport, ReplicaTarget
 from tidegate_dataplane.contract import Phase
 from tidegate_localcluster.ports import HeldPort

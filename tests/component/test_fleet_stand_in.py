@@ -22,7 +22,7 @@ from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.signals import MetricsScrape
+from tidegate.planning.allocator.signals import MetricsScrape
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.prometheus import Prometheus

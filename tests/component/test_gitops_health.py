@@ -30,16 +30,16 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import NOT_OBSERVED
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import ReleasePhase, ReleaseStatus
-from tidegate.planning.compute_override import OverrideObserved, plan_override
-from tidegate.planning.compute_pool import PoolObserved, plan_pool
-from tidegate.planning.feature_compute import FeaturesObserved, plan_features
-from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.jobs import parse_job
-from tidegate.planning.model_access import AccessObserved, plan_model_access, with_release
-from tidegate.planning.nodes import parse_node
-from tidegate.planning.pool_slices import sum_pool_slices
-from tidegate.planning.proxies import ProxyView
-from tidegate.planning.release import ReleaseMeasurements, ReleasePlan, plan_release
+from tidegate.planning.access.model_access import AccessObserved, plan_model_access, with_release
+from tidegate.planning.access.proxies import ProxyView
+from tidegate.planning.access.release import ReleaseMeasurements, ReleasePlan, plan_release
+from tidegate.planning.batch.jobs import parse_job
+from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.pools.compute_override import OverrideObserved, plan_override
+from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
+from tidegate.planning.pools.nodes import parse_node
+from tidegate.planning.pools.pool_slices import sum_pool_slices
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing import hosts
 from tidegate.routing.access_rules import plan_access

@@ -25,7 +25,7 @@ from fixtures.envoy import Gateway
 from fixtures.pipeline import Rig, a_rig, an_inference_of, backend, endpoint_of, slow_models
 from fixtures.triton import RunningTriton, TritonFiles
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.pipeline_plan import Callees
+from tidegate.planning.access.pipeline_plan import Callees
 from tidegate.routing.fleet import BackendKind, Endpoint
 from tidegate_dataplane.contract import DEFAULTED, RunnerEnd
 

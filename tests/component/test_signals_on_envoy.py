@@ -27,8 +27,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.signals import MetricsScrape, Signals
-from tidegate.planning.traffic import compute_shares
+from tidegate.planning.access.traffic import compute_shares
+from tidegate.planning.allocator.signals import MetricsScrape, Signals
 from tidegate.telemetry import gateways
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.objectives import BOUNDS_MS

@@ -17,7 +17,7 @@ from builders.shown_fleet import NODES, POOL, SHOWN_AT, SLICES_OF_A_NODE
 from fixtures.dashboard import Dashboard
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocation_view import build_allocation_view
+from tidegate.planning.allocator.snapshot_builder import build_allocation_view
 from tidegate.telemetry.prometheus_api import PrometheusError
 from tidegate.web.charts import NOT_CONFIGURED, ChartReader
 

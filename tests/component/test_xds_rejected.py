@@ -16,8 +16,8 @@ from fixtures.envoy import Gateway, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.planning.proxies import judge_programmed
-from tidegate.planning.serving_status import Verdict
+from tidegate.planning.access.proxies import judge_programmed
+from tidegate.planning.inference.serving_status import Verdict
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds.report_server import build_report_application
 from tidegate_controllers.proxies import ProxyReports

@@ -22,8 +22,8 @@ from fixtures.release import ReleaseRun
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.planning.release_checks import Evidence, judge_checks
-from tidegate.planning.sample import ReleaseSample
+from tidegate.planning.access.release_checks import Evidence, judge_checks
+from tidegate.planning.access.release_sample import ReleaseSample
 from tidegate.telemetry import gateways
 from tidegate.telemetry.gateways import GatewayStats
 from tidegate.telemetry.prometheus import Prometheus

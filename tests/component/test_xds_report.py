@@ -14,7 +14,7 @@ from aiohttp import web
 from builders.loopback import on_loopback
 from builders.proxy import CTR_HOST, a_snapshot
 from builders.waiting import eventually
-from tidegate.planning.proxies import ProxyView
+from tidegate.planning.access.proxies import ProxyView
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import ProgrammedReport

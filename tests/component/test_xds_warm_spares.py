@@ -11,7 +11,7 @@ from builders.pods import a_pod
 from builders.waiting import eventually
 from fixtures.envoy import Gateway, Load, Upstream
 from tidegate.api.inference import Inference
-from tidegate.planning.fleet import build_inference_backend
+from tidegate.planning.access.backends import build_inference_backend
 from tidegate.planning.pods import PodView
 from tidegate.routing.fleet import Backend
 

@@ -16,12 +16,12 @@ from builders.model_access import a_model_access
 from builders.pipeline import some_callees
 from fixtures.golden import CheckGolden
 from tidegate.api.reasons import Reason
-from tidegate.planning.feature_compute import FeaturesObserved, plan_features
-from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.pipelines import PipelinesObserved, plan_pipelines
-from tidegate.planning.placement import PlacementResult
+from tidegate.planning.access.pipelines import PipelinesObserved, plan_pipelines
+from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.serving_status import Verdict
+from tidegate.planning.pools.placement import PlacementResult
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import make_slice_resources
 

@@ -17,7 +17,7 @@ from builders.waiting import wait_until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
-from tidegate.planning.decision import KEPT_DECISIONS
+from tidegate.planning.allocator.decision import KEPT_DECISIONS
 from tidegate.resources.names import POOL_LABEL
 
 pytestmark = pytest.mark.usefixtures("controllers")

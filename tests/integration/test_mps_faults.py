@@ -11,7 +11,7 @@ from fixtures.gpu_fleet import SLICES, GpuFleet, GpuNode
 from fixtures.processes import Running
 from tidegate.api.faulty_nodes import SharingFault
 from tidegate.api.reasons import Reason
-from tidegate.planning.sharing_health import RESTART_POLICY
+from tidegate.planning.gpu_sharing.health import RESTART_POLICY
 
 SEEN_S = 15.0
 """For the agent's question, the controllers and this test's own steps, on a busy machine."""

@@ -12,15 +12,15 @@ from tidegate.allocation.solver import Solver
 from tidegate.allocation.spares import choose_warm_spares
 from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
 from tidegate.api.inference import Tier
-from tidegate.planning.allocation_view import AllocationObserved, build_allocation_view
-from tidegate.planning.decision import (
+from tidegate.planning.allocator.decision import (
     KEPT_DECISIONS,
     SolvedAllocation,
     find_expired,
     plan_decision,
     sort_newest_first,
 )
-from tidegate.planning.predicted import predict_outcome
+from tidegate.planning.allocator.predictions import predict_outcome
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
 
 CAPACITY = {"requestsPerSecond": "100"}
 

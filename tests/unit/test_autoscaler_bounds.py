@@ -8,7 +8,7 @@ import pytest
 
 from builders.allocator import a_member, observed
 from tidegate.api.inference import Tier
-from tidegate.planning.autoscalers import (
+from tidegate.planning.inference.autoscalers import (
     AutoscalerView,
     compute_max_replicas,
     make_bound_patch,

@@ -12,11 +12,11 @@ from builders.inference import an_inference
 from builders.pods import a_pod_body, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.jobs import JobView, parse_indexes, parse_job
+from tidegate.planning.batch.jobs import JobView, parse_indexes, parse_job
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView, parse_pod
-from tidegate.planning.replicas import resolve_replicas
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import DesiredState, FailureReason
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.main import app
-from tidegate.planning.bench import LoadRun, LoadSpec, ServerCounters
+from tidegate.planning.diagnosis.bench import LoadRun, LoadSpec, ServerCounters
 from tidegate.reports.bench import BenchLimits, BenchTarget, report_bench
 
 ASKED = BenchTarget("ctr", "ads/ctr", "port forward to pod ctr-1", 0.001)

@@ -7,7 +7,12 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.planning.calibration import ConcurrencyResult, choose_concurrency, explain_end, find_best_result
+from tidegate.planning.diagnosis.calibration import (
+    ConcurrencyResult,
+    choose_concurrency,
+    explain_end,
+    find_best_result,
+)
 
 
 def a_replica(limit_per_s: float, each_s: float) -> Callable[[int], ConcurrencyResult]:

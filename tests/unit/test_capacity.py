@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.allocation.curves import MAX_FACTOR, MIN_FACTOR, CapacityCorrection, linear_curve
-from tidegate.planning.capacity import update_correction
-from tidegate.planning.signals import Signal
+from tidegate.planning.allocator.capacity import update_correction
+from tidegate.planning.allocator.signals import Signal
 
 CURVE = linear_curve(100.0)
 SLO_S = 0.030

@@ -13,8 +13,7 @@ from builders.allocator import NOW, a_decision, a_member, observed
 from stages.examples import examples
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
-from tidegate.planning.allocation_view import AllocationObserved
-from tidegate.planning.carrying_out import (
+from tidegate.planning.allocator.decision_steps import (
     READY_TIMEOUT,
     DecisionStep,
     TargetReplicas,
@@ -22,6 +21,7 @@ from tidegate.planning.carrying_out import (
     plan_next_step,
     revert_targets,
 )
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 
 AUTO = {"mode": "Auto"}
 EXCHANGE = (("batch", 6, 2), ("ctr", 2, 6))

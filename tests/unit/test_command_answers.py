@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.options import OutputFormat
 from tidegate.main import app
-from tidegate.planning.calibration import ConcurrencyResult
+from tidegate.planning.diagnosis.calibration import ConcurrencyResult
 from tidegate.reference.reports import REPORTS
 from tidegate.reports.calibration import ReplicaTarget, report_calibration
 from tidegate.reports.xds import XdsStatusReport

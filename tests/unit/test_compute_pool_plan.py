@@ -10,10 +10,10 @@ import pytest
 
 from builders.compute_pool import a_compute_pool, node_body, pod_on
 from tidegate.api.compute_pool import ComputePool
-from tidegate.planning.compute_pool import PoolObserved, plan_pool
-from tidegate.planning.nodes import Occupant, parse_node, parse_occupant
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.pool_slices import sum_pool_slices
+from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
+from tidegate.planning.pools.nodes import Occupant, parse_node, parse_occupant
+from tidegate.planning.pools.pool_slices import sum_pool_slices
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TAINT = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}

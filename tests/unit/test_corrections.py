@@ -11,9 +11,9 @@ import pytest
 from builders.allocator import NOW, a_member, observed
 from tidegate.allocation.curves import MIN_FACTOR
 from tidegate.api.inference import Tier
-from tidegate.planning.allocation_view import PoolMember, build_allocation_view
-from tidegate.planning.corrections import Corrections, update_corrections
-from tidegate.planning.signals import Signal, Signals
+from tidegate.planning.allocator.corrections import Corrections, update_corrections
+from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.planning.allocator.snapshot_builder import PoolMember, build_allocation_view
 
 LOOK = timedelta(seconds=30)
 CAPACITY = {"requestsPerSecond": "100"}

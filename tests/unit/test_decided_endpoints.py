@@ -8,7 +8,7 @@ import pytest
 
 from builders.inference import an_inference
 from builders.pods import a_pod
-from tidegate.planning.fleet import build_inference_backend
+from tidegate.planning.access.backends import build_inference_backend
 
 DECIDED = {"allocation": {"replicas": 2, "decision": "gpu-a-7", "epoch": 3}}
 SCALED: dict[str, Any] = {

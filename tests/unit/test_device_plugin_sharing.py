@@ -12,13 +12,13 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import ArtefactFormat, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import PoolClaim
-from tidegate.planning.compute_pool import PoolObserved, plan_pool
-from tidegate.planning.nodes import parse_node, parse_occupant
-from tidegate.planning.placement import place_claim
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.pool_claims import PoolClaims
-from tidegate.planning.pool_slices import sum_pool_slices
+from tidegate.planning.pools.claims import PoolClaim
+from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
+from tidegate.planning.pools.nodes import parse_node, parse_occupant
+from tidegate.planning.pools.placement import place_claim
+from tidegate.planning.pools.pool_claims import PoolClaims
+from tidegate.planning.pools.pool_slices import sum_pool_slices
 from tidegate.resources.slices import make_slice_resources
 from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, simulated_gpu_node
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from tidegate.kube.transforms import trim_deployment, trim_pod
-from tidegate.planning.deployments import parse_deployment
-from tidegate.planning.node_sharing import parse_slice_pod
-from tidegate.planning.nodes import parse_occupant
+from tidegate.planning.gpu_sharing.node_sharing import parse_slice_pod
+from tidegate.planning.inference.deployments import parse_deployment
 from tidegate.planning.pods import parse_pod
+from tidegate.planning.pools.nodes import parse_occupant
 from tidegate.processes.signals import find_pod_owners
 from tidegate_controllers.placements import read_assigned_pod
 

@@ -4,7 +4,7 @@ import pytest
 
 from builders.feature_compute import a_feature_compute
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.feature_plan import compile_plan
+from tidegate.planning.features.feature_plan import compile_plan
 
 
 def test_every_operation_becomes_an_output_of_its_type_and_length() -> None:

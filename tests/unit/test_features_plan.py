@@ -9,11 +9,11 @@ from builders.feature_compute import a_feature_compute
 from builders.pods import a_pod, a_report
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.reasons import Reason
-from tidegate.planning.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.access.proxies import ProxyView
+from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodView
-from tidegate.planning.proxies import ProxyView
-from tidegate.planning.serving_status import PlanRefusal
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import FailureReason

@@ -10,7 +10,7 @@ from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.findings import ObjectSet, find_problems
+from tidegate.planning.diagnosis.findings import ObjectSet, find_problems
 
 SCALED = {"replicas": None, "scaling": {"minReplicas": 2, "maxReplicas": 6}}
 CTR = ObjectKey("ads", "ctr")

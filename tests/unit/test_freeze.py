@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders.allocator import observed
 from tidegate.api.compute_pool import FreezeWindow, PolicyMode
-from tidegate.planning.freeze import Freeze, find_freeze, find_next_begin
+from tidegate.planning.allocator.freeze import Freeze, find_freeze, find_next_begin
 
 # Hypothesis gives them their zone.
 _FIRST, _LAST = (datetime(year, 1, 1) for year in (2026, 2027))  # noqa: DTZ001

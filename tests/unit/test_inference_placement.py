@@ -11,12 +11,12 @@ from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.deployments import DeploymentView, parse_deployment
-from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.placement import PlacementResult, place_without_pool
+from tidegate.planning.inference.deployments import DeploymentView, parse_deployment
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.replicas import resolve_replicas
+from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.replicas import resolve_replicas
-from tidegate.planning.serving_status import Verdict
+from tidegate.planning.pools.placement import PlacementResult, place_without_pool
 from tidegate.resources.inference import hash_source
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import make_slice_resources

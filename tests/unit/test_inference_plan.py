@@ -10,10 +10,10 @@ from builders.inference import an_inference
 from builders.pods import a_pod, a_pod_body, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.plan import EventType, ReconcilePlan
 from tidegate.planning.pods import PodProblem, PodView, parse_pod
-from tidegate.planning.serving_status import PlanRefusal
 from tidegate.resources.inference import build_inference_objects, hash_source
 from tidegate.resources.names import SOURCE_LABEL
 from tidegate.resources.serving import find_template_hash

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate.api.crd import KIND_DEFINITIONS, build_crd
-from tidegate.planning.installation import (
+from tidegate.planning.diagnosis.installation import (
     COMPONENTS,
     POLICIES,
     ComponentDeployment,

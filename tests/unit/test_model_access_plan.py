@@ -11,9 +11,9 @@ from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.planning.model_access import AccessObserved, plan_model_access
+from tidegate.planning.access.model_access import AccessObserved, plan_model_access
+from tidegate.planning.access.proxies import ProxyView
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.proxies import ProxyView
 from tidegate.routing import hosts
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint

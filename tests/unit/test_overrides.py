@@ -12,12 +12,12 @@ from builders.inference import an_inference
 from tidegate.api.compute_override import AUTHOR_ANNOTATION, ComputeOverride
 from tidegate.api.inference import Scaling
 from tidegate.api.reasons import Reason
-from tidegate.planning.compute_override import OverrideObserved, plan_override
-from tidegate.planning.compute_pool import PoolObserved, plan_pool
-from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.overrides import END_MARGIN, bound_replicas, select_active
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.pool_slices import PoolSlices
+from tidegate.planning.pools.compute_override import OverrideObserved, plan_override
+from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
+from tidegate.planning.pools.overrides import END_MARGIN, bound_replicas, select_active
+from tidegate.planning.pools.pool_slices import PoolSlices
 from tidegate.resources.settings import ServingSettings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.peaks import PEAK_WINDOW, Peaks, apply_peaks
-from tidegate.planning.signals import Signal, Signals
+from tidegate.planning.allocator.peaks import PEAK_WINDOW, Peaks, apply_peaks
+from tidegate.planning.allocator.signals import Signal, Signals
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 START = datetime(2026, 11, 1, 20, tzinfo=UTC)

@@ -15,8 +15,8 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.planning.pipeline_plan import Callees, compile_pipeline
-from tidegate.planning.serving_status import PlanRefusal
+from tidegate.planning.access.pipeline_plan import Callees, compile_pipeline
+from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
 from tidegate_dataplane.contract import DEFAULTED
 

@@ -17,13 +17,13 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import PoolClaim, make_claim
-from tidegate.planning.compute_pool import judge_readiness
-from tidegate.planning.deployments import DeploymentView
-from tidegate.planning.nodes import parse_node
-from tidegate.planning.placement import PlacementResult, place_claim, place_without_pool
-from tidegate.planning.pool_claims import ASSIGNING_REASONS, PoolClaims, SliceLedger, refuse_claim
-from tidegate.planning.pool_slices import PoolSlices, sum_pool_slices
+from tidegate.planning.inference.deployments import DeploymentView
+from tidegate.planning.pools.claims import PoolClaim, make_claim
+from tidegate.planning.pools.compute_pool import judge_readiness
+from tidegate.planning.pools.nodes import parse_node
+from tidegate.planning.pools.placement import PlacementResult, place_claim, place_without_pool
+from tidegate.planning.pools.pool_claims import ASSIGNING_REASONS, PoolClaims, SliceLedger, refuse_claim
+from tidegate.planning.pools.pool_slices import PoolSlices, sum_pool_slices
 
 TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
 

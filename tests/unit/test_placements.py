@@ -18,9 +18,9 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.claims import NodeShare
-from tidegate.planning.placement import PlacementResult
-from tidegate.planning.pool_slices import PoolSlices
+from tidegate.planning.pools.claims import NodeShare
+from tidegate.planning.pools.placement import PlacementResult
+from tidegate.planning.pools.pool_slices import PoolSlices
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.stores import Stores

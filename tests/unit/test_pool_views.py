@@ -15,8 +15,8 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.nodes import parse_node, parse_occupant
-from tidegate.planning.pool_slices import sum_pool_slices
+from tidegate.planning.pools.nodes import parse_node, parse_occupant
+from tidegate.planning.pools.pool_slices import sum_pool_slices
 
 
 class World:

@@ -10,8 +10,8 @@ import pytest
 from builders.allocator import a_member, observed, signals
 from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import PredictedOutcome
-from tidegate.planning.allocation_view import PoolMember, build_allocation_view
-from tidegate.planning.predicted import predict_outcome
+from tidegate.planning.allocator.predictions import predict_outcome
+from tidegate.planning.allocator.snapshot_builder import PoolMember, build_allocation_view
 
 CAPACITY = {"requestsPerSecond": "100"}
 

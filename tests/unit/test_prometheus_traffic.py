@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import InferenceMetrics, MetricsScrape
+from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic

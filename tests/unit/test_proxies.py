@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.proxies import ProxyView
+from tidegate.planning.access.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds.report import ProgrammedReport, ReportedHost, ReportedProxy, ReportedRefusal
 from tidegate_controllers.proxies import ProxyReports

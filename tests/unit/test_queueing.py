@@ -12,11 +12,11 @@ from builders.batch import batch_spec
 from builders.inference import an_inference
 from tidegate.api.inference import Inference
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.jobs import JobView, parse_job
+from tidegate.planning.batch.jobs import JobView, parse_job
+from tidegate.planning.batch.kueue import KueueState, WorkloadView, parse_workload
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.queueing import KueueState, WorkloadView, parse_workload
-from tidegate.planning.replicas import resolve_replicas
 from tidegate.resources.settings import ServingSettings
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -12,11 +12,11 @@ import pytest
 from builders.release import ERRORS, LATENCY, a_release
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import RELEASE_ANNOTATION, ReleaseStatus
-from tidegate.planning.model_access import with_release
+from tidegate.planning.access.model_access import with_release
+from tidegate.planning.access.release import ReleaseMeasurements, is_under_way, list_due_queries, plan_release
+from tidegate.planning.access.release_checks import Evidence, judge_checks
+from tidegate.planning.access.release_sample import GatewayReading, ReleaseSample, RequestTally
 from tidegate.planning.plan import Event
-from tidegate.planning.release import ReleaseMeasurements, is_under_way, list_due_queries, plan_release
-from tidegate.planning.release_checks import Evidence, judge_checks
-from tidegate.planning.sample import GatewayReading, ReleaseSample, RequestTally
 from tidegate.routing.release import share_in_effect
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

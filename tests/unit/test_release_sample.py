@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api.release import GatewayCounts
-from tidegate.planning.sample import GatewayReading, RequestTally, make_bases, sum_counts_since
-from tidegate.planning.sequential import compute_share_bounds
+from tidegate.planning.access.release_sample import GatewayReading, RequestTally, make_bases, sum_counts_since
+from tidegate.planning.access.sequential_test import compute_share_bounds
 
 LONG = timedelta(hours=1)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from builders.inference import an_inference
-from tidegate.planning.deployments import DeploymentView
-from tidegate.planning.replicas import resolve_replicas
+from tidegate.planning.inference.deployments import DeploymentView
+from tidegate.planning.inference.replicas import resolve_replicas
 
 RANGE = {"minReplicas": 2, "maxReplicas": 6}
 

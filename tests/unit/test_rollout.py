@@ -13,8 +13,8 @@ from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.deployments import parse_deployment
-from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.inference.deployments import parse_deployment
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodProblem, PodView
 from tidegate.resources.inference import hash_source

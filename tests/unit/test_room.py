@@ -11,7 +11,7 @@ from builders.fake_clock import FakeClock
 from builders.pods import a_pod
 from tidegate.errors import ApiUnavailableError
 from tidegate.kube.kinds import NODE, Kind
-from tidegate.planning.room import (
+from tidegate.planning.inference.node_resources import (
     compute_node_resources,
     compute_pod_requests,
     find_insufficient_resources,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.examples import examples
-from tidegate.planning.sequential import compute_share_bounds, spend_alpha
+from tidegate.planning.access.sequential_test import compute_share_bounds, spend_alpha
 
 ALPHA = 0.05
 RUNS = examples(400)

@@ -14,8 +14,8 @@ from builders.inference import an_inference
 from builders.pods import a_pod
 from stages.examples import examples
 from tidegate.api.inference import Inference
+from tidegate.planning.inference.serving_pods import select_serving_pods
 from tidegate.planning.pods import PodView, parse_pod
-from tidegate.planning.serving_pods import select_serving_pods
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SCALED: dict[str, Any] = {"placement": {"pool": "cpu-a"}, "scaling": {"minReplicas": 1, "maxReplicas": 4}}

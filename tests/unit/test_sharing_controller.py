@@ -23,7 +23,7 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.node_sharing import NodeAgentReport
+from tidegate.planning.gpu_sharing.node_sharing import NodeAgentReport
 from tidegate.resources.slices import SHARED_GPU
 from tidegate_controllers.allocations import AllocationResults
 from tidegate_controllers.applier import Applier

@@ -16,7 +16,15 @@ from builders.sharing_world import START, Gpu, SharingWorld
 from stages.examples import examples
 from tidegate.api.faulty_nodes import MAX_FAULTY_NODES, FaultState, SharingFault
 from tidegate.api.reasons import Reason
-from tidegate.planning.node_sharing import (
+from tidegate.planning.gpu_sharing.health import (
+    FAULT_POLICIES,
+    RESTART_POLICY,
+    RestartDaemon,
+    TaintNode,
+    count_allowed_disruptions,
+    plan_sharing,
+)
+from tidegate.planning.gpu_sharing.node_sharing import (
     DaemonPod,
     NodeAgentReport,
     NodeAgentState,
@@ -24,14 +32,6 @@ from tidegate.planning.node_sharing import (
     diagnose_node,
     parse_daemon_pod,
     parse_slice_pod,
-)
-from tidegate.planning.sharing_health import (
-    FAULT_POLICIES,
-    RESTART_POLICY,
-    RestartDaemon,
-    TaintNode,
-    count_allowed_disruptions,
-    plan_sharing,
 )
 
 NODE = "gpu-0"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import (
+from tidegate.planning.allocator.signals import (
     CONFIRM_FACTOR,
     MIN_COMPARED_PER_S,
     InferenceMetrics,

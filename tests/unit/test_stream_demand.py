@@ -10,9 +10,8 @@ import pytest
 
 from builders.pods import a_pod, a_report
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.pods import PodView
-from tidegate.planning.signals import MetricsScrape
-from tidegate.planning.stream_demand import (
+from tidegate.planning.allocator.signals import MetricsScrape
+from tidegate.planning.allocator.stream_demand import (
     CATCH_UP_S,
     STALE_AFTER_S,
     BrokerCount,
@@ -20,6 +19,7 @@ from tidegate.planning.stream_demand import (
     to_metrics,
     update_count,
 )
+from tidegate.planning.pods import PodView
 from tidegate.telemetry.signals import MergedSignalReader, SignalReader
 from tidegate.telemetry.stream_traffic import NO_COUNTS_MESSAGE, StreamTraffic
 from tidegate_dataplane.contract import AgentReport, StreamCount, StreamReport

@@ -14,7 +14,7 @@ from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import InferenceMetrics, MetricsScrape
+from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.report import Report
 from tidegate.reports.top import ModelTop, TopInputs, TopOrder, report_inferences, report_pools
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.sample import RequestTally
-from tidegate.planning.signals import MetricsScrape
-from tidegate.planning.traffic import (
+from tidegate.planning.access.release_sample import RequestTally
+from tidegate.planning.access.traffic import (
     CounterPage,
     CounterPages,
     RequestCounters,
@@ -19,6 +18,7 @@ from tidegate.planning.traffic import (
     compute_rates,
     compute_shares,
 )
+from tidegate.planning.allocator.signals import MetricsScrape
 
 CTR = ObjectKey("ads", "ctr")
 PLACE, RELEASED = "inference/ads/ctr/grpc", "release/ads/ctr/ctr/grpc"

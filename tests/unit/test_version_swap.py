@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.pods import PodView
-from tidegate.planning.swap_failures import (
+from tidegate.planning.inference.swap_failures import (
     MAX_RETRY_DELAY,
     PROGRESS_DEADLINE,
     RETRY_DELAY,
@@ -15,7 +14,8 @@ from tidegate.planning.swap_failures import (
     RecordedFailure,
     VersionProgress,
 )
-from tidegate.planning.version_swap import SwapHistory, SwapPlan, plan_swap
+from tidegate.planning.inference.version_swap import SwapHistory, SwapPlan, plan_swap
+from tidegate.planning.pods import PodView
 from tidegate_dataplane.contract import (
     AgentReport,
     DesiredState,

@@ -21,7 +21,7 @@ from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.what_if import WhatIf
 from tidegate.main import app
-from tidegate.planning.what_if import WhatIfAnswer, apply_changes, build_answer
+from tidegate.planning.allocator.what_if import WhatIfAnswer, apply_changes, build_answer
 from tidegate.reports.plan import PlanReport
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

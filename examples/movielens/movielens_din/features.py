@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from movielens_din.data import Ids
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.planning.feature_plan import compile_plan
+from tidegate.planning.features.feature_plan import compile_plan
 from tidegate_dataplane.contract import Bucketize, FeaturePlan, Lookup
 from tidegate_dataplane.features.engine import Engine
 

@@ -81,8 +81,8 @@ def bench(
     """
     from tidegate.api.durations import parse_duration
     from tidegate.cli.run.bench import BenchRequest, run_load_test
-    from tidegate.planning.bench import LoadSpec
-    from tidegate.planning.calibration import RandomInputs
+    from tidegate.planning.diagnosis.bench import LoadSpec
+    from tidegate.planning.diagnosis.calibration import RandomInputs
     from tidegate.reports.bench import BenchLimits
 
     try:

@@ -57,7 +57,7 @@ def calibrate(
     from tidegate.api.durations import parse_duration
     from tidegate.api.meta import ObjectKey
     from tidegate.cli.run.calibrate import RampLimits, calibrate_inference
-    from tidegate.planning.calibration import RandomInputs
+    from tidegate.planning.diagnosis.calibration import RandomInputs
 
     ramp = RampLimits(max_concurrency, step_seconds, total_seconds)
     inputs = RandomInputs(rows, length, largest, seed)

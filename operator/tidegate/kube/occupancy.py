@@ -11,7 +11,7 @@ from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.transforms import select_fields, trim_pod_spec
 from tidegate.kube.watch import Reflector
-from tidegate.planning.nodes import NodeView, Occupant, parse_node, parse_occupant
+from tidegate.planning.pools.nodes import NodeView, Occupant, parse_node, parse_occupant
 from tidegate.resources.names import POOL_LABEL, UNMANAGED_SELECTOR
 
 _READY_CONDITION: Final = "Ready"

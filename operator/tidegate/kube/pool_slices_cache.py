@@ -6,7 +6,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.pool_slices import PoolSlices, PoolTally, count_node_slices, find_older_pools
+from tidegate.planning.pools.pool_slices import PoolSlices, PoolTally, count_node_slices, find_older_pools
 
 
 @dataclass(slots=True)

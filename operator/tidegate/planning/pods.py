@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.room import Amounts, compute_pod_requests
+from tidegate.planning.inference.node_resources import Amounts, compute_pod_requests
 from tidegate.resources.batch import SHARD_CONTAINER
 from tidegate.resources.names import CALLS_ANNOTATION, SOURCE_LABEL, TEMPLATE_ANNOTATION
 

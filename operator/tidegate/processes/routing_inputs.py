@@ -13,7 +13,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.kube.transforms import trim_pod
 from tidegate.kube.typed_cache import ParseResult, TypedCache
 from tidegate.kube.view_cache import ViewCache
-from tidegate.planning.fleet import (
+from tidegate.planning.access.backends import (
     BACKEND_LABELS,
     build_features_backend,
     build_inference_backend,

@@ -11,8 +11,8 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.kube.view_cache import ViewCache
+from tidegate.planning.access.traffic import Shares, compute_shares
 from tidegate.planning.pods import PodView
-from tidegate.planning.traffic import Shares, compute_shares
 from tidegate.resources.names import INFERENCE_LABEL, to_label_value
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import ScrapeTarget

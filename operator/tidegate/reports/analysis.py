@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from tidegate.api.messages.message import MessageLevel
 from tidegate.api.meta import GROUP, ApiModel
-from tidegate.planning.findings import Finding
+from tidegate.planning.diagnosis.findings import Finding
 from tidegate.reports.report import Report
 
 _SEVERITIES: Final = (MessageLevel.INFO, MessageLevel.WARNING, MessageLevel.ERROR)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.api.meta import ApiModel
-from tidegate.planning.bench import LoadRun, ServerCounters
+from tidegate.planning.diagnosis.bench import LoadRun, ServerCounters
 from tidegate.reports.report import Report
 
 _MS_PER_S = 1_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.planning.calibration import ConcurrencyResult, find_best_result
+from tidegate.planning.diagnosis.calibration import ConcurrencyResult, find_best_result
 from tidegate.reports.report import Report, format_name
 
 _MS = 1_000

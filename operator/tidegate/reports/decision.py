@@ -18,7 +18,7 @@ from tidegate.api.allocation_decision import (
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ApiModel
-from tidegate.planning.decision import sort_newest_first
+from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.reports.report import Report, align_columns, format_name
 
 _MAX_NAMED = 3

@@ -14,7 +14,7 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, Tier
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
-from tidegate.planning.decision import sort_newest_first
+from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.reports.decision import DecisionReport, OutcomeState
 from tidegate.reports.report import Report, format_name
 from tidegate.reports.shared import (

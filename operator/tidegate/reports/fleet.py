@@ -15,8 +15,8 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.decision import sort_newest_first
-from tidegate.planning.overrides import select_active
+from tidegate.planning.allocator.decision import sort_newest_first
+from tidegate.planning.pools.overrides import select_active
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.report import Report, align_columns, format_name
 from tidegate.reports.shared import HoldReport, OverrideAction, OverrideReport, report_pool_holds

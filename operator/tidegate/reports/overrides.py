@@ -15,7 +15,7 @@ from tidegate.api.durations import format_duration, parse_duration
 from tidegate.api.inference import Inference
 from tidegate.api.meta import API_VERSION, ObjectKey
 from tidegate.errors import PermanentError
-from tidegate.planning.overrides import NO_RANGE, describe_override
+from tidegate.planning.pools.overrides import NO_RANGE, describe_override
 from tidegate.reports.report import Report, format_name
 from tidegate.reports.shared import (
     HoldReport,

@@ -13,7 +13,7 @@ from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.api.what_if import WhatIf
-from tidegate.planning.what_if import InferenceOutcome, WhatIfAnswer
+from tidegate.planning.allocator.what_if import InferenceOutcome, WhatIfAnswer
 from tidegate.reports.report import Report, format_name
 
 

@@ -11,8 +11,8 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.conditions import ConditionStatus, ObservedCondition
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.planning.freeze import find_freeze
-from tidegate.planning.overrides import describe_override, select_active, select_for_target
+from tidegate.planning.allocator.freeze import find_freeze
+from tidegate.planning.pools.overrides import describe_override, select_active, select_for_target
 
 
 class ConditionReport(ApiModel):

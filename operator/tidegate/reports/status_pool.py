@@ -12,7 +12,7 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, Tier
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
-from tidegate.planning.decision import sort_newest_first
+from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.shared import HoldReport, report_pool_holds
 from tidegate.reports.state import ObjectReport, ObjectState

@@ -14,8 +14,8 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUsage
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.planning.decision import sort_newest_first
-from tidegate.planning.signals import InferenceMetrics, MetricsScrape
+from tidegate.planning.allocator.decision import sort_newest_first
+from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.report import Report, align_columns, format_name
 from tidegate.reports.state import ObjectReport, ObjectState
 

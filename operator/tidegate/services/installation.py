@@ -9,7 +9,7 @@ from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import DEPLOYMENT
 from tidegate.kube.port import Manifest
-from tidegate.planning.installation import COMPONENTS
+from tidegate.planning.diagnosis.installation import COMPONENTS
 
 TIDEGATE_SELECTOR: Final = "app.kubernetes.io/name=tidegate"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"

@@ -14,9 +14,9 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.errors import TidegateError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import POD
+from tidegate.planning.access.traffic import SOURCE, compute_shares
+from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.planning.pods import parse_pods
-from tidegate.planning.signals import InferenceMetrics, MetricsScrape
-from tidegate.planning.traffic import SOURCE, compute_shares
 from tidegate.services.installation import INSTANCE_LABEL, TIDEGATE_SELECTOR
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import ScrapeTarget

@@ -22,7 +22,7 @@ from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import LEASE
 from tidegate.kube.lease import LeaseRecord
 from tidegate.kube.port import Manifest
-from tidegate.planning.what_if import apply_changes, build_answer
+from tidegate.planning.allocator.what_if import apply_changes, build_answer
 from tidegate.reports.plan import PlanReport
 from tidegate_dataplane.contract.answers import bounded_session, parse_json, read_body
 

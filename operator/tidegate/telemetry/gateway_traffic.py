@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import MetricsScrape
-from tidegate.planning.traffic import CounterPage, CounterPages, RequestCounters, Shares, compute_rates
+from tidegate.planning.access.traffic import CounterPage, CounterPages, RequestCounters, Shares, compute_rates
+from tidegate.planning.allocator.signals import MetricsScrape
 from tidegate.routing.envoy import rejection_counters
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind

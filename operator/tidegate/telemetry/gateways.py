@@ -16,7 +16,7 @@ import aiohttp
 import structlog
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.sample import GatewayReading, RequestTally
+from tidegate.planning.access.release_sample import GatewayReading, RequestTally
 from tidegate.routing.bootstrap import STATS_PATH
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.ir import AccessPoolKey, PoolRole

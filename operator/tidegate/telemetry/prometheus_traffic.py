@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.signals import InferenceMetrics, MetricsScrape
-from tidegate.planning.traffic import Shares
+from tidegate.planning.access.traffic import Shares
+from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.prometheus_api import InstantSample, PrometheusApi, PrometheusError

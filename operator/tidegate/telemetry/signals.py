@@ -7,8 +7,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from tidegate.planning.peaks import Peaks, apply_peaks
-from tidegate.planning.signals import MetricsScrape, RateEstimates, Signals, StalenessPolicy, estimate_signals
+from tidegate.planning.allocator.peaks import Peaks, apply_peaks
+from tidegate.planning.allocator.signals import (
+    MetricsScrape,
+    RateEstimates,
+    Signals,
+    StalenessPolicy,
+    estimate_signals,
+)
 
 
 class SignalSource(Protocol):

@@ -8,9 +8,14 @@ from datetime import timedelta
 from typing import Protocol
 
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.signals import MetricsScrape
+from tidegate.planning.allocator.stream_demand import (
+    BrokerCounts,
+    find_newest_count,
+    to_metrics,
+    update_count,
+)
 from tidegate.planning.pods import PodView
-from tidegate.planning.signals import MetricsScrape
-from tidegate.planning.stream_demand import BrokerCounts, find_newest_count, to_metrics, update_count
 from tidegate_dataplane.contract import AgentReport
 
 NO_COUNTS_MESSAGE = "none of its pods says how many messages wait"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import grpc.aio
 
-from tidegate.planning.bench import LoadRun, LoadSpec
+from tidegate.planning.diagnosis.bench import LoadRun, LoadSpec
 from tidegate.triton.load_generator import LoadGenerator
 
 _GRACE_S = 30.0

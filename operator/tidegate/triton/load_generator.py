@@ -14,8 +14,8 @@ from typing import Any, Final
 import grpc.aio
 
 from tidegate.errors import ApiUnavailableError, PermanentError
-from tidegate.planning.bench import ServerCounters
-from tidegate.planning.calibration import RandomInputs
+from tidegate.planning.diagnosis.bench import ServerCounters
+from tidegate.planning.diagnosis.calibration import RandomInputs
 
 # tritonclient publishes no types for its generated modules.
 _messages: Any = import_module("tritonclient.grpc.service_pb2")

@@ -17,7 +17,7 @@ from tidegate.api.meta import DNS_LABEL, ObjectKey
 from tidegate.api.release import ReleaseCommand
 from tidegate.api.what_if import WhatIf
 from tidegate.errors import RetryableError
-from tidegate.planning.move_budget import RemainingBudget
+from tidegate.planning.allocator.move_budget import RemainingBudget
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.explanation import InferenceReport, PoolReport
 from tidegate.reports.overrides import SteeringReport

@@ -9,8 +9,8 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.kube.client import KubeClient
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
-from tidegate.planning.nodes import NodeView
-from tidegate.planning.pool_slices import NodeSlices
+from tidegate.planning.pools.nodes import NodeView
+from tidegate.planning.pools.pool_slices import NodeSlices
 from tidegate.web.caches import FleetCaches
 from tidegate.web.topic_feed import TopicFeed
 

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, TidegateError
-from tidegate.planning.freeze import find_next_begin
+from tidegate.planning.allocator.freeze import find_next_begin
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.demand import sum_demand
 from tidegate.reports.plan import PlanReport

@@ -14,7 +14,7 @@ from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.errors import TidegateError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.planning.pool_slices import NodeSlices
+from tidegate.planning.pools.pool_slices import NodeSlices
 from tidegate.web.access.authenticators import RequestCredentials
 from tidegate.web.access.identity import Identity
 from tidegate.web.access.rights import Action

@@ -16,7 +16,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import CustomResource
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.overrides import describe_override
+from tidegate.planning.pools.overrides import describe_override
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.state import ObjectReport, ObjectState, ObjectWithConditions
 

@@ -17,8 +17,8 @@ from tidegate.cli.connection import open_client
 from tidegate.cli.options import KubeOptions
 from tidegate.cli.run.manifests import Manifests, read_manifests
 from tidegate.kube import kinds
-from tidegate.planning.autoscalers import parse_autoscaler
-from tidegate.planning.findings import Finding, ObjectSet, find_problems
+from tidegate.planning.diagnosis.findings import Finding, ObjectSet, find_problems
+from tidegate.planning.inference.autoscalers import parse_autoscaler
 from tidegate.reports.analysis import AnalysisReport, report_findings
 from tidegate.services.listing import KindLister, ResourceT
 

@@ -17,8 +17,8 @@ from tidegate.cli.run.object_names import find_object
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import INFERENCE, POD
-from tidegate.planning.bench import LoadSpec
-from tidegate.planning.calibration import RandomInputs
+from tidegate.planning.diagnosis.bench import LoadSpec
+from tidegate.planning.diagnosis.calibration import RandomInputs
 from tidegate.planning.pods import parse_pods
 from tidegate.reports.bench import BenchLimits, BenchReport, BenchTarget, report_bench
 from tidegate.routing.envoy.routes import ACCESS_HEADER

@@ -18,8 +18,13 @@ from tidegate.cli.options import KubeOptions
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import INFERENCE, POD
-from tidegate.planning.bench import LoadSpec
-from tidegate.planning.calibration import ConcurrencyResult, RandomInputs, choose_concurrency, explain_end
+from tidegate.planning.diagnosis.bench import LoadSpec
+from tidegate.planning.diagnosis.calibration import (
+    ConcurrencyResult,
+    RandomInputs,
+    choose_concurrency,
+    explain_end,
+)
 from tidegate.planning.pods import parse_pods
 from tidegate.reports.calibration import CalibrationReport, ReplicaTarget, report_calibration
 from tidegate.resources.names import INFERENCE_LABEL

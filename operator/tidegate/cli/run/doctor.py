@@ -27,7 +27,7 @@ from tidegate.kube.kinds import (
 )
 from tidegate.kube.lease import LeaseRecord
 from tidegate.kube.port import Manifest
-from tidegate.planning.installation import (
+from tidegate.planning.diagnosis.installation import (
     COMPONENTS,
     POLICIES,
     ComponentDeployment,

@@ -14,9 +14,9 @@ from tidegate.api.faulty_nodes import FaultState
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.kube.port import Manifest
-from tidegate.planning.move_budget import RemainingBudget, compute_move_budget
+from tidegate.planning.allocator.move_budget import RemainingBudget, compute_move_budget
 from tidegate.planning.pods import is_ready
-from tidegate.planning.pool_slices import NodeSlices
+from tidegate.planning.pools.pool_slices import NodeSlices
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, TIER_LABEL, parse_slices, to_label_value
 from tidegate.web.app_state import AppState
 from tidegate.web.paging import select_page

@@ -1,0 +1,1 @@
+"""Plan a ModelAccess: targets, releases, pipelines and proxies."""

@@ -1,0 +1,83 @@
+"""Build the backends of routing from objects and pods: every backend with the pods that can answer now."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Inference
+from tidegate.api.meta import CustomResource
+from tidegate.api.model_access import ModelAccess
+from tidegate.planning.inference.serving_pods import select_serving_pods
+from tidegate.planning.pods import PodView
+from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
+from tidegate.resources.pod import GRPC_PORT, HTTP_PORT
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
+from tidegate.routing.pipelines import pipeline_key
+
+BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
+    BackendKind.INFERENCE: INFERENCE_LABEL,
+    BackendKind.FEATURE_COMPUTE: FEATURE_COMPUTE_LABEL,
+    BackendKind.PIPELINE: PIPELINE_LABEL,
+}
+"""The label of a backend's pods; its value is resources.names.label_value of the backend's name."""
+
+
+def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
+    """Return the backend of an Inference with its pods that can answer now, without warm spares."""
+    key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
+    allocation = inference.status.allocation if inference.spec.scaling is not None else None
+    decision = allocation.decision if allocation is not None else ""
+    return _build_backend(
+        key, inference, inference.served_name, select_serving_pods(inference, pods), decision=decision
+    )
+
+
+def build_features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:
+    """Return the backend of a FeatureCompute with its pods that can answer now."""
+    key = BackendKey(BackendKind.FEATURE_COMPUTE, features.key.namespace, features.key.name)
+    return _build_backend(key, features, features.metadata.name, pods)
+
+
+def map_pipeline_routes(access: ModelAccess) -> Mapping[BackendKey, str]:
+    """Return the route of each pipeline backend of an access."""
+    return {
+        pipeline_key(access.key, route.name): route.name
+        for route in access.spec.routes
+        if route.pipeline is not None
+    }
+
+
+def build_pipeline_backend(access: ModelAccess, route: str, pods: Iterable[PodView]) -> Backend:
+    """Return the backend of one route's pipeline with its pods that can answer now.
+
+    All of its pods may call models, ready or not.
+    """
+    all_pods = tuple(pods)
+    backend = _build_backend(pipeline_key(access.key, route), access, access.metadata.name, all_pods)
+    return replace(
+        backend,
+        calls=tuple(sorted({name for pod in all_pods for name in pod.calls})),
+        callers=tuple(sorted({address for pod in all_pods for address in pod.addresses})),
+    )
+
+
+def takes_traffic(resource: CustomResource | None) -> bool:
+    """Return whether an object gets traffic: it exists and is not being deleted."""
+    return resource is not None and resource.metadata.deletion_timestamp is None
+
+
+def _build_backend(
+    key: BackendKey,
+    resource: CustomResource,
+    served_name: str,
+    pods: Iterable[PodView],
+    *,
+    decision: str = "",
+) -> Backend:
+    endpoints = sorted(
+        Endpoint(pod.address, GRPC_PORT, HTTP_PORT, decision)
+        for pod in pods
+        if pod.ready and pod.is_reachable and pod.address is not None
+    )
+    return Backend(key, served_name, tuple(endpoints), resource.metadata.uid)

@@ -1,0 +1,91 @@
+"""Track how far each Inference of a pool is from its measured capacity, tick by tick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tidegate.allocation.curves import CapacityCorrection, linear_curve
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.capacity import update_correction
+from tidegate.planning.allocator.signals import Signal
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedCorrection:
+    """The correction of one Inference after the last tick.
+
+    `basis`: the measurement and what it was made of; with another version or capacity the correction begins again.
+    `settled_replicas`: the ready replicas since `since` while none starts or terminates, or 0, since a starting replica is slow.
+    `counted_at`: the time of the last scrape that counted; no other may overlap it.
+    """
+
+    correction: CapacityCorrection
+    basis: object
+    settled_replicas: int
+    since: datetime
+    counted_at: datetime
+    updated_at: datetime
+
+
+Corrections = Mapping[ObjectKey, TrackedCorrection]
+
+
+def update_corrections(before: Corrections, observed: AllocationObserved) -> Corrections:
+    """Return the corrections after one more tick of the pool.
+
+    Only real-time Inferences with `spec.capacity` are corrected, since the others promise no latency.
+    A scrape counts if the same number of replicas was ready throughout its window, none started or terminated, and the
+    window does not overlap one that has counted.
+    """
+    after: dict[ObjectKey, TrackedCorrection] = {}
+    for member in observed.members:
+        spec = member.inference.spec
+        if spec.tier is not Tier.REALTIME or spec.capacity is None:
+            continue
+        now, settled = observed.now, _count_settled(member)
+        about = (spec.model, spec.capacity, spec.slo, member.replica_slices)
+        previous = before.get(member.key)
+        if previous is None or previous.basis != about:
+            after[member.key] = TrackedCorrection(
+                CapacityCorrection(), about, settled, since=now, counted_at=now, updated_at=now
+            )
+            continue
+        since = previous.since if settled == previous.settled_replicas else now
+        signal = observed.signals.by_key.get(member.key)
+        earliest = max(since, previous.counted_at)
+        counts = settled > 0 and signal is not None and _is_after(signal, observed.signals.window, earliest)
+        correction = update_correction(
+            previous.correction,
+            linear_curve(float(spec.capacity.requests_per_second)),
+            signal if counts else None,
+            settled,
+            parse_duration(spec.slo.latency_p99).total_seconds() if spec.slo is not None else None,
+            max((now - previous.updated_at).total_seconds(), 0.0),
+        )
+        counted = now if counts else previous.counted_at
+        after[member.key] = TrackedCorrection(
+            correction, about, settled, since=since, counted_at=counted, updated_at=now
+        )
+    return after
+
+
+def _is_after(signal: Signal, window: timedelta, earliest: datetime) -> bool:
+    """Return whether the window of a signal begins after `earliest`.
+
+    Without a window it begins at the previous scrape.
+    """
+    return signal.read_at > earliest and signal.read_at - window >= earliest
+
+
+def _count_settled(member: PoolMember) -> int:
+    starting = member.assigned_replicas - member.serving_pods
+    return (
+        member.serving_pods
+        if starting <= 0 and member.draining_replicas == 0 and not member.excluded_reason
+        else 0
+    )

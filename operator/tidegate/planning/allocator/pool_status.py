@@ -1,0 +1,88 @@
+"""Summarise for a ComputePool's status what its allocator does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+from tidegate.planning.allocator.decision import BUDGET_RULE
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.inference.serving_status import Verdict
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAllocation:
+    """The result of one tick of the allocator; without verdicts if it has nothing to decide."""
+
+    mode: PolicyMode
+    last_decision: str | None = None
+    allocated_verdict: Verdict | None = None
+    signals_verdict: Verdict | None = None
+
+
+def summarise_allocation(
+    observed: AllocationObserved, assignment: Assignment, excluded: Mapping[ObjectKey, str]
+) -> PoolAllocation:
+    """Summarise a tick; `observed` includes the decision that it made, if any."""
+    newest = observed.decisions[0].metadata.name if observed.decisions else None
+    return PoolAllocation(
+        observed.effective_mode,
+        newest,
+        _judge_allocation(observed, assignment, excluded),
+        _judge_signals(observed),
+    )
+
+
+def _judge_allocation(
+    observed: AllocationObserved, assignment: Assignment, excluded: Mapping[ObjectKey, str]
+) -> Verdict:
+    """Return the condition Allocated, without figures: those change with every tick, and the decision has them."""
+    if observed.freeze is not None and observed.freeze.until is None:
+        return Verdict(False, Reason.FREEZE_UNREADABLE, observed.freeze.reason)
+    if excluded:
+        key, reason = next(iter(sorted(excluded.items())))
+        rest = f" (and {len(excluded) - 1} more)" if len(excluded) > 1 else ""
+        return Verdict(False, Reason.RULES_NOT_KEPT, f"{key} is left as it is{rest}: {reason}")
+    decision = observed.decisions[0].metadata.name if observed.decisions else "none"
+    rules = [f"{rule.rule} of {rule.subject}" for rule in assignment.relaxed if rule.rule != BUDGET_RULE]
+    if rules:
+        rest = f" and {len(rules) - _NAMED} more" if len(rules) > _NAMED else ""
+        message = (
+            f"not kept: {', '.join(rules[:_NAMED])}{rest}; AllocationDecision {decision} has the figures"
+        )
+        return Verdict(False, Reason.RULES_NOT_KEPT, message)
+    standing = observed.standing_decision
+    if standing is None or not standing.spec.moves:
+        return Verdict(True, Reason.NOTHING_TO_MOVE, _explain_no_moves(observed))
+    count = len(standing.spec.moves)
+    inferences = "1 Inference" if count == 1 else f"{count} Inferences"
+    if standing.should_execute:
+        return Verdict(False, Reason.MOVING, f"{decision} moves {inferences}")
+    message = f"{decision} would move {inferences}: set spec.policy.mode: Auto to have it done"
+    return Verdict(False, Reason.RECOMMENDED, message)
+
+
+def _explain_no_moves(observed: AllocationObserved) -> str:
+    """Explain why nothing moves: all targets are met, or some Inferences cannot be compared."""
+    if observed.effective_mode is PolicyMode.HOLD:
+        reason = observed.freeze.reason if observed.freeze is not None else "the pool is held"
+        return f"{reason}: everybody keeps what they have"
+    unmeasured = [member.key for member in observed.scaled_members if member.lacks_capacity]
+    if not unmeasured:
+        return "every Inference has its target replicas"
+    rest = f" and {len(unmeasured) - _NAMED} more" if len(unmeasured) > _NAMED else ""
+    named = ", ".join(str(key) for key in unmeasured[:_NAMED])
+    return (
+        f"{named}{rest} have no spec.capacity, so they keep their replicas: "
+        "measure it with tidegate calibrate"
+    )
+
+
+def _judge_signals(observed: AllocationObserved) -> Verdict:
+    signals = observed.signals.select_inferences(member.key for member in observed.members)
+    reason = Reason.SIGNALS_FRESH if signals.all_fresh else Reason.SIGNALS_STALE
+    return Verdict(signals.all_fresh, reason, signals.message)

@@ -1,0 +1,381 @@
+"""Turn what caches and signals hold about one pool into the solver's input, an AllocationSnapshot."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from math import ceil, inf
+from typing import Final
+
+from tidegate.allocation import snapshot as solver
+from tidegate.allocation.curves import CapacityCorrection, CapacityCurve, linear_curve
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, HorizonStep, ReplicaBounds, TierRule
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_pool import ComputePool, PolicyMode
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Inference, Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.freeze import Freeze
+from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
+from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.planning.batch.remaining_shards import count_remaining_shards
+from tidegate.planning.batch.urgency import compute_urgency
+from tidegate.planning.inference.replicas import count_serving_pods
+from tidegate.planning.pools.claims import PoolClaim
+from tidegate.planning.pools.overrides import bound_replicas, select_active, select_for_target
+from tidegate.planning.pools.pool_slices import PoolSlices
+
+HORIZON_STEPS: Final = (HorizonStep(600.0),)
+"""One step of ten minutes with the present rate, since there is no forecast."""
+_UNKNOWN: Final = linear_curve(1.0)
+"""The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
+_POLLING_SHARE: Final = 0.05
+"""Demand of a stream of which nothing is known, as a share of what one replica answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMember:
+    """An Inference that is placed in the pool: what it has there, and the demand for it."""
+
+    inference: Inference
+    claim: PoolClaim
+    ready: int
+    """Ready pods in the pool, warm spares included."""
+    excluded_reason: str = ""
+    """Why it is excluded from decisions now, or empty: its Deployment is missing, or comes from another pool."""
+    refusal: str = ""
+    """Why the pool can place no replica of it, however many slices are free; or empty."""
+    lost_slices: int = 0
+    """Slices of its pods that are not ready, on nodes that take no pods: nothing can use them."""
+
+    @property
+    def key(self) -> ObjectKey:
+        """Return its namespace and name."""
+        return self.claim.key
+
+    @property
+    def replica_slices(self) -> int:
+        """Return the slices of each replica."""
+        return self.claim.slices
+
+    @property
+    def assigned_pods(self) -> int:
+        """Return the pods that have slices, including starting pods and warm spares."""
+        return max(self.claim.assigned, self.claim.assumed) // self.claim.slices
+
+    @property
+    def assigned_replicas(self) -> int:
+        """Return the replicas that have slices, without warm spares."""
+        return count_serving_pods(self.inference, self.assigned_pods)
+
+    @property
+    def warm_spares(self) -> int:
+        """Return the number of its warm spares."""
+        return self.assigned_pods - self.assigned_replicas
+
+    @property
+    def occupied_slices(self) -> int:
+        """Return the slices that it has and that could be assigned to others."""
+        claim = self.claim
+        return max(claim.assigned, sum(claim.pods.values()) - self.lost_slices, claim.assumed)
+
+    @property
+    def serving_pods(self) -> int:
+        """Return the ready pods that get requests."""
+        return min(self.ready, self.assigned_replicas) if self.warm_spares else self.ready
+
+    @property
+    def draining_replicas(self) -> int:
+        """Return the number of terminating replicas: those whose slices it has beyond its pods."""
+        beyond = self.occupied_slices - self.assigned_pods * self.claim.slices
+        return max(ceil(beyond / self.claim.slices), 0)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Return whether the allocator decides its number of replicas."""
+        return self.inference.spec.scaling is not None
+
+    @property
+    def lacks_capacity(self) -> bool:
+        """Return whether its capacity per replica is unknown.
+
+        Offline work needs none, since it uses every free slice.
+        """
+        return self.inference.spec.tier is not Tier.OFFLINE and self.inference.spec.capacity is None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationObserved:
+    """Everything that a decision about one pool depends on."""
+
+    pool: ComputePool
+    now: datetime
+    slices: PoolSlices
+    members: Sequence[PoolMember]
+    departing_slices: int = 0
+    """Slices of Inferences that were deleted or moved to another pool, until their pods are gone."""
+    faulty_node_slices: int = 0
+    """Slices of ready pods on nodes that take no new pods: in use, and of no use to others."""
+    overrides: Sequence[ComputeOverride] = ()
+    signals: Signals = field(default_factory=Signals)
+    decisions: Sequence[AllocationDecision] = ()
+    """The decisions about this pool, the newest first."""
+    freeze: Freeze | None = None
+    """The freeze window that the pool is in, if any."""
+    corrections: Mapping[ObjectKey, CapacityCorrection] = field(
+        default_factory=dict[ObjectKey, CapacityCorrection]
+    )
+    """How far capacity in production is from the measured one, for Inferences where that is known."""
+
+    @property
+    def name(self) -> str:
+        """Return the pool's name."""
+        return self.pool.metadata.name
+
+    @property
+    def active_overrides(self) -> tuple[ComputeOverride, ...]:
+        """Return the overrides in force."""
+        return select_active(self.overrides, self.now)
+
+    @property
+    def effective_mode(self) -> PolicyMode:
+        """Return the policy's mode; a held pool is in mode Hold, unless it only recommends."""
+        mode = self.pool.spec.policy.mode
+        return PolicyMode.HOLD if self.is_held and mode is not PolicyMode.RECOMMEND_ONLY else mode
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether an override or a freeze window holds the pool, in any mode."""
+        return self.freeze is not None or bool(
+            select_for_target(self.active_overrides, OverrideKind.COMPUTE_POOL, self.pool.key)
+        )
+
+    @property
+    def allocatable_slices(self) -> int:
+        """Return the slices that its members can have together."""
+        return max(self.slices.healthy + self.faulty_node_slices - self.departing_slices, 0)
+
+    @property
+    def free_slices(self) -> int:
+        """Return the free slices; negative if more are assigned than the pool has now."""
+        usable = self.slices.healthy + self.faulty_node_slices - self.departing_slices
+        return usable - sum(member.occupied_slices for member in self.members)
+
+    @property
+    def scaled_members(self) -> tuple[PoolMember, ...]:
+        """Return the members whose replicas the allocator decides."""
+        return tuple(member for member in self.members if member.is_scaled)
+
+    @property
+    def standing_decision(self) -> AllocationDecision | None:
+        """Return the newest decision if it is not finished yet."""
+        return find_standing_decision(self.pool, self.decisions)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationView:
+    """The solver's input, and the members that could not be part of it, with the reason."""
+
+    snapshot: AllocationSnapshot
+    excluded: Mapping[ObjectKey, str]
+
+
+def build_allocation_view(observed: AllocationObserved) -> AllocationView:
+    """Build the snapshot of one pool.
+
+    A member with an impossible number, or one that is not wholly in this pool, is excluded and keeps its slices.
+    So is one that the pool refuses: no other member gives slices for it.
+    """
+    inputs: list[solver.ModelInput] = []
+    excluded: dict[ObjectKey, str] = {}
+    excluded_slices = 0
+    for member in observed.members:
+        if member.refusal and not member.assigned_replicas:
+            excluded[member.key] = member.refusal
+            excluded_slices += member.occupied_slices
+            continue
+        try:
+            if member.excluded_reason:
+                raise InvalidInputError(f"inference {member.key}", member.excluded_reason)
+            inputs.append(_make_model_input(observed, member))
+        except InvalidInputError as error:
+            excluded[member.key] = str(error)
+            excluded_slices += max(member.occupied_slices, member.claim.replicas * member.replica_slices)
+    pool = _make_pool_input(observed, excluded_slices)
+    dwell = parse_duration(observed.pool.spec.policy.dwell)
+    snapshot = AllocationSnapshot((pool,), tuple(inputs), HORIZON_STEPS, dwell_s=dwell / timedelta(seconds=1))
+    return AllocationView(snapshot, excluded)
+
+
+def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solver.PoolInput:
+    spec = observed.pool.spec
+    budget = compute_move_budget(observed.pool, observed.slices.healthy, observed.decisions, observed.now)
+    newest = next(iter(observed.decisions), None)
+    healthy = [node for node in observed.slices.nodes if node.healthy_slices]
+    return solver.PoolInput(
+        observed.name,
+        max(
+            observed.allocatable_slices
+            - excluded_slices
+            - sum(_count_unfillable(observed, tier) for tier in Tier),
+            0,
+        ),
+        nodes=len(healthy),
+        spares=spec.tiers.realtime.warm_spares,
+        tiers=tuple(
+            TierRule(
+                tier,
+                spec.tiers.bounds_for(tier).floor - _count_unfillable(observed, tier),
+                spec.tiers.bounds_for(tier).ceiling,
+            )
+            for tier in Tier
+        ),
+        budget=budget.remaining if budget is not None else None,
+        hold=observed.effective_mode is PolicyMode.HOLD or observed.is_held,
+        price=newest.spec.price if newest is not None else 0.0,
+    )
+
+
+def _count_unfillable(observed: AllocationObserved, tier: Tier) -> int:
+    """Return the slices of a tier's floor that its members cannot use: they stay reserved for the tier."""
+    fillable = sum(
+        member.replica_slices * _count_usable_replicas(member)
+        for member in observed.members
+        if member.inference.spec.tier is tier
+    )
+    return max(observed.pool.spec.tiers.bounds_for(tier).floor - fillable, 0)
+
+
+def _count_usable_replicas(member: PoolMember) -> int:
+    """Return the most replicas that a member can use with its present spec."""
+    scaling, shards = member.inference.spec.scaling, count_remaining_shards(member.inference)
+    if scaling is None:
+        return member.claim.replicas
+    return scaling.max_replicas if shards is None else min(scaling.max_replicas, shards)
+
+
+def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solver.ModelInput:
+    spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
+    bounds = _bound_replicas(observed, member)
+    curve, load = _estimate_demand(member, signal, observed.now)
+    if (correction := observed.corrections.get(member.key)) is not None:
+        curve = correction.apply_to(curve)
+    if load is not None and signal is not None and not signal.fresh:
+        bounds = _protect_assigned(bounds, member.assigned_replicas)
+    assigned = (
+        member.assigned_replicas if member.is_scaled else min(member.assigned_replicas, member.claim.replicas)
+    )
+    ready = min(member.ready, assigned)
+    up_s, down_s = (_measure_seconds_since(observed, member, direction) for direction in (_is_rise, _is_fall))
+    placement = solver.PlacementInput(
+        observed.name,
+        curve,
+        slices=member.replica_slices,
+        replicas=solver.ReplicaCounts(
+            ready=ready,
+            loading=assigned - ready,
+            draining=member.draining_replicas + member.assigned_replicas - assigned,
+            spare=member.warm_spares,
+        ),
+        since_up_s=up_s,
+        since_down_s=down_s,
+    )
+    return solver.ModelInput(
+        str(member.key), spec.tier, (placement,), load, bounds, float(spec.value.per_request)
+    )
+
+
+def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> ReplicaBounds:
+    scaling = member.inference.spec.scaling
+    if scaling is not None:
+        overrides = select_for_target(observed.active_overrides, OverrideKind.INFERENCE, member.key)
+        return _limit_to_shards(member, bound_replicas(scaling, member.assigned_replicas, overrides))
+    replicas = member.claim.replicas
+    # A pending replica takes slices from others only in the real-time tier.
+    floor = (
+        replicas if member.inference.spec.tier is Tier.REALTIME else min(replicas, member.assigned_replicas)
+    )
+    return ReplicaBounds(floor, replicas, "spec.replicas", "spec.replicas")
+
+
+def count_protected_replicas(observed: AllocationObserved, member: PoolMember) -> int:
+    """Return the replicas that nothing may take from a member; all that it has, if it is excluded from decisions."""
+    if member.excluded_reason or (member.refusal and not member.assigned_replicas):
+        return ceil(member.occupied_slices / member.replica_slices)
+    return _bound_replicas(observed, member).floor
+
+
+def _limit_to_shards(member: PoolMember, bounds: ReplicaBounds) -> ReplicaBounds:
+    """Limit the bounds of a batch to its remaining shards: more replicas than that would have no work."""
+    shards = count_remaining_shards(member.inference)
+    if shards is None or (bounds.ceiling is not None and bounds.ceiling <= shards):
+        return bounds
+    return replace(
+        bounds, floor=min(bounds.floor, shards), ceiling=shards, ceiling_source="the shards that are left"
+    )
+
+
+def _estimate_demand(
+    member: PoolMember, signal: Signal | None, now: datetime
+) -> tuple[CapacityCurve, DemandInput | None]:
+    """Return the curve and the demand of a member; an unknown demand is None, and the member keeps its replicas."""
+    spec = member.inference.spec
+    if spec.tier is Tier.OFFLINE and spec.scaling is not None:
+        # It uses every free slice, as far as it has work for it.
+        curve = linear_curve(float(member.replica_slices))
+        return curve, DemandInput(
+            (curve.rate_at(_count_usable_replicas(member)),), (compute_urgency(member.inference, now),)
+        )
+    if spec.capacity is None:
+        return _UNKNOWN, None
+    curve = linear_curve(float(spec.capacity.requests_per_second))
+    if spec.tier is Tier.NEARLINE and spec.nearline is not None:
+        return curve, _estimate_stream_demand(member, signal, curve)
+    if signal is None or (not signal.fresh and spec.tier is not Tier.REALTIME):
+        return curve, None
+    return curve, DemandInput((signal.demand_per_s,))
+
+
+def _estimate_stream_demand(
+    member: PoolMember, signal: Signal | None, curve: CapacityCurve
+) -> DemandInput | None:
+    """Return the demand of a stream, which its own pods count: without a pod, nothing shows whether there is work.
+
+    So the demand is never below a small share of a replica, which gets it a pod unless other work is worth more.
+    """
+    floor_per_s = _POLLING_SHARE * curve.rate_at(1)
+    if signal is not None and signal.fresh:
+        return DemandInput((max(signal.demand_per_s, floor_per_s),))
+    return DemandInput((floor_per_s,)) if member.assigned_replicas == 0 else None
+
+
+def _protect_assigned(bounds: ReplicaBounds, replicas: int) -> ReplicaBounds:
+    """Raise the floor to what a member has: stale signals may raise a real-time Inference, and never lower it."""
+    ceiling = bounds.ceiling if bounds.ceiling is not None else replicas
+    floor = min(max(bounds.floor, replicas), ceiling)
+    if floor == bounds.floor:
+        return bounds
+    return replace(bounds, floor=floor, floor_source="what it holds, since its signals are stale,")
+
+
+def _is_rise(before: int, after: int) -> bool:
+    return after > before
+
+
+def _is_fall(before: int, after: int) -> bool:
+    return after < before
+
+
+def _measure_seconds_since(
+    observed: AllocationObserved, member: PoolMember, direction: Callable[[int, int], bool]
+) -> float:
+    """Return the seconds since a decision last raised or lowered a member; infinite if no recorded decision did."""
+    name = str(member.key)
+    for decision in observed.decisions:
+        if not decision.should_execute or decision is observed.standing_decision:
+            continue
+        for move in decision.spec.moves:
+            if move.inference == name and direction(move.before, move.after):
+                return max((observed.now - decision.spec.at) / timedelta(seconds=1), 0.0)
+    return inf

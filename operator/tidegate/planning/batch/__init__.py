@@ -1,0 +1,1 @@
+"""Plan batch Inferences: Jobs that score a table."""

@@ -1,0 +1,333 @@
+"""Plan an Inference with a batch: one Job per run, which continues where an earlier one stopped, and the status."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from tidegate.api.batch import BatchProgress, BatchSpec
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
+from tidegate.api.inference import InferenceStatus, ModelVersions
+from tidegate.api.reasons import Reason
+from tidegate.planning.batch.jobs import JobView
+from tidegate.planning.batch.kueue import judge_queue
+from tidegate.planning.inference.config_maps import delete_stale
+from tidegate.planning.inference.placement_status import (
+    drop_placement_condition,
+    placement_conditions,
+    placement_events,
+    suggest_remedy,
+)
+from tidegate.planning.inference.serving_status import (
+    POD_FAILURE_REASONS,
+    Verdict,
+    format_selector,
+    judge_pods,
+    kstatus_conditions,
+    make_condition,
+)
+from tidegate.planning.inference.swap_failures import is_retryable
+from tidegate.planning.plan import Event, EventType, ObjectDeletion, ReconcilePlan
+from tidegate.planning.pools.overrides import (
+    drop_override_condition,
+    make_override_conditions,
+    make_override_events,
+)
+from tidegate.resources.batch import build_batch_objects
+from tidegate.resources.batch_run import locate_run_folder, make_run_name
+from tidegate.resources.inference import make_inference_selector
+from tidegate.resources.manifest import Manifest
+from tidegate.resources.names import SOURCE_LABEL
+from tidegate.resources.serving import read_template_hash
+from tidegate.resources.settings import ServingSettings
+
+if TYPE_CHECKING:
+    from tidegate.planning.inference.planner import InferenceObserved
+
+_POLL_INTERVAL: Final = timedelta(seconds=15)
+"""Nothing wakes the reconciler when an agent cannot fetch its model."""
+_RESUMED_REQUEUE: Final = timedelta(seconds=1)
+"""Of a resumed run: its number of pods follows from the status that is written now."""
+_FAILURE_REQUEUE: Final = timedelta(seconds=30)
+_PROGRESS_STEPS: Final = 20
+"""With more shards than this, the status changes this often in the course of a run."""
+_DEADLINE: Final = "DeadlineExceeded"
+_EVENT_REASONS: Final = frozenset(
+    {Reason.BATCH_COMPLETE, Reason.SHARDS_FAILED, Reason.DEADLINE_EXCEEDED, Reason.EVICTED}
+)
+"""Reasons that are Events too: ends of a run, and evictions by Kueue."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchRun:
+    """Run that the spec asks for, and its Jobs."""
+
+    name: str
+    batch: BatchSpec
+    recorded: BatchProgress | None
+    """What the status records of this run."""
+    job: JobView | None
+    """The Job with the planned name; None if it does not exist or is being deleted."""
+    other_jobs: Sequence[JobView]
+    """Jobs of earlier runs, or of this one with another template."""
+
+    @property
+    def jobs(self) -> Sequence[JobView]:
+        """Return all Jobs of this run, with any template."""
+        return [job for job in (self.job, *self.other_jobs) if job is not None and job.run == self.name]
+
+    @property
+    def completed_at(self) -> datetime | None:
+        """Return when the last shard was done; the status keeps it, because the Job may be deleted."""
+        if self.recorded is not None and self.recorded.completed_at is not None:
+            return self.recorded.completed_at
+        return next((job.completed_at for job in self.jobs if job.complete), None)
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every shard is done."""
+        return self.completed_at is not None
+
+    @property
+    def done_shards(self) -> int:
+        """Return how many shards are done, by the Job that has most of them."""
+        return (
+            self.batch.shards
+            if self.complete
+            else max((len(job.done_shards) for job in self.jobs), default=0)
+        )
+
+
+def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: ServingSettings) -> ReconcilePlan:
+    """Return the Job and the status that bring a run to its end; a complete run needs no Job."""
+    inference = observed.inference
+    objects = build_batch_objects(inference, batch, settings, observed.slice_resources, observed.replicas)
+    job: Any = objects[-1]
+    run = _find_run(observed, batch, job["metadata"]["name"])
+    status = _build_status(observed, run, read_template_hash(job["spec"]["template"]))
+    return ReconcilePlan(
+        apply=_select_manifests(observed, run, objects),
+        delete=_delete_old(observed, run, job["metadata"]["labels"][SOURCE_LABEL]),
+        status=status.dump(),
+        events=_list_events(inference.status, status),
+        requeue_after=_compute_requeue(observed, run),
+    )
+
+
+def _find_run(observed: "InferenceObserved", batch: BatchSpec, job_name: str) -> _BatchRun:
+    inference = observed.inference
+    name, progress = make_run_name(inference, batch), inference.status.batch
+    current = next((job for job in observed.jobs if job.key.name == job_name and not job.deleting), None)
+    return _BatchRun(
+        name=name,
+        batch=batch,
+        recorded=progress if progress is not None and progress.run == name else None,
+        job=current,
+        other_jobs=tuple(job for job in observed.jobs if job is not current),
+    )
+
+
+def _select_manifests(
+    observed: "InferenceObserved", run: _BatchRun, objects: Sequence[Manifest]
+) -> tuple[Manifest, ...]:
+    if run.complete or observed.template_unknown or _lacks_kueue(observed):
+        return ()
+    # The next Job waits until the previous one and its pods are deleted: it needs their slices.
+    ready = not run.other_jobs and not (run.job is not None and run.job.finished)
+    return tuple(objects) if ready else tuple(objects[:-1])
+
+
+def _lacks_kueue(observed: "InferenceObserved") -> bool:
+    """Return whether the spec names a queue and Kueue is not installed, so that no Job would ever start."""
+    return observed.kueue is not None and not observed.kueue.installed
+
+
+def _delete_old(observed: "InferenceObserved", run: _BatchRun, source: str) -> tuple[ObjectDeletion, ...]:
+    if run.complete or observed.template_unknown:
+        return ()
+    jobs = tuple(ObjectDeletion("Job", job.key, job.uid) for job in run.other_jobs if not job.deleting)
+    return (*jobs, *delete_stale(observed.config_maps, observed.pods, source))
+
+
+def _build_status(observed: "InferenceObserved", run: _BatchRun, template: str) -> InferenceStatus:
+    inference, generation = observed.inference, observed.inference.metadata.generation
+    selector = make_inference_selector(inference)
+    pods = judge_pods(
+        observed.pods,
+        observed.replicas,
+        template,
+        selector,
+        observed.freest_nodes,
+        remedy=suggest_remedy(inference),
+    )
+    verdict = _judge_run(observed, run, pods)
+    conditions = (
+        *kstatus_conditions(_judge_readiness(observed, run, verdict), generation),
+        make_condition(ConditionType.COMPLETE, verdict, generation),
+        *placement_conditions(observed.placement, pods, generation),
+        *make_override_conditions(
+            observed.overrides, generation, effective=inference.spec.scaling is not None
+        ),
+    )
+    previous = drop_placement_condition(inference, inference.status.conditions)
+    merged = merge_conditions(drop_override_condition(observed.overrides, previous), conditions, observed.now)
+    alive = [pod for pod in observed.pods if not pod.terminating]
+    return InferenceStatus(
+        observed_generation=generation,
+        replicas=len(alive),
+        ready_replicas=sum(pod.ready for pod in alive),
+        selector=format_selector(selector),
+        versions=ModelVersions(target=inference.spec.model.version),
+        batch=_build_progress(observed, run),
+        conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
+    )
+
+
+def _build_progress(observed: "InferenceObserved", run: _BatchRun) -> BatchProgress:
+    inference, job, before = observed.inference, run.job, run.recorded
+    started = job.started_at if job is not None else None
+    return BatchProgress(
+        run=run.name,
+        output=locate_run_folder(inference, run.batch),
+        shards=run.batch.shards,
+        done=_round_progress(run.done_shards, run.batch.shards),
+        failed=len(job.failed_shards) if job is not None else 0,
+        # Keep the start of the first Job: another one may have resumed the run.
+        started_at=before.started_at if before is not None and before.started_at is not None else started,
+        ended_at=_find_end(observed, run),
+        completed_at=run.completed_at,
+    )
+
+
+def _find_end(observed: "InferenceObserved", run: _BatchRun) -> datetime | None:
+    """Return when the run completed or failed; None while it runs.
+
+    A failed run resumes as soon as its Job is another one.
+    """
+    if run.complete:
+        return run.completed_at
+    if observed.template_unknown:
+        # The name of the Job depends on the resources of a slice, which are unknown now.
+        return run.recorded.ended_at if run.recorded is not None else None
+    return run.job.ended_at if run.job is not None and run.job.failure_reason else None
+
+
+def _round_progress(done_shards: int, shards: int) -> int:
+    """Round the done shards down to a step, so that the status changes rarely."""
+    step = max(shards // _PROGRESS_STEPS, 1) if shards > _PROGRESS_STEPS else 1
+    return done_shards if done_shards == shards else done_shards // step * step
+
+
+def _judge_run(observed: "InferenceObserved", run: _BatchRun, pods: Verdict) -> Verdict:
+    """Return the verdict of Complete: the first of these that applies.
+
+    Complete, refused, failed, no slices, paused, queued, model failed, pods cannot run, scoring.
+    """
+    shards, folder = run.batch.shards, locate_run_folder(observed.inference, run.batch)
+    if run.complete:
+        message = f"all {shards} shards of run {run.name} are done; the results are in {folder}"
+        return Verdict(True, Reason.BATCH_COMPLETE, message)
+    if observed.refusal is not None:
+        return observed.refusal.to_verdict()
+    so_far = f"{_round_progress(run.done_shards, shards)} of {shards} shards of run {run.name} are done"
+    if run.job is not None and run.job.failure_reason:
+        return _judge_failed_job(observed, run.job, so_far)
+    placement = observed.placement
+    if placement is not None and not placement.verdict.holds and observed.replicas == 0:
+        return placement.verdict
+    if observed.replicas == 0 and run.done_shards < shards:
+        return Verdict(False, Reason.SCALED_TO_ZERO, f"spec.replicas is 0; {so_far}, and the rest waits")
+    queued = _judge_queue(observed, run)
+    if queued is not None:
+        return replace(queued, message=f"{queued.message}; {so_far}")
+    failures = [report.failure for report in observed.reports.values() if report.failure is not None]
+    if failures:
+        failure = failures[0]
+        message = f"version {failure.version}: {failure.message}; {so_far}"
+        return Verdict(False, Reason(failure.reason.value), message, stalled=not is_retryable(failure.reason))
+    if pods.reason in POD_FAILURE_REASONS:
+        return pods
+    cause = _describe_failures(observed, run.job)
+    return Verdict(False, Reason.SCORING, f"{so_far}; {cause}" if cause else so_far)
+
+
+def _judge_queue(observed: "InferenceObserved", run: _BatchRun) -> Verdict | None:
+    """Return why Kueue does not let the Job run; None if it does, or if the spec names no queue."""
+    if run.batch.queue_name is None or observed.kueue is None:
+        return None
+    namespace = observed.inference.metadata.namespace
+    return judge_queue(run.batch.queue_name, namespace, observed.kueue, run.job)
+
+
+def _judge_readiness(observed: "InferenceObserved", run: _BatchRun, verdict: Verdict) -> Verdict:
+    """Return the verdict of Ready: a run that makes progress is healthy, although it is not complete."""
+    if verdict.reason is Reason.SCALED_TO_ZERO:
+        return Verdict(True, verdict.reason, verdict.message)
+    if verdict.reason is not Reason.SCORING:
+        return verdict
+    started = run.done_shards > 0 or any(pod.ready and not pod.terminating for pod in observed.pods)
+    if not started:
+        return Verdict(False, Reason.WAITING_FOR_REPLICAS, f"no pod is ready yet; {verdict.message}")
+    return Verdict(True, verdict.reason, verdict.message)
+
+
+def _judge_failed_job(observed: "InferenceObserved", job: JobView, so_far: str) -> Verdict:
+    if job.failure_reason == _DEADLINE:
+        message = f"the run took longer than spec.batch.deadline; {so_far}; raise it and delete Job {job.key.name} to go on"
+        return Verdict(False, Reason.DEADLINE_EXCEEDED, message, stalled=True)
+    cause = _describe_failures(observed, job) or f"{job.failure_message}; see the logs of Job {job.key.name}"
+    return Verdict(False, Reason.SHARDS_FAILED, f"{so_far}; {cause}", stalled=True)
+
+
+def _describe_failures(observed: "InferenceObserved", job: JobView | None) -> str:
+    """Return the message of a failed pod whose shard is not done since; empty if there is none."""
+    if job is None:
+        return ""
+    messages = {
+        pod.shard: pod.termination_message
+        for pod in sorted(observed.pods, key=lambda pod: pod.key)
+        if pod.termination_message
+        and pod.shard is not None
+        and pod.shard not in job.done_shards
+        and pod.job == job.key.name
+    }
+    if not messages:
+        return ""
+    # A shard that has failed permanently explains more than one that is retried.
+    shard = min(messages, key=lambda index: (index not in job.failed_shards, index))
+    suffix = f" ({len(messages) - 1} other shards failed too)" if len(messages) > 1 else ""
+    return f"shard {shard} failed{suffix}: {messages[shard]}"
+
+
+def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[Event, ...]:
+    events: list[Event] = []
+    old, new = _find_complete(previous), _find_complete(current)
+    same_run = (
+        previous.batch is not None and current.batch is not None and previous.batch.run == current.batch.run
+    )
+    if (
+        new is not None
+        and new.reason in _EVENT_REASONS
+        and not (same_run and old is not None and old.reason == new.reason)
+    ):
+        kind = EventType.NORMAL if new.reason == Reason.BATCH_COMPLETE else EventType.WARNING
+        events.append(Event(kind, new.reason, new.message))
+    events += placement_events(previous.conditions, current.conditions)
+    events += make_override_events(previous.conditions, current.conditions)
+    return tuple(events)
+
+
+def _find_complete(status: InferenceStatus) -> ObservedCondition | None:
+    return next(
+        (condition for condition in status.conditions if condition.type == ConditionType.COMPLETE.value), None
+    )
+
+
+def _compute_requeue(observed: "InferenceObserved", run: _BatchRun) -> timedelta | None:
+    if (observed.refusal is not None or _lacks_kueue(observed)) and not run.complete:
+        return _FAILURE_REQUEUE
+    if run.complete or (run.job is not None and run.job.finished):
+        return None
+    if run.recorded is not None and run.recorded.ended_at is not None:
+        return _RESUMED_REQUEUE
+    return _POLL_INTERVAL

@@ -1,0 +1,1 @@
+"""Find problems, and judge measurements, for the command line."""

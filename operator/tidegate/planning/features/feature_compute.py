@@ -1,0 +1,220 @@
+"""Plan a FeatureCompute: compute its compiled plan, its objects and its status from an observation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
+from tidegate.api.feature_compute import FeatureCompute, FeatureComputeStatus
+from tidegate.api.inference import TensorMetadata
+from tidegate.api.reasons import Reason
+from tidegate.errors import InvalidSpecError
+from tidegate.planning.access.proxies import PROXY_REQUEUE, ProxyView, judge_endpoints
+from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.inference import runner_exits
+from tidegate.planning.inference.config_maps import delete_stale
+from tidegate.planning.inference.node_resources import NodeResources
+from tidegate.planning.inference.runner_exits import judge_runners, runner_events
+from tidegate.planning.inference.serving_status import (
+    POD_FAILURE_REASONS,
+    PlanRefusal,
+    Verdict,
+    format_selector,
+    judge_pods,
+    kstatus_conditions,
+    make_condition,
+)
+from tidegate.planning.inference.swap_failures import ObservedReplica
+from tidegate.planning.plan import Event, EventType, ReconcilePlan
+from tidegate.planning.pods import PodView
+from tidegate.resources.feature_compute import (
+    build_features_objects,
+    hash_features_source,
+    make_features_selector,
+    make_features_state,
+)
+from tidegate.resources.serving import find_template_hash
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import AgentReport, FeaturePlan
+
+_LOADING_REQUEUE: Final = timedelta(seconds=1)
+_UNREACHABLE_REQUEUE: Final = timedelta(seconds=3)
+_FAILURE_REQUEUE: Final = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesObserved:
+    """Inputs of `plan_features`."""
+
+    features: FeatureCompute
+    now: datetime
+    pods: Sequence[PodView] = ()
+    reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
+    """Reports of agents by pod uid; a pod whose agent did not answer is absent."""
+    config_maps: Sequence[Mapping[str, Any]] = ()
+    proxies: Sequence[ProxyView] | None = None
+    """None if no xDS server answered."""
+    refusal: PlanRefusal | None = None
+    """Why a child cannot be applied as planned: a quota, an admission policy, a name that is taken."""
+    freest_nodes: Sequence[NodeResources] = ()
+    """The nodes with the most free of a resource that an unschedulable pod lacks."""
+
+
+def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> ReconcilePlan:
+    """Return the objects and the status that bring a FeatureCompute towards its spec.
+
+    A changed plan means new pods, one after the other, because every replica of one answer must agree on it;
+    a plan that does not compile leaves what runs as it is.
+    """
+    features = observed.features
+    try:
+        plan = compile_plan(features)
+    except InvalidSpecError as error:
+        return _plan_invalid(observed, str(error))
+    source = hash_features_source(features, plan)
+    start = make_features_state(features, plan, settings).to_json()
+    pods = [pod for pod in observed.pods if pod.is_reachable and pod.source == source]
+    reports = [observed.reports[pod.uid] for pod in pods if pod.uid in observed.reports]
+    sources = _judge_sources(features, pods, reports)
+    objects = build_features_objects(features, plan, settings, start)
+    availability = judge_pods(
+        observed.pods,
+        features.spec.replicas,
+        find_template_hash(objects),
+        make_features_selector(features),
+        observed.freest_nodes,
+    )
+    # Any generation will do: the spec does not affect routing.
+    published = judge_endpoints(observed.proxies, 0)
+    exit_verdict = judge_runners([ObservedReplica(pod, observed.reports.get(pod.uid)) for pod in pods])
+    status = _build_status(observed, plan, _FeatureVerdicts(sources, availability, published, exit_verdict))
+    return ReconcilePlan(
+        apply=objects,
+        delete=delete_stale(observed.config_maps, observed.pods, source),
+        status=status.dump(),
+        events=(
+            *_list_events(features.status, status),
+            *runner_events(features.status.conditions, status.conditions, exit_verdict),
+        ),
+        requeue_after=_compute_requeue(observed, sources, pods, reports)
+        or _requeue_unpublished(availability, published)
+        or (runner_exits.RUNNER_REQUEUE if exit_verdict is not None else None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FeatureVerdicts:
+    """Verdicts that Ready is derived from."""
+
+    sources: Verdict
+    pods: Verdict
+    published: Verdict
+    """Whether the gateways have its endpoints."""
+    exited: Verdict | None
+    """A pod's process that exited lately."""
+
+
+def _plan_invalid(observed: FeaturesObserved, message: str) -> ReconcilePlan:
+    features = observed.features
+    generation = features.metadata.generation
+    verdict = Verdict(False, Reason.PLAN_INVALID, message, stalled=True)
+    conditions = (
+        *kstatus_conditions(verdict, generation),
+        make_condition(ConditionType.PLAN_COMPILED, verdict, generation),
+    )
+    merged = merge_conditions(features.status.conditions, conditions, observed.now)
+    alive = [pod for pod in observed.pods if not pod.terminating]
+    status = features.status.model_copy(
+        update={
+            "observed_generation": generation,
+            "replicas": len(alive),
+            "ready_replicas": sum(pod.ready for pod in alive),
+            "selector": format_selector(make_features_selector(features)),
+            "conditions": tuple(ObservedCondition.model_validate(item) for item in merged),
+        }
+    )
+    return ReconcilePlan(status=status.dump(), events=_list_events(features.status, status))
+
+
+def _judge_sources(
+    features: FeatureCompute, pods: Sequence[PodView], reports: Sequence[AgentReport]
+) -> Verdict:
+    if features.spec.replicas == 0:
+        return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no source is read")
+    failure = next((report.failure for report in reports if report.failure is not None), None)
+    if failure is not None:
+        return Verdict(False, Reason.SOURCE_FAILED, f"{failure.reason.value}: {failure.message}")
+    ready_count = sum(report.serving is not None for report in reports)
+    if pods and ready_count == len(pods):
+        return Verdict(True, Reason.SOURCES_READY, "every replica has read every source")
+    return Verdict(
+        False, Reason.SOURCES_LOADING, f"{ready_count} of {len(pods)} replicas have read their sources"
+    )
+
+
+def _build_status(
+    observed: FeaturesObserved, plan: FeaturePlan, verdicts: _FeatureVerdicts
+) -> FeatureComputeStatus:
+    features = observed.features
+    generation = features.metadata.generation
+    compiled = Verdict(True, Reason.PLAN_COMPILED, f"{len(plan.features)} features, plan {plan.hash[:12]}")
+    conditions = (
+        *kstatus_conditions(_judge_readiness(observed, verdicts), generation),
+        make_condition(ConditionType.PLAN_COMPILED, compiled, generation),
+        make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
+        make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
+    )
+    merged = merge_conditions(features.status.conditions, conditions, observed.now)
+    alive = [pod for pod in observed.pods if not pod.terminating]
+    return FeatureComputeStatus(
+        observed_generation=generation,
+        plan_hash=plan.hash,
+        outputs=tuple(TensorMetadata.model_validate(output.model_dump()) for output in plan.outputs),
+        replicas=len(alive),
+        ready_replicas=sum(pod.ready for pod in alive),
+        selector=format_selector(make_features_selector(features)),
+        conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
+    )
+
+
+def _judge_readiness(observed: FeaturesObserved, verdicts: _FeatureVerdicts) -> Verdict:
+    sources, pods, published = verdicts.sources, verdicts.pods, verdicts.published
+    if observed.refusal is not None:
+        return observed.refusal.to_verdict()
+    if sources.reason is Reason.SOURCE_FAILED and not pods.holds:
+        return sources
+    if pods.reason not in POD_FAILURE_REASONS and verdicts.exited is not None:
+        return verdicts.exited
+    if not pods.holds or pods.reason is Reason.SCALED_TO_ZERO:
+        return pods
+    return pods if published.holds else published
+
+
+def _list_events(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:
+    """Return events for a plan that does not compile, and for a source that begins to fail."""
+    previous_states = {item.type: (item.status, item.message) for item in previous.conditions}
+    return tuple(
+        Event(EventType.WARNING, item.reason, item.message)
+        for item in current.conditions
+        if (item.type == ConditionType.PLAN_COMPILED.value and item.status.value == "False")
+        or (item.type == ConditionType.SOURCES_READY.value and item.reason == Reason.SOURCE_FAILED.value)
+        if previous_states.get(item.type) != (item.status, item.message)
+    )
+
+
+def _compute_requeue(
+    observed: FeaturesObserved, sources: Verdict, pods: Sequence[PodView], reports: Sequence[AgentReport]
+) -> timedelta | None:
+    if observed.refusal is not None:
+        return _FAILURE_REQUEUE  # the object that holds the name or the quota does not wake us
+    if sources.holds or not pods:
+        return None
+    if sources.reason is Reason.SOURCE_FAILED:
+        return _FAILURE_REQUEUE
+    return _LOADING_REQUEUE if any(report.serving is None for report in reports) else _UNREACHABLE_REQUEUE
+
+
+def _requeue_unpublished(pods: Verdict, published: Verdict) -> timedelta | None:
+    serving = pods.holds and pods.reason is not Reason.SCALED_TO_ZERO
+    return PROXY_REQUEUE if serving and not published.holds else None

@@ -1,0 +1,1 @@
+"""Judge whether nodes share their GPUs as the pool declares."""

@@ -1,0 +1,1 @@
+"""Plan an Inference: its children, its rollout and its status."""

@@ -1,0 +1,127 @@
+"""Build the status that all serving kinds share: how many replicas are ready, and what keeps the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
+from tidegate.api.reasons import Reason
+from tidegate.planning.inference.node_resources import (
+    NodeResources,
+    find_insufficient_resources,
+    format_shortages,
+)
+from tidegate.planning.pods import PodView
+
+POD_FAILURE_REASONS: Final = frozenset(
+    {
+        Reason.NO_CAPACITY,
+        Reason.UNSCHEDULABLE,
+        Reason.POD_FAILING,
+        Reason.IMAGE_PULL,
+        Reason.OUT_OF_MEMORY,
+    }
+)
+"""Reasons that keep a pod from running at all."""
+
+SHRINK_OR_ADD_NODES: Final = "lower spec.resources or spec.replicas, or add nodes"
+"""What the user can do if no node has enough free resources for a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Statement about an object: whether it holds, why, and whether only the user can change that."""
+
+    holds: bool
+    reason: Reason
+    message: str
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRefusal:
+    """Reason why a child cannot be applied as planned: the API server rejects it, or its name is taken."""
+
+    reason: Reason
+    message: str
+    stalled: bool = True
+    """Whether it stays so until the user, or another object, changes."""
+
+    def to_verdict(self) -> Verdict:
+        return Verdict(False, self.reason, self.message, stalled=self.stalled)
+
+
+def judge_pods(
+    pods: Sequence[PodView],
+    required: int,
+    template: str,
+    selector: Mapping[str, str],
+    freest_nodes: Sequence[NodeResources] = (),
+    *,
+    remedy: str = SHRINK_OR_ADD_NODES,
+) -> Verdict:
+    """Return whether `required` ready pods of this template exist; if not, the first problem that keeps them.
+
+    `remedy` is what the user can do if no node has enough free resources.
+    """
+    if required == 0:
+        return Verdict(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, nothing serves")
+    alive = [pod for pod in pods if not pod.terminating]
+    current = [pod for pod in alive if pod.template == template]
+    ready = sum(pod.ready for pod in current)
+    if ready >= required:
+        return Verdict(True, Reason.ALL_REPLICAS_READY, f"{ready} of {required} replicas are ready")
+    for pod in current:
+        if pod.unschedulable:
+            return _judge_unschedulable(pod, freest_nodes, remedy)
+        if pod.problem:
+            return Verdict(False, pod.problem.reason, f"pod {pod.key.name}: {pod.problem.message}")
+    reason = Reason.ROLLING_OUT if len(current) < len(alive) else Reason.WAITING_FOR_REPLICAS
+    label = ",".join(f"{name}={value}" for name, value in selector.items())
+    return Verdict(False, reason, f"{ready} of {required} replicas are ready; see pods with label {label}")
+
+
+def _judge_unschedulable(pod: PodView, freest_nodes: Sequence[NodeResources], remedy: str) -> Verdict:
+    """Return why no node takes the pod: too little of a resource is free, or another constraint."""
+    resources = find_insufficient_resources(pod.unschedulable)
+    cause = f"pod {pod.key.name}: {pod.unschedulable.rstrip('.')}"
+    if not resources:
+        return Verdict(False, Reason.UNSCHEDULABLE, cause)
+    message = f"{cause}; {format_shortages(pod.requests, resources, freest_nodes)}; {remedy}"
+    return Verdict(False, Reason.NO_CAPACITY, message)
+
+
+def kstatus_conditions(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
+    """Return Ready, Reconciling and Stalled, as kstatus interprets them."""
+    moving = not verdict.holds and not verdict.stalled
+    return (
+        make_condition(ConditionType.READY, verdict, generation),
+        make_condition(
+            ConditionType.RECONCILING,
+            Verdict(
+                moving, verdict.reason if moving else Reason.RECONCILED, verdict.message if moving else ""
+            ),
+            generation,
+        ),
+        make_condition(
+            ConditionType.STALLED,
+            Verdict(
+                verdict.stalled,
+                verdict.reason if verdict.stalled else Reason.RECONCILED,
+                verdict.message if verdict.stalled else "",
+            ),
+            generation,
+        ),
+    )
+
+
+def make_condition(kind: ConditionType, verdict: Verdict, generation: int) -> Condition:
+    """Return a verdict as a condition of this type."""
+    return Condition(
+        kind, ConditionStatus.from_bool(verdict.holds), verdict.reason, verdict.message, generation
+    )
+
+
+def format_selector(selector: Mapping[str, str]) -> str:
+    """Return a label selector in the form that the scale subresource needs."""
+    return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))

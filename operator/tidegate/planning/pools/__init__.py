@@ -1,0 +1,1 @@
+"""Assign the slices of a pool to the Inferences that ask for them."""

@@ -1,0 +1,139 @@
+"""ComputeOverrides as planners see them: which are in force, what they bound, and how statuses report them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from tidegate.allocation.snapshot import ReplicaBounds
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, ObservedCondition
+from tidegate.api.inference import Scaling
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+from tidegate.planning.inference.serving_status import Verdict, make_condition
+from tidegate.planning.plan import Event, EventType
+
+END_MARGIN: Final = timedelta(milliseconds=50)
+"""A requeue at an override's end comes this much later, so that it has ended by then."""
+
+
+def select_active(overrides: Iterable[ComputeOverride], now: datetime) -> tuple[ComputeOverride, ...]:
+    """Return the overrides that have not ended, the oldest first."""
+    active = (
+        override
+        for override in overrides
+        if now < override.end_time and override.metadata.deletion_timestamp is None
+    )
+    return tuple(sorted(active, key=_make_age_key))
+
+
+def select_for_target(
+    overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey
+) -> tuple[ComputeOverride, ...]:
+    """Return the overrides with this target, in their order."""
+    return tuple(
+        override
+        for override in overrides
+        if (override.spec.target.kind, override.spec.target.key) == (kind, key)
+    )
+
+
+def find_next_end(overrides: Iterable[ComputeOverride]) -> datetime | None:
+    """Return when the first of them ends."""
+    return min((override.end_time for override in overrides), default=None)
+
+
+def bound_replicas(scaling: Scaling, replicas: int, overrides: Sequence[ComputeOverride]) -> ReplicaBounds:
+    """Return the bounds that the overrides in force leave of a range.
+
+    None leads out of the range, since the model's owner set it. The highest floor counts; of pins and holds the newest
+    counts, and before floors.
+    """
+    min_replicas, max_replicas = scaling.min_replicas, scaling.max_replicas
+    bounds = ReplicaBounds(min_replicas, max_replicas, "spec.scaling.minReplicas", "spec.scaling.maxReplicas")
+    for override in overrides:
+        if override.spec.floor is not None and override.spec.floor.replicas > bounds.floor:
+            floor = min(override.spec.floor.replicas, max_replicas)
+            bounds = ReplicaBounds(floor, max_replicas, _name_override(override), bounds.ceiling_source)
+    for override in overrides:
+        if override.spec.pin is not None or override.spec.hold:
+            count = override.spec.pin.replicas if override.spec.pin is not None else replicas
+            count = min(max(count, min_replicas), max_replicas)
+            bounds = ReplicaBounds(count, count, _name_override(override), _name_override(override))
+    return bounds
+
+
+def make_override_conditions(
+    overrides: Sequence[ComputeOverride], generation: int, *, effective: bool = True
+) -> tuple[Condition, ...]:
+    """Return the condition OverrideActive if an override is in force.
+
+    `effective`: whether it can decide anything about its target.
+    """
+    if not overrides:
+        return ()
+    text = "; ".join(describe_override(override) for override in overrides)
+    if effective:
+        verdict = Verdict(True, Reason.OVERRIDDEN, text)
+    else:
+        verdict = Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, f"{text}; {NO_RANGE}")
+    return (make_condition(ConditionType.OVERRIDE_ACTIVE, verdict, generation),)
+
+
+NO_RANGE = "spec.replicas is fixed: set spec.scaling instead, or spec.replicas itself"
+"""Why an override has no effect on an Inference without a range."""
+
+
+def drop_override_condition(
+    overrides: Sequence[ComputeOverride], conditions: Sequence[ObservedCondition]
+) -> tuple[ObservedCondition, ...]:
+    """Drop the condition OverrideActive if no override is in force."""
+    if overrides:
+        return tuple(conditions)
+    return tuple(item for item in conditions if item.type != ConditionType.OVERRIDE_ACTIVE.value)
+
+
+def make_override_events(
+    before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
+) -> tuple[Event, ...]:
+    """Return an Event if an override begins to decide, another one does, or the last one has ended."""
+    was, now = _find_active_condition(before), _find_active_condition(after)
+    if now is not None and (was is None or was.message != now.message):
+        return (Event(EventType.NORMAL, Reason.OVERRIDDEN.value, now.message),)
+    if was is not None and now is None:
+        return (
+            Event(
+                EventType.NORMAL, "OverrideEnded", f"no ComputeOverride is in force any more: {was.message}"
+            ),
+        )
+    return ()
+
+
+def describe_override(override: ComputeOverride) -> str:
+    """Describe what an override does, who made it, until when and why."""
+    spec = override.spec
+    if spec.pin is not None:
+        effect = f"pins {spec.pin.replicas} replicas"
+    elif spec.floor is not None:
+        effect = f"asks for at least {spec.floor.replicas} replicas"
+    else:
+        effect = "holds it as it is"
+    by = f" by {override.author}" if override.author else ""
+    return f"ComputeOverride {override.metadata.name}{by} {effect} until {spec.expires_at}: {spec.reason}"
+
+
+def _name_override(override: ComputeOverride) -> str:
+    by = f" by {override.author}" if override.author else ""
+    return f"ComputeOverride {override.metadata.name}{by}"
+
+
+def _find_active_condition(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
+    kind = ConditionType.OVERRIDE_ACTIVE.value
+    return next(
+        (item for item in conditions if item.type == kind and item.status is ConditionStatus.TRUE), None
+    )
+
+
+def _make_age_key(override: ComputeOverride) -> tuple[str, str]:
+    made = override.metadata.creation_timestamp
+    return (made.isoformat() if made is not None else "", override.metadata.name)
