@@ -1,1 +1,1 @@
-"""Scores one shard of a table on the pod's own Triton: what a Job's pod runs until it ends."""
+"""Score one shard of a table on the pod's own Triton, as the process of a Job's pod."""

@@ -1,4 +1,4 @@
-"""Entry point of a Job's pod: `python3 -m tidegate_dataplane.batch`. It ends when its shard is done, or cannot be."""
+"""Run the process of a Job's pod: `python3 -m tidegate_dataplane.batch` ends when its shard is done or has failed."""
 
 import asyncio
 import os
@@ -27,21 +27,21 @@ from tidegate_dataplane.contract import BatchOrder, DesiredState
 log = structlog.get_logger()
 
 INDEX: Final = "JOB_COMPLETION_INDEX"
-"""What Kubernetes tells every container of an Indexed Job's pod."""
+"""The variable that Kubernetes sets in every container of an Indexed Job's pod."""
 TERMINATION_LOG: Final = "TIDEGATE_BATCH_TERMINATION_LOG"
 DONE, TRY_AGAIN, NEVER = 0, 1, 3
-"""Exit codes: the Job gives a shard up at once for NEVER, and after its backoff limit for TRY_AGAIN."""
+"""Exit codes: the Job fails a shard at once for NEVER, and after its backoff limit for TRY_AGAIN."""
 STUCK_S: Final = 300.0
-"""A store that fails so long without a file written in between ends the pod: the Job starts another, elsewhere maybe."""
+"""The process ends after failures for so long without a row written; the Job starts another pod, maybe on another node."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 MOST_WORDS: Final = 3_000
-"""Kubernetes keeps 4096 bytes of what a container says last."""
+"""Kubernetes keeps 4096 bytes of a termination message."""
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Score the shard that the environment names; return the exit code."""
-    # As process 1 nothing ends it otherwise. Nothing needs to be finished: a file is there whole, or not at all.
+    # Process 1 ignores SIGTERM without a handler. Nothing needs to be finished: a file is written whole or not at all.
     signal.signal(signal.SIGTERM, _told_to_end)
     structlog.configure(
         processors=[
@@ -54,10 +54,10 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     settings = AgentSettings.from_environment(environment)
     metrics = BatchMetrics()
     start_http_server(settings.batch_http_port, settings.address, metrics.registry)
-    code, said = _scored(settings, environment, metrics)
-    if said:
-        log.error("shard_failed", message=said, code=code)
-        _say_last(said, Path(environment.get(TERMINATION_LOG, "/dev/termination-log")))
+    code, message = _scored(settings, environment, metrics)
+    if message:
+        log.error("shard_failed", message=message, code=code)
+        _say_last(message, Path(environment.get(TERMINATION_LOG, "/dev/termination-log")))
     return code
 
 
@@ -66,25 +66,23 @@ def _told_to_end(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _scored(
-    settings: AgentSettings, environment: Mapping[str, str], metrics: BatchMetrics
-) -> tuple[int, str]:
-    """Try until the shard is done, cannot be done, or nothing has moved for STUCK_S; say why where it is not."""
+def _scored(settings: Settings, environment: Mapping[str, str], metrics: BatchMetrics) -> tuple[int, str]:
+    """Try until the shard is done or has failed, or no row was written for STUCK_S; return the exit code and the error."""
     desired = read_first_order(settings.config_dir)
     if desired is None or desired.batch is None or INDEX not in environment:
         return NEVER, f"this pod has no order for a batch, or no {INDEX}: is it a pod of an Indexed Job?"
-    moved, pause_s, left = time.monotonic(), FIRST_PAUSE_S, -1.0
+    last_progress_s, pause_s, rows_left = time.monotonic(), FIRST_PAUSE_S, -1.0
     while True:
-        code, said = _tried(settings, environment, desired, desired.batch, metrics)
+        code, message = _tried(settings, environment, desired, desired.batch, metrics)
         if code is not None:
-            return code, said
-        now_left = _left(metrics)
-        if now_left != left:
-            moved, pause_s, left = time.monotonic(), FIRST_PAUSE_S, now_left
-        if time.monotonic() - moved > STUCK_S:
-            return TRY_AGAIN, said
+            return code, message
+        rows_left_now = _left(metrics)
+        if rows_left_now != rows_left:
+            last_progress_s, pause_s, rows_left = time.monotonic(), FIRST_PAUSE_S, rows_left_now
+        if time.monotonic() - last_progress_s > STUCK_S:
+            return TRY_AGAIN, message
         metrics.troubles.inc()
-        log.warning("tried_again", message=said, after_s=pause_s)
+        log.warning("shard_retried", message=message, after_s=pause_s)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -96,7 +94,10 @@ def _tried(
     order: BatchOrder,
     metrics: BatchMetrics,
 ) -> tuple[int | None, str]:
-    """Try once; return the exit code, None where this pod is to try again, and why."""
+    """Try once; return the exit code and the error.
+
+    The exit code is None when this process tries again.
+    """
     try:
         _attempt(settings, environment, desired, order, metrics)
     except TableError as error:
@@ -106,9 +107,9 @@ def _tried(
     except ArtefactError as error:
         return None if error.refusal.is_transient else NEVER, error.refusal.message
     except NoAnswerError as error:
-        return None, f"the server does not answer: {error.message}"
-    except Exception as error:  # nobody knows of it, and in a pod elsewhere it may not be
-        log.exception("shard_broke")
+        return None, f"the server does not answer: {error.said}"
+    except Exception as error:  # an unknown error, which another pod may not have
+        log.exception("shard_crashed")
         return TRY_AGAIN, f"{_cause(error)}; the log of this pod has more"
     return DONE, ""
 
@@ -136,13 +137,16 @@ def _attempt(
             runner.run(model.close())
 
 
-async def _model(settings: AgentSettings, desired: DesiredState) -> TritonModel:
-    """Its channel belongs to the loop that it is made in."""
-    return TritonModel(settings.triton_grpc, desired.model, str(desired.version))
+async def _model(settings: Settings, desired: DesiredState) -> Model:
+    """Open the client of the pod's server.
+
+    This is a coroutine because the gRPC channel belongs to the event loop in which it is made.
+    """
+    return Model(settings.triton_grpc, desired.model, str(desired.version))
 
 
 def _cause(error: BaseException) -> str:
-    """What an error is in words; of a group's, its first."""
+    """Return the type and text of an error; of an exception group, those of its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
@@ -152,11 +156,11 @@ def _left(metrics: BatchMetrics) -> float:
     return next(iter(metrics.rows_left.collect())).samples[0].value
 
 
-def _say_last(said: str, place: Path) -> None:
+def _say_last(message: str, path: Path) -> None:
     try:
-        place.write_text(said[:MOST_WORDS])
+        path.write_text(message[:MOST_WORDS])
     except OSError as error:
-        log.warning("last_words_not_written", path=str(place), error=str(error))
+        log.warning("termination_log_not_written", path=str(path), error=str(error))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Columns of a table ↔ tensors of a model: types, shapes, and which rows have no form as a tensor."""
+"""Convert columns of a table to tensors of a model and back."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from tidegate_dataplane.contract import TensorSpec
 Array = npt.NDArray[Any]
 
 pc: Final[Any] = pyarrow.compute
-"""Its functions are made when it is imported: type checkers do not see them."""
+"""The module makes its functions when it is imported, so type checkers do not see them."""
 
 _ARROW: Final[Mapping[str, Any]] = {
     "BOOL": pa.bool_(),
@@ -47,15 +47,15 @@ class Input:
 
     @property
     def width(self) -> int | None:
-        """Values of one row; None where they vary."""
+        """Return the number of values in one row; None if it varies."""
         return None if -1 in self.shape else int(np.prod(self.shape, dtype=np.int64))
 
 
 def inputs_of(specs: Sequence[TensorSpec], renamed: Mapping[str, str]) -> tuple[Input, ...]:
-    """Which column each input is read from; `renamed` says it where the names differ.
+    """Return the column from which each input is read; `renamed` maps inputs to columns of another name.
 
     Raises:
-        TableError: an input cannot be read from a column, or `renamed` names none of the model's.
+        TableError: an input cannot be read from a column, or `renamed` names an input that the model does not have.
     """
     names = {spec.name for spec in specs}
     for name in renamed:
@@ -63,87 +63,91 @@ def inputs_of(specs: Sequence[TensorSpec], renamed: Mapping[str, str]) -> tuple[
             raise TableError(
                 f"spec.batch.input.columns names input {name!r}, and the model takes {', '.join(sorted(names))}"
             )
-    found = tuple(
+    inputs = tuple(
         Input(spec.name, renamed.get(spec.name, spec.name), spec.dtype, spec.shape[1:]) for spec in specs
     )
-    for each in found:
-        if each.datatype not in _ARROW or each.shape.count(-1) > 1:
+    for model_input in inputs:
+        if model_input.datatype not in _ARROW or model_input.shape.count(-1) > 1:
             raise TableError(
-                f"input {each.name!r} of the model is {each.datatype} of shape {list(each.shape)} a row, which no column "
+                f"input {model_input.name!r} of the model is {model_input.datatype} of shape {list(model_input.shape)} a row, which no column "
                 "can be: at most one dimension may vary, and BF16 is not supported"
             )
-    return found
+    return inputs
 
 
 def refused_rows(table: Any, inputs: Sequence[Input]) -> dict[int, str]:
-    """Rows that have no form as a tensor, with why: a null, or a list of another length than the input's.
+    """Return the rows that cannot be converted to tensors, with the reason: a null, or a list of the wrong length.
 
     Raises:
-        TableError: a column holds lists of lists, whatever their rows are.
+        TableError: a column holds lists of lists.
     """
     refused: dict[int, str] = {}
-    for each in inputs:
-        column = table.column(each.column)
+    for model_input in inputs:
+        column = table.column(model_input.column)
         if _is_list(column.type) and _is_list(column.type.value_type):
             raise TableError(
-                f"column {each.column!r} holds {column.type}, and lists of lists are not read for input {each.name!r}: "
-                f"write the values of each row as one list, which takes the shape {list(each.shape)}"
+                f"column {model_input.column!r} holds {column.type}, and lists of lists are not read for input {model_input.name!r}: "
+                f"write the values of each row as one list, which takes the shape {list(model_input.shape)}"
             )
         for row in _missing(column):
-            refused.setdefault(row, f"column {each.column!r} has a null")
-        if _is_list(column.type) and each.width is not None:
-            lengths = pc.fill_null(pc.list_value_length(column), each.width)
-            for row in np.flatnonzero(np.asarray(lengths) != each.width).tolist():
-                said = f"column {each.column!r} has {lengths[row].as_py()} values, and input {each.name!r} takes {each.width}"
-                refused.setdefault(row, said)
+            refused.setdefault(row, f"column {model_input.column!r} has a null")
+        if _is_list(column.type) and model_input.width is not None:
+            lengths = pc.fill_null(pc.list_value_length(column), model_input.width)
+            for row in np.flatnonzero(np.asarray(lengths) != model_input.width).tolist():
+                reason = f"column {model_input.column!r} has {lengths[row].as_py()} values, and input {model_input.name!r} takes {model_input.width}"
+                refused.setdefault(row, reason)
     return refused
 
 
 def runs(table: Any, inputs: Sequence[Input]) -> list[tuple[int, int]]:
-    """Consecutive rows that fit into one tensor, since their lists are equally long: (first, count) of each."""
+    """Return the runs of consecutive rows whose lists are equally long, as (first, count): each fits into one tensor."""
     rows = table.num_rows
     edges = {0, rows}
-    for each in inputs:
-        if each.width is None and _is_list(table.column(each.column).type):
-            lengths = np.asarray(pc.list_value_length(table.column(each.column)))
+    for model_input in inputs:
+        if model_input.width is None and _is_list(table.column(model_input.column).type):
+            lengths = np.asarray(pc.list_value_length(table.column(model_input.column)))
             edges |= {int(edge) + 1 for edge in np.flatnonzero(np.diff(lengths))}
     ordered = sorted(edges)
     return [(start, end - start) for start, end in itertools.pairwise(ordered)]
 
 
-def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[InferenceTensor, ...]:
-    """The tensors of rows that all have one; `where` names the rows in what is said.
+def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[Tensor, ...]:
+    """Return the tensors of rows that can all be converted; `where` names the rows in error messages.
 
     Raises:
         TableError: a column has a type that its input cannot take.
     """
-    return tuple(_tensor(table.column(each.column), each, where) for each in inputs)
+    return tuple(_tensor(table.column(model_input.column), model_input, where) for model_input in inputs)
 
 
-def _tensor(column: Any, each: Input, where: str) -> InferenceTensor:
+def _tensor(column: Any, model_input: Input, where: str) -> Tensor:
     rows, values = len(column), column.combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    kind = values.type
+    column_type = values.type
     if _is_list(values.type):
         values = values.flatten()
-    wanted = _ARROW[each.datatype]
+    arrow_type = _ARROW[model_input.datatype]
     try:
-        flat = _numbers(values.cast(wanted), each.datatype)
-        return InferenceTensor(each.name, each.datatype, flat.reshape((rows, *_shape(each, rows, len(flat)))))
+        flat = _numbers(values.cast(arrow_type), model_input.datatype)
+        return Tensor(
+            model_input.name,
+            model_input.datatype,
+            flat.reshape((rows, *_shape(model_input, rows, len(flat)))),
+        )
     except (pa.ArrowException, ValueError) as error:
-        said = str(error).strip().splitlines()[0][:200]
+        reason = str(error).strip().splitlines()[0][:200]
         raise TableError(
-            f"{where}: column {each.column!r} holds {kind}, and input {each.name!r} of the model takes {each.datatype} of "
-            f"shape {list(each.shape)} a row: {said}"
+            f"{where}: column {model_input.column!r} holds {column_type}, and input {model_input.name!r} of the model takes {model_input.datatype} of "
+            f"shape {list(model_input.shape)} a row: {reason}"
         ) from error
 
 
-def _shape(each: Input, rows: int, values: int) -> tuple[int, ...]:
-    if -1 not in each.shape:
-        return each.shape
-    fixed = int(np.prod([size for size in each.shape if size != -1], dtype=np.int64))
-    return tuple(values // max(rows * fixed, 1) if size == -1 else size for size in each.shape)
+def _shape(model_input: Input, rows: int, values: int) -> tuple[int, ...]:
+    if -1 not in model_input.shape:
+        return model_input.shape
+    fixed = int(np.prod([size for size in model_input.shape if size != -1], dtype=np.int64))
+    return tuple(values // max(rows * fixed, 1) if size == -1 else size for size in model_input.shape)
 
 
 def _numbers(values: Any, datatype: str) -> Array:
@@ -153,7 +157,7 @@ def _numbers(values: Any, datatype: str) -> Array:
 
 
 def _missing(column: Any) -> list[int]:
-    """Rows that are null, or a list with a null in it."""
+    """Return the rows that are null, or whose list contains a null."""
     missing = np.flatnonzero(np.asarray(pc.is_null(column))).tolist()
     if _is_list(column.type):
         values = pc.list_flatten(column)
@@ -164,10 +168,10 @@ def _missing(column: Any) -> list[int]:
 
 
 def output_column(spec: TensorSpec, arrays: Sequence[Array]) -> Any:
-    """One output of several answers as a column: a number a row, a list of one length, or lists that vary.
+    """Return one output of several answers as a column: of numbers, of lists of one length, or of lists that vary.
 
     Raises:
-        TableError: the model answered something else than a row for each row.
+        TableError: no column type can hold the output.
     """
     shape, kind = spec.shape[1:], _ARROW.get(spec.dtype)
     if kind is None:

@@ -1,9 +1,9 @@
-"""Why a shard cannot be scored: by anybody, however often it is tried, or by this pod."""
+"""The errors that end a shard: permanent ones, and those that another pod may not have."""
 
 
 class TableError(Exception):
-    """The table, the model or the spec must change first; the message says which and how."""
+    """A permanent error: the table, the model or the spec must change; the message says which and how."""
 
 
 class ServerFaultError(Exception):
-    """The server refused more rows than may be, in a way that may be its own fault: another pod is to try."""
+    """A retryable error: the server refused too many rows, maybe by a fault of its own, so another pod tries."""

@@ -1,4 +1,4 @@
-"""The figures of a shard's process, on a page of its own: it may end long before the pod's other processes."""
+"""The metrics of a shard's process, which has its own page because it may end before the pod's other processes."""
 
 from prometheus_client import CollectorRegistry
 
@@ -6,7 +6,7 @@ from tidegate_dataplane.contract import exported
 
 
 class BatchMetrics:
-    """One process's figures in a registry of their own."""
+    """The metrics of one process in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

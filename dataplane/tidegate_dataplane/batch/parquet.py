@@ -1,4 +1,4 @@
-"""Parquet over ranges of files: footers for the plan, and a shard's rows as one stream of tables."""
+"""Read Parquet files by ranges: their footers for the plan, and a shard's rows as a stream of tables."""
 
 import io
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
@@ -14,7 +14,7 @@ from tidegate_dataplane.batch.store import Source
 
 ENDING: Final = ".parquet"
 FIRST_READ: Final = 64 << 10
-"""Bytes that are read of a file's end at once: most footers are smaller."""
+"""Bytes at the end of a file that are read first: most footers are smaller."""
 ROWS_AT_ONCE: Final = 8_192
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -22,7 +22,7 @@ Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class RangeFile(io.RawIOBase):
-    """A file of a store, seekable, whose bytes are read when they are asked for."""
+    """A seekable file of a store, whose bytes are read on demand."""
 
     def __init__(self, source: Source, path: str, wait: Wait) -> None:
         self._source, self._path, self._wait = source, path, wait
@@ -32,27 +32,31 @@ class RangeFile(io.RawIOBase):
         self._tail: bytes = wait(source.read_range(path, self._tail_start, self.size - self._tail_start))
 
     def readable(self) -> bool:
-        """It is read."""
+        """Return that the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """From any place."""
+        """Return that the file can be read from any position."""
         return True
 
     def tell(self) -> int:
-        """Where the next byte is read."""
+        """Return the position of the next byte."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Read from there on."""
+        """Set the position of the next byte, and return it."""
         origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         self._position = origin + offset
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return so many bytes; fewer at the end."""
-        left = max(self.size - self._position, 0)
-        length = left if size is None or size < 0 else min(size, left)
+        """Return `size` bytes, fewer at the end of the file; all that follow if `size` is negative or None.
+
+        Raises:
+            TableError: the file became shorter.
+        """
+        remaining = max(self.size - self._position, 0)
+        length = remaining if size is None or size < 0 else min(size, remaining)
         start, self._position = self._position, self._position + length
         if length and start >= self._tail_start:
             return self._tail[start - self._tail_start :][:length]
@@ -64,24 +68,24 @@ class RangeFile(io.RawIOBase):
 
 @contextmanager
 def opened(source: Source, where: str, path: str, wait: Wait) -> Generator[Any]:
-    """A ParquetFile of the store's file; `where` is the URI that its path is relative to.
+    """Open a file of the store as a ParquetFile; `where` is the URI of the folder of `path`.
 
     Raises:
-        TableError: it is no Parquet file, or becomes none while it is read.
+        TableError: the file is no Parquet file, or changes while it is read.
     """
     try:
-        # Arrow copies from a buffer of ours in its own thread otherwise, where nothing could be awaited.
+        # With pre_buffer, Arrow would read in threads of its own, in which `wait` cannot run.
         with pq.ParquetFile(pa.PythonFile(RangeFile(source, path, wait)), pre_buffer=False) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
-        said = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
         raise TableError(
-            f"{_at(where, path)} cannot be read as Parquet: {said}; replace the file, and start the run anew"
+            f"{_at(where, path)} cannot be read as Parquet: {reason}; replace the file, and start a new run"
         ) from error
 
 
 def table_files(paths: Sequence[str]) -> tuple[str, ...]:
-    """The files of a table: .parquet, none hidden and none below a folder whose name begins with _ or a dot."""
+    """Return the Parquet files of a table, without those whose name or folder begins with an underscore or a dot."""
     return tuple(
         path
         for path in sorted(paths)
@@ -90,7 +94,7 @@ def table_files(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def measured(source: Source, where: str, path: str, wait: Wait) -> InputFile:
-    """The size and rows of one file, by its footer."""
+    """Return the size and the number of rows of one file, from its footer."""
     with opened(source, where, path, wait) as file:
         rows = int(file.metadata.num_rows)
     return InputFile(path=path, size=int(wait(source.size(path))), rows=rows)
@@ -99,23 +103,26 @@ def measured(source: Source, where: str, path: str, wait: Wait) -> InputFile:
 def rows_of(
     source: Source, where: str, segment: Segment, columns: Sequence[str], wait: Wait
 ) -> Iterator[Any]:
-    """The rows of one segment as tables of these columns, read row group by row group.
+    """Yield the rows of one segment as tables of these columns, row group by row group.
 
     Raises:
-        TableError: a column is not there, or the file is not the one of the plan.
+        TableError: a column is missing, or the file has changed since the plan was made.
     """
-    known = segment.file
-    with opened(source, where, known.path, wait) as file:
-        if int(file.metadata.num_rows) != known.rows or int(wait(source.size(known.path))) != known.size:
+    planned = segment.file
+    with opened(source, where, planned.path, wait) as file:
+        if (
+            int(file.metadata.num_rows) != planned.rows
+            or int(wait(source.size(planned.path))) != planned.size
+        ):
             raise TableError(
-                f"{_at(where, known.path)} changed since the run began (it had {known.rows} rows in {known.size} bytes): "
-                "put tables into new files, and start the run anew"
+                f"{_at(where, planned.path)} changed since the run began (it had {planned.rows} rows in {planned.size} bytes): "
+                "put tables into new files, and start a new run"
             )
-        there = file.schema_arrow.names
+        available = file.schema_arrow.names
         for column in columns:
-            if column not in there:
+            if column not in available:
                 raise TableError(
-                    f"{_at(where, known.path)} has no column {column!r}; it has {', '.join(sorted(there)[:50])}"
+                    f"{_at(where, planned.path)} has no column {column!r}; it has {', '.join(sorted(available)[:50])}"
                 )
         yield from _within(file, segment, list(columns))
 
@@ -129,21 +136,21 @@ def _within(file: Any, segment: Segment, columns: list[str]) -> Iterator[Any]:
                 skip = segment.start - first
             groups.append(group)
         first += count
-    left = segment.end - segment.start
+    remaining = segment.end - segment.start
     batches = file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False)
     for batch in batches:
         table = _plain(pa.Table.from_batches([batch]))
-        table = table.slice(skip, left)
+        table = table.slice(skip, remaining)
         skip = max(skip - batch.num_rows, 0)
-        left -= table.num_rows
+        remaining -= table.num_rows
         if table.num_rows:
             yield table
-        if left == 0:
+        if remaining == 0:
             return
 
 
 def _plain(table: Any) -> Any:
-    """Without dictionaries, which would differ from file to file, and without what other tools wrote into the schema."""
+    """Return the table without dictionaries, which differ between files, and without metadata of other tools."""
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             table = table.set_column(index, field.name, table.column(index).cast(field.type.value_type))
@@ -155,7 +162,7 @@ def _at(where: str, path: str) -> str:
 
 
 class RowStream:
-    """The rows of several segments in order, taken in pieces of any size."""
+    """The rows of several segments in order, which can be taken in pieces of any size."""
 
     def __init__(self, tables: Iterator[Any]) -> None:
         self._tables = tables
@@ -165,21 +172,21 @@ class RowStream:
         """Return the next `count` rows as one table.
 
         Raises:
-            TableError: there are fewer, or the files differ in the types of the columns.
+            TableError: fewer rows are left, or the files differ in the types of the columns.
         """
-        taken, rows = [], 0
+        pieces, rows = [], 0
         while rows < count:
             table = self._rest if self._rest is not None else next(self._tables, None)
             if table is None:
-                raise TableError(f"the table ended {count - rows} rows early: start the run anew")
+                raise TableError(f"the table ended {count - rows} rows early: start a new run")
             piece = table.slice(0, count - rows)
             self._rest = table.slice(piece.num_rows) if piece.num_rows < table.num_rows else None
-            taken.append(piece)
+            pieces.append(piece)
             rows += piece.num_rows
         try:
-            return pa.concat_tables(taken).combine_chunks()
+            return pa.concat_tables(pieces).combine_chunks()
         except pa.ArrowInvalid as error:
-            said = str(error).strip().splitlines()[0][:300]
+            reason = str(error).strip().splitlines()[0][:300]
             raise TableError(
-                f"the files of the table differ in the types of their columns: {said}"
+                f"the files of the table differ in the types of their columns: {reason}"
             ) from error

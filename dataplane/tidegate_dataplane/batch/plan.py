@@ -1,4 +1,4 @@
-"""Which rows a shard has, and in which files: one row of numbers over all files, cut evenly. Pure."""
+"""Divide the rows of a table evenly into shards, and find the files of each shard. Pure."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class InputFile(BaseModel):
 
 
 class TablePlan(BaseModel):
-    """The files of a run, in the order of their rows. Written once: files that come later are not of this run."""
+    """The files of a run, in the order of their rows. It is written once, so later files are not part of the run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,16 +28,16 @@ class TablePlan(BaseModel):
 
     @property
     def rows(self) -> int:
-        """Rows of the whole table."""
+        """Return the number of rows of the table."""
         return sum(file.rows for file in self.files)
 
     def shard(self, index: int) -> "Span":
-        """The rows of one shard; sizes differ by one at most."""
+        """Return the rows of one shard; the sizes of shards differ by one at most."""
         rows = self.rows
         return Span(rows * index // self.shards, rows * (index + 1) // self.shards)
 
     def segments(self, span: "Span") -> Iterator["Segment"]:
-        """The files that these rows lie in, with the rows of each, counted from the file's beginning."""
+        """Yield the files that contain these rows, with the rows of each, counted from the beginning of the file."""
         first = 0
         for file in self.files:
             start, end = max(span.start, first), min(span.end, first + file.rows)
@@ -46,7 +46,7 @@ class TablePlan(BaseModel):
             first += file.rows
 
     def place(self, row: int) -> tuple[str, int]:
-        """The file of a row, and its number there from 0."""
+        """Return the path of a row's file, and the row's number in it, from 0."""
         segment = next(self.segments(Span(row, row + 1)))
         return segment.file.path, segment.start
 
@@ -58,7 +58,7 @@ class Span(NamedTuple):
     end: int
 
     def parts(self, rows: int) -> Iterator["Span"]:
-        """Spans of at most `rows` each: the same ones, whoever asks."""
+        """Yield spans of at most `rows` each; every pod gets the same ones."""
         for start in range(self.start, self.end, rows):
             yield Span(start, min(start + rows, self.end))
 

@@ -1,6 +1,6 @@
-"""What a run leaves in its folder: the plan, files of results, refused rows, one report a shard, and at the end `_SUCCESS`.
+"""Write the folder of a run: plan, files of results and refused rows, one report per shard, and at last `_SUCCESS`.
 
-A file of results appears whole and last of its rows, so what is there is done.
+A file of results is written whole, and after the refused rows of its part: a part whose file exists is done.
 """
 
 import io
@@ -26,7 +26,7 @@ _KEY: Final = b"tidegate"
 
 
 class Done(BaseModel):
-    """What a file of results says of itself, in its Parquet metadata."""
+    """The Parquet metadata of a file of results."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,7 +37,7 @@ class Done(BaseModel):
 
 
 class ShardReport(BaseModel):
-    """One finished shard."""
+    """The report of a finished shard."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,13 +48,13 @@ class ShardReport(BaseModel):
 
 
 class Results:
-    """The folder of one run."""
+    """The folder with the results of one run."""
 
     def __init__(self, sink: Sink, run: str, wait: Wait) -> None:
         self._sink, self._run, self._wait = sink, run, wait
 
     def plan(self) -> TablePlan | None:
-        """The plan that was written first, None before there is one."""
+        """Return the plan of the run, None before one was written."""
         text: bytes | None = self._wait(content(self._sink, self._path(PLAN)))
         try:
             return None if text is None else TablePlan.model_validate_json(text)
@@ -62,53 +62,55 @@ class Results:
             raise TableError(f"{self._path(PLAN)} cannot be read: delete the folder of the run") from error
 
     def keep_plan(self, plan: TablePlan) -> TablePlan:
-        """Write the plan if there is none; return the one that counts."""
+        """Write the plan unless another pod has; return the one in the folder."""
         self._wait(self._sink.create(self._path(PLAN), plan.model_dump_json(indent=1).encode()))
-        kept = self.plan()
-        if kept is None:
-            raise TableError(f"{self._path(PLAN)} was written and is not there: does somebody delete it?")
-        return kept
+        current = self.plan()
+        if current is None:
+            raise TableError(
+                f"{self._path(PLAN)} was written and is missing: another program may have deleted it"
+            )
+        return current
 
     def done(self, shard: int, parts: Sequence[Span]) -> list[Done]:
-        """The files of a shard that are there and whole, from its first one on without a gap."""
-        found: list[Done] = []
+        """Return the metadata of a shard's files that are written and valid, from the first one up to the first gap."""
+        written: list[Done] = []
         for number, span in enumerate(parts):
-            # One by one, since a run may have more files than are ever listed.
-            said = self._said(_part(shard, number))
-            if said is None or (said.run, said.first, said.rows + said.refused) != (
+            # One by one, since a run may have more files than a listing returns.
+            metadata = self._said(_part(shard, number))
+            if metadata is None or (metadata.run, metadata.first, metadata.rows + metadata.refused) != (
                 self._run,
                 span.start,
                 span.end - span.start,
             ):
                 break
-            found.append(said)
-        return found
+            written.append(metadata)
+        return written
 
     def put(self, shard: int, number: int, first: int, scored: Any, refused: Any) -> None:
-        """Write the results of one part; refused rows first, since the file of results says that it is done."""
-        aside = f"_refused/{_part(shard, number)}"
-        # A pod that was ended between the two files may have refused rows that have a result now.
-        if refused.num_rows or self._is_there(aside):
-            self._write(aside, refused, {})
-        said = Done(run=self._run, first=first, rows=scored.num_rows, refused=refused.num_rows)
-        self._write(_part(shard, number), scored, {_KEY: said.model_dump_json().encode()})
+        """Write the refused rows of one part, then its results: the file of results marks the part as done."""
+        refused_name = f"_refused/{_part(shard, number)}"
+        # A pod that ended between the two files may have refused rows that have a result now.
+        if refused.num_rows or self._is_there(refused_name):
+            self._write(refused_name, refused, {})
+        metadata = Done(run=self._run, first=first, rows=scored.num_rows, refused=refused.num_rows)
+        self._write(_part(shard, number), scored, {_KEY: metadata.model_dump_json().encode()})
 
     def finish(self, report: ShardReport, shards: int) -> bool:
-        """Say that a shard is finished; the last one to say it also writes `_SUCCESS`. Return whether it did."""
+        """Write the report of a shard, and `_SUCCESS` if every shard has one; return whether the run is complete."""
         name = f"_shards/{report.shard:05}.json"
         self._wait(self._sink.put(self._path(name), report.model_dump_json().encode()))
-        there = self._wait(self._sink.list(self._path("_shards")))
-        names = [one for one in there if re.fullmatch(r"\d{5}\.json", one)]
+        paths = self._wait(self._sink.list(self._path("_shards")))
+        names = [path for path in paths if re.fullmatch(r"\d{5}\.json", path)]
         if len(names) < shards:
             return False
-        texts = [self._wait(content(self._sink, self._path(f"_shards/{one}"))) for one in names]
+        texts = [self._wait(content(self._sink, self._path(f"_shards/{path}"))) for path in names]
         reports = [ShardReport.model_validate_json(text) for text in texts if text is not None]
         total = {
             "run": self._run,
             "shards": shards,
-            "rows": sum(one.rows for one in reports),
-            "refused": sum(one.refused for one in reports),
-            "files": sum(one.files for one in reports),
+            "rows": sum(report.rows for report in reports),
+            "refused": sum(report.refused for report in reports),
+            "files": sum(report.files for report in reports),
         }
         self._wait(self._sink.put(self._path(SUCCESS), _json(total)))
         return True
@@ -124,7 +126,7 @@ class Results:
             with pa.PythonFile(opened) as file:
                 return Done.model_validate_json((pq.read_metadata(file).metadata or {})[_KEY])
         except (pa.ArrowException, ValidationError, KeyError):
-            return None  # somebody else's, or cut short by hand: it is written anew
+            return None  # of another program, or damaged: it is written again
 
     def _is_there(self, name: str) -> bool:
         try:

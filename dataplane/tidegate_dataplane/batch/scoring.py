@@ -1,4 +1,4 @@
-"""Rows asked of the model: batches side by side, always the same ones, and what is refused narrowed down to its rows."""
+"""Score batches of rows concurrently, and narrow a refused batch down to the rows that the model refuses."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,93 +11,101 @@ from tidegate_dataplane.agent.nearline.model import NoAnswerError
 from tidegate_dataplane.batch.columns import Array
 
 AT_ONCE: Final = 4
-"""Requests side by side: one runs, and the next ones wait in the server already."""
+"""Concurrent requests: while one runs, the next ones wait in the server's queue."""
 TRIES: Final = 3
-"""How often rows are asked, alone, that failed of something which may have been an accident."""
+"""How often a batch whose failure may be the server's fault is sent again, with no other retry beside it."""
 LOOK_EVERY_S: Final = 0.2
 PAUSE_S: Final = 0.5
 
 
 class Asked(Protocol):
-    """What is needed of the model."""
+    """The methods of a model client that scoring needs."""
 
-    async def infer(
-        self, request_id: str, inputs: Sequence[InferenceTensor]
-    ) -> tuple[str, tuple[InferenceTensor, ...]]:
-        """Return the version that answered and its outputs; raises NoAnswerError, or MalformedError."""
+    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+        """Return the version that answered and its outputs.
+
+        Raises:
+            NoAnswerError: the server refused the request or is not reachable.
+            MalformedError: the inputs do not match the model.
+        """
         ...
 
     async def is_ready(self) -> bool:
-        """Return whether it answers."""
+        """Return whether the model is ready to answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one request: `first` is the table's number of the first one."""
+    """The rows of one request; `first` is the number of the first one in the table."""
 
     first: int
     rows: int
     inputs: tuple[InferenceTensor, ...]
 
     def cut(self, start: int, end: int) -> "Batch":
-        """Some of these rows."""
-        inputs = tuple(InferenceTensor(one.name, one.datatype, one.array[start:end]) for one in self.inputs)
+        """Return the rows from `start` up to `end`."""
+        inputs = tuple(
+            Tensor(tensor.name, tensor.datatype, tensor.array[start:end]) for tensor in self.inputs
+        )
         return Batch(self.first + start, end - start, inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said to rows that follow each other, or why it refused one (`outputs` is then empty)."""
+    """The model's outputs for consecutive rows, or why it refused a row (`outputs` is then empty)."""
 
     first: int
     rows: int
     outputs: Mapping[str, Array]
     refused: str = ""
     by_server: bool = False
-    """Whether the row was refused for what may be the server's fault, such as a GPU that is broken."""
+    """Whether the refusal may be the server's fault, such as a broken GPU."""
 
 
 class Scorer:
-    """Asks one model."""
+    """Sends batches to one model."""
 
     def __init__(self, model: Asked, name: str) -> None:
         self._model = model
         self._name = name
-        self._alone = asyncio.Lock()
-        self._spare = 0
+        self._retry_lock = asyncio.Lock()
+        self._refusals_left = 0
 
     async def ready(self) -> None:
-        """Wait until the model answers: fetching it, or a server that starts again, may take its time."""
-        while not await self._model.is_ready():  # noqa: ASYNC110 - nobody tells us
+        """Wait until the model is ready, however long fetching it or restarting the server takes."""
+        while not await self._model.is_ready():  # noqa: ASYNC110 - the server sends no event
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def scored(self, batches: Sequence[Batch], spare: int) -> list[Answer]:
-        """The answers to all rows, in their order; once more than `spare` rows are refused, those that there are."""
-        self._spare = spare
+        """Return the answers for all rows, in order.
+
+        When more than `spare` rows are refused, it stops and returns the answers so far.
+        """
+        self._refusals_left = spare
         slots = asyncio.Semaphore(AT_ONCE)
 
-        async def one(batch: Batch) -> list[Answer]:
+        async def score(batch: Batch) -> list[Answer]:
             async with slots:
                 return await self._first(batch)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(batch)) for batch in batches]
+            tasks = [group.create_task(score(batch)) for batch in batches]
         return [answer for task in tasks for answer in task.result()]
 
     async def _first(self, batch: Batch) -> list[Answer]:
-        if self._spare < 0:
+        if self._refusals_left < 0:
             return []
         try:
             return [await self._ask(batch)]
         except (NoAnswerError, MalformedError) as error:
-            # With nothing of ours beside it: what ends the server, or fills its memory, may be another batch.
-            async with self._alone:
+            # One retry at a time: another batch may have ended the server, or filled its memory.
+            async with self._retry_lock:
                 return await self._again(batch, error)
 
     async def _again(self, batch: Batch, error: NoAnswerError | MalformedError) -> list[Answer]:
         for _ in range(TRIES):
-            if self._spare < 0 or not _by_server(error):
+            if self._refusals_left < 0 or not _by_server(error):
                 break
             await asyncio.sleep(PAUSE_S)
             await self.ready()
@@ -105,10 +113,10 @@ class Scorer:
                 return [await self._ask(batch)]
             except (NoAnswerError, MalformedError) as another:
                 error = another
-        if self._spare < 0:
+        if self._refusals_left < 0:
             return []
         if batch.rows == 1:
-            self._spare -= 1
+            self._refusals_left -= 1
             return [Answer(batch.first, 1, {}, refused=_words(error), by_server=_by_server(error))]
         middle = batch.rows // 2
         return [
@@ -118,7 +126,7 @@ class Scorer:
         ]
 
     async def _half(self, batch: Batch) -> list[Answer]:
-        if self._spare < 0:
+        if self._refusals_left < 0:
             return []
         try:
             return [await self._ask(batch)]
@@ -126,14 +134,14 @@ class Scorer:
             return await self._again(batch, error)
 
     async def _ask(self, batch: Batch) -> Answer:
-        _, outputs = await self._model.infer(f"{self._name}-{batch.first}", batch.inputs)
-        for each in outputs:
-            if len(each.array.shape) == 0 or len(each.array) != batch.rows:
+        _, outputs = await self._model.ask(f"{self._name}-{batch.first}", batch.inputs)
+        for tensor in outputs:
+            if len(tensor.array.shape) == 0 or len(tensor.array) != batch.rows:
                 raise NoAnswerError(
-                    FaultOrigin.UNCLEAR,
-                    f"output {each.name!r} has shape {list(each.array.shape)} for {batch.rows} rows",
+                    Fault.UNCLEAR,
+                    f"output {tensor.name!r} has shape {list(tensor.array.shape)} for {batch.rows} rows",
                 )
-        return Answer(batch.first, batch.rows, {each.name: each.array for each in outputs})
+        return Answer(batch.first, batch.rows, {tensor.name: tensor.array for tensor in outputs})
 
 
 def _by_server(error: NoAnswerError | MalformedError) -> bool:

@@ -1,4 +1,4 @@
-"""Where tables lie: s3:, gs:, a mounted claim or the node's folder; read by range, and files appear whole or not at all."""
+"""Read and write the folders of tables: s3:, gs:, a mounted claim or a folder of the node."""
 
 import asyncio
 import os
@@ -20,18 +20,18 @@ WRITABLE: Final = (UriScheme.PVC, UriScheme.S3, UriScheme.GS)
 
 
 class Source(Protocol):
-    """A folder that can be read."""
+    """A folder that can be read by ranges of files."""
 
     async def list(self, folder: str) -> tuple[str, ...]:
         """Return the paths of the files below `folder`, relative to it."""
         ...
 
     async def size(self, path: str) -> int:
-        """Return the bytes of one file."""
+        """Return the size of one file, in bytes."""
         ...
 
     async def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return so many bytes of one file."""
+        """Return `length` bytes of one file, from `start` on."""
         ...
 
 
@@ -39,16 +39,16 @@ class Sink(Source, Protocol):
     """A folder that can be written."""
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write one file: afterwards it is there whole, or not at all."""
+        """Write one file, whole or not at all."""
         ...
 
     async def create(self, path: str, content: bytes) -> bool:
-        """The same, where none of the name is there; return False, and change nothing, where one is."""
+        """Write one file unless it exists; return whether it was written."""
         ...
 
 
 class Claim:
-    """A folder of a claim that is mounted to be written."""
+    """A folder of a claim that is mounted for writing."""
 
     def __init__(self, uri: ArtefactUri, root: Path) -> None:
         self._mount = root / uri.authority
@@ -61,19 +61,22 @@ class Claim:
         return await self._source.list(folder)
 
     async def size(self, path: str) -> int:
-        """Return the bytes of one file."""
+        """Return the size of one file, in bytes."""
         return await self._source.size(path)
 
     async def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return so many bytes of one file."""
+        """Return `length` bytes of one file, from `start` on."""
         return await self._source.read_range(path, start, length)
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write under another name, bring it to disk, and rename it."""
-        await self._written(path, content, lambda part, target: part.replace(target))
+        """Write under a temporary name, sync to disk, and rename."""
+        await self._written(path, content, lambda temporary, target: temporary.replace(target))
 
     async def create(self, path: str, content: bytes) -> bool:
-        """The same, with a link, which fails where the name is taken."""
+        """Write one file unless it exists; return whether it was written.
+
+        It is published by a hard link, which fails if the name exists.
+        """
         try:
             await self._written(path, content, _link)
         except FileExistsError:
@@ -86,34 +89,34 @@ class Claim:
         except FileExistsError:
             raise
         except OSError as error:
-            where = f"{self._uri.text.rstrip('/')}/{path}"
+            uri = f"{self._uri.text.rstrip('/')}/{path}"
             raise ArtefactError(
-                FailureReason.FETCH_FAILED, f"{where} cannot be written: {error.strerror or error}"
+                FailureReason.FETCH_FAILED, f"{uri} cannot be written: {error.strerror or error}"
             ) from error
 
     def _write(self, target: Path, content: bytes, publish: Callable[[Path, Path], object]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Two pods of one shard may write the same file for a moment: each has a name of its own for the unfinished one.
-        part = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+        # Two pods of one shard may write the same file at the same time, so each uses its own temporary name.
+        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
         try:
-            with part.open("wb") as file:
+            with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            publish(part, target)
+            publish(temporary, target)
         finally:
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
-def _link(part: Path, target: Path) -> None:
-    os.link(part, target)
+def _link(temporary: Path, target: Path) -> None:
+    os.link(temporary, target)
 
 
-def open_source(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Source:
-    """Return the folder that a table is read from.
+def open_source(uri: str, settings: Settings, credentials: Credentials) -> Source:
+    """Open the folder from which a table is read.
 
     Raises:
-        TableError: its scheme is none that tables are read from.
+        TableError: tables cannot be read from URIs of this scheme.
         ArtefactError: the URI is refused.
     """
     parsed = parse_uri(uri)
@@ -124,11 +127,11 @@ def open_source(uri: str, settings: AgentSettings, credentials: SecretCredential
     return _object_store(parsed, settings, credentials)
 
 
-def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Sink:
-    """Return the folder that results are written to.
+def open_sink(uri: str, settings: Settings, credentials: Credentials) -> Sink:
+    """Open the folder to which results are written.
 
     Raises:
-        TableError: its scheme is none that results are written to.
+        TableError: results cannot be written to URIs of this scheme.
         ArtefactError: the URI is refused.
     """
     parsed = parse_uri(uri)
@@ -149,7 +152,7 @@ def _object_store(uri: ArtefactUri, settings: AgentSettings, credentials: Secret
 
 
 async def content(source: Source, path: str) -> bytes | None:
-    """Return a whole small file, None where there is none."""
+    """Return the content of a small file, None if it does not exist."""
     try:
         return await source.read_range(path, 0, await source.size(path))
     except ArtefactError as error:
