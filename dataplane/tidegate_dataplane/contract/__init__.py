@@ -1,4 +1,4 @@
-"""What the control plane and the data plane say to each other: one JSON language, readable by old and new alike."""
+"""The JSON messages between the control plane and the data plane, which older and newer versions can both read."""
 
 from tidegate_dataplane.contract.batch import BatchOrder, Column
 from tidegate_dataplane.contract.features import (

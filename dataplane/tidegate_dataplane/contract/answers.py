@@ -1,4 +1,4 @@
-"""Reads what others answer over HTTP, no more of it than agreed: a neighbour may answer without end, or with anything."""
+"""Read HTTP responses up to a limit of bytes: a peer may answer without end, or with anything."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -7,21 +7,21 @@ from typing import Any, Final
 import aiohttp
 
 LINE_BYTES: Final = 1 << 16
-"""A longer line is none of a page of metrics."""
+"""The limit for one line; no line of a metrics page is longer."""
 _CHUNK_BYTES: Final = 1 << 16
 _HEADERS: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
 
 
 class AnswerError(ValueError):
-    """An answer that is larger than agreed, or is not what it should be; the message does not say whose."""
+    """An answer that is too large or malformed; the message does not name the server."""
 
 
 def bounded_session(
     timeout: aiohttp.ClientTimeout, connector: aiohttp.BaseConnector | None = None
 ) -> aiohttp.ClientSession:
-    """Return a session for short answers: `timeout` bounds each of them, and none is decompressed or leaves a cookie.
+    """Return a session for short answers, with `timeout` for each, without decompression and without cookies.
 
-    Few compressed bytes may become many, which a limit on what is read would see too late.
+    A few compressed bytes may become many, which a limit on the bytes read would notice too late.
     """
     return aiohttp.ClientSession(
         timeout=timeout,
@@ -36,7 +36,7 @@ async def read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes
     """Return the whole body.
 
     Raises:
-        AnswerError: it has more than `limit_bytes`. No more than that is held, and the connection is not used again.
+        AnswerError: it has more than `limit_bytes`. No more than that is kept in memory, and the connection is closed.
     """
     body = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
@@ -48,31 +48,31 @@ async def read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes
 
 
 async def read_lines(response: aiohttp.ClientResponse, limit_bytes: int) -> AsyncIterator[list[bytes]]:
-    """Give the body's lines without their ends, as many at a time as have arrived: some thousand at most.
+    """Yield the body's lines without their ends, in lists of those that have arrived: some thousand at most.
 
     Raises:
         AnswerError: there are more than `limit_bytes`, or a line has more than LINE_BYTES.
     """
-    read_bytes, begun = 0, b""
+    read_bytes, partial_line = 0, b""
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         read_bytes += len(chunk)
         if read_bytes > limit_bytes:
             response.close()
             raise AnswerError(f"the answer has more than {limit_bytes} bytes")
-        *lines, begun = (begun + chunk).split(b"\n")
-        if len(begun) > LINE_BYTES:
+        *lines, partial_line = (partial_line + chunk).split(b"\n")
+        if len(partial_line) > LINE_BYTES:
             response.close()
             raise AnswerError(f"a line has more than {LINE_BYTES} bytes")
         yield lines
-    if begun:
-        yield [begun]
+    if partial_line:
+        yield [partial_line]
 
 
 def parse_json(body: bytes) -> Any:
     """Return the JSON value.
 
     Raises:
-        AnswerError: it is no JSON, no text, or is nested deeper than Python's parser goes.
+        AnswerError: the body is not JSON, not text, or nested more deeply than Python's parser supports.
     """
     try:
         return json.loads(body)

@@ -1,4 +1,4 @@
-"""The base of every contract model: camelCase in JSON, unknown fields ignored so that old and new can talk."""
+"""The base of every contract model: camelCase in JSON; unknown fields are ignored, so that versions can differ."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ class ContractModel(BaseModel):
 
 
 class PlanModel(ContractModel):
-    """A compiled plan, which a pod runs as it is; its field `hash` names it."""
+    """A compiled plan, which a pod runs unchanged and which its field `hash` identifies."""
 
     def digest(self) -> str:
         """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""

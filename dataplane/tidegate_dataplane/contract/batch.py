@@ -1,4 +1,4 @@
-"""Which table a Job's pods score, and where the results go."""
+"""The order of a batch run: the table that a Job's pods score, and the folder for the results."""
 
 from pydantic import Field
 
@@ -13,10 +13,10 @@ class Column(ContractModel):
 
 
 class BatchOrder(ContractModel):
-    """One run: the rows of `source`, cut into `shards` of which each pod has one, answered into `<sink>/<run>`.
+    """One run: the rows of `source`, divided into `shards`, one for each pod; the results go to `<sink>/<run>`.
 
-    `columns` are those inputs whose column has another name; `keep` is copied beside the answers.
-    `secret` names the Secret that is mounted for the tables; empty is the storage Secret.
+    `columns` has the inputs whose column has another name; the columns `keep` are copied to the results.
+    `secret` names the Secret that is mounted for the tables; if empty, it is the storage Secret.
     """
 
     run: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="name of the folder of results")

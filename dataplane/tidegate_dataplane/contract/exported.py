@@ -1,4 +1,4 @@
-"""The metrics of the data plane: dashboards and alerts are made from their names, so that these are part of the contract."""
+"""The metrics of the data plane; their names are part of the contract, because dashboards and alerts use them."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ LOAD_SECONDS: Final = AGENT.histogram(
 )
 RUNNER_ENDS: Final = AGENT.counter(
     "runner_ends_total",
-    "Processes of versions that ended while they served and were started anew, by why: memory or other.",
+    "Processes of versions that ended while they served and were restarted, by cause: memory or other.",
     "why",
 )
 FAILURES: Final = AGENT.counter("failures_total", "Orders that could not be carried out.", "reason")
@@ -42,7 +42,7 @@ SAMPLES_DUPLICATE: Final = SAMPLE_LOG.counter(
 SAMPLES_DROPPED: Final = SAMPLE_LOG.counter("dropped_total", "Samples that are not in the log.", "reason")
 SAMPLES_HELD: Final = SAMPLE_LOG.gauge("held", "Samples that wait for the sink.")
 SAMPLES_HELD_BYTES: Final = SAMPLE_LOG.gauge(
-    "held_bytes", "What the samples that wait for the sink take, in bytes."
+    "held_bytes", "Size of the samples that wait for the sink, in bytes."
 )
 
 NEARLINE: Final = Catalog("tidegate_agent_nearline_")
@@ -62,26 +62,22 @@ RESULTS: Final = NEARLINE.counter(
 LATE: Final = NEARLINE.counter("late_total", "Results kept after the message's deadline.")
 DUPLICATES: Final = NEARLINE.counter("duplicates_total", "Messages whose id had a result already.")
 RETURNED: Final = NEARLINE.counter("returned_total", "Messages given back to be delivered again.")
-DEAD_LETTERS: Final = NEARLINE.counter(
-    "dead_letters_total", "Messages that went to the dead letters.", "reason"
-)
+DEAD_LETTERS: Final = NEARLINE.counter("dead_letters_total", "Messages published as dead letters.", "reason")
 BUSY_SECONDS: Final = NEARLINE.counter(
     "busy_seconds_total",
-    "Seconds in which the model was asked at least one message; its rate is the share of time that the pod is busy.",
+    "Seconds in which the model processed at least one message; its rate is the share of time that the pod is busy.",
 )
 
 BATCH: Final = Catalog("tidegate_batch_")
 SHARD_ROWS: Final = BATCH.gauge("shard_rows", "Rows of the pod's shard.")
 ROWS_LEFT: Final = BATCH.gauge("rows_left", "Rows of the shard that are in no file yet.")
-ROWS: Final = BATCH.counter("rows_total", "Rows that this process asked the model and wrote.")
+ROWS: Final = BATCH.counter("rows_total", "Rows that this process has scored and written.")
 ROWS_FOUND: Final = BATCH.counter("rows_found_total", "Rows that an earlier pod had written.")
 ROWS_REFUSED: Final = BATCH.counter(
-    "rows_refused_total", "Rows that are in a file of refused ones, with the reason."
+    "rows_refused_total", "Rows written to a file of refused rows, with the reason."
 )
-REQUESTS: Final = BATCH.counter("requests_total", "Requests to the model, repeated ones not counted.")
-TROUBLES: Final = BATCH.counter(
-    "troubles_total", "Times that the store or the server failed, and was tried again."
-)
+REQUESTS: Final = BATCH.counter("requests_total", "Requests to the model, without retries.")
+TROUBLES: Final = BATCH.counter("troubles_total", "Retries after a failure of the store or the server.")
 
 NODE: Final = Catalog("tidegate_node_")
 DAEMON_ANSWERS: Final = NODE.gauge(
@@ -89,7 +85,7 @@ DAEMON_ANSWERS: Final = NODE.gauge(
 )
 MPS_SERVERS: Final = NODE.gauge(
     "mps_servers",
-    "MPS servers by what they say of themselves: INITIALIZING, ACTIVE, FAULT or UNKNOWN.",
+    "MPS servers by their status: INITIALIZING, ACTIVE, FAULT or UNKNOWN.",
     "status",
 )
 MPS_CLIENTS: Final = NODE.gauge("mps_clients", "Processes connected to MPS.")
@@ -101,7 +97,7 @@ CALLS: Final = PIPELINE.counter(
 CALL_ROWS: Final = PIPELINE.counter("call_rows_total", "Rows in the calls made to a part.", "model", "part")
 PIPELINE_REQUESTS: Final = PIPELINE.counter(
     "requests_total",
-    "Requests by what the part did for them: answered, refused, failed, unavailable, timed out.",
+    "Requests by the outcome of the part: answered, refused, failed, unavailable, timed out.",
     "model",
     "part",
     "outcome",

@@ -1,4 +1,4 @@
-"""A compiled feature plan: what the engine computes, the same online and offline."""
+"""The compiled feature plan, which the engine computes online and offline alike."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -24,7 +24,7 @@ class LookupType(StrEnum):
 
 
 class Entity(ContractModel):
-    """A thing that features describe. `key` is the request's input tensor and the key column of its tables."""
+    """An entity that features describe; `key` is the request's input tensor and the key column of its tables."""
 
     name: str
     key: str
@@ -98,11 +98,11 @@ Feature = Annotated[Lookup | Bucketize | Hash | Cross, Field(discriminator="op")
 
 
 class FeaturePlan(PlanModel):
-    """Everything the engine needs, with its tensors spelled out.
+    """Everything that the engine needs, with the specs of its tensors.
 
     `inputs`: one per entity that a feature uses, named by the entity's key, INT64 or BYTES, shape [-1, 1].
     `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars.
-    `hash` is `digest()`, filled in by whoever compiled the plan.
+    `hash` is `digest()`, set by the compiler of the plan.
     """
 
     entities: tuple[Entity, ...]

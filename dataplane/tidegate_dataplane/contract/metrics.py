@@ -1,4 +1,4 @@
-"""What a metric is called, means and is labelled by: said once, for the process that shows it and for the page that lists it."""
+"""Define a metric's name, help and labels once, for the process that exports it and for the reference page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound="Metric")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family of series. `text` is its help, and what the reference says of it."""
+    """One family of series; `text` is its help, in the exposition and in the reference."""
 
     TYPE: ClassVar[str] = "untyped"
 
@@ -27,12 +27,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class CounterMetric(Metric):
-    """Something that is counted; its name ends in _total."""
+    """A counter; its name ends in _total."""
 
     TYPE: ClassVar[str] = "counter"
 
     def on(self, registry: CollectorRegistry) -> Counter:
-        """Shown by `registry`."""
+        """Return the metric, registered in `registry`."""
         from prometheus_client import Counter
 
         return Counter(self.name, self.text, self.labels, registry=registry)
@@ -40,18 +40,18 @@ class CounterMetric(Metric):
 
 @dataclass(frozen=True, slots=True)
 class GaugeMetric(Metric):
-    """Something that is so many now."""
+    """A gauge."""
 
     TYPE: ClassVar[str] = "gauge"
 
     def on(self, registry: CollectorRegistry) -> Gauge:
-        """Shown by `registry`."""
+        """Return the metric, registered in `registry`."""
         from prometheus_client import Gauge
 
         return Gauge(self.name, self.text, self.labels, registry=registry)
 
     def family(self) -> GaugeMetricFamily:
-        """Without samples yet, for those who collect when they are asked."""
+        """Return the family without samples, for collectors that fill it at each scrape."""
         from prometheus_client.core import GaugeMetricFamily
 
         return GaugeMetricFamily(self.name, self.text, labels=self.labels)
@@ -59,7 +59,7 @@ class GaugeMetric(Metric):
 
 @dataclass(frozen=True, slots=True)
 class HistogramMetric(Metric):
-    """How long something took, or how large it was."""
+    """A histogram of durations or sizes."""
 
     TYPE: ClassVar[str] = "histogram"
 
@@ -67,14 +67,14 @@ class HistogramMetric(Metric):
     """Upper bounds, without infinity."""
 
     def on(self, registry: CollectorRegistry) -> Histogram:
-        """Shown by `registry`."""
+        """Return the metric, registered in `registry`."""
         from prometheus_client import Histogram
 
         return Histogram(self.name, self.text, self.labels, registry=registry, buckets=self.buckets)
 
 
 class Catalog:
-    """The metrics of one part, in the order in which they are defined; their names begin with `prefix`."""
+    """The metrics of one component, in the order of their definition; their names begin with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -84,15 +84,15 @@ class Catalog:
         return iter(self._metrics)
 
     def counter(self, name: str, text: str, *labels: str) -> CounterMetric:
-        """Defines a counter; `name` is without the prefix and with _total."""
+        """Add a counter and return it; `name` is without the prefix and with _total."""
         return self._with(CounterMetric(f"{self._prefix}{name}", text, labels))
 
     def gauge(self, name: str, text: str, *labels: str) -> GaugeMetric:
-        """Defines a gauge."""
+        """Add a gauge and return it."""
         return self._with(GaugeMetric(f"{self._prefix}{name}", text, labels))
 
     def histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float]) -> HistogramMetric:
-        """Defines a histogram; `buckets` are upper bounds, without infinity."""
+        """Add a histogram and return it; `buckets` are upper bounds, without infinity."""
         return self._with(HistogramMetric(f"{self._prefix}{name}", text, labels, tuple(buckets)))
 
     def _with(self, metric: M) -> M:

@@ -1,4 +1,4 @@
-"""From which stream a pod takes its work, and how that goes."""
+"""The order to consume a stream, and the report of a pod that does."""
 
 from enum import StrEnum
 
@@ -8,14 +8,14 @@ from tidegate_dataplane.contract.base import ContractModel
 
 
 class StreamProblem(StrEnum):
-    """Why a pod takes nothing from its stream."""
+    """Why a pod consumes nothing from its stream."""
 
     STREAM_UNREACHABLE = "StreamUnreachable"
     STREAM_REFUSED = "StreamRefused"
 
 
 class Sasl(StrEnum):
-    """How a user of Kafka proves who it is."""
+    """The SASL mechanism with which a client of Kafka authenticates."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -23,7 +23,7 @@ class Sasl(StrEnum):
 
 
 class KafkaOrder(ContractModel):
-    """The topic to consume as one of a group; `secret` names the Secret that is mounted for it, empty for none."""
+    """The topic to consume as a member of a group; `secret` names the Secret mounted for it, empty for none."""
 
     servers: tuple[str, ...] = Field(min_length=1, description="host:port, of which one has to answer")
     topic: str
@@ -34,11 +34,11 @@ class KafkaOrder(ContractModel):
 
 
 class StreamOrder(ContractModel):
-    """The stream to consume, the bucket for results and the place for what cannot be answered.
+    """The stream to consume, the bucket for results and the subject or topic for dead letters.
 
-    All are of the NATS server at `url`, unless `kafka` has the stream and the dead letters: then `url` has the bucket alone.
-    `secret` names the Secret that is mounted for `url`; empty connects without credentials.
-    A message's deadline is in `deadline_header` or `deadline_field`; both empty: messages have none.
+    All are on the NATS server at `url`, unless `kafka` has the stream and the dead letters: then only the bucket is.
+    `secret` names the Secret that is mounted for `url`; if empty, the agent connects without credentials.
+    A message's deadline is in `deadline_header` or `deadline_field`; if both are empty, messages have none.
     """
 
     url: str
@@ -57,7 +57,7 @@ class StreamOrder(ContractModel):
 
 
 class StreamCount(ContractModel):
-    """What the broker counts for all pods of an Inference together; every pod reports the same."""
+    """The broker's counts for all pods of an Inference together; every pod reports the same ones."""
 
     unsettled: int = Field(ge=0, description="messages to be dealt with, those that a pod holds included")
     arrived: int = Field(
@@ -67,7 +67,7 @@ class StreamCount(ContractModel):
 
 
 class StreamReport(ContractModel):
-    """Whether the pod consumes its stream, or why not, in words for the object's status."""
+    """Whether the pod consumes its stream, or why not; the message is for the object's status."""
 
     problem: StreamProblem | None = None
     message: str = ""

@@ -1,4 +1,4 @@
-"""A compiled pipeline: which features and models a request goes through, and what becomes of their answers."""
+"""The compiled pipeline: the features and models that a request goes through, and how their answers are merged."""
 
 from pydantic import Field
 
@@ -6,14 +6,14 @@ from tidegate_dataplane.contract.base import ContractModel, PlanModel
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 DEFAULTED = "tidegate_defaulted"
-"""The output that marks partial answers: BYTES [-1, 1], the parts whose default was taken, empty when none was."""
+"""The output that marks partial answers: BYTES [-1, 1], the names of the parts whose default was used."""
 
 
 class Call(ContractModel):
-    """One model behind the gateway, and how it is asked.
+    """One model behind the gateway, and how to call it.
 
-    `title` names it in errors: Inference ctr-v3. `headers` lead to it at the gateway.
-    `outputs` are those that are asked for, at least one.
+    `title` names it in errors: Inference ctr-v3. The gateway routes by `headers`.
+    `outputs` are the requested ones, at least one.
     """
 
     title: str
@@ -25,9 +25,9 @@ class Call(ContractModel):
 
 
 class Part(ContractModel):
-    """One of the models that are asked at the same time; its one output is answered under `name`.
+    """One of the models that are called concurrently; its only output is returned as `name`.
 
-    A part with a `default` is optional: what it does not answer in time is filled with that decimal.
+    A part with a `default` is optional: if it does not answer in time, the output is filled with that decimal.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Part(ContractModel):
 
 
 class PipelinePlan(PlanModel):
-    """Everything that one route's pipeline does, with its tensors spelled out.
+    """Everything that the pipeline of one route does, with the specs of its tensors.
 
     `gateway` is the host:port that every call goes through.
-    `inputs` is what clients send, each of shape [-1, …]; a model's input that no feature gives comes from there.
-    `outputs` has one for each part, and DEFAULTED last where a part is optional.
-    `hash` is `digest()`, filled in by whoever compiled the plan.
+    `inputs` are sent by clients, each of shape [-1, …]; they feed the models' inputs that are no features.
+    `outputs` has one for each part, and DEFAULTED last if a part is optional.
+    `hash` is `digest()`, set by the compiler of the plan.
     """
 
     gateway: str
@@ -53,6 +53,6 @@ class PipelinePlan(PlanModel):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """Every call, in the order in which they are made."""
+        """Return every call, in the order in which they are made."""
         features = (self.features,) if self.features is not None else ()
         return *features, *(part.call for part in self.parts)

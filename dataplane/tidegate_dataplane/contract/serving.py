@@ -1,4 +1,4 @@
-"""What one pod should serve (DesiredState) and what it does serve (AgentReport)."""
+"""The desired state of one serving pod, and the report of its agent."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -14,9 +14,9 @@ from tidegate_dataplane.contract.tensors import TensorSpec
 
 GIBIBYTE = 1024**3
 LOAD_TIMEOUT_S = 600.0
-"""How long an agent lets the server load one version; who waits for the agent waits a little longer."""
+"""The limit for loading one version; callers of the agent wait a little longer."""
 
-# Both become folder names, so the patterns are also what keeps a name from leaving the model repository.
+# Both become folder names: the patterns also keep a name from leaving the model repository.
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
 Version = Annotated[int, Field(ge=1, le=999_999_999)]
 
@@ -30,7 +30,7 @@ class OwnerKind(StrEnum):
 
 
 class ModelFormat(StrEnum):
-    """What lies in the artefact's version folder."""
+    """The format of the artefact in its version folder."""
 
     ONNX = "ONNX"
     TORCH_EXPORT = "TorchExport"
@@ -48,7 +48,7 @@ class BatchingMode(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where the agent is on the way to the desired version."""
+    """The agent's progress towards the desired version."""
 
     STARTING = "Starting"
     FETCHING = "Fetching"
@@ -85,10 +85,10 @@ class SampleProblem(StrEnum):
 
 
 class SampleOrder(ContractModel):
-    """Which share of requests to log, and where to.
+    """The share of requests to log, and the sink.
 
-    `url` says by its scheme what it is: nats: or tls: with a `subject`, else a folder for files.
-    `secret` names the Secret that is mounted for it; empty is the storage Secret for files, none for NATS.
+    The scheme of `url` selects the sink: nats: or tls: with a `subject`, else a folder for files.
+    `secret` names the Secret that is mounted for it; if empty, files use the storage Secret, and NATS none.
     """
 
     share: float = Field(gt=0, le=1)
@@ -101,7 +101,7 @@ class DesiredState(ContractModel):
     """The whole order for one pod; the agent works towards it until the next one arrives.
 
     `epoch` is the leader's term: an agent refuses an order from an older term than the newest it has seen.
-    `uri` holds version folders and is empty for a FeatureCompute, whose tables stand in `plan`, and for a pipeline.
+    `uri` has the version folders; it is empty for a FeatureCompute, whose tables are in `plan`, and for a pipeline.
     """
 
     owner: str = Field(description="namespace/name of the owning object")
@@ -137,7 +137,7 @@ class DesiredState(ContractModel):
 
 
 class VersionFailure(ContractModel):
-    """Why the named version does not serve, in the words of whoever refused it."""
+    """Why a version does not serve; the message is that of the component that refused it."""
 
     version: int
     reason: FailureReason
@@ -145,31 +145,31 @@ class VersionFailure(ContractModel):
 
 
 class VersionMemory(ContractModel):
-    """Private memory that loading one version took, in bytes."""
+    """The private memory of one loaded version, in bytes."""
 
     version: int
     bytes: int = Field(ge=0)
 
 
 class SampleReport(ContractModel):
-    """How the sample log is: written, or why not, in words for the object's status."""
+    """Whether the sample log is written, or why not; the message is for the object's status."""
 
     problem: SampleProblem | None = None
     message: str = ""
 
 
 class RunnerEnd(ContractModel):
-    """The process that runs a version ended without having been unloaded, and was started again."""
+    """A version's process that ended without an unload and was restarted."""
 
     version: int
     killed_for_memory: bool
 
 
 class AgentReport(ContractModel):
-    """What is true in the pod now; never what was ordered.
+    """The observed state of the pod, never the desired one.
 
-    `generation` is that of the DesiredState being worked on. `bytes_done` and `bytes_total` are set while an
-    artefact is fetched; the total is None where the source does not say.
+    `generation` is that of the current DesiredState. `bytes_done` and `bytes_total` are set while an artefact is
+    fetched; the total is None if the source does not report it.
     """
 
     pod: str

@@ -1,4 +1,4 @@
-"""How a tensor is described on both sides."""
+"""The description of a tensor."""
 
 from tidegate_dataplane.contract.base import ContractModel
 
