@@ -26,10 +26,10 @@ Array = npt.NDArray[np.generic]
 
 
 class Engine:
-    """One plan over its tables. Online and offline differ only in how many rows they ask for at once.
+    """Computes one plan over its tables. Online and offline use differ only in the number of rows per call.
 
-    What depends on a table's row alone is computed when the engine is made, so that a request costs one search
-    per table and one gather per feature.
+    Everything that depends on a table's row alone is computed once, when the engine is made: a request then costs one
+    search per table and one gather per feature.
     """
 
     def __init__(self, plan: FeaturePlan, tables: Mapping[str, Table]) -> None:
@@ -62,7 +62,7 @@ class Engine:
         return cls(plan, tables)
 
     def compute(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return every feature, [n, k], for keys named as the plan's inputs, [n] or [n, 1] each.
+        """Return every feature, [n, k], for the keys in `inputs`, [n] or [n, 1] each, named as the plan's inputs.
 
         Raises:
             FeatureError: an input is missing, of another type or of another length than the others.
@@ -100,11 +100,11 @@ class Engine:
                 self._hashes[reference] = self._tables[table].hashes(reference.column)
 
     def _keys(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the keys of each entity that the plan asks for, [n]."""
+        """Return the keys of each entity that the plan uses, [n]."""
         keys: dict[str, Array] = {}
-        wanted = {spec.name for spec in self._plan.inputs}
+        input_names = {spec.name for spec in self._plan.inputs}
         for entity in self._entities.values():
-            if entity.key not in wanted:
+            if entity.key not in input_names:
                 continue
             if entity.key not in inputs:
                 raise FeatureError(f"input {entity.key!r} is missing")
@@ -178,9 +178,9 @@ def _utf8(value: object, key: str) -> bytes:
 def _bucketized(
     values: Array, present: npt.NDArray[np.bool_], boundaries: Sequence[float]
 ) -> npt.NDArray[np.int64]:
-    """Return the number of boundaries at or below each value, 0 where there is none; [n] in, int64 [n] out."""
+    """Return the number of boundaries at or below each value, 0 for an absent value; [n] in, int64 [n] out."""
     if np.issubdtype(values.dtype, np.integer):
-        # In integers, so that no id above 2**53 is rounded: value >= boundary is value >= ceil(boundary).
+        # Compare integers, so that no id above 2**53 is rounded: value >= boundary is value >= ceil(boundary).
         limits = [math.ceil(boundary) for boundary in boundaries]
         low, high = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
         edges = np.array([max(limit, low) for limit in limits if limit <= high], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What is wrong with a plan, a table or a request, in words that name it."""
+"""The error of the feature engine."""
 
 
 class FeatureError(ValueError):

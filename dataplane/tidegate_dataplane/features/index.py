@@ -1,4 +1,4 @@
-"""From entity keys to row numbers of a table: vectorised, exact, unknown keys included."""
+"""Map entity keys to row numbers of a table: vectorised and exact, with a row for unknown keys."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ DENSE_FACTOR = 4
 
 
 class Index(Protocol):
-    """Row numbers by key; a table of n rows answers n for an unknown key."""
+    """Row numbers by key; in a table of n rows, an unknown key has row n."""
 
     def rows(self, keys: npt.NDArray[np.generic]) -> Rows:
         """Return the row of each key; keys [n], result [n]."""
@@ -24,7 +24,7 @@ class Index(Protocol):
 
 
 class IntegerIndex:
-    """Keys as int64: a direct table where the keys are dense, else a sorted array searched by bisection."""
+    """An index of int64 keys: a direct table if the keys are dense, else a sorted array with binary search."""
 
     def __init__(self, keys: npt.NDArray[np.int64], table: str) -> None:
         self._unknown = len(keys)
@@ -43,18 +43,18 @@ class IntegerIndex:
         """Return the row of each key; int64 [n] in, [n] out."""
         if self._unknown == 0:
             return np.zeros(len(keys), dtype=np.intp)
-        wanted = keys.astype(np.int64, copy=False)
+        integers = keys.astype(np.int64, copy=False)
         if self._dense is not None:
             last = self._first + len(self._dense) - 1
-            inside = (wanted >= self._first) & (wanted <= last)
-            found = self._dense[np.where(inside, wanted, self._first) - self._first]
-            return np.where(inside, found, self._unknown)
-        places = np.minimum(np.searchsorted(self._sorted, wanted), self._unknown - 1)
-        return np.where(self._sorted[places] == wanted, self._order[places], self._unknown)
+            inside = (integers >= self._first) & (integers <= last)
+            rows = self._dense[np.where(inside, integers, self._first) - self._first]
+            return np.where(inside, rows, self._unknown)
+        positions = np.minimum(np.searchsorted(self._sorted, integers), self._unknown - 1)
+        return np.where(self._sorted[positions] == integers, self._order[positions], self._unknown)
 
 
 class StringIndex:
-    """Keys as UTF-8 bytes in a dictionary."""
+    """An index of UTF-8 keys: a dictionary."""
 
     def __init__(self, keys: Sequence[bytes], table: str) -> None:
         self._rows = {key: row for row, key in enumerate(keys)}

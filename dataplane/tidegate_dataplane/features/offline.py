@@ -1,4 +1,4 @@
-"""The same features over files: entity keys in, one column per feature out."""
+"""Compute the features of the entity keys in a Parquet file, one column per feature."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ ROWS_AT_ONCE = 65_536
 
 
 def compute_parquet(plan: FeaturePlan, tables: Mapping[str, Path], keys: Path, output: Path) -> int:
-    """Read entity keys from one Parquet file, write them with their features to another; return the rows.
+    """Read entity keys from one Parquet file, write them with their features to another; return the number of rows.
 
     Features of length 1 become scalar columns, longer ones fixed-size lists.
 

@@ -1,4 +1,4 @@
-"""Parquet tables, read once: the columns that a plan names, as arrays with one more row for unknown keys."""
+"""Read a plan's columns from Parquet tables into arrays with one more row for unknown keys."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +20,7 @@ INT64_MAX = np.iinfo(np.int64).max
 
 
 class Table:
-    """One table in memory: where each key's row is, and the values of its columns."""
+    """A table in memory: the row of each key, and the columns."""
 
     def __init__(self, name: str, content: Any, index: Index) -> None:
         self._name = name
@@ -29,11 +29,11 @@ class Table:
 
     @property
     def size(self) -> int:
-        """The number of rows, which is also the row that unknown keys get."""
+        """Return the number of rows, which is also the row of unknown keys."""
         return int(self._content.num_rows)
 
     def looked_up(self, feature: Lookup) -> npt.NDArray[np.generic]:
-        """Return the feature's value for each row, [rows + 1, k]; the last row is the default's."""
+        """Return the feature's value for each row, [rows + 1, k]; the last row has the default."""
         default = _default(feature)
         dtype = DTYPES[feature.type]
         column = self._column(feature.field.column)
@@ -50,9 +50,9 @@ class Table:
         starts, ends = offsets[:-1], offsets[1:]
         # A null list counts as an empty one.
         ends = np.where(np.asarray(column.is_valid()), ends, starts)
-        places = starts[:, None] + np.arange(feature.length)
-        inside = places < ends[:, None]
-        values[:-1][inside] = flat[places[inside]]
+        positions = starts[:, None] + np.arange(feature.length)
+        inside = positions < ends[:, None]
+        values[:-1][inside] = flat[positions[inside]]
         return values
 
     def numbers(self, column_name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -86,19 +86,19 @@ class Table:
         return chunk
 
     def _scalars(
-        self, column: Any, name: str, wanted: LookupType
+        self, column: Any, name: str, value_type: LookupType
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """Return (int64 or float64 values, which of them are there)."""
-        kind = column.type
-        integral = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-        if wanted is LookupType.INT64 and not integral:
-            raise self._wrong(name, kind, "integers are needed")
-        if not integral and not pa.types.is_floating(kind):
-            raise self._wrong(name, kind, "numbers are needed")
+        """Return (int64 or float64 values, present); absent values are 0."""
+        column_type = column.type
+        integral = pa.types.is_integer(column_type) or pa.types.is_boolean(column_type)
+        if value_type is LookupType.INT64 and not integral:
+            raise self._wrong(name, column_type, "integers are needed")
+        if not integral and not pa.types.is_floating(column_type):
+            raise self._wrong(name, column_type, "numbers are needed")
         present = np.asarray(column.is_valid())
-        target = pa.int64() if wanted is LookupType.INT64 or integral else pa.float64()
+        cast_type = pa.int64() if value_type is LookupType.INT64 or integral else pa.float64()
         try:
-            filled = pc.fill_null(pc.cast(column, target), 0)
+            filled = pc.fill_null(pc.cast(column, cast_type), 0)
         except pa.ArrowInvalid as error:
             raise FeatureError(f"table {self._name!r}, column {name!r}: {error}") from error
         return np.asarray(filled), present
@@ -111,17 +111,17 @@ def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) ->
     """Read the key and the named columns of a Parquet file.
 
     Raises:
-        FeatureError: not Parquet, a column that is not there, a key that is null, double or of another type.
+        FeatureError: the file is not Parquet, a column is missing, or a key is null, duplicate or of another type.
     """
-    wanted = sorted({entity.key, *columns})
+    names = sorted({entity.key, *columns})
     try:
         available = pq.read_schema(path).names
-        missing = [column for column in wanted if column not in available]
+        missing = [column for column in names if column not in available]
         if missing:
             raise FeatureError(
                 f"table {name!r} has no column {missing[0]!r}; it has {', '.join(sorted(available)[:50])}"
             )
-        content = pq.read_table(path, columns=wanted)
+        content = pq.read_table(path, columns=names)
     except (pa.ArrowException, OSError) as error:
         raise FeatureError(f"table {name!r} cannot be read as Parquet: {error}") from error
     return Table(name, content, _index(content.column(entity.key), name, entity))
