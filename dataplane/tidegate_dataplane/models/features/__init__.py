@@ -1,1 +1,1 @@
-"""Runs the feature engine inside Triton."""
+"""Run the feature engine inside Triton."""

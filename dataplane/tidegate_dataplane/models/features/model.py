@@ -1,10 +1,10 @@
-"""Serves a feature plan: entity keys in, features out, by the engine that lies beside this file.
+"""Serve a feature plan with the engine beside this file: entity keys in, features out.
 
 This file, the engine and the plan are copied into a version folder together.
-Requests that Triton hands over together are computed at once.
+Requests that Triton passes together are computed together.
 """
 
-# The backend asks asyncio of every answer whether it is a coroutine; imported by it, with the first request, it costs that 25 ms.
+# The backend uses asyncio for every answer; if the backend imported it, the first request would take 25 ms longer.
 import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import sys
@@ -20,12 +20,16 @@ Array = npt.NDArray[Any]
 
 
 class TritonPythonModel:
-    """One plan, as Triton's Python backend wants it."""
+    """One plan, with the interface of Triton's Python backend."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the plan and its tables; what does not fit is said in the engine's words."""
+        """Read the plan and its tables.
+
+        Raises:
+            TritonModelException: they do not fit; the message is the engine's.
+        """
         if int(np.__version__.split(".")[0]) >= 2:
-            # There as_numpy() hands out empty arrays, without an error.
+            # With NumPy 2, as_numpy() returns empty arrays, without an error.
             raise pb_utils.TritonModelException(
                 f"NumPy {np.__version__} in the server's environment: needs numpy<2"
             )
@@ -46,12 +50,12 @@ class TritonPythonModel:
         except FeatureError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         self._watchdog = Watchdog.started()
-        # Nothing is sampled here; it is how the agent notices when this process ends.
+        # Features are not sampled; by this connection the agent notices when the process ends.
         self._sampler = Sampler.of(args)
         self._sampler.start()
 
     def finalize(self) -> None:
-        """Say goodbye to the agent."""
+        """Tell the agent that the version was unloaded."""
         self._watchdog.stop()
         self._sampler.finish()
 
@@ -67,7 +71,7 @@ class TritonPythonModel:
         ]
         rows = [len(next(iter(arrays.values()))) for arrays in keys]
         computed = self._engine.compute(
-            {name: np.concatenate([one[name] for one in keys]) for name in self._inputs}
+            {name: np.concatenate([arrays[name] for arrays in keys]) for name in self._inputs}
         )
         ends = np.cumsum(rows)[:-1]
         parts = {name: np.split(np.ascontiguousarray(values), ends) for name, values in computed.items()}

@@ -1,1 +1,1 @@
-"""Runs ONNX artefacts on servers that have no ONNX Runtime backend of their own."""
+"""Run ONNX artefacts on servers without an ONNX Runtime backend."""

@@ -1,11 +1,11 @@
-"""Serves the ONNX model beside it with ONNX Runtime on CPU, for a server without a backend of its own for that.
+"""Serve the ONNX model beside this file with ONNX Runtime on CPU, for servers without that backend.
 
-This file is copied into version folders, and beside it what it needs of the project to log samples.
-Requests that Triton hands over together are joined along the first dimension and run once where the model is
-batched; an error is answered to the request that caused it.
+This file is copied into version folders together with the package that logs samples.
+If the model is batched, requests that Triton passes together are joined along the first dimension and run once;
+an error is returned to the request that caused it.
 """
 
-# The backend asks asyncio of every answer whether it is a coroutine; imported by it, with the first request, it costs that 25 ms.
+# The backend uses asyncio for every answer; if the backend imported it, the first request would take 25 ms longer.
 import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import math
@@ -28,17 +28,17 @@ WARM_UP_PARAMETER = "tidegate_warmup_requests"
 CGROUP = Path("/sys/fs/cgroup")
 MEMORY_FILES = (("memory/", "limit_in_bytes", "usage_in_bytes"), ("", "max", "current"))
 MEMORY_RESERVE = 16 << 20
-# What ONNX Runtime's errors say when an allocation fails.
+# Texts of ONNX Runtime's errors when an allocation fails.
 NO_MEMORY = ("bad_alloc", "Failed to allocate memory")
 
 
 class TritonPythonModel:
-    """One version of one model, as Triton's Python backend wants it."""
+    """One version of one model, with the interface of Triton's Python backend."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session; whatever is wrong with the model ends here, in ONNX Runtime's own words."""
+        """Open the session and warm it up; errors in the model are raised here, as ONNX Runtime's own."""
         if int(np.__version__.split(".")[0]) >= 2:
-            # There as_numpy() hands out empty arrays, without an error.
+            # With NumPy 2, as_numpy() returns empty arrays, without an error.
             raise pb_utils.TritonModelException(
                 f"NumPy {np.__version__} in the server's environment: needs numpy<2"
             )
@@ -55,14 +55,14 @@ class TritonPythonModel:
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         with _within_limit():
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            self._types = {each.name: each.type for each in self._session.get_inputs()}
+            self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}
             self._touch(config)
             self._warm_up(config)
         self._watchdog, self._sampler = _watched(args)
         self._memory = _say_memory(args["model_name"], args["model_version"])
 
     def finalize(self) -> None:
-        """Send the samples that are left; nobody is answered any more."""
+        """Stop the watchdog, and send the remaining samples."""
         self._watchdog.stop()
         self._sampler.finish()
 
@@ -86,22 +86,22 @@ class TritonPythonModel:
     def _sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
         try:
             self._sampler.offer(request_id, inputs, dict(zip(self._outputs, answer, strict=True)))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with a sample, the answer stands
+        except Exception as error:  # noqa: BLE001 - no error of a sample may fail the answer
             pb_utils.Logger.log_warn(f"a sample could not be taken: {error!r}")
 
     def _touch(self, config: dict[str, Any]) -> None:
         """Run zeros once, so that the first request does not pay for ONNX Runtime's first allocations."""
         shapes = self._shapes(config, rows=1)
         if all(size > 0 for shape in shapes.values() for size in shape):
-            # A model may well refuse zeros: unless a warm-up is asked for, that is for its callers to meet.
+            # A model may refuse zeros, which is no error unless the order has warm-up requests.
             self._run_zeros(shapes)
 
     def _warm_up(self, config: dict[str, Any]) -> None:
-        """Answer as many requests of zeros as are asked for, in turn of one row and of the most rows."""
+        """Run the ordered number of warm-up requests of zeros, alternately with one row and with the maximum."""
         requests = int(config.get("parameters", {}).get(WARM_UP_PARAMETER, {}).get("string_value", "0"))
-        most = int(config.get("max_batch_size", 0)) if self._batched else 1
+        max_rows = int(config.get("max_batch_size", 0)) if self._batched else 1
         for number in range(requests):
-            rows = most if number % 2 else 1
+            rows = max_rows if number % 2 else 1
             shapes = {
                 name: [max(size, 1) for size in shape] for name, shape in self._shapes(config, rows).items()
             }
@@ -146,7 +146,7 @@ class TritonPythonModel:
         return np.array(texts, dtype=object).reshape(array.shape)
 
     def _groups(self, inputs: Sequence[dict[str, Array]]) -> list[list[int]]:
-        """Return which requests can be joined: those whose rows have the same shapes."""
+        """Return groups of requests that can be joined: those whose rows have the same shapes."""
         if not self._batched:
             return [[position] for position in range(len(inputs))]
         groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
@@ -166,7 +166,7 @@ class TritonPythonModel:
             output.ndim > 0 and len(output) == sum(rows) for output in joined
         )
         if isinstance(joined, Exception) or not aligned:
-            # One row that the model refuses must not fail its neighbours.
+            # One row that the model refuses must not fail the other requests.
             return [self._run_one(arrays) for arrays in group]
         ends = np.cumsum(rows)[:-1]
         parts = [np.split(output, ends) for output in joined]
@@ -181,19 +181,19 @@ class TritonPythonModel:
     def _response(self, answer: list[Array] | Exception, requested: Sequence[str]) -> Any:
         if isinstance(answer, Exception):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer)))
-        wanted = set(requested)
+        requested_names = set(requested)
         tensors = [
             pb_utils.Tensor(name, _encoded(array))
             for name, array in zip(self._outputs, answer, strict=True)
-            if name in wanted
+            if name in requested_names
         ]
         return pb_utils.InferenceResponse(tensors)
 
 
 def _watched(args: dict[str, str]) -> tuple[Any, Any]:
-    """Begin to watch over this process, and to log samples of this version: what that needs lies in its folder."""
+    """Start the watchdog of this process and the sampler of this version, from the package in its folder."""
     sys.path.insert(0, str(Path(args["model_repository"]) / args["model_version"]))
-    # The server takes a folder whose time changed for a changed version.
+    # Bytecode would change the time of the folder, which the server takes for a new version.
     sys.dont_write_bytecode = True
     from tidegate_dataplane.sampling.sampler import Sampler
     from tidegate_dataplane.sampling.watchdog import Watchdog
@@ -205,55 +205,61 @@ def _watched(args: dict[str, str]) -> tuple[Any, Any]:
 
 @contextmanager
 def _within_limit() -> Generator[None]:
-    """Have allocations fail here before the container meets its memory limit: there the kernel would kill Triton,
-    and the version that serves with it."""
-    left, limit = _memory_left() or (None, None)
-    if left is None or limit is None:
+    """Make allocations fail before the container reaches its memory limit.
+
+    At the limit, the kernel would kill Triton, together with the version that serves.
+    """
+    free_bytes, limit_bytes = _memory_left() or (None, None)
+    if free_bytes is None or limit_bytes is None:
         yield
         return
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + max(left - MEMORY_RESERVE, 0), before[1]))
+    previous_limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (_data_bytes() + max(free_bytes - MEMORY_RESERVE, 0), previous_limits[1])
+    )
     try:
         yield
     except Exception as error:
         if not _is_for_memory(error):
             raise
         raise pb_utils.TritonModelException(
-            f"out of memory: the version needs more than the {left >> 20} MiB that the other versions leave of the "
-            f"limit of {limit >> 20} MiB; raise spec.resources.memory, or keep fewer with spec.rollout.keepVersions"
+            f"out of memory: the version needs more than the {free_bytes >> 20} MiB that the other versions leave of the "
+            f"limit of {limit_bytes >> 20} MiB; raise spec.resources.memory, or keep fewer with spec.rollout.keepVersions"
         ) from None
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+        resource.setrlimit(resource.RLIMIT_DATA, previous_limits)
 
 
 def _memory_left() -> tuple[int, int] | None:
-    """Return the bytes that the container may still take and its limit; None where it has no limit."""
+    """Return the free bytes of the container and its memory limit; None if it has no limit."""
     for folder, limit, usage in MEMORY_FILES:
         try:
-            most, used = (int((CGROUP / f"{folder}memory.{name}").read_text()) for name in (limit, usage))
+            limit_bytes, used_bytes = (
+                int((CGROUP / f"{folder}memory.{name}").read_text()) for name in (limit, usage)
+            )
             lines = (CGROUP / f"{folder}memory.stat").read_text().splitlines()
         except (OSError, ValueError):
             continue  # the other version of cgroups, or the word `max`
         stat = dict(line.split() for line in lines)
-        # File pages give way before anything is killed.
+        # The kernel frees file pages before it kills a process.
         files = int(stat.get("active_file", 0)) + int(stat.get("inactive_file", 0))
-        return (most - used + files, most) if most < 1 << 60 else None
+        return (limit_bytes - used_bytes + files, limit_bytes) if limit_bytes < 1 << 60 else None
     return None
 
 
 def _data_bytes() -> int:
-    """Return what this process counts against its data limit."""
+    """Return the bytes that count against this process's data limit."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
 
 
 def _say_memory(model: str, version: str) -> Any:
-    """Put what this version's process has taken by now among the server's metrics; the agent reads it there.
+    """Export the memory of this version's process as a metric of the server, which the agent reads.
 
-    Private memory alone: files and libraries are shared with the other versions.
+    Only private memory counts: files and libraries are shared with the other versions.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
-    taken = next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+    private_bytes = next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
     try:
         family = pb_utils.MetricFamily(
             name="tidegate_model_memory_bytes",
@@ -261,18 +267,18 @@ def _say_memory(model: str, version: str) -> Any:
             kind=pb_utils.MetricFamily.GAUGE,
         )
         metric = family.Metric(labels={"model": model, "version": version})
-        metric.set(taken)
-    except Exception:  # noqa: BLE001 - a server without metrics serves all the same
+        metric.set(private_bytes)
+    except Exception:  # noqa: BLE001 - a server without metrics still serves
         return None
     return family, metric
 
 
 def _is_for_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+    return isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)
 
 
 def _zeros(onnx_type: str, shape: Sequence[int]) -> Array:
-    """Return zeros (or empty strings) of an ONNX Runtime type such as `tensor(float)`."""
+    """Return zeros (or empty strings) of an ONNX Runtime type, such as `tensor(float)`."""
     name = onnx_type.removeprefix("tensor(").removesuffix(")")
     if name == "string":
         return np.full(shape, "", dtype=object)
@@ -281,7 +287,7 @@ def _zeros(onnx_type: str, shape: Sequence[int]) -> Array:
 
 
 def _encoded(array: Array) -> Array:
-    """Return the array as Triton takes it: strings as bytes, memory in order."""
+    """Return the array as Triton expects it: strings as bytes, contiguous memory."""
     if array.dtype.kind in "OU":
         texts = [value.encode() if isinstance(value, str) else value for value in array.reshape(-1).tolist()]
         return np.array(texts, dtype=np.object_).reshape(array.shape)
@@ -289,10 +295,10 @@ def _encoded(array: Array) -> Array:
 
 
 def _threads(config: dict[str, Any]) -> int:
-    """Return the threads of one execution: the configuration's, else the CPUs that the pod asked for."""
-    given = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
-    if given:
-        return max(int(given), 1)
+    """Return the threads of one execution: the configured number, else the pod's CPU request."""
+    configured = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
+    if configured:
+        return max(int(configured), 1)
     cpu = os.environ.get("TIDEGATE_CPU", "1")
     try:
         return max(math.ceil(float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)), 1)

@@ -1,10 +1,10 @@
-"""Serves a pipeline's plan: requests that Triton hands over together are one call of each model behind the gateway.
+"""Serve a pipeline's plan: requests that Triton passes together become one call of each model behind the gateway.
 
-This file, the package that does the work and the plan are copied into a version folder together.
-An instance waits for the answers to its batch; the configuration asks for several, so that the next need not.
+This file, the package of the pipeline and the plan are copied into a version folder together.
+An instance waits for the answers to its batch, so the configuration has several instances.
 """
 
-# The backend asks asyncio of every answer whether it is a coroutine; imported by it, with the first request, it costs that 25 ms.
+# The backend uses asyncio for every answer; if the backend imported it, the first request would take 25 ms longer.
 import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import sys
@@ -17,18 +17,18 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 
 class TritonPythonModel:
-    """One plan, as Triton's Python backend wants it."""
+    """One plan, with the interface of Triton's Python backend."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the plan; nothing is called before the first request."""
+        """Read the plan, without calling a model before the first request."""
         if int(np.__version__.split(".")[0]) >= 2:
-            # There as_numpy() hands out empty arrays, without an error.
+            # With NumPy 2, as_numpy() returns empty arrays, without an error.
             raise pb_utils.TritonModelException(
                 f"NumPy {np.__version__} in the server's environment: needs numpy<2"
             )
         folder = Path(args["model_repository"]) / args["model_version"]
         sys.path.insert(0, str(folder))
-        # The server takes a folder whose time changed for a changed version.
+        # Bytecode would change the time of the folder, which the server takes for a new version.
         sys.dont_write_bytecode = True
         from tidegate_dataplane.contract import PipelinePlan
         from tidegate_dataplane.pipeline.counters import FAMILIES, totals
@@ -41,23 +41,23 @@ class TritonPythonModel:
         self._inputs = [spec.name for spec in plan.inputs]
         name = args["model_name"]
 
-        def say(words: str) -> None:
-            pb_utils.Logger.log_warn(f"pipeline {name}: {words}")
+        def warn(message: str) -> None:
+            pb_utils.Logger.log_warn(f"pipeline {name}: {message}")
 
-        self._pipeline = Pipeline(plan, say)
+        self._pipeline = Pipeline(plan, warn)
         self._error_type = CallError
         error = pb_utils.TritonError
         self._codes = {
             FailureKind.REFUSED: error.INVALID_ARG,
             FailureKind.FAILED: error.INTERNAL,
-            # There is no code for a deadline; both say that trying again may help.
+            # Triton has no code for a deadline; both errors are retryable.
             FailureKind.UNAVAILABLE: error.UNAVAILABLE,
             FailureKind.TIMED_OUT: error.UNAVAILABLE,
         }
         self._counters = _Counters(name, FAMILIES)
         self._totals = totals
         self._watchdog = Watchdog.started()
-        # Nothing is sampled here; it is how the agent notices when this process ends.
+        # Pipelines are not sampled; by this connection the agent notices when the process ends.
         self._sampler = Sampler.of(args)
         self._sampler.start()
 
@@ -79,12 +79,12 @@ class TritonPythonModel:
         ]
 
     def finalize(self) -> None:
-        """End the connections, and say goodbye to the agent."""
+        """Close the connections, and tell the agent that the version was unloaded."""
         self._watchdog.stop()
         self._pipeline.close()
         self._sampler.finish()
 
-    def _response(self, answer: Any, wanted: Sequence[str]) -> Any:
+    def _response(self, answer: Any, requested_names: Sequence[str]) -> Any:
         if isinstance(answer, self._error_type):
             error = pb_utils.TritonError(str(answer), self._codes[answer.kind])
             return pb_utils.InferenceResponse(error=error)
@@ -92,36 +92,36 @@ class TritonPythonModel:
             [
                 pb_utils.Tensor(name, array if array.dtype == object else np.ascontiguousarray(array))
                 for name, array in answer.items()
-                if name in wanted
+                if name in requested_names
             ]
         )
 
 
 class _Counters:
-    """What the pipeline has done, among the server's metrics; instances add up there."""
+    """The counters of a pipeline among the server's metrics, which are the sums over all instances."""
 
     def __init__(self, model: str, families: Mapping[str, str]) -> None:
         self._model = model
         self._families: dict[str, Any] = {}
         self._metrics: dict[tuple[str, ...], Any] = {}
-        self._seen: dict[tuple[str, ...], int] = {}
+        self._last_totals: dict[tuple[str, ...], int] = {}
         try:
             for name, description in families.items():
                 self._families[name] = pb_utils.MetricFamily(
                     name=name, description=description, kind=pb_utils.MetricFamily.COUNTER
                 )
-        except Exception:  # noqa: BLE001 - a server without metrics serves all the same
+        except Exception:  # noqa: BLE001 - a server without metrics still serves
             self._families = {}
 
     def follow(self, totals: Iterable[tuple[str, Mapping[str, str], int]]) -> None:
-        """Add what was done since the last time."""
+        """Add the increases since the last call."""
         if not self._families:
             return
         for family, labels, total in totals:
             key = (family, *labels.values())
             if key not in self._metrics:
                 self._metrics[key] = self._families[family].Metric(labels={"model": self._model, **labels})
-            more = total - self._seen.get(key, 0)
-            self._seen[key] = total
-            if more:
-                self._metrics[key].increment(more)
+            increase = total - self._last_totals.get(key, 0)
+            self._last_totals[key] = total
+            if increase:
+                self._metrics[key].increment(increase)
