@@ -1,1 +1,1 @@
-"""What a pipeline does with a batch of requests: asks its features and models through the gateway, and merges their answers."""
+"""Answer batches of requests: call features and models through the gateway, and merge their answers."""

@@ -1,6 +1,6 @@
-"""One call of a plan over one kept connection to the gateway.
+"""Send one call of a plan over a persistent connection to the gateway.
 
-REST with Triton's binary tensors, by the standard library alone: a serving Triton's Python has no gRPC client.
+It uses REST with Triton's binary tensors and the standard library alone: Triton's Python has no gRPC client.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ KINDS: Mapping[int, FailureKind] = {
     504: FailureKind.TIMED_OUT,
     500: FailureKind.FAILED,
 }
-"""By HTTP status; all others say that nobody answers, or that a limit was reached."""
+"""The kind of failure by HTTP status; any other status is UNAVAILABLE: no endpoint, or a limit was reached."""
 
 
 class Caller:
-    """Asks for one call's answer, one request at a time; used by one thread, but for `abort`."""
+    """Sends the requests of one call, one at a time, from one thread; any thread may call `abort`."""
 
     def __init__(self, gateway: str, call: Call, clock: Callable[[], float] = time.monotonic) -> None:
         host, _, port = gateway.rpartition(":")
@@ -40,7 +40,8 @@ class Caller:
     def ask(self, arrays: Arrays, deadline: Deadline) -> Arrays:
         """Return the call's outputs for these inputs, before the deadline.
 
-        A connection that the gateway has closed since the last call is made anew; asking twice changes nothing.
+        If the gateway has closed the connection since the last request, it connects and sends again: inference is
+        idempotent.
 
         Raises:
             CallError: there is no answer.
@@ -51,12 +52,12 @@ class Caller:
             LENGTH_HEADER: str(json_length),
             "Content-Type": "application/octet-stream",
         }
-        kept = self._connection is not None
+        reused = self._connection is not None
         try:
             return self._exchange(body, headers, deadline.at_s)
         except (OSError, http.client.HTTPException) as error:
             self.abort()
-            if not kept or isinstance(error, TimeoutError):
+            if not reused or isinstance(error, TimeoutError):
                 raise self._without_answer(error, deadline) from error
         try:
             return self._exchange(body, headers, deadline.at_s)
@@ -65,7 +66,7 @@ class Caller:
             raise self._without_answer(error, deadline) from error
 
     def abort(self) -> None:
-        """Give the connection up, and whatever is under way on it; any thread may call this."""
+        """Close the connection and end the request in flight; any thread may call this."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
@@ -99,27 +100,27 @@ class Caller:
             raise CallError(FailureKind.FAILED, f"an answer that cannot be read: {error}") from error
 
     def _limit(self, connection: http.client.HTTPConnection, deadline_s: float) -> None:
-        left_s = deadline_s - self._clock()
-        if left_s <= 0:
+        remaining_s = deadline_s - self._clock()
+        if remaining_s <= 0:
             raise TimeoutError
-        connection.timeout = left_s
+        connection.timeout = remaining_s
         if connection.sock is not None:
-            connection.sock.settimeout(left_s)
+            connection.sock.settimeout(remaining_s)
 
     def _without_answer(self, error: Exception, deadline: Deadline) -> CallError:
         if isinstance(error, TimeoutError) or self._clock() >= deadline.at_s:
             return deadline.missed()
-        what = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         return CallError(
-            FailureKind.UNAVAILABLE, f"the gateway {self._host}:{self._port} does not answer: {what}"
+            FailureKind.UNAVAILABLE, f"the gateway {self._host}:{self._port} does not answer: {reason}"
         )
 
 
 def _words(response: http.client.HTTPResponse, content: bytes) -> str:
-    """Return what was said about it, by Triton in JSON or by the gateway in plain text."""
+    """Return the error message: Triton sends JSON, the gateway plain text."""
     text = content.decode(errors="replace").strip()
     with contextlib.suppress(ValueError, RecursionError):
-        said = json.loads(text)
-        if isinstance(said, dict) and "error" in said:
-            text = str(said["error"])
+        document = json.loads(text)
+        if isinstance(document, dict) and "error" in document:
+            text = str(document["error"])
     return (text or f"{response.status} {response.reason}")[:MAX_WORDS]

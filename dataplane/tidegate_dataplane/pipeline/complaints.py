@@ -1,4 +1,4 @@
-"""What parts fail of, in words; the counters have numbers alone, and an optional part that fails is otherwise silent."""
+"""Log the failures of parts: counters have no messages, and the failure of an optional part shows nowhere else."""
 
 import time
 from collections.abc import Callable
@@ -6,27 +6,27 @@ from collections.abc import Callable
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 
 EVERY_S = 60.0
-"""A part that fails for every request says so once in this time for each kind of failure."""
+"""The least time between two messages about one part and one kind of failure."""
 
 
 class Complaints:
-    """Hands on the first failure of each part and kind, and then one a minute with the count of those between."""
+    """Logs the first failure of each part and kind, and then one a minute, with the count of those between."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say = say
         self._clock = clock
-        self._said_s: dict[tuple[str, FailureKind], float] = {}
-        self._unsaid: dict[tuple[str, FailureKind], int] = {}
+        self._logged_at_s: dict[tuple[str, FailureKind], float] = {}
+        self._unlogged: dict[tuple[str, FailureKind], int] = {}
 
     def failed(self, part: str, error: CallError) -> None:
-        """Take note of one request that this part did not answer."""
+        """Record one request that this part did not answer."""
         key = part, error.kind
         now_s = self._clock()
-        last_s = self._said_s.get(key)
+        last_s = self._logged_at_s.get(key)
         if last_s is not None and now_s - last_s < EVERY_S:
-            self._unsaid[key] = self._unsaid.get(key, 0) + 1
+            self._unlogged[key] = self._unlogged.get(key, 0) + 1
             return
-        unsaid = self._unsaid.pop(key, 0)
-        more = f" ({unsaid} more requests since the last time)" if unsaid else ""
-        self._said_s[key] = now_s
-        self._say(f"part {part}: {error.kind.value}: {error}{more}")
+        unlogged = self._unlogged.pop(key, 0)
+        suffix = f" ({unlogged} more requests since the last time)" if unlogged else ""
+        self._logged_at_s[key] = now_s
+        self._say(f"part {part}: {error.kind.value}: {error}{suffix}")

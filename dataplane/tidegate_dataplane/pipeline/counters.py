@@ -1,4 +1,4 @@
-"""What a pipeline has done, as counters of the server that it runs in."""
+"""The counters of a pipeline, for the metrics of its server."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ FAMILIES: Mapping[str, str] = {metric.name: metric.text for metric in PIPELINE}
 
 
 def totals(pipeline: Pipeline) -> Iterator[tuple[str, Mapping[str, str], int]]:
-    """Yield each counter's family, labels and present value."""
+    """Yield each counter's family, labels and current value."""
     for part, worker in pipeline.workers.items():
         yield CALLS.name, {"part": part}, worker.tally.calls
         yield CALL_ROWS.name, {"part": part}, worker.tally.rows

@@ -1,22 +1,22 @@
-"""Why a call of a pipeline has no answer."""
+"""The error of a pipeline's call."""
 
 from enum import StrEnum
 
 
 class FailureKind(StrEnum):
-    """What a caller can do about it differs with these, and nothing finer."""
+    """The kinds of failure that a caller can treat differently."""
 
     REFUSED = "refused"
     """The model does not take this input."""
     FAILED = "failed"
     """The model broke, on this input or on any."""
     UNAVAILABLE = "unavailable"
-    """Nobody answers, or a limit sheds the call."""
+    """No endpoint answers, or a limit rejects the call."""
     TIMED_OUT = "timed out"
 
 
 class CallError(Exception):
-    """A call without an answer, in the words of whoever refused it."""
+    """A call without an answer; the message is that of the component that failed."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
@@ -24,5 +24,8 @@ class CallError(Exception):
 
     @property
     def worth_halving(self) -> bool:
-        """Whether the same call may go well without some of its requests; a model that breaks does not say by which."""
+        """Return whether the call may succeed without some of its requests.
+
+        A model that fails does not say which request caused it.
+        """
         return self.kind in (FailureKind.REFUSED, FailureKind.FAILED)

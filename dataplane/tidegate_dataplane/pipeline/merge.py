@@ -1,4 +1,4 @@
-"""What a client is answered: each part's output under its name, defaults where an optional part failed, and the mark of it."""
+"""Merge the outputs of a pipeline's parts into one answer, with defaults for optional parts that failed."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from tidegate_dataplane.pipeline.wire import NUMPY_TYPES, Array, Arrays
 
 
 def merge(outcomes: Mapping[str, Outcome], parts: Mapping[str, Part], rows: int) -> Arrays | CallError:
-    """Return the answer to one request of `rows` rows, or why there is none: a part that is not optional failed."""
+    """Return the answer to one request of `rows` rows, or the error of a part that is not optional."""
     answer: dict[str, Array] = {}
     defaulted: list[str] = []
     for name, part in parts.items():
@@ -30,7 +30,7 @@ def merge(outcomes: Mapping[str, Outcome], parts: Mapping[str, Part], rows: int)
 
 
 def of_part(name: str, title: str, error: CallError) -> CallError:
-    """Return the same error, saying whose it is."""
+    """Return the error with the name and title of its part."""
     return CallError(error.kind, f"{name} ({title}): {error}")
 
 

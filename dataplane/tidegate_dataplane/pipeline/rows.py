@@ -1,4 +1,4 @@
-"""Requests joined to one call and its answer split again, so that all that wait together cost one call."""
+"""Join requests into one call, and split its answer."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,39 +13,39 @@ Ask = Callable[[Arrays], Arrays]
 
 
 def rows_of(request: Arrays) -> int:
-    """Return how many rows a request has."""
+    """Return the number of rows of a request."""
     return len(next(iter(request.values())))
 
 
 def ask_together(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
-    """Ask for all of `requests` at once, and give each its own rows of the answer.
+    """Send all `requests` in one call, and return for each its rows of the answer or its error.
 
-    What the model refuses or breaks on is asked for again in halves, down to the one request that it is about:
-    nobody's answer suffers from one neighbour's input. A model that fails whatever it is asked is spared:
-    n requests are at most 2·log2(n) + 1 calls. Requests are joined where their rows have one shape.
+    If the model refuses a call or fails on it, the call is repeated in halves, down to the request that causes the
+    failure, so that it does not fail the others. A model that fails on everything is not overloaded: n requests
+    cause at most 2·log2(n) + 1 calls. Only requests whose rows have the same shapes are joined.
     """
     outcomes: list[Outcome] = [CallError(FailureKind.FAILED, "not asked")] * len(requests)
     for group in _alike(requests, names):
-        answers = _ask_or_halve(ask, [requests[place] for place in group], names)
-        for place, answer in zip(group, answers, strict=True):
-            outcomes[place] = answer
+        answers = _ask_or_halve(ask, [requests[position] for position in group], names)
+        for position, answer in zip(group, answers, strict=True):
+            outcomes[position] = answer
     return outcomes
 
 
 def _alike(requests: Sequence[Arrays], names: Sequence[str]) -> Iterator[list[int]]:
     groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
-    for place, request in enumerate(requests):
-        groups.setdefault(tuple(request[name].shape[1:] for name in names), []).append(place)
+    for position, request in enumerate(requests):
+        groups.setdefault(tuple(request[name].shape[1:] for name in names), []).append(position)
     yield from groups.values()
 
 
 def _ask_or_halve(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
-    """Halve what fails, widest first, as often as finding one bad request takes; what is left then fails together."""
+    """Halve failing calls, widest first, as often as it takes to find one bad request; the rest then fails together."""
     outcomes: list[Outcome] = [CallError(FailureKind.FAILED, "not asked")] * len(requests)
     halvings = (len(requests) - 1).bit_length()
-    waiting = deque([(0, len(requests))])
-    while waiting:
-        begin, end = waiting.popleft()
+    pending = deque([(0, len(requests))])
+    while pending:
+        begin, end = pending.popleft()
         group = requests[begin:end]
         try:
             outcomes[begin:end] = _split(ask(_join(group, names)), group)
@@ -54,7 +54,7 @@ def _ask_or_halve(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) ->
             if len(group) > 1 and error.worth_halving and halvings:
                 halvings -= 1
                 middle = begin + len(group) // 2
-                waiting += (begin, middle), (middle, end)
+                pending += (begin, middle), (middle, end)
     return outcomes
 
 
@@ -74,5 +74,5 @@ def _split(answer: Arrays, requests: Sequence[Arrays]) -> Iterator[Arrays]:
             )
     ends = np.cumsum(sizes)[:-1]
     parts = {name: np.split(array, ends) for name, array in answer.items()}
-    for place in range(len(requests)):
-        yield {name: pieces[place] for name, pieces in parts.items()}
+    for position in range(len(requests)):
+        yield {name: pieces[position] for name, pieces in parts.items()}

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over REST with Triton's binary tensors: arrays to a body, a body to arrays."""
+"""Encode and decode the Open Inference Protocol over REST with Triton's binary tensors."""
 
 import json
 import struct
@@ -32,7 +32,7 @@ NUMPY_TYPES: Mapping[str, str] = {
 
 
 def encode(arrays: Arrays, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[bytes, int]:
-    """Return the body of a request for `outputs`, and how much of it is JSON."""
+    """Return the body of a request for `outputs`, and the length of its JSON in bytes."""
     pieces = [_bytes_of(arrays[spec.name], spec.dtype) for spec in inputs]
     head = json.dumps(
         {
@@ -52,45 +52,45 @@ def encode(arrays: Arrays, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
 
 
 def decode(body: bytes, json_length: int, asked: Sequence[TensorSpec]) -> Arrays:
-    """Return the output tensors in the body of a response, those that were asked for.
+    """Return the requested output tensors in the body of a response.
 
     Raises:
-        ValueError: the body is not what the protocol says, or lacks a tensor, or has one of another type or as JSON.
+        ValueError: the body violates the protocol, lacks a tensor, or has one of another type or as JSON.
     """
     try:
-        found = _tensors(body, json_length, {spec.name: spec for spec in asked})
+        tensors = _tensors(body, json_length, {spec.name: spec for spec in asked})
     except (AttributeError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise ValueError(f"it is not what the protocol says: {type(error).__name__}: {error}") from error
     for spec in asked:
-        if spec.name not in found:
+        if spec.name not in tensors:
             raise ValueError(f"output {spec.name} is missing")
-    return found
+    return tensors
 
 
-def _tensors(body: bytes, json_length: int, asked: Mapping[str, TensorSpec]) -> Arrays:
+def _tensors(body: bytes, json_length: int, specs: Mapping[str, TensorSpec]) -> Arrays:
     head = json.loads(body[:json_length])
-    found: dict[str, Array] = {}
-    place = json_length
+    tensors: dict[str, Array] = {}
+    offset = json_length
     for output in head["outputs"]:
         name, dtype = output["name"], output["datatype"]
         size = (output.get("parameters") or {}).get("binary_data_size")
-        piece = body[place : place + (size or 0)]
-        place += size or 0
-        if name not in asked:
+        piece = body[offset : offset + (size or 0)]
+        offset += size or 0
+        if name not in specs:
             continue
         if size is None:
             raise ValueError(f"output {name} came as JSON although binary was asked for")
-        if dtype != asked[name].dtype:
-            raise ValueError(f"output {name} is {dtype} {output['shape']}, not {asked[name].dtype}")
-        found[name] = _array_of(name, piece, dtype, output["shape"])
-    return found
+        if dtype != specs[name].dtype:
+            raise ValueError(f"output {name} is {dtype} {output['shape']}, not {specs[name].dtype}")
+        tensors[name] = _array_of(name, piece, dtype, output["shape"])
+    return tensors
 
 
 def _bytes_of(array: Array, dtype: str) -> bytes:
     if dtype != TEXT:
         return np.ascontiguousarray(array, dtype=NUMPY_TYPES[dtype]).tobytes()
     elements = (_encoded(value) for value in array.reshape(-1).tolist())
-    return b"".join(part for element in elements for part in (struct.pack("<I", len(element)), element))
+    return b"".join(piece for element in elements for piece in (struct.pack("<I", len(element)), element))
 
 
 def _encoded(value: bytes | str) -> bytes:
@@ -101,11 +101,11 @@ def _array_of(name: str, piece: bytes, dtype: str, shape: Sequence[int]) -> Arra
     if dtype != TEXT:
         return np.frombuffer(piece, dtype=NUMPY_TYPES[dtype]).reshape(shape)
     elements: list[bytes] = []
-    place = 0
-    while place < len(piece):
-        (length,) = struct.unpack_from("<I", piece, place)
-        elements.append(piece[place + 4 : place + 4 + length])
-        place += 4 + length
-    if place > len(piece):
+    offset = 0
+    while offset < len(piece):
+        (length,) = struct.unpack_from("<I", piece, offset)
+        elements.append(piece[offset + 4 : offset + 4 + length])
+        offset += 4 + length
+    if offset > len(piece):
         raise ValueError(f"the text of output {name} ends early")
     return np.array(elements, dtype=object).reshape(shape)

@@ -1,4 +1,4 @@
-"""One call of a plan at work: on a thread and a connection of its own, held to its deadline."""
+"""Make one call of a plan, on a thread and a connection of its own, until its deadline."""
 
 import math
 import time
@@ -15,12 +15,12 @@ from tidegate_dataplane.pipeline.rows import Outcome, ask_together
 from tidegate_dataplane.pipeline.wire import Arrays
 
 GRACE_S = 0.005
-"""The thread notices its deadline by itself; this much later it is cut off."""
+"""The time after its deadline that a thread gets to return by itself, before it is aborted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A call under way for so many requests."""
+    """A call in flight for a number of requests."""
 
     future: "Future[list[Outcome]]"
     requests: int
@@ -29,14 +29,14 @@ class Pending:
 
 @dataclass(slots=True)
 class Tally:
-    """What a worker has done so far; only ever grows."""
+    """The counts of a worker, which only grow."""
 
     calls: int = 0
     rows: int = 0
 
 
 class Worker:
-    """Begins a call and collects what came of it; one at a time."""
+    """Begins a call and collects its outcomes; one call at a time."""
 
     def __init__(self, gateway: str, call: Call, clock: Callable[[], float] = time.monotonic) -> None:
         self._call = call
@@ -47,7 +47,7 @@ class Worker:
         self.tally = Tally()
 
     def begin(self, requests: Sequence[Arrays], latest_s: float = math.inf) -> Pending:
-        """Ask for these requests; the call's own time begins now, and it ends at `latest_s` by the clock at the latest."""
+        """Begin a call for these requests, which ends after the call's timeout or at the time `latest_s`, if earlier."""
         now_s = self._clock()
         deadline = Deadline(
             min(now_s + self._call.timeout_us / 1e6, latest_s),
@@ -57,27 +57,27 @@ class Worker:
             future: Future[list[Outcome]] = Future()
             future.set_result([deadline.missed()] * len(requests))
         else:
-            ask = partial(self._ask, deadline=deadline)
-            future = self._thread.submit(ask_together, ask, requests, self._names)
+            infer = partial(self._ask, deadline=deadline)
+            future = self._thread.submit(ask_together, infer, requests, self._names)
         return Pending(future, len(requests), deadline)
 
     def collect(self, pending: Pending) -> list[Outcome]:
-        """Return what each request got, once all is there or the deadline has passed.
+        """Return the outcome of each request, when all have one or the deadline has passed.
 
-        Whatever goes wrong is the failure of this part: the others' answers are not to be lost by it.
+        Any exception is a failure of this part, so that the answers of the other parts are not lost.
         """
         try:
             return pending.future.result(max(pending.deadline.at_s - self._clock(), 0) + GRACE_S)
         except TimeoutError:
             self._caller.abort()
             return [pending.deadline.missed()] * pending.requests
-        except Exception as error:  # noqa: BLE001 - nobody else answers for this part
+        except Exception as error:  # noqa: BLE001 - any error is a failure of this part
             self._caller.abort()
-            words = f"the call broke: {type(error).__name__}: {error}"
-            return [CallError(FailureKind.FAILED, words)] * pending.requests
+            message = f"the call failed: {type(error).__name__}: {error}"
+            return [CallError(FailureKind.FAILED, message)] * pending.requests
 
     def close(self) -> None:
-        """End the connection and the thread."""
+        """Close the connection and end the thread."""
         self._caller.abort()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
