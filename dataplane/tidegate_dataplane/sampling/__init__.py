@@ -1,1 +1,1 @@
-"""What a runner inside Triton needs to log samples and to end in time: it is copied into version folders, so only NumPy is imported."""
+"""Log samples and watch over a runner inside Triton; copied into version folders, so it imports only NumPy."""

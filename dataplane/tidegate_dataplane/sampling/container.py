@@ -1,16 +1,16 @@
-"""What a runner knows of the container that it runs in: which server started it, and what the kernel killed there."""
+"""Read facts about a runner's container: the server that started it, and the processes that the kernel killed."""
 
 import os
 from pathlib import Path
 
 _STARTED = 19
-"""Where a process's start stands in /proc/PID/stat, counted after its name (proc_pid_stat(5), field 22)."""
+"""The index of a process's start time in /proc/PID/stat, counted after its name (proc_pid_stat(5), field 22)."""
 _COUNTS = ("memory.events", "memory/memory.oom_control")
-"""Of control groups of version 2 and 1; the container sees its own at the root."""
+"""The event files of control groups of version 2 and 1; a container sees its own group at the root."""
 
 
 def server_identity(pid: int | None = None, proc: Path = Path("/proc")) -> str:
-    """Return words that are the same for as long as the process that started this one, or `pid`, is the same."""
+    """Return an identity of the process `pid`, by default the one that started this process; a reused pid differs."""
     number = os.getppid() if pid is None else pid
     try:
         fields = (proc / str(number) / "stat").read_text().rpartition(")")[2].split()
@@ -20,7 +20,7 @@ def server_identity(pid: int | None = None, proc: Path = Path("/proc")) -> str:
 
 
 def memory_kills(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many processes of this container the kernel has ended at its memory limit; 0 where that is not said."""
+    """Return how many processes of this container the kernel has killed at its memory limit; 0 if unknown."""
     for name in _COUNTS:
         try:
             lines = (root / name).read_text().splitlines()

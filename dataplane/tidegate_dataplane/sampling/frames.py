@@ -1,8 +1,8 @@
-"""What runner and agent say to each other over the pod's socket.
+"""Encode and parse the messages between runner and agent on the pod's socket.
 
-The runner says first who it is, and at last that it goes; without that last word its process has ended by itself.
 The runner sends frames: two lengths of four bytes, big-endian, then a header in JSON, then the tensors' bytes.
-The agent sends lines of JSON: the share to sample, and how many records of this connection it has dealt with.
+Its first frame is a Hello, and its last one a Goodbye; without a Goodbye its process ended without an unload.
+The agent sends lines of JSON: the share to sample, and how many records of this connection it has processed.
 """
 
 import json
@@ -17,8 +17,8 @@ LENGTHS = struct.Struct(">II")
 ELEMENT = struct.Struct("<I")
 MAX_HEADER_BYTES = 64 << 10
 MAX_BODY_BYTES = 512 << 10
-"""Of one record's tensors, a row or a small batch. To make JSON of more stalls the agent's event loop, since json.dumps
-keeps the GIL: 4 MiB of FP32 take 0.67 s."""
+"""The limit for the tensors of one record, a row or a small batch. More would block the agent's event loop, because
+json.dumps holds the GIL: 4 MiB of FP32 take 0.67 s."""
 
 
 class Dropped(StrEnum):
@@ -34,7 +34,7 @@ class Dropped(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output: `data` is its memory in C order; strings each follow their length, little-endian."""
+    """One input or output; `data` is its memory in C order, and each string follows its length, little-endian."""
 
     name: str
     datatype: str
@@ -44,7 +44,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One answered request. `time_s` is when the answer was made; `own_id` is False where we made the id up."""
+    """One answered request; `time_s` is the time of the answer, and `own_id` is False if we generated the id."""
 
     id: str
     own_id: bool
@@ -57,18 +57,18 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """How many sampled requests the runner has dropped since it last said so, by reason."""
+    """The number of sampled requests that the runner has dropped since its last report, by reason."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first frame of a connection: which version the runner runs, in which server.
+    """The first frame of a connection: the version that the runner runs, and its server.
 
-    `server` is the same for as long as the server's process is.
-    `memory_kills` is how many processes of the container the kernel has ended at its memory limit so far.
-    `instances` is how many such processes the server runs of the version; each says its own Hello.
+    `server` identifies the server's process.
+    `memory_kills` is the number of processes that the kernel has killed at the container's memory limit.
+    `instances` is the number of the version's processes in the server; each sends its own Hello.
     """
 
     model: str
@@ -85,14 +85,14 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A line of the agent."""
+    """A line of the agent: the share to sample, and the number of records that it has processed."""
 
     share: float
     done: int
 
 
 def record_frame(record: Record) -> bytes | None:
-    """Return the frame of a record, None when it is too large for one."""
+    """Return the frame of a record, None if the record is too large."""
     tensors = (*record.inputs, *record.outputs)
     if sum(len(tensor.data) for tensor in tensors) > MAX_BODY_BYTES:
         return None
@@ -110,7 +110,7 @@ def record_frame(record: Record) -> bytes | None:
 
 
 def losses_frame(losses: Losses) -> bytes:
-    """Return the frame that tells what was dropped."""
+    """Return the frame that reports dropped requests."""
     return _small_frame({"dropped": dict(losses.counts)})
 
 
@@ -125,27 +125,27 @@ def goodbye_frame() -> bytes:
 
 
 def parse_frame(header: bytes, body: bytes) -> Record | Losses | Hello | Goodbye:
-    """Return what a frame says.
+    """Return the message in a frame.
 
     Raises:
-        ValueError: it says nothing that we know.
+        ValueError: the frame is malformed or of an unknown type.
     """
     try:
-        said: dict[str, Any] = json.loads(header)
-        if "dropped" in said:
-            return Losses({Dropped(name).value: int(count) for name, count in said["dropped"].items()})
-        if "hello" in said:
-            return _hello(said["hello"])
-        if "goodbye" in said:
+        document: dict[str, Any] = json.loads(header)
+        if "dropped" in document:
+            return Losses({Dropped(name).value: int(count) for name, count in document["dropped"].items()})
+        if "hello" in document:
+            return _hello(document["hello"])
+        if "goodbye" in document:
             return Goodbye()
-        inputs, rest = _tensors(said["inputs"], memoryview(body))
-        outputs, rest = _tensors(said["outputs"], rest)
+        inputs, rest = _tensors(document["inputs"], memoryview(body))
+        outputs, rest = _tensors(document["outputs"], rest)
         return Record(
-            id=str(said["id"]),
-            own_id=bool(said["own"]),
-            model=str(said["model"]),
-            version=str(said["version"]),
-            time_s=float(said["time"]),
+            id=str(document["id"]),
+            own_id=bool(document["own"]),
+            model=str(document["model"]),
+            version=str(document["version"]),
+            time_s=float(document["time"]),
             inputs=inputs,
             outputs=outputs,
         )
@@ -159,25 +159,25 @@ def told_line(told: Told) -> bytes:
 
 
 def parse_line(line: bytes) -> Told:
-    """Return what the agent's line says.
+    """Return the message in a line of the agent.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the line is malformed.
     """
     try:
-        said = json.loads(line)
-        return Told(float(said["share"]), int(said["done"]))
+        document = json.loads(line)
+        return Told(float(document["share"]), int(document["done"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a line of the agent: {error!r}") from error
 
 
 def texts_as_bytes(texts: Sequence[str | bytes]) -> bytes:
     """Return strings as a tensor's data."""
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     for text in texts:
         content = text.encode(errors="surrogatepass") if isinstance(text, str) else bytes(text)
-        parts += (ELEMENT.pack(len(content)), content)
-    return b"".join(parts)
+        pieces += (ELEMENT.pack(len(content)), content)
+    return b"".join(pieces)
 
 
 def _frame(header: Mapping[str, Any], body: bytes) -> bytes | None:
@@ -189,18 +189,18 @@ def _frame(header: Mapping[str, Any], body: bytes) -> bytes | None:
 
 def _small_frame(header: Mapping[str, Any]) -> bytes:
     frame = _frame(header, b"")
-    assert frame is not None  # noqa: S101 - a handful of words
+    assert frame is not None  # noqa: S101 - a few small fields
     return frame
 
 
-def _hello(said: Mapping[str, Any]) -> Hello:
+def _hello(document: Mapping[str, Any]) -> Hello:
     return Hello(
-        str(said["model"]),
-        int(said["version"]),
-        str(said["server"]),
-        int(said["memory_kills"]),
-        # A runner of an older image, which lives on while its agent is started anew, does not say it.
-        int(said.get("instances", 1)),
+        str(document["model"]),
+        int(document["version"]),
+        str(document["server"]),
+        int(document["memory_kills"]),
+        # A runner of an older image does not send it; it lives on when its agent restarts.
+        int(document.get("instances", 1)),
     )
 
 
@@ -209,10 +209,10 @@ def _described(tensor: Tensor) -> list[Any]:
 
 
 def _tensors(described: Sequence[Sequence[Any]], body: memoryview) -> tuple[tuple[Tensor, ...], memoryview]:
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for name, datatype, shape, length in described:
         if not 0 <= int(length) <= len(body):
-            raise ValueError(f"tensor {name} is said to have {length} bytes, and {len(body)} are left")
+            raise ValueError(f"tensor {name} has {length} bytes by its header, and {len(body)} bytes remain")
         data, body = bytes(body[:length]), body[length:]
-        found.append(Tensor(str(name), str(datatype), tuple(int(size) for size in shape), data))
-    return tuple(found), body
+        tensors.append(Tensor(str(name), str(datatype), tuple(int(size) for size in shape), data))
+    return tuple(tensors), body

@@ -1,7 +1,7 @@
-"""Hands a share of the answered requests to the agent, without ever making a request wait.
+"""Send a share of the answered requests to the agent, without making a request wait.
 
-A request pays for a hash of its id and, if it is in the sample, for a copy of its tensors.
-What does not fit into the buffer is dropped and counted; threads of this process do the rest.
+A request costs a hash of its id and, if it is in the sample, a copy of its tensors.
+If the buffer is full, samples are dropped and counted; threads of this process send the others.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ from tidegate_dataplane.sampling.frames import (
 Array = npt.NDArray[Any]
 
 BUFFER_BYTES = 8 << 20
-# What Python's own objects take around a record, roughly.
+# The approximate memory of the Python objects around a record.
 RECORD_BYTES = 1024
 TEXT_BYTES = 64
 FIRST_WORD_S = 1.0
@@ -61,13 +61,13 @@ DATATYPES: Mapping[str, str] = {
 
 
 def socket_path() -> Path:
-    """Return where the agent of this pod listens; tests have another folder."""
+    """Return the path of the agent's socket in this pod; tests use another folder."""
     return Path(os.environ.get("TIDEGATE_RUN_DIR", "/run/tidegate")) / SOCKET
 
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """A tensor that no longer shares memory with the request; `texts` are immutable, and made bytes later."""
+    """A copy of a tensor; `texts` are immutable, so they are encoded later."""
 
     name: str
     datatype: str
@@ -91,9 +91,9 @@ class _Sample:
 
 
 class Sampler:
-    """The sample log of one loaded version, as far as Triton's process knows it.
+    """Samples the requests of one loaded version in Triton's process.
 
-    `offer` is for one thread alone, that which answers requests.
+    Only the thread that answers requests may call `offer`.
     """
 
     def __init__(
@@ -105,66 +105,66 @@ class Sampler:
         self._path = path
         self._most_bytes = most_bytes
         self._queue: SimpleQueue[_Sample | None] = SimpleQueue()
-        # One thread writes each of these alone, so nobody waits for a lock.
-        self._put_bytes = 0
-        self._taken_bytes = 0
+        # Each of these has one writing thread, so no lock is needed.
+        self._queued_bytes = 0
+        self._dequeued_bytes = 0
         self._refused = Counter[str]({Dropped.BUFFER_FULL: 0, Dropped.TOO_LARGE: 0})
-        self._refused_said = Counter[str]()
+        self._refused_reported = Counter[str]()
         self._share = 0.0
         self._losses: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._connected = threading.Condition(self._lock)
         self._socket: socket.socket | None = None
-        self._sent = 0
+        self._sent_records = 0
         self._ending = False
-        self._told = threading.Event()
+        self._has_share = threading.Event()
         self._reader = threading.Thread(target=self._read, name="samples-in", daemon=True)
         self._writer = threading.Thread(target=self._write, name="samples-out", daemon=True)
 
     @classmethod
     def of(cls, args: Mapping[str, str]) -> Self:
-        """Return that of the model that Triton's Python backend initialises with `args`."""
+        """Make the sampler of the model that Triton's Python backend initialises with `args`."""
         groups = json.loads(args["model_config"]).get("instance_group") or [{}]
         instances = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus") or ())) for group in groups)
         return cls(args["model_name"], args["model_version"], path=socket_path(), instances=instances)
 
     def start(self) -> None:
-        """Begin; where an agent listens, its first word is waited for, so that no request comes before it."""
+        """Start the threads; if an agent listens, wait for its first line, so that no request comes before it."""
         self._reader.start()
         self._writer.start()
         if self._path.exists():
-            self._told.wait(FIRST_WORD_S)
+            self._has_share.wait(FIRST_WORD_S)
 
     @property
     def active(self) -> bool:
-        """Whether any request is to be sampled."""
+        """Return whether any requests are sampled."""
         return self._share > 0.0
 
     def offer(self, request_id: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """Take a copy of the request and its answer if it is in the sample and there is room; never wait."""
+        """Copy the request and its answer if they are in the sample and the buffer has room; never wait."""
         identity = request_id or uuid.uuid4().hex
         if not chosen(identity, self._share):
             return
         arrays = (*inputs.values(), *outputs.values())
-        body = sum(map(_body_bytes, arrays))
-        size = RECORD_BYTES + body + TEXT_BYTES * sum(array.size for array in arrays if _is_text(array))
-        if body > MAX_BODY_BYTES:
+        body_bytes = sum(map(_body_bytes, arrays))
+        size = RECORD_BYTES + body_bytes + TEXT_BYTES * sum(array.size for array in arrays if _is_text(array))
+        if body_bytes > MAX_BODY_BYTES:
             self._refuse(Dropped.TOO_LARGE)
             return
-        if self._put_bytes - self._taken_bytes + size > self._most_bytes:
+        if self._queued_bytes - self._dequeued_bytes + size > self._most_bytes:
             self._refuse(Dropped.BUFFER_FULL)
             return
         sample = _Sample(identity, bool(request_id), time.time(), _copied(inputs), _copied(outputs), size)
-        self._put_bytes += size
+        self._queued_bytes += size
         self._queue.put(sample)
 
     def _refuse(self, why: Dropped) -> None:
         self._refused[why] += 1
         if self._queue.empty():
-            self._queue.put(None)  # the writer may wait for a sample, and has something to say
+            self._queue.put(None)  # wakes the writer, which reports the loss
 
     def finish(self) -> None:
-        """Send what is left, for a moment at most."""
+        """Send the remaining samples and the Goodbye, within FINISH_S."""
         self._ending = True
         self._queue.put(None)
         self._writer.join(FINISH_S)
@@ -178,7 +178,7 @@ class Sampler:
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
-        """Keep a connection, and hear from it what to sample."""
+        """Keep a connection to the agent, and read from it the share to sample."""
         while not self._ending:
             try:
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -199,21 +199,21 @@ class Sampler:
             )
         )
         with self._connected:
-            self._socket, self._sent = connection, 0
+            self._socket, self._sent_records = connection, 0
             self._connected.notify_all()
         try:
             with connection.makefile("rb") as lines:
                 for line in lines:
-                    told = parse_line(line)
-                    self._share, done = told.share, told.done
-                    self._told.set()
+                    update = parse_line(line)
+                    self._share, done = update.share, update.done
+                    self._has_share.set()
         except (OSError, ValueError):
             pass
         finally:
             with self._connected:
                 self._socket = None
-                # Who knows what became of them; an agent that ends well says so first.
-                self._losses[Dropped.AGENT_ENDED] += max(self._sent - done, 0)
+                # Unknown whether they were logged; an agent that shuts down confirms its records first.
+                self._losses[Dropped.AGENT_ENDED] += max(self._sent_records - done, 0)
 
     def _write(self) -> None:
         while True:
@@ -228,7 +228,7 @@ class Sampler:
                     return
                 continue
             self._send_sample(sample)
-            self._taken_bytes += sample.size
+            self._dequeued_bytes += sample.size
             if self._unsaid():
                 self._say_losses()
 
@@ -240,52 +240,52 @@ class Sampler:
                 model=self._model,
                 version=self._version,
                 time_s=sample.time_s,
-                inputs=tuple(each.tensor() for each in sample.inputs),
-                outputs=tuple(each.tensor() for each in sample.outputs),
+                inputs=tuple(tensor.tensor() for tensor in sample.inputs),
+                outputs=tuple(tensor.tensor() for tensor in sample.outputs),
             )
         )
         if frame is None:
             with self._lock:
                 self._losses[Dropped.TOO_LARGE] += 1
             return
-        # A frame that was cut off is none: it goes whole over the next connection.
+        # The agent ignores a truncated frame, so it is sent again over the next connection.
         while not self._sent_over(frame, counts=True):
             if self._ending and not self._path.exists():
                 return
 
     def _unsaid(self) -> bool:
-        return self._refused != self._refused_said or any(self._losses.values())
+        return self._refused != self._refused_reported or any(self._losses.values())
 
     def _say_losses(self) -> None:
         with self._lock:
             refused, losses = Counter(self._refused), Counter(self._losses)
-        counts = losses + (refused - self._refused_said)
+        counts = losses + (refused - self._refused_reported)
         if (
             not counts
             or self._socket is None
             or not self._sent_over(losses_frame(Losses(counts)), counts=False)
         ):
             return
-        self._refused_said = refused
+        self._refused_reported = refused
         with self._lock:
             self._losses -= losses
 
     def _sent_over(self, frame: bytes, *, counts: bool) -> bool:
-        """Send over the connection there is, waiting for one; False if it broke."""
+        """Send a frame, waiting for a connection; return False if it broke and the frame must be sent again."""
         with self._connected:
             if self._socket is None:
                 self._connected.wait(LOOK_AGAIN_S)
             connection = self._socket
             if connection is None:
                 return False
-            self._sent += counts
+            self._sent_records += counts
         try:
             connection.sendall(frame)
         except OSError:
             with self._connected:
                 if self._socket is not connection:
                     return counts  # the end of the connection has counted it as lost
-                self._sent -= counts
+                self._sent_records -= counts
             return False
         return True
 
@@ -295,7 +295,7 @@ def _is_text(array: Array) -> bool:
 
 
 def _body_bytes(array: Array) -> int:
-    """Return what the tensor takes in a frame; of text at least that, since a character may take four bytes."""
+    """Return the tensor's bytes in a frame; for text the least number, since a character may take four bytes."""
     if not _is_text(array):
         return array.nbytes
     return ELEMENT.size * array.size + sum(map(len, array.reshape(-1).tolist()))

@@ -1,7 +1,7 @@
-"""Ends a model's process that gets no CPU, since the next caller would get what it answers late.
+"""End a model's process that gets no CPU: its late answer would go to the next caller.
 
-Triton's Python backend fails a request after a second in which this process neither answered nor showed a sign of life.
-It takes the process's next message for the answer to the next request, and has freed the memory that it is read from.
+Triton's Python backend fails a request after a second in which this process neither answered nor raised its flag.
+It then takes the process's next message for the answer to the next request, and reads it from memory that it has freed.
 A process without CPU cannot end itself, so a timer in the kernel does, while there is a request (ADR 50).
 """
 
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Protocol
 
 PATIENCE_S = 0.8
-"""The backend's is 1 s (StubLauncher::ReceiveMessageFromStub); the rest is for the kernel to end the process in."""
+"""The backend waits for 1 s (StubLauncher::ReceiveMessageFromStub); in the rest of it the kernel ends the process."""
 BEAT_S = 0.1
 STRING_S = 5e-6
-"""How much longer the process may be silent for each string of a request. A library converts them in one call, in which the
-backend's thread can run and ours cannot: ONNX Runtime's takes 0.3 s for a million on a whole core."""
+"""The additional time for each string of a request. A library converts them in one call, during which the backend's
+thread can run and ours cannot: ONNX Runtime's takes 0.3 s for a million on one core."""
 SENT_S = 2.0
-"""How long after an answer it may still be on its way to the backend, or a request from before a pause in the queue."""
+"""The time for which an answer may be on its way to the backend, or a request of before a pause in the queue."""
 CLOCKS = (time.CLOCK_MONOTONIC, time.CLOCK_REALTIME)
-"""The backend waits by the second one; when that is set back, the first one still ends the process."""
+"""The backend uses the second one; if that is set back, the first one still ends the process."""
 _REGION, _CONTROL = 2, 7
-"""Arguments of the backend's stub: its shared memory, and where in there what both sides read and write begins."""
+"""Arguments of the backend's stub: the name of its shared memory, and the offset of the control block in it."""
 _HEADER_BYTES = 16
 _ABSOLUTE = 1
 """TIMER_ABSTIME."""
@@ -52,7 +52,7 @@ class _Time(ctypes.Structure):
 
 
 class KernelTimer:
-    """Sends this process SIGKILL at a time on `clock`, whether or not it runs then."""
+    """Sends SIGKILL to this process at a time on `clock`, even if it gets no CPU."""
 
     def __init__(self, clock: int) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -61,7 +61,7 @@ class KernelTimer:
         _check(self._libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self._timer)))
 
     def set(self, deadline_s: float) -> None:
-        """End the process then, and not at an earlier time that was set; 0: never."""
+        """End the process at this time instead of the time set before; 0 disarms the timer."""
         when = _Time(s=int(deadline_s), ns=int(deadline_s % 1 * 1e9))
         _check(self._libc.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(when), None))
 
@@ -69,18 +69,18 @@ class KernelTimer:
 class SignOfLife:
     """The flag by which the backend knows that this process lives.
 
-    The backend lowers it and looks a second later; a thread of its own in this process raises it every 300 ms.
-    That thread alone may be short of CPU, so ours raises it too, once the byte has been seen to behave as that flag.
+    The backend lowers it and checks it a second later; the backend's thread in this process raises it every 300 ms.
+    That thread alone may get no CPU, so ours raises the flag too, once the byte has proved to be that flag.
     """
 
     def __init__(self, memory: "mmap.mmap | bytearray", position: int) -> None:
         self._memory, self._position = memory, position
         self._was_lowered = False
         self.found = False
-        """Whether the byte has been lowered and raised by others."""
+        """Whether the backend has lowered and raised the byte, which proves that it is the flag."""
 
     def show(self) -> None:
-        """Raise the flag."""
+        """Raise the flag, if the byte has proved to be it."""
         raised = self._memory[self._position] == 1
         self.found = self.found or (raised and self._was_lowered)
         if self.found:
@@ -89,7 +89,7 @@ class SignOfLife:
 
     @classmethod
     def of_process(cls, process: int) -> "SignOfLife":
-        """Return the flag where the backend of Triton 2.51 to 2.70 keeps it; one that nothing raises where it is not."""
+        """Return the flag of the backend of Triton 2.51 to 2.70; if it is not found, one without effect."""
         arguments = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         with suppress(OSError, ValueError, IndexError):
             position = int(arguments[_CONTROL]) + _HEADER_BYTES
@@ -106,7 +106,7 @@ class _Timer(Protocol):
 
 
 class Watchdog:
-    """Ends this process when it is late by PATIENCE_S: by timers while there is a request, and else before the next one."""
+    """Ends this process if it gets no CPU for PATIENCE_S: by timers during a request, else before the next one."""
 
     def __init__(
         self,
@@ -126,9 +126,10 @@ class Watchdog:
 
     @classmethod
     def started(cls) -> "Watchdog":
-        """Watch over this process from now on.
+        """Start to watch over this process.
 
-        Raises OSError where the kernel has no such timers: a model that could answer wrongly had better not serve.
+        Raises:
+            OSError: the kernel has no such timers; without them, the model might send wrong answers.
         """
         watchdog = cls(SignOfLife.of_process(os.getpid()), {clock: KernelTimer(clock) for clock in CLOCKS})
         watchdog._thread.start()
@@ -136,11 +137,11 @@ class Watchdog:
 
     @contextmanager
     def answering(self, strings: int = 0) -> Generator[None]:
-        """Watch over a request, with that many strings among its inputs, until its answer is sent."""
+        """Watch over a request until its answer is sent; `strings` is the number of strings in its inputs."""
         with self._beats_or_answers:
             now = self._looked()
             if now[time.CLOCK_MONOTONIC] - self._paused_s < SENT_S:
-                # It may have come before the pause, and the backend have given up on it.
+                # The request may be older than the pause, so that the backend may have failed it already.
                 self._end()
             self._answering, self._patience_s = True, PATIENCE_S + strings * STRING_S
             self._set(now)
@@ -154,10 +155,10 @@ class Watchdog:
                 self._set(now)
 
     def beat(self) -> None:
-        """Show a sign of life, and let the process live on.
+        """Raise the flag, and extend the deadline of the timers.
 
-        The time is taken before the sign is shown. A thread that is held up in between then sets a deadline that is
-        too early, never one that the backend does not wait for.
+        The time is read before the flag is raised: a thread that is delayed in between sets a deadline that is too
+        early, never one after the backend's.
         """
         with self._beats_or_answers:
             now = self._looked()
@@ -165,14 +166,14 @@ class Watchdog:
             self._set(now)
 
     def stop(self) -> None:
-        """Disarm the timers: no more requests come."""
+        """Stop the thread and disarm the timers, after the last request."""
         self._stopping.set()
         self._thread.join()
         for timer in self._timers.values():
             timer.set(0)
 
     def _looked(self) -> Mapping[int, float]:
-        """Return the time, and keep whether this process has run for long enough since it was last looked at."""
+        """Return the time on each clock, and record a pause if the process did not run for too long."""
         now = {clock: self._clock(clock) for clock in CLOCKS}
         ran_s = now[time.CLOCK_MONOTONIC]
         if ran_s - self._ran_s > self._patience_s:
