@@ -66,7 +66,7 @@ def _told_to_end(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _scored(settings: Settings, environment: Mapping[str, str], metrics: BatchMetrics) -> tuple[int, str]:
+def _scored(settings: AgentSettings, environment: Mapping[str, str], metrics: BatchMetrics) -> tuple[int, str]:
     """Try until the shard is done or has failed, or no row was written for STUCK_S; return the exit code and the error."""
     desired = read_first_order(settings.config_dir)
     if desired is None or desired.batch is None or INDEX not in environment:
@@ -107,7 +107,7 @@ def _tried(
     except ArtefactError as error:
         return None if error.refusal.is_transient else NEVER, error.refusal.message
     except NoAnswerError as error:
-        return None, f"the server does not answer: {error.said}"
+        return None, f"the server does not answer: {error.message}"
     except Exception as error:  # an unknown error, which another pod may not have
         log.exception("shard_crashed")
         return TRY_AGAIN, f"{_cause(error)}; the log of this pod has more"
@@ -137,12 +137,12 @@ def _attempt(
             runner.run(model.close())
 
 
-async def _model(settings: Settings, desired: DesiredState) -> Model:
+async def _model(settings: AgentSettings, desired: DesiredState) -> TritonModel:
     """Open the client of the pod's server.
 
     This is a coroutine because the gRPC channel belongs to the event loop in which it is made.
     """
-    return Model(settings.triton_grpc, desired.model, str(desired.version))
+    return TritonModel(settings.triton_grpc, desired.model, str(desired.version))
 
 
 def _cause(error: BaseException) -> str:

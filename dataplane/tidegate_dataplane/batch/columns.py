@@ -111,7 +111,7 @@ def runs(table: Any, inputs: Sequence[Input]) -> list[tuple[int, int]]:
     return [(start, end - start) for start, end in itertools.pairwise(ordered)]
 
 
-def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[Tensor, ...]:
+def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[InferenceTensor, ...]:
     """Return the tensors of rows that can all be converted; `where` names the rows in error messages.
 
     Raises:
@@ -120,7 +120,7 @@ def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[Tensor, ..
     return tuple(_tensor(table.column(model_input.column), model_input, where) for model_input in inputs)
 
 
-def _tensor(column: Any, model_input: Input, where: str) -> Tensor:
+def _tensor(column: Any, model_input: Input, where: str) -> InferenceTensor:
     rows, values = len(column), column.combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
@@ -130,7 +130,7 @@ def _tensor(column: Any, model_input: Input, where: str) -> Tensor:
     arrow_type = _ARROW[model_input.datatype]
     try:
         flat = _numbers(values.cast(arrow_type), model_input.datatype)
-        return Tensor(
+        return InferenceTensor(
             model_input.name,
             model_input.datatype,
             flat.reshape((rows, *_shape(model_input, rows, len(flat)))),

@@ -21,7 +21,7 @@ PAUSE_S: Final = 0.5
 class Asked(Protocol):
     """The methods of a model client that scoring needs."""
 
-    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+    async def infer(self, request_id: str, inputs: Sequence[InferenceTensor]) -> tuple[str, tuple[InferenceTensor, ...]]:
         """Return the version that answered and its outputs.
 
         Raises:
@@ -46,7 +46,7 @@ class Batch:
     def cut(self, start: int, end: int) -> "Batch":
         """Return the rows from `start` up to `end`."""
         inputs = tuple(
-            Tensor(tensor.name, tensor.datatype, tensor.array[start:end]) for tensor in self.inputs
+            InferenceTensor(tensor.name, tensor.datatype, tensor.array[start:end]) for tensor in self.inputs
         )
         return Batch(self.first + start, end - start, inputs)
 
@@ -134,11 +134,11 @@ class Scorer:
             return await self._again(batch, error)
 
     async def _ask(self, batch: Batch) -> Answer:
-        _, outputs = await self._model.ask(f"{self._name}-{batch.first}", batch.inputs)
+        _, outputs = await self._model.infer(f"{self._name}-{batch.first}", batch.inputs)
         for tensor in outputs:
             if len(tensor.array.shape) == 0 or len(tensor.array) != batch.rows:
                 raise NoAnswerError(
-                    Fault.UNCLEAR,
+                    FaultOrigin.UNCLEAR,
                     f"output {tensor.name!r} has shape {list(tensor.array.shape)} for {batch.rows} rows",
                 )
         return Answer(batch.first, batch.rows, {tensor.name: tensor.array for tensor in outputs})

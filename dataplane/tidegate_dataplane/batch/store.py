@@ -112,7 +112,7 @@ def _link(temporary: Path, target: Path) -> None:
     os.link(temporary, target)
 
 
-def open_source(uri: str, settings: Settings, credentials: Credentials) -> Source:
+def open_source(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Source:
     """Open the folder from which a table is read.
 
     Raises:
@@ -127,7 +127,7 @@ def open_source(uri: str, settings: Settings, credentials: Credentials) -> Sourc
     return _object_store(parsed, settings, credentials)
 
 
-def open_sink(uri: str, settings: Settings, credentials: Credentials) -> Sink:
+def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Sink:
     """Open the folder to which results are written.
 
     Raises:
