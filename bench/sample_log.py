@@ -31,7 +31,7 @@ from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from fixtures.nats import SUBJECT, RunningNats, a_nats
 from fixtures.triton import a_triton, staged
-from tidegate_dataplane.contract import Phase
+from tidegate_dataplane.contract import AgentPhase
 
 SHARES = (0.0, 0.1, 1.0)
 ROWS = 16
@@ -72,7 +72,7 @@ class Bench:
         self._generation += 1
         samples = {"share": share, "url": self._nats.url, "subject": SUBJECT} if share else None
         self._pod.put(self._pod.order(1, generation=self._generation, samples=samples))
-        self._pod.wait_for("it serves", lambda said: said.phase is Phase.READY and said.serving == 1)
+        self._pod.wait_for("it serves", lambda said: said.phase is AgentPhase.READY and said.serving == 1)
 
     def arm(self, client: Any, share: float, requests: int) -> list[float]:
         """The seconds of each request."""
@@ -99,8 +99,8 @@ def hand_over_us(folder: Path, features: int, share: float) -> float:
         best = float("inf")
         for number in range(300):  # they fit into the buffer
             started = time.perf_counter()
-            if sampler.active:
-                sampler.offer(f"request-{number}", inputs, outputs)
+            if sampler.is_active:
+                sampler.offer_sample(f"request-{number}", inputs, outputs)
             best = min(best, time.perf_counter() - started)
         return round(best * 1e6, 2)
 

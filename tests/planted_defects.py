@@ -236,8 +236,8 @@ DEFECTS: Final = (
         name="answer-late",
         suffered="A model's process that was short of CPU answers one caller with what another asked.",
         file="dataplane/tidegate_dataplane/sampling/watchdog.py",
-        text="PATIENCE_S = 0.8",
-        by="PATIENCE_S = 8.0",
+        text="MAX_SILENCE_S = 0.8",
+        by="MAX_SILENCE_S = 8.0",
         seen_by=(
             "tests/unit/test_watchdog.py::test_a_process_lives_for_less_than_the_backend_waits_while_it_answers_and_while_that_is_sent",
         ),

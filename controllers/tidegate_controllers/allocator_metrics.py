@@ -6,28 +6,28 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
 _SOLVE_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 _RECLAIM_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
-ALLOCATOR: Final = Catalog("tidegate_allocator_")
-_SOLVE = ALLOCATOR.histogram("solve_seconds", "One solve of one pool.", "pool", buckets=_SOLVE_S)
-_TICK = ALLOCATOR.histogram(
+ALLOCATOR: Final = MetricCatalog("tidegate_allocator_")
+_SOLVE = ALLOCATOR.add_histogram("solve_seconds", "One solve of one pool.", "pool", buckets=_SOLVE_S)
+_TICK = ALLOCATOR.add_histogram(
     "tick_seconds",
     "One pass that decided: what is there was looked at, solved, and what is new was written; signals that come from "
     "Prometheus are part of it.",
     "pool",
     buckets=_SOLVE_S,
 )
-_SOLVES = ALLOCATOR.counter(
+_SOLVES = ALLOCATOR.add_counter(
     "solves_total",
     "Solves by how the answer was found: LP, MILP, or Greedy when the solver gave none.",
     "pool",
     "solver",
 )
-_DECISIONS = ALLOCATOR.counter("decisions_total", "AllocationDecisions written.", "pool", "mode")
-_MOVED = ALLOCATOR.counter(
+_DECISIONS = ALLOCATOR.add_counter("decisions_total", "AllocationDecisions written.", "pool", "mode")
+_MOVED = ALLOCATOR.add_counter(
     "moved_slices_total",
     "Slices that decisions move, up or down; of mode RecommendOnly, what would have moved.",
     "pool",
@@ -35,37 +35,37 @@ _MOVED = ALLOCATOR.counter(
     "tier",
     "direction",
 )
-_RECLAIM = ALLOCATOR.histogram(
+_RECLAIM = ALLOCATOR.add_histogram(
     "reclaim_seconds",
     "From a decision until the pods that gave their slices were gone.",
     "tier",
     buckets=_RECLAIM_S,
 )
-_OVERRIDES = ALLOCATOR.gauge(
+_OVERRIDES = ALLOCATOR.add_gauge(
     "overrides", "ComputeOverrides in force about the pool or its Inferences.", "pool"
 )
-_FACTOR = ALLOCATOR.gauge(
+_FACTOR = ALLOCATOR.add_gauge(
     "capacity_factor",
     "What the Inference is planned to serve by what production says, against its spec.capacity.",
     "pool",
     "inference",
 )
-_INTERVAL = ALLOCATOR.gauge(
+_INTERVAL = ALLOCATOR.add_gauge(
     "interval_seconds",
     "The pool's spec.policy.interval: it is decided about at least this often. Only where there is something to decide.",
     "pool",
 )
-_DECIDED = ALLOCATOR.gauge(
+_DECIDED = ALLOCATOR.add_gauge(
     "decided_timestamp_seconds",
     "When the pool was last decided about, whether the decision was new or not, in seconds since 1970.",
     "pool",
 )
-_DUE = ALLOCATOR.gauge(
+_DUE = ALLOCATOR.add_gauge(
     "due_timestamp_seconds",
     "Since when this process is to decide about the pool, in seconds since 1970; decided_timestamp_seconds says whether it has.",
     "pool",
 )
-_SIGNALS = ALLOCATOR.gauge(
+_SIGNALS = ALLOCATOR.add_gauge(
     "signals_timestamp_seconds",
     "When the pool was last decided about with signals that nothing was wrong with, in seconds since 1970.",
     "pool",
@@ -76,18 +76,18 @@ class AllocatorMetrics:
     """Counts decisions and moves, and measures their durations."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.solve_seconds = _SOLVE.on(registry)
-        self.tick_seconds = _TICK.on(registry)
-        self.solves = _SOLVES.on(registry)
-        self.decisions = _DECISIONS.on(registry)
-        self.moved_slices = _MOVED.on(registry)
-        self.reclaim_seconds = _RECLAIM.on(registry)
-        self.overrides = _OVERRIDES.on(registry)
-        self._factor = _FACTOR.on(registry)
-        self._interval = _INTERVAL.on(registry)
-        self._decided = _DECIDED.on(registry)
-        self._due = _DUE.on(registry)
-        self._signals = _SIGNALS.on(registry)
+        self.solve_seconds = _SOLVE.register(registry)
+        self.tick_seconds = _TICK.register(registry)
+        self.solves = _SOLVES.register(registry)
+        self.decisions = _DECISIONS.register(registry)
+        self.moved_slices = _MOVED.register(registry)
+        self.reclaim_seconds = _RECLAIM.register(registry)
+        self.overrides = _OVERRIDES.register(registry)
+        self._factor = _FACTOR.register(registry)
+        self._interval = _INTERVAL.register(registry)
+        self._decided = _DECIDED.register(registry)
+        self._due = _DUE.register(registry)
+        self._signals = _SIGNALS.register(registry)
         self._waiting: set[str] = set()
         self._factors: dict[str, Mapping[str, float]] = {}
 

@@ -13,61 +13,61 @@ from tidegate.api.faulty_nodes import FaultState
 from tidegate.kube.kinds import COMPUTE_OVERRIDE, COMPUTE_POOL, FEATURE_COMPUTE, INFERENCE, Kind
 from tidegate.kube.store import ObjectStore
 from tidegate.telemetry.objectives import OBJECTIVE, compute_bucket_shares
-from tidegate_dataplane.contract.metrics import Catalog, GaugeMetric
+from tidegate_dataplane.contract.metrics import GaugeMetric, MetricCatalog
 
 _SCALED: Final[frozenset[Kind]] = frozenset({INFERENCE, FEATURE_COMPUTE})
 
 Bodies = Sequence[tuple[Kind, Mapping[str, Any]]]
 
-OBJECTS: Final = Catalog("tidegate_")
+OBJECTS: Final = MetricCatalog("tidegate_")
 _OBJECT: Final = ("kind", "namespace", "name")
 _REASONED: Final = (*_OBJECT, "reason")
 _CONDITIONS: Final[Mapping[ConditionType, GaugeMetric]] = {
-    ConditionType.READY: OBJECTS.gauge(
+    ConditionType.READY: OBJECTS.add_gauge(
         "object_ready", "1 when the object is Ready, else 0; from the leader alone.", *_REASONED
     ),
-    ConditionType.STALLED: OBJECTS.gauge(
+    ConditionType.STALLED: OBJECTS.add_gauge(
         "object_stalled", "1 when only a changed spec or another object can help, else 0.", *_REASONED
     ),
-    ConditionType.SAMPLES_LOGGED: OBJECTS.gauge(
+    ConditionType.SAMPLES_LOGGED: OBJECTS.add_gauge(
         "object_samples_logged",
         "1 when the sample log of the object is written, else 0; only where its spec asks for one.",
         *_REASONED,
     ),
-    ConditionType.CONSUMING: OBJECTS.gauge(
+    ConditionType.CONSUMING: OBJECTS.add_gauge(
         "object_consuming",
         "1 when the near-line stream of the object is consumed, else 0; only where its spec names one.",
         *_REASONED,
     ),
-    ConditionType.SIGNALS_FRESH: OBJECTS.gauge(
+    ConditionType.SIGNALS_FRESH: OBJECTS.add_gauge(
         "object_signals_fresh",
         "1 when the allocator knows what is asked of the Inferences of the ComputePool now, else 0; only where it decides.",
         *_REASONED,
     ),
 }
-_REPLICAS = OBJECTS.gauge(
+_REPLICAS = OBJECTS.add_gauge(
     "object_replicas",
     "Pods that are wanted, existing and ready; spare ready ones that get no requests, where there are to be any.",
     *_OBJECT,
     "state",
 )
-_VERSION = OBJECTS.gauge(
+_VERSION = OBJECTS.add_gauge(
     "inference_version",
     "Version of the model that is asked for (target) and that all pods answer with (serving); 0 when none does.",
     "namespace",
     "inference",
     "state",
 )
-_SLO_LATENCY = OBJECTS.gauge(
+_SLO_LATENCY = OBJECTS.add_gauge(
     "inference_slo_latency_seconds", "The Inference's spec.slo.latencyP99.", "namespace", "inference"
 )
-_SLO_OBJECTIVE = OBJECTS.gauge(
+_SLO_OBJECTIVE = OBJECTS.add_gauge(
     "inference_slo_objective_ratio",
     "Share of requests that are to be answered within spec.slo.latencyP99, 0 to 1; only where the spec has one.",
     "namespace",
     "inference",
 )
-_SLO_SHARE = OBJECTS.gauge(
+_SLO_SHARE = OBJECTS.add_gauge(
     "inference_slo_bucket_share",
     "How much of the gateways' latency bucket le counts as within spec.slo.latencyP99: the rules find with it how many "
     "requests were, between two buckets too.",
@@ -75,25 +75,25 @@ _SLO_SHARE = OBJECTS.gauge(
     "inference",
     "le",
 )
-_OVERRIDE_CREATED = OBJECTS.gauge(
+_OVERRIDE_CREATED = OBJECTS.add_gauge(
     "override_created_timestamp_seconds",
     "When the ComputeOverride was made, in seconds since 1970; kind, namespace and name are its target's.",
     "override",
     *_OBJECT,
 )
-_OVERRIDE_EXPIRES = OBJECTS.gauge(
+_OVERRIDE_EXPIRES = OBJECTS.add_gauge(
     "override_expires_timestamp_seconds",
     "When the ComputeOverride ends, in seconds since 1970.",
     "override",
     *_OBJECT,
 )
-_POOL_SLICES = OBJECTS.gauge(
+_POOL_SLICES = OBJECTS.add_gauge(
     "pool_slices", "Slices of the ComputePool: total, healthy and free.", "pool", "state"
 )
-_POOL_TIER_SLICES = OBJECTS.gauge(
+_POOL_TIER_SLICES = OBJECTS.add_gauge(
     "pool_tier_slices", "Slices that pods of a tier have in the ComputePool.", "pool", "tier"
 )
-_FAULTY_NODES = OBJECTS.gauge(
+_FAULTY_NODES = OBJECTS.add_gauge(
     "pool_faulty_nodes",
     "Nodes of the ComputePool whose GPU sharing has a fault, by state: Detected, Waiting, Restarting, Quarantined or "
     "Recovered.",
@@ -125,7 +125,7 @@ class ObjectMetrics(Collector):
 
 
 def _collect_conditions(metric: GaugeMetric, condition: ConditionType, bodies: Bodies) -> GaugeMetricFamily:
-    family = metric.family()
+    family = metric.make_family()
     for kind, body in bodies:
         conditions = (body.get("status") or {}).get("conditions") or ()
         observed = next((item for item in conditions if item.get("type") == condition.value), None)
@@ -136,7 +136,7 @@ def _collect_conditions(metric: GaugeMetric, condition: ConditionType, bodies: B
 
 
 def _collect_replicas(bodies: Bodies) -> GaugeMetricFamily:
-    family = _REPLICAS.family()
+    family = _REPLICAS.make_family()
     for kind, body in bodies:
         if kind not in _SCALED:
             continue
@@ -163,7 +163,7 @@ def _desired_replicas(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int
 def _collect_inferences(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
     """Yield the families of versions and of objectives."""
     versions, latency, objective, shares = (
-        metric.family() for metric in (_VERSION, _SLO_LATENCY, _SLO_OBJECTIVE, _SLO_SHARE)
+        metric.make_family() for metric in (_VERSION, _SLO_LATENCY, _SLO_OBJECTIVE, _SLO_SHARE)
     )
     for body in bodies:
         labels = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
@@ -184,7 +184,7 @@ def _collect_inferences(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMe
 
 def _collect_overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
     """Yield the families of existing ComputeOverrides; an override is deleted after it ends."""
-    created, expires = _OVERRIDE_CREATED.family(), _OVERRIDE_EXPIRES.family()
+    created, expires = _OVERRIDE_CREATED.make_family(), _OVERRIDE_EXPIRES.make_family()
     for body in bodies:
         target = body["spec"]["target"]
         labels = (
@@ -200,7 +200,11 @@ def _collect_overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMet
 
 def _collect_pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
     """Yield the families of slices, of slices by tier, and of faulty nodes."""
-    slices, tiers, faulty = _POOL_SLICES.family(), _POOL_TIER_SLICES.family(), _FAULTY_NODES.family()
+    slices, tiers, faulty = (
+        _POOL_SLICES.make_family(),
+        _POOL_TIER_SLICES.make_family(),
+        _FAULTY_NODES.make_family(),
+    )
     for body in bodies:
         pool, status = body["metadata"]["name"], body.get("status") or {}
         for state, count in (status.get("slices") or {}).items():

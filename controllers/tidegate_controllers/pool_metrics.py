@@ -16,34 +16,34 @@ from tidegate.planning.allocator.what_if import InferenceOutcome
 from tidegate.reports.demand import TierDemand, sum_demand
 from tidegate.reports.plan import InferenceOutcomeReport
 from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
-POOLS: Final = Catalog("tidegate_pool_")
-_PRICE = POOLS.gauge(
+POOLS: Final = MetricCatalog("tidegate_pool_")
+_PRICE = POOLS.add_gauge(
     "slice_price",
     "What one more slice would have earned at the newest decision, in value per second.",
     "pool",
 )
-_WANTED = POOLS.gauge(
+_WANTED = POOLS.add_gauge(
     "wanted_slices",
     "Slices that would serve all that is asked of the tier's Inferences with spec.scaling, of those whose demand is known.",
     "pool",
     "tier",
 )
-_SHARED_OUT = POOLS.gauge("shared_out_slices", "Slices that the allocator shares out among them.", "pool")
-_DEMAND = POOLS.gauge(
+_SHARED_OUT = POOLS.add_gauge("shared_out_slices", "Slices that the allocator shares out among them.", "pool")
+_DEMAND = POOLS.add_gauge(
     "demand_requests_per_second",
     "Requests per second that are asked of them; not of tier offline, of which slices are asked.",
     "pool",
     "tier",
 )
-_SERVABLE = POOLS.gauge(
+_SERVABLE = POOLS.add_gauge(
     "servable_requests_per_second",
     "Those of them that the replicas which are there serve within the SLO.",
     "pool",
     "tier",
 )
-_UNKNOWN = POOLS.gauge("demand_unknown", "Inferences whose demand nobody knows.", "pool", "tier")
+_UNKNOWN = POOLS.add_gauge("demand_unknown", "Inferences whose demand nobody knows.", "pool", "tier")
 
 
 class PoolMetrics(Collector):
@@ -74,7 +74,7 @@ class PoolMetrics(Collector):
         return ()
 
     def _collect_prices(self, pools: Sequence[ComputePool]) -> GaugeMetricFamily:
-        price = _PRICE.family()
+        price = _PRICE.make_family()
         for pool in pools:
             newest = self._decisions.get(ObjectKey("", pool.status.last_decision or ""))
             if newest is not None:
@@ -82,8 +82,12 @@ class PoolMetrics(Collector):
         return price
 
     def _collect_demand(self, pools: Sequence[ComputePool]) -> Iterator[GaugeMetricFamily]:
-        wanted_slices, shared_out, unknown = _WANTED.family(), _SHARED_OUT.family(), _UNKNOWN.family()
-        demand, servable = _DEMAND.family(), _SERVABLE.family()
+        wanted_slices, shared_out, unknown = (
+            _WANTED.make_family(),
+            _SHARED_OUT.make_family(),
+            _UNKNOWN.make_family(),
+        )
+        demand, servable = _DEMAND.make_family(), _SERVABLE.make_family()
         for pool, question in self._list_solved(pools):
             name = pool.metadata.name
             shared_out.add_metric((name,), question.snapshot.pools[0].slices)

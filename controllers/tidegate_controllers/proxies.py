@@ -13,7 +13,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds.report import ProgrammedReport, ReportedProxy, ReportedRefusal, from_json, merge_proxies
-from tidegate_dataplane.contract.answers import bounded_session, read_body
+from tidegate_dataplane.contract.answers import make_bounded_session, read_body
 
 _PERIOD_S: Final = 0.25
 """A ModelAccess becomes Programmed at most this long after its last proxy acknowledged it."""
@@ -68,7 +68,7 @@ class ProxyReports:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        async with bounded_session(_TIMEOUT) as session:
+        async with make_bounded_session(_TIMEOUT) as session:
             while True:
                 await self._poll_servers(session)
                 await asyncio.sleep(_PERIOD_S)

@@ -7,21 +7,21 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.api.faulty_nodes import FaultState
 from tidegate.planning.gpu_sharing.health import FaultChange
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
 _RECOVERY_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
-SHARING: Final = Catalog("tidegate_pool_")
-_FAULTS = SHARING.counter("node_faults_total", "Faults of nodes' GPU sharing.", "pool", "kind")
-_RECOVERY = SHARING.histogram(
+SHARING: Final = MetricCatalog("tidegate_pool_")
+_FAULTS = SHARING.add_counter("node_faults_total", "Faults of nodes' GPU sharing.", "pool", "kind")
+_RECOVERY = SHARING.add_histogram(
     "node_recovery_seconds",
     "From the first sight of a fault until it had gone.",
     "pool",
     "kind",
     buckets=_RECOVERY_S,
 )
-_QUARANTINED = SHARING.counter("nodes_quarantined_total", "Nodes that were quarantined.", "pool", "kind")
-_FAILED_ACTIONS = SHARING.counter(
+_QUARANTINED = SHARING.add_counter("nodes_quarantined_total", "Nodes that were quarantined.", "pool", "kind")
+_FAILED_ACTIONS = SHARING.add_counter(
     "sharing_actions_failed_total",
     "Changes of a node's taint (TaintNode) and restarts of an MPS daemon (RestartDaemon) that failed.",
     "pool",
@@ -33,10 +33,10 @@ class SharingMetrics:
     """Counts faults, quarantines and recoveries."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.faults = _FAULTS.on(registry)
-        self.recovery_seconds = _RECOVERY.on(registry)
-        self.quarantined = _QUARANTINED.on(registry)
-        self.failed_actions = _FAILED_ACTIONS.on(registry)
+        self.faults = _FAULTS.register(registry)
+        self.recovery_seconds = _RECOVERY.register(registry)
+        self.quarantined = _QUARANTINED.register(registry)
+        self.failed_actions = _FAILED_ACTIONS.register(registry)
 
     def count_changes(self, pool: str, changes: Sequence[FaultChange]) -> None:
         """Count what has changed."""

@@ -17,8 +17,8 @@ from tidegate_dataplane.agent.nearline.message import InferenceTensor
 from tidegate_dataplane.agent.nearline.model import ModelSignature, NoAnswerError, TritonModel
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.metrics import BatchMetrics
-from tidegate_dataplane.batch.results import Results, ShardReport
-from tidegate_dataplane.batch.shard import Shard
+from tidegate_dataplane.batch.results import ResultsFolder, ShardReport
+from tidegate_dataplane.batch.shard import ShardScorer
 from tidegate_dataplane.batch.store import open_sink, open_source
 from tidegate_dataplane.contract import BatchOrder, TensorSpec
 
@@ -85,9 +85,9 @@ class World:
         with asyncio.Runner() as runner:
             sink = open_sink(order.sink, settings, credentials)
             source = open_source(order.source, settings, credentials)
-            results = Results(sink, order.run, runner.run)
+            results = ResultsFolder(sink, order.run, runner.run)
             model = cast("TritonModel", self.model)
-            return Shard(order, index, source, results, model, BatchMetrics(), runner.run).run()
+            return ShardScorer(order, index, source, results, model, BatchMetrics(), runner.run).score_shard()
 
     @property
     def results(self) -> Path:

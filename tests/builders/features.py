@@ -16,18 +16,18 @@ from tidegate_dataplane.contract import (
     EntityKeyType,
     Feature,
     FeaturePlan,
+    FeatureTable,
     FieldRef,
     Hash,
     Lookup,
     LookupType,
-    Table,
     TensorSpec,
 )
 
 USER = Entity(name="user", key="user_id", type=EntityKeyType.INT64)
 ITEM = Entity(name="item", key="item_id", type=EntityKeyType.STRING)
-PROFILES = Table(name="profiles", entity="user", uri="file:///models/users.parquet")
-CATALOGUE = Table(name="catalogue", entity="item", uri="file:///models/items.parquet")
+PROFILES = FeatureTable(name="profiles", entity="user", uri="file:///models/users.parquet")
+CATALOGUE = FeatureTable(name="catalogue", entity="item", uri="file:///models/items.parquet")
 USER_KEY = FieldRef(entity="user", column="user_id")
 ITEM_KEY = FieldRef(entity="item", column="item_id")
 
@@ -42,7 +42,7 @@ def of_item(column: str) -> FieldRef:
     return FieldRef(entity="item", table="catalogue", column=column)
 
 
-def a_plan(*features: Feature, tables: Sequence[Table] | None = None) -> FeaturePlan:
+def a_plan(*features: Feature, tables: Sequence[FeatureTable] | None = None) -> FeaturePlan:
     """A plan over users and items, with the inputs and tables that the features need."""
     references = [reference for feature in features for reference in _references(feature)]
     entities = [entity for entity in (USER, ITEM) if any(r.entity == entity.name for r in references)]
@@ -61,7 +61,7 @@ def a_plan(*features: Feature, tables: Sequence[Table] | None = None) -> Feature
         inputs=tuple(inputs),
         outputs=tuple(_output(feature) for feature in features),
     )
-    return plan.model_copy(update={"hash": plan.digest()})
+    return plan.model_copy(update={"hash": plan.compute_digest()})
 
 
 def write_table(path: Path, **columns: Any) -> Path:

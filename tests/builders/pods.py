@@ -7,7 +7,7 @@ from typing import Any
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.pods import PodProblem, PodView
 from tidegate.resources.names import INFERENCE_LABEL, SOURCE_LABEL
-from tidegate_dataplane.contract import AgentReport, FailureReason, Phase, TensorSpec, VersionFailure
+from tidegate_dataplane.contract import AgentPhase, AgentReport, FailureReason, TensorSpec, VersionFailure
 
 
 def a_pod(
@@ -48,7 +48,7 @@ def a_report(
         pod="p0",
         epoch=1,
         generation=generation,
-        phase=Phase.FAILED if failure else Phase.READY if version == wanted else Phase.LOADING,
+        phase=AgentPhase.FAILED if failure else AgentPhase.READY if version == wanted else AgentPhase.LOADING,
         target=wanted,
         serving=version,
         loaded=(version,) if version else (),

@@ -49,7 +49,7 @@ def controllers() -> CollectorRegistry:
     ProcessMetrics(registry, "controllers")
     show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
-    event_loop.BLOCKED.on(registry)
+    event_loop.BLOCKED.register(registry)
     show_leader(registry, lambda: True)
     QueueMetrics(registry)
     AllocatorMetrics(registry)
@@ -65,7 +65,7 @@ def xds() -> CollectorRegistry:
     ProcessMetrics(registry, "xds")
     show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
-    event_loop.BLOCKED.on(registry)
+    event_loop.BLOCKED.register(registry)
     XdsMetrics(registry)
     IssuerMetrics(registry)
     return registry
@@ -76,7 +76,7 @@ def web() -> CollectorRegistry:
     ProcessMetrics(registry, "web")
     show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
-    event_loop.BLOCKED.on(registry)
+    event_loop.BLOCKED.register(registry)
     WebMetrics(registry)
     return registry
 

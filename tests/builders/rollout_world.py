@@ -23,7 +23,7 @@ from tidegate.planning.pods import PodView
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.pod import DESIRED_FILE
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, Phase, VersionFailure
+from tidegate_dataplane.contract import AgentPhase, AgentReport, DesiredState, FailureReason, VersionFailure
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
@@ -36,7 +36,7 @@ class SimulatedAgent:
     """An agent with its Triton: one tick to fetch, one to load; a version in memory serves at once."""
 
     desired: DesiredState
-    phase: Phase = Phase.STARTING
+    phase: AgentPhase = AgentPhase.STARTING
     serving: int | None = None
     loaded: tuple[int, ...] = ()
     failure: VersionFailure | None = None
@@ -50,19 +50,19 @@ class SimulatedAgent:
         """One tick of work."""
         version = self.desired.version
         if self.failure is not None and self.failure.version == version:
-            self.phase = Phase.FAILED
+            self.phase = AgentPhase.FAILED
         elif version in self.loaded:
-            self.serving, self.phase = version, Phase.READY
-        elif self.phase is not Phase.FETCHING:
-            self.phase = Phase.FETCHING
+            self.serving, self.phase = version, AgentPhase.READY
+        elif self.phase is not AgentPhase.FETCHING:
+            self.phase = AgentPhase.FETCHING
         elif version in refusals:
             self.failure = VersionFailure(
                 version=version, reason=FailureReason.LOAD_FAILED, message=refusals[version]
             )
-            self.phase = Phase.FAILED
+            self.phase = AgentPhase.FAILED
         else:
             self.loaded = (*self.loaded, version)[-self.desired.keep_versions :]
-            self.serving, self.phase = version, Phase.READY
+            self.serving, self.phase = version, AgentPhase.READY
 
     def report(self, pod: str) -> AgentReport:
         """What it says of itself."""
@@ -116,7 +116,7 @@ class SimulatedPod:
             return f"{self.name} drains"
         if self.agent is None:
             return f"{self.name} has no node"
-        at_work = self.agent.phase in (Phase.STARTING, Phase.FETCHING, Phase.LOADING)
+        at_work = self.agent.phase in (AgentPhase.STARTING, AgentPhase.FETCHING, AgentPhase.LOADING)
         serves = f"serves {self.agent.serving}" if self.agent.serving else "is not ready"
         return f"{self.name} {serves}{f', works on {self.agent.desired.version}' if at_work else ''}"
 

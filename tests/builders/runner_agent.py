@@ -13,14 +13,14 @@ from typing import Self
 
 from builders.waiting import wait_until
 from tidegate_dataplane.sampling.frames import (
-    LENGTHS,
-    Goodbye,
-    Hello,
-    Losses,
-    Record,
-    Told,
+    FRAME_LENGTHS,
+    AgentUpdate,
+    GoodbyeFrame,
+    HelloFrame,
+    SampleLosses,
+    SampleRecord,
+    encode_update,
     parse_frame,
-    told_line,
 )
 from tidegate_dataplane.sampling.sampler import Sampler
 
@@ -30,9 +30,9 @@ class RunnerAgent:
 
     def __init__(self, folder: Path, *, share: float, reading: bool = True) -> None:
         self.path = folder / "samples.sock"
-        self.taken: list[Record] = []
+        self.taken: list[SampleRecord] = []
         self.lost: Counter[str] = Counter()
-        self.words: list[Hello | Goodbye] = []
+        self.words: list[HelloFrame | GoodbyeFrame] = []
         self._share = share
         self._may_read = threading.Event()
         if reading:
@@ -52,18 +52,18 @@ class RunnerAgent:
     @contextmanager
     def sampler(self, most_bytes: int = 8 << 20) -> Iterator[Sampler]:
         """A runner of version 3 of `ctr` that is connected."""
-        sampler = Sampler("ctr", "3", path=self.path, most_bytes=most_bytes)
+        sampler = Sampler("ctr", "3", path=self.path, max_bytes=most_bytes)
         sampler.start()
         try:
             yield sampler
         finally:
-            sampler.finish()
+            sampler.finish_sending()
 
     def read(self) -> None:
         """Begin to read."""
         self._may_read.set()
 
-    def records(self, count: int) -> list[Record]:
+    def records(self, count: int) -> list[SampleRecord]:
         """The records, once there are so many."""
         wait_until(lambda: len(self.taken) >= count, what=f"{count} records arrived")
         return self.taken
@@ -73,7 +73,7 @@ class RunnerAgent:
         self._share = share
         for connection in self._connections:
             with contextlib.suppress(OSError):
-                connection.sendall(told_line(Told(share, done)))
+                connection.sendall(encode_update(AgentUpdate(share, done)))
 
     def restart(self) -> None:
         """End all connections, and listen again."""
@@ -108,20 +108,20 @@ class RunnerAgent:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            connection.sendall(told_line(Told(self._share, 0)))
+            connection.sendall(encode_update(AgentUpdate(self._share, 0)))
             self._connections.append(connection)
             self._spawn(self._read, connection)
 
     def _read(self, connection: socket.socket) -> None:
         self._may_read.wait()
         with contextlib.suppress(OSError, ValueError), connection.makefile("rb") as frames:
-            while lengths := frames.read(LENGTHS.size):
-                header, body = LENGTHS.unpack(lengths)
+            while lengths := frames.read(FRAME_LENGTHS.size):
+                header, body = FRAME_LENGTHS.unpack(lengths)
                 said = parse_frame(frames.read(header), frames.read(body))
                 match said:
-                    case Losses():
+                    case SampleLosses():
                         self.lost.update(said.counts)
-                    case Record():
+                    case SampleRecord():
                         self.taken.append(said)
                     case _:
                         self.words.append(said)

@@ -14,7 +14,7 @@ from builders.certificates import Authority
 from builders.desired import a_desired_state
 from builders.waiting import wait_until
 from fixtures.agent import AgentAlone
-from tidegate_dataplane.contract import Phase
+from tidegate_dataplane.contract import AgentPhase
 
 # The handshake of TLS 1.3 ends before the server has looked at the client's certificate.
 REFUSED = (ssl.SSLError, urllib.error.URLError, ConnectionError, RemoteDisconnected)
@@ -31,7 +31,7 @@ def test_the_controllers_are_admitted(agent: AgentAlone) -> None:
 
     assert answer.status == 200
     assert (answer.report.pod, answer.report.target, answer.report.serving) == ("ctr-0", 1, None)
-    assert answer.report.phase is not Phase.READY
+    assert answer.report.phase is not AgentPhase.READY
 
 
 def test_nobody_is_admitted_without_a_certificate(agent: AgentAlone) -> None:
@@ -119,7 +119,7 @@ def test_the_control_key_is_readable_by_owner_and_group_only(agent: AgentAlone) 
 def test_an_artefact_that_is_not_there_is_a_failure_and_not_a_crash(agent: AgentAlone) -> None:
     agent.put(a_desired_state(uri=f"file://{agent.models}/absent"))
 
-    report = agent.wait_for("it is not found", lambda report: report.phase is Phase.FAILED)
+    report = agent.wait_for("it is not found", lambda report: report.phase is AgentPhase.FAILED)
 
     assert report.failure is not None
     assert "/absent/1/model.onnx" in report.failure.message
@@ -139,5 +139,5 @@ def test_an_unreadable_first_order_leaves_the_agent_waiting_for_another(tmp_path
     (tmp_path / "etc" / "desired.json").write_text('{"owner": 3}')
 
     with AgentAlone.running(tmp_path) as agent:
-        assert agent.report().phase is Phase.STARTING
+        assert agent.report().phase is AgentPhase.STARTING
         assert agent.put(a_desired_state()).status == 200

@@ -17,11 +17,11 @@ from builders.probe_model import STEP, publish, publish_for_one_row, publish_unl
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.contract import (
+    AgentPhase,
     AgentReport,
     BatchingMode,
     FailureReason,
     ModelFormat,
-    Phase,
 )
 
 pytestmark = [pytest.mark.triton]
@@ -29,12 +29,12 @@ pytestmark = [pytest.mark.triton]
 
 def serves(version: int) -> Callable[[AgentReport], bool]:
     return lambda report: (
-        report.phase is Phase.READY and report.serving == version and report.target == version
+        report.phase is AgentPhase.READY and report.serving == version and report.target == version
     )
 
 
 def failed(report: AgentReport) -> bool:
-    return report.phase is Phase.FAILED
+    return report.phase is AgentPhase.FAILED
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_a_restarted_triton_gets_the_proven_version_when_the_ordered_one_fails(s
 
     report = serving_pod.wait_for("version 1 serves again", lambda report: report.serving == 1)
 
-    assert (report.phase, report.target) == (Phase.FAILED, 2)
+    assert (report.phase, report.target) == (AgentPhase.FAILED, 2)
 
 
 def test_a_restarted_agent_goes_on_with_what_it_had_accepted(serving_pod: ModelPod) -> None:

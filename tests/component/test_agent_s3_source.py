@@ -35,7 +35,7 @@ from tidegate_dataplane.agent.samples.file_sink import FileSampleSink
 from tidegate_dataplane.agent.samples.lines import SampleOrigin
 from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
-from tidegate_dataplane.sampling.frames import Record
+from tidegate_dataplane.sampling.frames import SampleRecord
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
 
@@ -110,7 +110,7 @@ async def test_a_file_of_samples_is_put_into_the_bucket_and_a_bucket_that_is_not
 ) -> None:
     uri, absent = parse_uri("s3://models/log"), parse_uri("s3://absent/log")
     origin = SampleOrigin("ads/ctr", "ctr-0")
-    held = BufferedRecord(Record("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)
+    held = BufferedRecord(SampleRecord("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)
 
     def sink(where: ArtefactUri) -> FileSampleSink:
         now = datetime(2026, 1, 2, 3, tzinfo=UTC)

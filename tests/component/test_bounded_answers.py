@@ -21,7 +21,7 @@ from tidegate_dataplane.agent.memory import read_memory
 from tidegate_dataplane.contract import AgentReport
 from tidegate_dataplane.contract.answers import (
     AnswerError,
-    bounded_session,
+    make_bounded_session,
     parse_json,
     read_body,
     read_lines,
@@ -69,7 +69,7 @@ async def served(handler: Handler, path: str = "/") -> AsyncIterator[str]:
 
 
 async def ask(url: str, total_s: float = 30.0) -> AgentReport:
-    async with bounded_session(aiohttp.ClientTimeout(total=total_s)) as session:
+    async with make_bounded_session(aiohttp.ClientTimeout(total=total_s)) as session:
         return await call_agent(session, "GET", url, None, AgentReport, agent="agent of pod ads/ctr")
 
 
@@ -113,7 +113,7 @@ async def test_an_agent_leads_the_controllers_nowhere_else() -> None:
 async def test_what_is_compressed_is_not_blown_up() -> None:
     async with (
         served(saying(b"\x1f\x8b", **{"Content-Encoding": "gzip"})) as url,
-        bounded_session(aiohttp.ClientTimeout(total=30)) as session,
+        make_bounded_session(aiohttp.ClientTimeout(total=30)) as session,
         session.get(url) as response,
     ):
         assert await read_body(response, 10) == b"\x1f\x8b"
@@ -123,7 +123,7 @@ async def test_a_page_without_end_or_without_lines_is_hung_up_on() -> None:
     for endless, why in ((Endless(b"a 1\n" * 10_000), "the answer has more"), (Endless(), "a line has more")):
         async with (
             served(endless.answer) as url,
-            bounded_session(aiohttp.ClientTimeout(total=30)) as session,
+            make_bounded_session(aiohttp.ClientTimeout(total=30)) as session,
             session.get(url) as response,
         ):
             with pytest.raises(AnswerError, match=why):
@@ -135,7 +135,7 @@ async def test_a_page_without_end_or_without_lines_is_hung_up_on() -> None:
 async def test_every_line_of_a_page_is_read_once(page: bytes) -> None:
     async with (
         served(saying(page)) as url,
-        bounded_session(aiohttp.ClientTimeout(total=30)) as session,
+        make_bounded_session(aiohttp.ClientTimeout(total=30)) as session,
         session.get(url) as response,
     ):
         lines = [line async for lines in read_lines(response, 100) for line in lines]

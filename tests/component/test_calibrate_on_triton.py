@@ -29,7 +29,7 @@ from tidegate.cli.run.calibrate import RampLimits, measure_replica
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.diagnosis.calibration import RandomInputs
 from tidegate.reports.calibration import CalibrationReport, ReplicaTarget
-from tidegate_dataplane.contract import Phase
+from tidegate_dataplane.contract import AgentPhase
 from tidegate_localcluster.ports import HeldPort
 
 pytestmark = [pytest.mark.triton]
@@ -45,7 +45,7 @@ def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
     publish(shared_pod.artefact, 1)
     shared_pod.put(shared_pod.order())
     shared_pod.wait_for(
-        "version 1 serves", lambda report: report.phase is Phase.READY and report.serving == 1
+        "version 1 serves", lambda report: report.phase is AgentPhase.READY and report.serving == 1
     )
     return shared_pod
 

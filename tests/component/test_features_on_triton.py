@@ -25,17 +25,17 @@ from builders.features import (
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.contract import (
+    AgentPhase,
     AgentReport,
     BatchingMode,
     DesiredState,
     FailureReason,
     FeaturePlan,
+    FeatureTable,
     ModelFormat,
     OwnerKind,
-    Phase,
-    Table,
 )
-from tidegate_dataplane.features.engine import Engine
+from tidegate_dataplane.features.engine import FeatureEngine
 
 pytestmark = [pytest.mark.triton]
 
@@ -64,7 +64,7 @@ def plan(shared_pod: ModelPod) -> FeaturePlan:
         price=[key / 4 for key in range(30)],
     )
     tables = tuple(
-        Table(
+        FeatureTable(
             name=name,
             entity=entity,
             uri=f"file://{path}",
@@ -89,11 +89,11 @@ def order(pod: ModelPod, plan: FeaturePlan, **changes: object) -> DesiredState:
 
 
 def ready(report: AgentReport) -> bool:
-    return report.phase is Phase.READY
+    return report.phase is AgentPhase.READY
 
 
 def failed(report: AgentReport) -> bool:
-    return report.phase is Phase.FAILED
+    return report.phase is AgentPhase.FAILED
 
 
 def asked(users: np.ndarray, items: np.ndarray) -> list[triton_grpc.InferInput]:
@@ -119,7 +119,9 @@ def test_online_equals_offline(shared_pod: ModelPod, plan: FeaturePlan) -> None:
         name: shared_pod.models / f"{file}.parquet"
         for name, file in (("profiles", "users"), ("catalogue", "items"))
     }
-    for name, values in Engine.from_files(plan, paths).compute({"user_id": users, "item_id": items}).items():
+    for name, values in (
+        FeatureEngine.from_files(plan, paths).compute_features({"user_id": users, "item_id": items}).items()
+    ):
         np.testing.assert_array_equal(answer.as_numpy(name), values)
         assert answer.as_numpy(name).dtype == values.dtype
     assert {tensor.name: tensor.shape for tensor in report.outputs} == {

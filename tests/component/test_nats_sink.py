@@ -19,7 +19,7 @@ from tidegate_dataplane.agent.samples.lines import SampleOrigin
 from tidegate_dataplane.agent.samples.nats_sink import NatsSampleSink
 from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
 from tidegate_dataplane.contract import SampleOrder, SampleProblem
-from tidegate_dataplane.sampling.frames import Record, Tensor
+from tidegate_dataplane.sampling.frames import SampleRecord, SampleTensor
 
 ORIGIN = SampleOrigin("ads/ctr", "ctr-0")
 PASSWORD = "correct-horse-battery"
@@ -44,8 +44,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNats]:
 
 
 def a_record(identity: str, size: int = 4) -> BufferedRecord:
-    tensor = Tensor("x", "UINT8", (size,), bytes(size))
-    return BufferedRecord(Record(identity, True, "ctr", "3", 1.0, (tensor,), ()), size, 0.0, lambda: None)
+    tensor = SampleTensor("x", "UINT8", (size,), bytes(size))
+    return BufferedRecord(
+        SampleRecord(identity, True, "ctr", "3", 1.0, (tensor,), ()), size, 0.0, lambda: None
+    )
 
 
 def write(

@@ -24,7 +24,7 @@ from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter, DeadRea
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nearline.progress import PartitionProgress, encode_progress
-from tidegate_dataplane.contract import KafkaOrder, Sasl, StreamOrder
+from tidegate_dataplane.contract import KafkaOrder, SaslMechanism, StreamOrder
 
 pytestmark = [
     # aiokafka drops a connection that is being made while its client is closed: the system has it until it is collected.
@@ -355,7 +355,7 @@ async def test_what_producers_compress_is_read(place: Place) -> None:
 async def test_what_is_wrong_with_the_spec_is_said_with_the_way_out(place: Place) -> None:
     authority = place.kafka.authority.certificate.read_text()
     safe: dict[str, Any] = {"servers": (place.kafka.safe_server,), "tls": True}
-    password: dict[str, Any] = {**safe, "sasl": Sasl.SCRAM_SHA_512}
+    password: dict[str, Any] = {**safe, "sasl": SaslMechanism.SCRAM_SHA_512}
     for changes, said in (
         ({"topic": "nowhere"}, "there is no topic nowhere.*kafka-topics.sh --create --topic nowhere"),
         ({"loopback": False}, "is a loopback address|resolves to 127"),
@@ -390,7 +390,7 @@ async def test_a_password_and_tls_let_in_and_the_work_is_done_over_them(place: P
     }
     await place.publish(b"1")
     async with place.opened(
-        servers=(place.kafka.safe_server,), tls=True, sasl=Sasl.SCRAM_SHA_512, secret=secret
+        servers=(place.kafka.safe_server,), tls=True, sasl=SaslMechanism.SCRAM_SHA_512, secret=secret
     ) as broker:
         (message,) = await taken(broker, 1)
         assert await broker.keep_result("one", b"{}")

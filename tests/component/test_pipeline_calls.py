@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tidegate_dataplane.contract import DEFAULTED, Call, Part, PipelinePlan, TensorSpec
-from tidegate_dataplane.pipeline import caller
+from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, PipelinePlan, TensorSpec
+from tidegate_dataplane.pipeline import call_client
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-from tidegate_dataplane.pipeline.pipeline import Pipeline
+from tidegate_dataplane.pipeline.pipeline import PipelineRunner
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
-from tidegate_dataplane.pipeline.worker import Worker
+from tidegate_dataplane.pipeline.worker import CallWorker
 
 X = TensorSpec(name="x", dtype="FP32", shape=(-1, 1))
 Y = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
@@ -96,17 +96,17 @@ def serving() -> Iterator[Callable[[Callable[[int], bytes | None]], Server]]:
         yield start
 
 
-def asked(worker: Worker) -> object:
+def asked(worker: CallWorker) -> object:
     """The outcome of one request: its values, or the kind of failure and the words."""
-    (outcome,) = worker.collect(worker.begin([ROWS]))
+    (outcome,) = worker.collect_outcomes(worker.begin_call([ROWS]))
     return (outcome.kind, str(outcome)) if isinstance(outcome, CallError) else outcome["y"].ravel().tolist()
 
 
-def a_worker(address: str, timeout_ms: int = 5000) -> Worker:
-    call = Call(
+def a_worker(address: str, timeout_ms: int = 5000) -> CallWorker:
+    call = ModelCall(
         title="Inference m", headers={}, model="m", inputs=(X,), outputs=(Y,), timeout_us=timeout_ms * 1000
     )
-    return Worker(address, call)
+    return CallWorker(address, call)
 
 
 Serving = Callable[[Callable[[int], bytes | None]], Server]
@@ -156,8 +156,8 @@ def test_a_status_is_told_in_the_words_that_came_with_it(
     worker.close()
 
 
-def a_part(name: str, default: str | None = None, timeout_ms: int = 5000) -> Part:
-    call = Call(
+def a_part(name: str, default: str | None = None, timeout_ms: int = 5000) -> PipelinePart:
+    call = ModelCall(
         title=f"Inference {name}",
         headers={},
         model=name,
@@ -165,18 +165,18 @@ def a_part(name: str, default: str | None = None, timeout_ms: int = 5000) -> Par
         outputs=(Y,),
         timeout_us=timeout_ms * 1000,
     )
-    return Part(name=name, call=call, default=default)
+    return PipelinePart(name=name, call=call, default=default)
 
 
 def a_pipeline(
     address: str,
-    *parts: Part,
-    features: Call | None = None,
+    *parts: PipelinePart,
+    features: ModelCall | None = None,
     said: list[str] | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Pipeline:
+) -> PipelineRunner:
     plan = PipelinePlan(gateway=address, features=features, parts=parts, inputs=(X,), outputs=())
-    return Pipeline(plan, (said if said is not None else []).append, clock)
+    return PipelineRunner(plan, (said if said is not None else []).append, clock)
 
 
 def test_a_part_that_breaks_in_an_unforeseen_way_fails_alone(serving: Serving) -> None:
@@ -188,7 +188,7 @@ def test_a_part_that_breaks_in_an_unforeseen_way_fails_alone(serving: Serving) -
     pipeline = a_pipeline(server.address, a_part("good"), broken)
 
     for _ in range(2):
-        (answer,) = pipeline.answer([ROWS])
+        (answer,) = pipeline.answer_requests([ROWS])
         assert not isinstance(answer, CallError), answer
         assert answer["good"].ravel().tolist() == [5, 6]
         assert answer["broken"].ravel().tolist() == [0.5, 0.5]
@@ -207,10 +207,10 @@ def test_what_a_part_fails_of_is_said_once_a_minute(serving: Serving) -> None:
     )
 
     for _ in range(3):
-        pipeline.answer([ROWS])
+        pipeline.answer_requests([ROWS])
     assert said == ["part shed: unavailable: no ready endpoint"]
     ahead_s = 60.0
-    pipeline.answer([ROWS, ROWS])
+    pipeline.answer_requests([ROWS, ROWS])
     assert said[1:] == ["part shed: unavailable: no ready endpoint (2 more requests since the last time)"]
     pipeline.close()
 
@@ -222,7 +222,7 @@ def test_a_part_that_answers_another_output_fails_alone(serving: Serving) -> Non
     other = other.model_copy(update={"call": other.call.model_copy(update={"outputs": outputs})})
     pipeline = a_pipeline(server.address, a_part("good"), other)
 
-    (answer,) = pipeline.answer([ROWS])
+    (answer,) = pipeline.answer_requests([ROWS])
     assert not isinstance(answer, CallError), answer
     assert answer["good"].ravel().tolist() == [5, 6]
     assert answer[DEFAULTED].ravel().tolist() == [b"other"] * 2
@@ -245,7 +245,7 @@ def test_slow_features_leave_the_models_what_is_left(serving: Serving) -> None:
     )
     said: list[str] = []
     pipeline = a_pipeline(server.address, *models, features=features, said=said)
-    (answer,) = pipeline.answer([{**ROWS, "y": ROWS["x"]}])
+    (answer,) = pipeline.answer_requests([{**ROWS, "y": ROWS["x"]}])
 
     (left,) = [
         line.partition("no answer within ")[2] for line in said if line.startswith("part slow: timed out")
@@ -260,7 +260,7 @@ def test_where_no_time_is_left_nobody_is_asked(serving: Serving) -> None:
     server = serving(lambda _: answered())
     worker = a_worker(server.address)
 
-    (outcome,) = worker.collect(worker.begin([ROWS], time.monotonic() - 1))
+    (outcome,) = worker.collect_outcomes(worker.begin_call([ROWS], time.monotonic() - 1))
     assert isinstance(outcome, CallError)
     assert (outcome.kind, str(outcome)) == (FailureKind.TIMED_OUT, "no time was left to ask")
     assert (server.requests, worker.tally.calls) == (0, 0)
@@ -282,7 +282,7 @@ def test_an_answer_that_is_none_is_a_failure(serving: Serving, body: bytes) -> N
 def test_an_answer_without_end_is_a_failure_and_the_next_call_is_answered(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caller, "MAX_ANSWER_BYTES", len(answered()))
+    monkeypatch.setattr(call_client, "MAX_ANSWER_BYTES", len(answered()))
     endless = b"HTTP/1.1 200 said\r\n\r\n" + b" " * (1 << 22)
     worker = a_worker(serving(lambda number: endless if number == 1 else answered()).address)
 

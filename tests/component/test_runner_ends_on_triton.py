@@ -18,8 +18,8 @@ from builders.probe_model import publish
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.agent.runners import RECONNECT_S
-from tidegate_dataplane.contract import Phase, RunnerEnd
-from tidegate_dataplane.sampling.watchdog import SignOfLife
+from tidegate_dataplane.contract import AgentPhase, RunnerEnd
+from tidegate_dataplane.sampling.watchdog import LivenessFlag
 
 pytestmark = [pytest.mark.triton]
 
@@ -41,7 +41,7 @@ def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
 
 def _serves(pod: ModelPod, version: int) -> None:
     pod.wait_for(
-        f"version {version} serves", lambda said: said.phase is Phase.READY and said.serving == version
+        f"version {version} serves", lambda said: said.phase is AgentPhase.READY and said.serving == version
     )
 
 
@@ -80,7 +80,7 @@ def test_a_model_process_that_ends_rests_the_pod_and_is_reported(pod: ModelPod) 
 
     # Triton calls the model ready all along, and refuses its requests until it is loaded anew.
     wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=60)
-    pod.wait_for("version 1 serves again", lambda report: report.phase is Phase.READY)
+    pod.wait_for("version 1 serves again", lambda report: report.phase is AgentPhase.READY)
     assert _ends(pod) == before + 1
     pod.takes_requests()
 
@@ -163,12 +163,12 @@ def test_a_model_process_that_is_stopped_for_a_while_answers_nobody_with_what_an
 
 def test_the_flag_that_shows_that_a_model_process_lives_is_where_the_watchdog_looks(pod: ModelPod) -> None:
     (process,) = pod.triton.model_processes()
-    sign, looks = SignOfLife.of_process(process), itertools.count()
+    sign, looks = LivenessFlag.from_process(process), itertools.count()
 
     def found() -> bool:
         if next(looks) % 4 == 0:
             assert _ask(pod, 2.0) == 1002.0  # for which the backend lowers it
-        sign.show()
-        return sign.found
+        sign.raise_flag()
+        return sign.is_confirmed
 
     wait_until(found, what="the flag is lowered and raised")

@@ -17,7 +17,7 @@ from tidegate_dataplane.agent.samples.file_sink import FileSampleSink
 from tidegate_dataplane.agent.samples.lines import SampleOrigin
 from tidegate_dataplane.agent.samples.sink import SinkError
 from tidegate_dataplane.contract import SampleProblem
-from tidegate_dataplane.sampling.frames import Record
+from tidegate_dataplane.sampling.frames import SampleRecord
 
 
 @pytest_asyncio.fixture
@@ -47,7 +47,9 @@ async def write(where: str, keys: dict[str, str]) -> None:
         Portion(1, 1, 1.0),
         now=lambda: datetime(2026, 1, 2, 3, tzinfo=UTC),
     )
-    await sink.write([BufferedRecord(Record("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)])
+    await sink.write(
+        [BufferedRecord(SampleRecord("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)]
+    )
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])

@@ -19,9 +19,9 @@ from fixtures.agent import ModelPod
 from fixtures.nats import SUBJECT, RunningNats, a_nats
 from fixtures.triton import TritonFiles, a_triton
 from tidegate.api.reasons import Reason
-from tidegate_dataplane.contract import DesiredState, Phase
-from tidegate_dataplane.sampling.choice import chosen
-from tidegate_dataplane.sampling.frames import Dropped
+from tidegate_dataplane.contract import AgentPhase, DesiredState
+from tidegate_dataplane.sampling.choice import is_sampled
+from tidegate_dataplane.sampling.frames import DropReason
 
 pytestmark = [pytest.mark.triton]
 
@@ -94,7 +94,8 @@ class LoggingPod:
         """Give the order, and wait until the version serves."""
         self.pod.put(self.order(share, version, **sink))
         self.pod.wait_for(
-            f"version {version} serves", lambda said: said.phase is Phase.READY and said.serving == version
+            f"version {version} serves",
+            lambda said: said.phase is AgentPhase.READY and said.serving == version,
         )
 
     def ask(self, ids: Sequence[str], rows: int = 1) -> None:
@@ -122,7 +123,7 @@ class LoggingPod:
 
     def too_large(self) -> int:
         """How many the running agent has dropped for their size."""
-        return self._page("_dropped", reason=Dropped.TOO_LARGE)
+        return self._page("_dropped", reason=DropReason.TOO_LARGE)
 
     def logged(self) -> list[dict[str, Any]]:
         """What the stream has taken of this test."""
@@ -196,7 +197,7 @@ def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and
     loads = logging_pod.pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: ctr_")
     logging_pod.ordered(0.1, version=2)
     logging_pod.ask(tenth)
-    expected = [*everything, *both, *(one for one in tenth if chosen(one, 0.1))]
+    expected = [*everything, *both, *(one for one in tenth if is_sampled(one, 0.1))]
     logging_pod.settled(len(expected) + 20)
 
     records = logging_pod.logged()
@@ -245,7 +246,7 @@ def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(logging_pod
     )
     assert report.samples is not None
     assert logging_pod.nats.url in report.samples.message
-    assert report.phase is Phase.READY
+    assert report.phase is AgentPhase.READY
     held = metric(logging_pod.pod.metrics(), "tidegate_agent_samples_held_bytes")
     assert 0 < held <= BUFFER_BYTES
 

@@ -15,7 +15,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import AgentUnreachableError
 from tidegate.planning.pods import PodView
 from tidegate.triton.agents import AgentClient
-from tidegate_dataplane.contract import AgentReport, Phase
+from tidegate_dataplane.contract import AgentPhase, AgentReport
 
 
 def a_pod(name: str, *, ready: bool = True) -> PodView:
@@ -103,7 +103,7 @@ class SlowAgents(AgentClient):
     async def _call_agent(self, *_: object) -> AgentReport:
         self.calls += 1
         await self.let.wait()
-        return AgentReport(pod="slow", epoch=1, generation=1, phase=Phase.READY)
+        return AgentReport(pod="slow", epoch=1, generation=1, phase=AgentPhase.READY)
 
 
 async def test_an_agent_that_answers_late_is_heard_by_the_next_asker() -> None:
@@ -119,6 +119,6 @@ async def test_an_agent_that_answers_late_is_heard_by_the_next_asker() -> None:
         agents.let.set()
         await asyncio.wait(waiting)
         assert await agents.get_reports([a_pod("slow")]) == {
-            "uid-slow": AgentReport(pod="slow", epoch=1, generation=1, phase=Phase.READY)
+            "uid-slow": AgentReport(pod="slow", epoch=1, generation=1, phase=AgentPhase.READY)
         }
         assert agents.calls == calls, "what came late was asked for again"

@@ -28,7 +28,7 @@ from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, Download
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, OwnerKind, Table
+from tidegate_dataplane.contract import DesiredState, FailureReason, FeatureTable, ModelFormat, OwnerKind
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])])
 
@@ -439,7 +439,7 @@ class TestFeatures:
 
     async def test_tables_are_fetched_under_their_names(self, models: Path, staging: Path) -> None:
         (models / "users.parquet").write_bytes(b"PAR1")
-        table = Table(name="profiles", entity="user", uri=f"file://{models}/users.parquet")
+        table = FeatureTable(name="profiles", entity="user", uri=f"file://{models}/users.parquet")
         plan = a_plan(Lookup(name="age", field=of_user("age"), type=LookupType.INT64), tables=[table])
 
         facts = await fetched(models, staging, plan=plan, **self.ORDER)
@@ -448,7 +448,7 @@ class TestFeatures:
         assert (facts.inputs, facts.outputs, facts.batched) == (plan.inputs, plan.outputs, True)
 
     async def test_a_table_that_is_not_there_is_named(self, models: Path, staging: Path) -> None:
-        table = Table(name="profiles", entity="user", uri=f"file://{models}/absent.parquet")
+        table = FeatureTable(name="profiles", entity="user", uri=f"file://{models}/absent.parquet")
         plan = a_plan(Lookup(name="age", field=of_user("age"), type=LookupType.INT64), tables=[table])
 
         reason, message = await refused(models, staging, plan=plan, **self.ORDER)
@@ -459,7 +459,7 @@ class TestFeatures:
     async def test_a_table_that_is_not_the_pinned_one_is_refused(self, models: Path, staging: Path) -> None:
         (models / "users.parquet").write_bytes(b"PAR1")
         pin, found = "0" * 64, hashlib.sha256(b"PAR1").hexdigest()
-        table = Table(name="profiles", entity="user", uri=f"file://{models}/users.parquet", sha256=pin)
+        table = FeatureTable(name="profiles", entity="user", uri=f"file://{models}/users.parquet", sha256=pin)
 
         reason, message = await refused(models, staging, plan=a_plan(tables=[table]), **self.ORDER)
 
@@ -468,7 +468,7 @@ class TestFeatures:
 
     async def test_a_table_cannot_be_written_elsewhere(self, models: Path, staging: Path) -> None:
         (models / "users.parquet").write_bytes(b"PAR1")
-        table = Table(name="../../evil", entity="user", uri=f"file://{models}/users.parquet")
+        table = FeatureTable(name="../../evil", entity="user", uri=f"file://{models}/users.parquet")
 
         reason, _ = await refused(models, staging, plan=a_plan(tables=[table]), **self.ORDER)
 

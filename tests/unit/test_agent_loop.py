@@ -25,7 +25,7 @@ from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.repository import ModelRepository
 from tidegate_dataplane.agent.settings import AgentSettings
-from tidegate_dataplane.contract import DesiredState, FailureReason, Phase
+from tidegate_dataplane.contract import AgentPhase, DesiredState, FailureReason
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])])
 
@@ -101,7 +101,7 @@ class Pod:
         self.publish(version)
         assert self.agent.accept_order(self.order(version))
         await self.settle()
-        assert self.agent.build_report().phase is Phase.READY
+        assert self.agent.build_report().phase is AgentPhase.READY
 
 
 @pytest_asyncio.fixture
@@ -149,7 +149,7 @@ async def test_a_bad_version_is_tried_again_slowly(pod: Pod) -> None:
     pod.agent.accept_order(pod.order(2))
     await pod.settle()
     tried = len(pod.server.loads)
-    assert pod.agent.build_report().phase is Phase.FAILED
+    assert pod.agent.build_report().phase is AgentPhase.FAILED
 
     pod.now_s += 59
     await pod.settle()
@@ -158,7 +158,7 @@ async def test_a_bad_version_is_tried_again_slowly(pod: Pod) -> None:
     pod.now_s += 1
     pod.server.bad = set()
     await pod.settle()
-    assert pod.agent.build_report().phase is Phase.READY
+    assert pod.agent.build_report().phase is AgentPhase.READY
 
 
 async def test_a_failed_order_that_is_given_again_by_a_new_leader_is_not_tried_at_once(pod: Pod) -> None:
@@ -196,7 +196,7 @@ async def test_a_surprise_while_fetching_is_a_failure_and_not_the_end_of_the_age
     await pod.settle()
 
     report = pod.agent.build_report()
-    assert (report.serving, report.phase) == (1, Phase.FAILED)
+    assert (report.serving, report.phase) == (1, AgentPhase.FAILED)
     assert report.failure is not None
     assert report.failure.reason is FailureReason.ARTEFACT_INVALID
     assert "ValueError" in report.failure.message
@@ -209,7 +209,9 @@ async def test_another_order_drops_a_fetch_that_is_under_way(pod: Pod) -> None:
     pod.gate.clear()
     pod.agent.accept_order(pod.order(1))
     step = asyncio.create_task(pod.agent.take_step())
-    await eventually(lambda: pod.agent.build_report().phase is Phase.FETCHING, what="the fetch is under way")
+    await eventually(
+        lambda: pod.agent.build_report().phase is AgentPhase.FETCHING, what="the fetch is under way"
+    )
 
     pod.agent.accept_order(pod.order(2))
     await step
@@ -226,7 +228,9 @@ async def test_the_same_order_from_a_new_leader_does_not_drop_a_fetch(pod: Pod) 
     pod.gate.clear()
     pod.agent.accept_order(pod.order(1))
     step = asyncio.create_task(pod.agent.take_step())
-    await eventually(lambda: pod.agent.build_report().phase is Phase.FETCHING, what="the fetch is under way")
+    await eventually(
+        lambda: pod.agent.build_report().phase is AgentPhase.FETCHING, what="the fetch is under way"
+    )
 
     pod.agent.accept_order(pod.order(1, epoch=2))
     pod.gate.set()
@@ -247,7 +251,7 @@ async def test_a_server_that_ends_once_under_a_load_gets_a_second_try(pod: Pod) 
     pod.server.ends_under = set()
     await pod.settle()
 
-    assert pod.agent.build_report().phase is Phase.READY
+    assert pod.agent.build_report().phase is AgentPhase.READY
 
 
 async def test_a_model_that_ends_the_server_twice_is_given_up_for_the_proven_one(pod: Pod) -> None:
@@ -259,7 +263,7 @@ async def test_a_model_that_ends_the_server_twice_is_given_up_for_the_proven_one
 
     report = pod.agent.build_report()
 
-    assert (report.phase, report.serving) == (Phase.FAILED, 1)
+    assert (report.phase, report.serving) == (AgentPhase.FAILED, 1)
     assert report.failure is not None
     assert "ended twice" in report.failure.message
 
@@ -276,7 +280,7 @@ async def test_another_artefact_that_fails_under_the_same_number_gives_way_to_th
 
     report = pod.agent.build_report()
 
-    assert (report.phase, report.serving) == (Phase.FAILED, 1)
+    assert (report.phase, report.serving) == (AgentPhase.FAILED, 1)
     assert os.listdir(pod.folder / "repository" / ".incoming") == []
 
 
@@ -289,7 +293,7 @@ async def test_an_artefact_that_was_never_loaded_gives_its_place_back_to_the_old
     loads = len(pod.server.loads)
     await pod.settle()
 
-    assert pod.agent.build_report().phase is Phase.READY
+    assert pod.agent.build_report().phase is AgentPhase.READY
     assert len(pod.server.loads) == loads
 
 
@@ -311,7 +315,7 @@ async def test_a_restarted_agent_loads_nothing_again(pod: Pod) -> None:
     pod.agent = pod.another_agent(pod.order(1))
     await pod.settle()
 
-    assert pod.agent.build_report().phase is Phase.READY
+    assert pod.agent.build_report().phase is AgentPhase.READY
     assert len(pod.server.loads) == loads
 
 
@@ -337,7 +341,7 @@ async def test_the_loop_runs_until_it_is_cancelled(pod: Pod) -> None:
     pod.publish(1)
     running = asyncio.create_task(pod.agent.run())
     pod.agent.accept_order(pod.order(1))
-    await eventually(lambda: pod.agent.build_report().phase is Phase.READY, what="version 1 serves")
+    await eventually(lambda: pod.agent.build_report().phase is AgentPhase.READY, what="version 1 serves")
     pod.server.configs.clear()
     await eventually(lambda: len(pod.server.loads) > 2, what="it is loaded again")
 

@@ -11,8 +11,8 @@ from builders.waiting import wait_until
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.runners import RECENTLY_S, RECONNECT_S, REMEMBERED_S, REST_S, RunnerRegistry
 from tidegate_dataplane.contract import RunnerEnd
-from tidegate_dataplane.sampling.container import memory_kills, server_identity
-from tidegate_dataplane.sampling.frames import Goodbye, Hello
+from tidegate_dataplane.sampling.container import count_memory_kills, read_server_identity
+from tidegate_dataplane.sampling.frames import GoodbyeFrame, HelloFrame
 
 
 class Pod:
@@ -27,8 +27,8 @@ class Pod:
         return metric(self.metrics.render_text().decode(), "tidegate_agent_runner_ends_total", why=why)
 
 
-def hello(version: int = 1, *, server: str = "1-100", kills: int = 0) -> Hello:
-    return Hello("ctr", version, server, kills)
+def hello(version: int = 1, *, server: str = "1-100", kills: int = 0) -> HelloFrame:
+    return HelloFrame("ctr", version, server, kills)
 
 
 def test_a_process_that_ends_is_named_and_rests_the_pod() -> None:
@@ -212,23 +212,23 @@ def test_a_runner_says_first_who_it_is_and_at_last_that_it_goes(tmp_path: Path) 
         wait_until(lambda: len(agent.words) == 2, what="the runner has said that it goes")
 
     first, last = agent.words
-    assert first == Hello("ctr", 3, server_identity(), memory_kills())
-    assert last == Goodbye()
+    assert first == HelloFrame("ctr", 3, read_server_identity(), count_memory_kills())
+    assert last == GoodbyeFrame()
 
 
 def test_kills_are_counted_in_either_version_of_control_groups(tmp_path: Path) -> None:
-    assert memory_kills(tmp_path) == 0
+    assert count_memory_kills(tmp_path) == 0
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
-    assert memory_kills(tmp_path) == 3
+    assert count_memory_kills(tmp_path) == 3
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n")
-    assert memory_kills(tmp_path) == 2
+    assert count_memory_kills(tmp_path) == 2
 
 
 def test_a_server_is_the_same_while_its_process_is(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     stat = tmp_path / "7" / "stat"
     stat.write_text("7 (triton server) S " + " ".join(str(number) for number in range(4, 53)))
-    assert server_identity(7, tmp_path) == "7-22"
+    assert read_server_identity(7, tmp_path) == "7-22"
     stat.unlink()
-    assert server_identity(7, tmp_path) == "7"
+    assert read_server_identity(7, tmp_path) == "7"

@@ -34,19 +34,19 @@ from tidegate_dataplane.agent.samples.sink import SinkError, WriteOutcome
 from tidegate_dataplane.agent.samples.sink_factory import make_sink_opener
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract import SampleOrder, SampleProblem
-from tidegate_dataplane.sampling.frames import Record, Tensor, texts_as_bytes
+from tidegate_dataplane.sampling.frames import SampleRecord, SampleTensor, encode_texts
 
 ORIGIN = SampleOrigin("ads/ctr", "ctr-0")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ORDER = SampleOrder(share=0.5, url="nats://nats.ads:4222", subject="s")
 
 
-def a_record(identity: str = "r-1", *inputs: Tensor) -> Record:
-    score = Tensor("score", "FP32", (1, 1), np.array([0.1], dtype="<f4").tobytes())
-    return Record(identity, True, "ctr", "3", 1_700_000_000.25, inputs, (score,))
+def a_record(identity: str = "r-1", *inputs: SampleTensor) -> SampleRecord:
+    score = SampleTensor("score", "FP32", (1, 1), np.array([0.1], dtype="<f4").tobytes())
+    return SampleRecord(identity, True, "ctr", "3", 1_700_000_000.25, inputs, (score,))
 
 
-def line(*inputs: Tensor) -> dict[str, object]:
+def line(*inputs: SampleTensor) -> dict[str, object]:
     said: dict[str, object] = json.loads(render_line(a_record("r-1", *inputs), ORIGIN))
     return said
 
@@ -92,9 +92,9 @@ class Unreachable(PretendedSink):
 
 
 def test_a_line_is_what_the_inference_protocol_writes() -> None:
-    ids = Tensor("ids", "INT64", (1, 2), np.array([[1, 2**60]], dtype="<i8").tobytes())
-    text = Tensor("text", "BYTES", (2,), texts_as_bytes(["é", b"\xff"]))
-    flag = Tensor("flag", "BOOL", (1,), b"\x01")
+    ids = SampleTensor("ids", "INT64", (1, 2), np.array([[1, 2**60]], dtype="<i8").tobytes())
+    text = SampleTensor("text", "BYTES", (2,), encode_texts(["é", b"\xff"]))
+    flag = SampleTensor("flag", "BOOL", (1,), b"\x01")
 
     assert line(ids, text, flag) == {
         "id": "r-1",
@@ -119,25 +119,25 @@ def test_every_number_comes_back_exactly(dtype: str) -> None:
     values = np.array([0, 1, 3, 100], dtype=kind) / (7 if kind.kind == "f" else 1)
     values = values.astype(kind)
     name = {"f": "FP", "i": "INT", "u": "UINT"}[kind.kind] + str(kind.itemsize * 8)
-    said = line(Tensor("x", name, (4,), values.tobytes()))["inputs"]
+    said = line(SampleTensor("x", name, (4,), values.tobytes()))["inputs"]
     assert np.array(said[0]["data"], dtype=kind).tobytes() == values.tobytes()  # type: ignore[index]
 
 
 def test_numbers_that_json_has_not_are_words() -> None:
     values = np.array([np.nan, np.inf, -np.inf, 1], dtype="<f4")
-    said = line(Tensor("x", "FP32", (4,), values.tobytes()))["inputs"]
+    said = line(SampleTensor("x", "FP32", (4,), values.tobytes()))["inputs"]
     assert said[0]["data"] == ["NaN", "Infinity", "-Infinity", 1.0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
     "tensor",
     [
-        Tensor("x", "FP32", (1,), b"123"),
-        Tensor("x", "COMPLEX64", (1,), bytes(8)),
-        Tensor("x", "BYTES", (1,), b"\x01\x00"),
+        SampleTensor("x", "FP32", (1,), b"123"),
+        SampleTensor("x", "COMPLEX64", (1,), bytes(8)),
+        SampleTensor("x", "BYTES", (1,), b"\x01\x00"),
     ],
 )
-def test_a_tensor_that_cannot_be_written_is_refused(tensor: Tensor) -> None:
+def test_a_tensor_that_cannot_be_written_is_refused(tensor: SampleTensor) -> None:
     with pytest.raises(ValueError, match=r"x|text"):
         line(tensor)
 
@@ -256,7 +256,7 @@ async def test_a_file_is_whole_and_named_for_good(tmp_path: Path) -> None:
     uri = parse_uri("pvc://disk/ctr/log")
     sink = FileSampleSink(uri, ORIGIN, lambda: ClaimStore(uri, tmp_path), Portion(2, 1, 1.0), now=lambda: NOW)
     held = [BufferedRecord(a_record(str(number)), 1, 0.0, lambda: None) for number in range(2)]
-    bad = BufferedRecord(a_record("bad", Tensor("x", "FP32", (1,), b"1")), 1, 0.0, lambda: None)
+    bad = BufferedRecord(a_record("bad", SampleTensor("x", "FP32", (1,), b"1")), 1, 0.0, lambda: None)
 
     assert await sink.write([*held, bad]) == (
         WriteOutcome.WRITTEN,

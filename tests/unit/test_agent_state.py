@@ -23,11 +23,11 @@ from tidegate_dataplane.agent.state import (
     Wait,
 )
 from tidegate_dataplane.contract import (
+    AgentPhase,
     BatchingMode,
     DesiredState,
     FailureReason,
     ModelFormat,
-    Phase,
     TensorSpec,
 )
 
@@ -324,34 +324,34 @@ class TestReport:
     def test_before_an_order(self) -> None:
         report = self.report(None, world(), memory())
 
-        assert (report.phase, report.target, report.serving) == (Phase.STARTING, None, None)
+        assert (report.phase, report.target, report.serving) == (AgentPhase.STARTING, None, None)
 
     def test_ready_means_that_the_ordered_version_answers(self) -> None:
         report = self.report(a_desired_state(generation=7), world(facts(), ready=(1,)), memory(order()))
 
-        assert (report.phase, report.generation, report.serving) == (Phase.READY, 7, 1)
+        assert (report.phase, report.generation, report.serving) == (AgentPhase.READY, 7, 1)
 
     def test_an_order_that_just_came_is_not_ready(self) -> None:
         report = self.report(order(2), world(facts(), ready=(1,)), memory(order()))
 
-        assert (report.phase, report.target, report.serving) == (Phase.LOADING, 2, 1)
+        assert (report.phase, report.target, report.serving) == (AgentPhase.LOADING, 2, 1)
 
     def test_the_same_version_with_another_setting_is_not_ready(self) -> None:
         report = self.report(order(max_batch_size=2), world(facts(), ready=(1,)), memory(order()))
 
-        assert report.phase is Phase.LOADING
+        assert report.phase is AgentPhase.LOADING
 
     def test_a_server_that_is_gone_serves_nothing(self) -> None:
         report = self.report(order(), world(facts(), live=False), memory(order()))
 
-        assert (report.phase, report.serving, report.loaded) == (Phase.STARTING, None, ())
+        assert (report.phase, report.serving, report.loaded) == (AgentPhase.STARTING, None, ())
 
     def test_a_failure_is_told_in_full_while_the_old_version_serves(self) -> None:
         known = state.record_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
 
         report = self.report(order(2), world(facts(1), facts(2), ready=(1,)), known)
 
-        assert (report.phase, report.serving, report.target) == (Phase.FAILED, 1, 2)
+        assert (report.phase, report.serving, report.target) == (AgentPhase.FAILED, 1, 2)
         assert (report.failure.version, report.failure.message) == (2, "no such operator")
 
     def test_a_failure_of_an_earlier_order_is_not_told(self) -> None:

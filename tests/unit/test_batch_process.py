@@ -49,8 +49,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentSettings:
 
 
 def _scored(settings: AgentSettings, attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
-    monkeypatch.setattr(process, "_attempt", attempts)
-    return process._scored(settings, {process.INDEX: "0"}, BatchMetrics())
+    monkeypatch.setattr(process, "_run_shard", attempts)
+    return process._score_shard(settings, {process.INDEX_VARIABLE: "0"}, BatchMetrics())
 
 
 def test_a_store_that_comes_back_is_waited_for(
@@ -64,9 +64,9 @@ def test_a_store_that_comes_back_is_waited_for(
 def test_without_progress_the_pod_ends_and_says_why(
     settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "STUCK_S", -1.0)
+    monkeypatch.setattr(process, "NO_PROGRESS_LIMIT_S", -1.0)
     code, said = _scored(settings, Attempts(_away()), monkeypatch)
-    assert (code, said) == (process.TRY_AGAIN, "s3://lake/out cannot be written: no answer in time")
+    assert (code, said) == (process.RETRYABLE, "s3://lake/out cannot be written: no answer in time")
 
 
 def test_what_is_wrong_with_table_or_uri_is_not_tried_again(
@@ -78,7 +78,7 @@ def test_what_is_wrong_with_table_or_uri_is_not_tried_again(
         ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, "no"),
     ):
         attempts = Attempts(error)
-        assert _scored(settings, attempts, monkeypatch) == (process.NEVER, "no")
+        assert _scored(settings, attempts, monkeypatch) == (process.PERMANENT, "no")
         assert attempts.count == 1
 
 
@@ -100,15 +100,15 @@ def test_another_pod_tries_what_may_be_this_pods_fault_and_what_nobody_expected(
     settings: AgentSettings, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
     attempts = Attempts(error)
-    assert _scored(settings, attempts, monkeypatch) == (process.TRY_AGAIN, words)
+    assert _scored(settings, attempts, monkeypatch) == (process.RETRYABLE, words)
     assert attempts.count == 1
 
 
 def test_a_pod_that_is_none_of_a_job_says_so(settings: AgentSettings, tmp_path: Path) -> None:
-    code, said = process._scored(settings, {}, BatchMetrics())
-    assert code == process.NEVER
+    code, said = process._score_shard(settings, {}, BatchMetrics())
+    assert code == process.PERMANENT
     assert "no JOB_COMPLETION_INDEX" in said
     (tmp_path / "desired.json").write_text(a_desired_state().to_json())
-    code, said = process._scored(settings, {process.INDEX: "0"}, BatchMetrics())
-    assert code == process.NEVER
+    code, said = process._score_shard(settings, {process.INDEX_VARIABLE: "0"}, BatchMetrics())
+    assert code == process.PERMANENT
     assert "no order for a batch" in said

@@ -21,15 +21,15 @@ from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin
 from tidegate_dataplane.agent.nearline.message import InferenceTensor
 from tidegate_dataplane.agent.nearline.model import NoAnswerError
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.batch import scoring
+from tidegate_dataplane.batch import scorer
 from tidegate_dataplane.batch.errors import ServerFaultError, TableError
-from tidegate_dataplane.batch.plan import InputFile, Span, TablePlan
+from tidegate_dataplane.batch.plan import InputFile, RowSpan, TablePlan
 from tidegate_dataplane.contract import TensorSpec
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(scoring, "PAUSE_S", 0.0)
+    monkeypatch.setattr(scorer, "RETRY_PAUSE_S", 0.0)
     return World(tmp_path)
 
 
@@ -359,10 +359,10 @@ def _unlisted(monkeypatch: pytest.MonkeyPatch, folder: str, code: int) -> None:
 def test_shards_and_files_are_cut_evenly() -> None:
     files = (InputFile(path="a", size=1, rows=10), InputFile(path="b", size=1, rows=0))
     plan = TablePlan(run="r", source="s", shards=4, files=(*files, InputFile(path="c", size=1, rows=7)))
-    assert [plan.shard(index) for index in range(4)] == [(0, 4), (4, 8), (8, 12), (12, 17)]
-    assert [(one.file.path, one.start, one.end) for one in plan.segments(Span(8, 12))] == [
+    assert [plan.shard_span(index) for index in range(4)] == [(0, 4), (4, 8), (8, 12), (12, 17)]
+    assert [(one.file.path, one.start, one.end) for one in plan.split_by_file(RowSpan(8, 12))] == [
         ("a", 8, 10),
         ("c", 0, 2),
     ]
-    assert list(Span(4, 9).parts(2)) == [(4, 6), (6, 8), (8, 9)]
-    assert plan.place(12) == ("c", 2)
+    assert list(RowSpan(4, 9).split_parts(2)) == [(4, 6), (6, 8), (8, 9)]
+    assert plan.locate_row(12) == ("c", 2)

@@ -53,11 +53,15 @@ class TestPlanDigest:
     )
 
     def test_it_does_not_contain_itself(self) -> None:
-        assert self.PLAN.model_copy(update={"hash": "other"}).digest() == self.PLAN.digest()
+        assert self.PLAN.model_copy(update={"hash": "other"}).compute_digest() == self.PLAN.compute_digest()
 
     def test_another_feature_has_another(self) -> None:
-        assert a_plan(Hash(name="h", field=USER_KEY, buckets=3)).digest() != self.PLAN.digest()
+        assert (
+            a_plan(Hash(name="h", field=USER_KEY, buckets=3)).compute_digest() != self.PLAN.compute_digest()
+        )
 
     def test_it_is_pinned(self) -> None:
         # Pods are told apart by it: a changed digest means new pods for every FeatureCompute.
-        assert self.PLAN.digest() == "ffb2aa0f052763ec07fa1fb319db173a4436a63e3bd60bef4f9b60d703f30a5c"
+        assert (
+            self.PLAN.compute_digest() == "ffb2aa0f052763ec07fa1fb319db173a4436a63e3bd60bef4f9b60d703f30a5c"
+        )

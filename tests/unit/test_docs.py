@@ -251,7 +251,7 @@ CONVENTIONS: Mapping[str, Callable[[Metric], bool]] = {
     "times in seconds since 1970": lambda metric: (
         "timestamp" not in metric.name or metric.name.endswith("_timestamp_seconds")
     ),
-    "a sentence as its help": lambda metric: metric.text.endswith("."),
+    "a sentence as its help": lambda metric: metric.help_text.endswith("."),
     "no label of Prometheus' own": lambda metric: (
         metric.name == "tidegate_inference_slo_bucket_share"
         or not {"le", "quantile", "job", "instance"} & {*metric.labels}

@@ -29,7 +29,7 @@ from builders.features import (
 )
 from stages.examples import examples
 from tidegate_dataplane.contract import Feature, FieldRef
-from tidegate_dataplane.features.engine import Engine
+from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.offline import compute_parquet
 
@@ -116,7 +116,7 @@ USERS = st.dictionaries(NEAR | INT64, PROFILE, max_size=12)
 ITEMS = st.dictionaries(st.text(max_size=4), GOOD, max_size=8)
 
 
-def engine_for(folder: Path, users: dict[int, Any], items: dict[str, Any]) -> Engine:
+def engine_for(folder: Path, users: dict[int, Any], items: dict[str, Any]) -> FeatureEngine:
     profiles = write_table(
         folder / "users.parquet",
         user_id=pa.array(list(users), pa.int64()),
@@ -132,7 +132,7 @@ def engine_for(folder: Path, users: dict[int, Any], items: dict[str, Any]) -> En
         price=pa.array([row["price"] for row in items.values()], pa.float64()),
         vector=pa.array([row["vector"] for row in items.values()], pa.list_(pa.float32())),
     )
-    return Engine.from_files(a_plan(*FEATURES), {"profiles": profiles, "catalogue": catalogue})
+    return FeatureEngine.from_files(a_plan(*FEATURES), {"profiles": profiles, "catalogue": catalogue})
 
 
 @settings(
@@ -146,7 +146,7 @@ def test_the_engine_equals_a_reference_row_by_row(
     item_keys = st.sampled_from(sorted(items)) | st.text(max_size=4) if items else st.text(max_size=4)
     keys = data.draw(st.lists(st.tuples(user_keys, item_keys), max_size=20))
 
-    computed = engine_for(tmp_path, users, items).compute(
+    computed = engine_for(tmp_path, users, items).compute_features(
         {
             "user_id": np.array([[user] for user, _ in keys], dtype=np.int64).reshape(-1, 1),
             "item_id": np.array([item.encode() for _, item in keys], dtype=object),
@@ -187,7 +187,9 @@ def test_the_reference_itself_is_pinned(value: int | str, expected: int) -> None
 def test_a_value_on_a_boundary_falls_into_the_bucket_above(tmp_path: Path) -> None:
     feature = Bucketize(name="b", field=USER_KEY, boundaries=(18, 25))
 
-    computed = Engine.from_files(a_plan(feature), {}).compute({"user_id": np.array([17, 18, 24, 25])})
+    computed = FeatureEngine.from_files(a_plan(feature), {}).compute_features(
+        {"user_id": np.array([17, 18, 24, 25])}
+    )
 
     assert computed["b"].ravel().tolist() == [0, 1, 1, 2]
 
@@ -203,11 +205,11 @@ def test_a_batch_computes_what_its_rows_compute(tmp_path: Path) -> None:
         "item_id": np.array([f"i{key % 60}".encode() for key in range(310)], dtype=object),
     }
 
-    whole = engine.compute(inputs)
+    whole = engine.compute_features(inputs)
 
     for name, values in whole.items():
         parts = [
-            engine.compute({key: array[row : row + 1] for key, array in inputs.items()})[name]
+            engine.compute_features({key: array[row : row + 1] for key, array in inputs.items()})[name]
             for row in range(310)
         ]
         np.testing.assert_array_equal(values, np.concatenate(parts))
@@ -231,7 +233,7 @@ def test_offline_over_files_equals_online(tmp_path: Path) -> None:
 
     assert rows == 100
     written = pq.read_table(tmp_path / "out.parquet")
-    online = engine.compute(
+    online = engine.compute_features(
         {
             "user_id": np.array(keys["user_id"]),
             "item_id": np.array([key.encode() for key in keys["item_id"]], dtype=object),
@@ -255,7 +257,7 @@ class TestWhatDoesNotFit:
         feature = Lookup(name="p", field=of_item("price"), type=LookupType.INT64)
 
         with pytest.raises(FeatureError, match="has 1 keys in more than one row, such as a"):
-            Engine.from_files(a_plan(feature), {"catalogue": path})
+            FeatureEngine.from_files(a_plan(feature), {"catalogue": path})
 
     def test_a_column_that_is_not_there(self, tmp_path: Path) -> None:
         path = write_table(tmp_path / "t.parquet", user_id=[1], aeg=[1])
@@ -320,19 +322,19 @@ class TestWhatDoesNotFit:
         assert "feature 'age' has the default" in message
 
     def test_requests(self) -> None:
-        engine = Engine.from_files(a_plan(Cross(name="c", fields=(USER_KEY, ITEM_KEY), buckets=9)), {})
+        engine = FeatureEngine.from_files(a_plan(Cross(name="c", fields=(USER_KEY, ITEM_KEY), buckets=9)), {})
         users, items = np.array([1, 2]), np.array([b"a", b"b"], dtype=object)
 
         with pytest.raises(FeatureError, match="input 'item_id' is missing"):
-            engine.compute({"user_id": users})
+            engine.compute_features({"user_id": users})
         with pytest.raises(FeatureError, match="differ in length"):
-            engine.compute({"user_id": users, "item_id": items[:1]})
+            engine.compute_features({"user_id": users, "item_id": items[:1]})
         with pytest.raises(FeatureError, match="has type float64; int64 is needed"):
-            engine.compute({"user_id": users.astype(float), "item_id": items})
+            engine.compute_features({"user_id": users.astype(float), "item_id": items})
         with pytest.raises(FeatureError, match=r"has shape \[2, 2\]"):
-            engine.compute({"user_id": np.ones((2, 2), dtype=np.int64), "item_id": items})
+            engine.compute_features({"user_id": np.ones((2, 2), dtype=np.int64), "item_id": items})
 
     def refused(self, path: Path, feature: Feature) -> str:
         with pytest.raises(FeatureError) as raised:
-            Engine.from_files(a_plan(feature), {"profiles": path})
+            FeatureEngine.from_files(a_plan(feature), {"profiles": path})
         return str(raised.value)

@@ -27,7 +27,7 @@ def test_every_operation_becomes_an_output_of_its_type_and_length() -> None:
         ("both", "INT64", (-1, 1)),
     ]
     assert [(tensor.name, tensor.dtype) for tensor in plan.inputs] == [("user_id", "INT64")]
-    assert plan.hash == plan.digest()
+    assert plan.hash == plan.compute_digest()
 
 
 def test_plan_hash_depends_on_what_is_computed_and_not_on_who_asks() -> None:

@@ -17,7 +17,7 @@ from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
 from tidegate.resources.serving import find_deployment, find_template_hash
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import AgentReport, KafkaOrder, Sasl, StreamProblem, StreamReport
+from tidegate_dataplane.contract import AgentReport, KafkaOrder, SaslMechanism, StreamProblem, StreamReport
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
@@ -111,7 +111,7 @@ def test_a_topic_of_kafka_is_ordered_with_its_group_and_its_results_on_a_server_
         topic="work",
         group=f"tidegate_{worker.metadata.namespace}_{worker.metadata.name}",
         secret="reader",
-        sasl=Sasl.SCRAM_SHA_512,
+        sasl=SaslMechanism.SCRAM_SHA_512,
     )
     assert (order.url, order.secret, order.bucket) == ("nats://nats.ads:4222", "results", "results")
     assert (order.stream, order.subject, order.consumer, order.dead_letters) == ("", "", "", "work-dead")

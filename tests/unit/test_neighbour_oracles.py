@@ -15,7 +15,7 @@ from tidegate.runtime.queue_metrics import QueueMetrics, ReconcileResult
 
 def test_a_page_of_metrics_says_how_often_a_loop_was_held_and_what_crashed() -> None:
     registry = CollectorRegistry()
-    held, results = BLOCKED.on(registry), QueueMetrics(registry).results
+    held, results = BLOCKED.register(registry), QueueMetrics(registry).results
     for seconds in (0.001, 0.2, 0.3, 20.0):
         held.observe(seconds)
     results.labels("inference", ReconcileResult.CRASHED.value).inc()

@@ -52,7 +52,7 @@ def test_models_get_features_by_name_and_clients_send_keys_and_the_rest() -> Non
         "x-tidegate-part": "ctr",
     }
     assert found.max_batch_size == 64
-    assert plan.hash == plan.digest()
+    assert plan.hash == plan.compute_digest()
 
 
 def test_without_features_or_optional_models_clients_send_all_and_nothing_is_marked() -> None:

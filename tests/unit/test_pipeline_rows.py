@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tidegate_dataplane.contract import DEFAULTED, Call, Part, TensorSpec
+from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, TensorSpec
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-from tidegate_dataplane.pipeline.merge import merge
-from tidegate_dataplane.pipeline.rows import ask_together
-from tidegate_dataplane.pipeline.wire import Arrays, decode, encode
+from tidegate_dataplane.pipeline.merge import merge_outcomes
+from tidegate_dataplane.pipeline.rows import infer_together
+from tidegate_dataplane.pipeline.wire import Arrays, decode_response, encode_request
 
 
 class Model:
@@ -44,7 +44,7 @@ def answers(outcomes: Sequence[object]) -> list[object]:
 
 def test_all_requests_are_one_call_and_each_gets_its_own_rows() -> None:
     model = Model()
-    outcomes = ask_together(model, requests([1, 2], [3], [4, 5, 6]), ["x"])
+    outcomes = infer_together(model, requests([1, 2], [3], [4, 5, 6]), ["x"])
 
     assert answers(outcomes) == [[2, 4], [6], [8, 10, 12]]
     assert model.asked == [6]
@@ -52,7 +52,7 @@ def test_all_requests_are_one_call_and_each_gets_its_own_rows() -> None:
 
 def test_a_refused_row_fails_its_request_alone() -> None:
     model = Model()
-    outcomes = ask_together(model, requests([1], [2], [3], [4], [5], [-6], [7], [8]), ["x"])
+    outcomes = infer_together(model, requests([1], [2], [3], [4], [5], [-6], [7], [8]), ["x"])
 
     assert answers(outcomes) == [[2], [4], [6], [8], [10], "below zero", [14], [16]]
     # Down to the one: 8, then 4 + 4, 2 + 2, 1 + 1.
@@ -64,7 +64,7 @@ def test_a_model_that_always_fails_is_asked_no_more_often_than_one_bad_row_takes
     waiting: int, calls: int
 ) -> None:
     model = Model()
-    outcomes = ask_together(model, requests(*[[-1]] * waiting), ["x"])
+    outcomes = infer_together(model, requests(*[[-1]] * waiting), ["x"])
 
     assert answers(outcomes) == ["below zero"] * waiting
     assert len(model.asked) == calls
@@ -74,14 +74,14 @@ def test_a_model_that_always_fails_is_asked_no_more_often_than_one_bad_row_takes
 def test_one_bad_row_is_found_wherever_it_is(waiting: int) -> None:
     for bad in range(waiting):
         rows = [[-1.0] if place == bad else [1.0] for place in range(waiting)]
-        found = answers(ask_together(Model(), requests(*rows), ["x"]))
+        found = answers(infer_together(Model(), requests(*rows), ["x"]))
         assert [place for place, answer in enumerate(found) if answer == "below zero"] == [bad]
 
 
 def test_a_model_that_is_gone_is_not_asked_again() -> None:
     model = Model(gone=True)
 
-    assert answers(ask_together(model, requests([1], [2]), ["x"])) == ["nobody", "nobody"]
+    assert answers(infer_together(model, requests([1], [2]), ["x"])) == ["nobody", "nobody"]
     assert model.asked == [2]
 
 
@@ -90,24 +90,26 @@ def test_rows_of_different_shapes_are_different_calls() -> None:
     mixed = [{"x": np.ones((1, 1))}, {"x": np.ones((1, 3))}, {"x": np.ones((2, 1))}]
 
     assert [
-        one["y"].shape for one in ask_together(model, mixed, ["x"]) if not isinstance(one, CallError)
+        one["y"].shape for one in infer_together(model, mixed, ["x"]) if not isinstance(one, CallError)
     ] == [(1, 1), (1, 3), (2, 1)]
     assert model.asked == [3, 1]
 
 
 def test_an_answer_that_is_not_row_by_row_is_no_answer() -> None:
-    outcomes = ask_together(lambda arrays: {"y": arrays["x"][:1]}, requests([1], [2]), ["x"])
+    outcomes = infer_together(lambda arrays: {"y": arrays["x"][:1]}, requests([1], [2]), ["x"])
 
     # Asked alone each is one row, so each has its own.
     assert answers(outcomes) == [[1], [2]]
-    (outcome,) = ask_together(lambda arrays: {"y": np.zeros(())}, requests([1]), ["x"])
+    (outcome,) = infer_together(lambda arrays: {"y": np.zeros(())}, requests([1]), ["x"])
     assert "must answer row by row" in str(outcome)
 
 
-def a_part(name: str, default: str | None = None, dtype: str = "FP32") -> Part:
+def a_part(name: str, default: str | None = None, dtype: str = "FP32") -> PipelinePart:
     output = TensorSpec(name="score", dtype=dtype, shape=(-1, 2))
-    call = Call(title=f"Inference {name}", headers={}, model=name, inputs=(), outputs=(output,), timeout_us=1)
-    return Part(name=name, call=call, default=default)
+    call = ModelCall(
+        title=f"Inference {name}", headers={}, model=name, inputs=(), outputs=(output,), timeout_us=1
+    )
+    return PipelinePart(name=name, call=call, default=default)
 
 
 FAILED = CallError(FailureKind.TIMED_OUT, "no answer within 20 ms")
@@ -118,7 +120,7 @@ FAILED = CallError(FailureKind.TIMED_OUT, "no answer within 20 ms")
 )
 def test_a_default_fills_every_element_and_is_marked(default: str, dtype: str, value: float) -> None:
     parts = {"a": a_part("a"), "b": a_part("b", default, dtype)}
-    answer = merge({"a": {"score": np.ones((3, 2))}, "b": FAILED}, parts, rows=3)
+    answer = merge_outcomes({"a": {"score": np.ones((3, 2))}, "b": FAILED}, parts, rows=3)
 
     assert not isinstance(answer, CallError)
     assert answer["b"].shape == (3, 2)
@@ -127,7 +129,7 @@ def test_a_default_fills_every_element_and_is_marked(default: str, dtype: str, v
 
 
 def test_whoever_is_not_optional_fails_the_request_by_name() -> None:
-    answer = merge({"a": FAILED}, {"a": a_part("a")}, rows=1)
+    answer = merge_outcomes({"a": FAILED}, {"a": a_part("a")}, rows=1)
 
     assert isinstance(answer, CallError)
     assert (answer.kind, str(answer)) == (FailureKind.TIMED_OUT, "a (Inference a): no answer within 20 ms")
@@ -142,11 +144,11 @@ def test_every_type_comes_back_from_the_wire_as_it_went() -> None:
     }
     types = {"f": "FP16", "i": "INT64", "b": "BOOL", "s": "BYTES"}
     specs = [TensorSpec(name=name, dtype=types[name], shape=(-1, 1)) for name in arrays]
-    body, length = encode(arrays, specs, specs)
+    body, length = encode_request(arrays, specs, specs)
     head = json.loads(body[:length])
     # What a server answers looks like what it was asked.
     again = json.dumps({"outputs": head["inputs"]}).encode()
-    found = decode(again + body[length:], len(again), specs)
+    found = decode_response(again + body[length:], len(again), specs)
 
     for name, array in arrays.items():
         assert found[name].tolist() == array.tolist()
@@ -188,10 +190,10 @@ def test_an_answer_that_cannot_be_read_is_refused(
 ) -> None:
     head = json.dumps(answer[0]).encode()
     with pytest.raises(ValueError, match=says):
-        decode(head + answer[1], len(head), [asked])
+        decode_response(head + answer[1], len(head), [asked])
 
 
 def test_an_output_that_was_not_asked_for_is_left_out() -> None:
     head = {"outputs": [an_output()[0]["outputs"][0], {"name": "z", "datatype": "FP64"}]}  # type: ignore[index]
     body = json.dumps(head).encode()
-    assert decode(body + b"1234", len(body), [Y]).keys() == {"y"}
+    assert decode_response(body + b"1234", len(body), [Y]).keys() == {"y"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from builders.inference import an_inference
 from tidegate_controllers.serving import is_cache_stale
-from tidegate_dataplane.contract import AgentReport, Phase
+from tidegate_dataplane.contract import AgentPhase, AgentReport
 
 
 def a_report(generation: int) -> AgentReport:
-    return AgentReport(pod="p", epoch=1, generation=generation, phase=Phase.READY)
+    return AgentReport(pod="p", epoch=1, generation=generation, phase=AgentPhase.READY)
 
 
 def test_agent_that_heard_of_a_later_generation_gives_a_lagging_cache_away() -> None:

@@ -17,12 +17,12 @@ from tidegate.planning.inference.swap_failures import (
 from tidegate.planning.inference.version_swap import SwapHistory, SwapPlan, plan_swap
 from tidegate.planning.pods import PodView
 from tidegate_dataplane.contract import (
+    AgentPhase,
     AgentReport,
     DesiredState,
     FailureReason,
     ModelFormat,
     OwnerKind,
-    Phase,
     VersionFailure,
 )
 
@@ -90,13 +90,13 @@ class Pod:
             pod=self.name,
             epoch=1,
             generation=self.order.generation,
-            phase=Phase.READY
+            phase=AgentPhase.READY
             if ready
-            else Phase.FAILED
+            else AgentPhase.FAILED
             if self.failure
-            else Phase.FETCHING
+            else AgentPhase.FETCHING
             if self.fetching
-            else Phase.LOADING,
+            else AgentPhase.LOADING,
             target=self.order.version,
             serving=self.serving,
             loaded=(*self.kept, self.serving) if self.serving else (),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import aiohttp
 
-from tidegate_dataplane.contract.answers import bounded_session, read_lines
+from tidegate_dataplane.contract.answers import make_bounded_session, read_lines
 
 METRIC = "tidegate_model_memory_bytes"
 TIMEOUT = aiohttp.ClientTimeout(total=1.0)
@@ -23,7 +23,7 @@ MemoryByVersion = Mapping[str, Mapping[int, int]]
 async def read_memory(url: str) -> MemoryByVersion | None:
     """Return the measurements on the metrics page at `url`; None if the page cannot be read."""
     try:
-        async with bounded_session(TIMEOUT) as session, session.get(url) as response:
+        async with make_bounded_session(TIMEOUT) as session, session.get(url) as response:
             response.raise_for_status()
             # Line by line: Triton counts on for every version that it ever loaded, a megabyte after a thousand.
             return parse_memory(

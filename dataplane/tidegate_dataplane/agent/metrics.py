@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tidegate_dataplane.agent.nearline.failure_policy import DeadReason
 from tidegate_dataplane.contract import exported
-from tidegate_dataplane.sampling.frames import Dropped
+from tidegate_dataplane.sampling.frames import DropReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -14,41 +14,41 @@ class AgentMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.triton_up = exported.TRITON_UP.on(self.registry)
-        self.target_version = exported.TARGET_VERSION.on(self.registry)
-        self._serving_version = exported.SERVING_VERSION.on(self.registry)
-        self._serving_since = exported.SERVING_SINCE.on(self.registry)
+        self.triton_up = exported.TRITON_UP.register(self.registry)
+        self.target_version = exported.TARGET_VERSION.register(self.registry)
+        self._serving_version = exported.SERVING_VERSION.register(self.registry)
+        self._serving_since = exported.SERVING_SINCE.register(self.registry)
         self._serving = 0
-        self.fetched_bytes = exported.FETCHED_BYTES.on(self.registry)
-        self.fetch_seconds = exported.FETCH_SECONDS.on(self.registry)
-        self.load_seconds = exported.LOAD_SECONDS.on(self.registry)
-        self.failures = exported.FAILURES.on(self.registry)
-        self.runner_ends = exported.RUNNER_ENDS.on(self.registry)
+        self.fetched_bytes = exported.FETCHED_BYTES.register(self.registry)
+        self.fetch_seconds = exported.FETCH_SECONDS.register(self.registry)
+        self.load_seconds = exported.LOAD_SECONDS.register(self.registry)
+        self.failures = exported.FAILURES.register(self.registry)
+        self.runner_ends = exported.RUNNER_ENDS.register(self.registry)
         for cause in ("memory", "other"):
             self.runner_ends.labels(cause)
-        self.samples = exported.SAMPLES.on(self.registry)
-        self.samples_written = exported.SAMPLES_WRITTEN.on(self.registry)
-        self.samples_duplicate = exported.SAMPLES_DUPLICATE.on(self.registry)
-        self.samples_dropped = exported.SAMPLES_DROPPED.on(self.registry)
-        for reason in Dropped:
+        self.samples = exported.SAMPLES.register(self.registry)
+        self.samples_written = exported.SAMPLES_WRITTEN.register(self.registry)
+        self.samples_duplicate = exported.SAMPLES_DUPLICATE.register(self.registry)
+        self.samples_dropped = exported.SAMPLES_DROPPED.register(self.registry)
+        for reason in DropReason:
             self.samples_dropped.labels(reason)
-        self.samples_held = exported.SAMPLES_HELD.on(self.registry)
-        self.samples_held_bytes = exported.SAMPLES_HELD_BYTES.on(self.registry)
+        self.samples_held = exported.SAMPLES_HELD.register(self.registry)
+        self.samples_held_bytes = exported.SAMPLES_HELD_BYTES.register(self.registry)
         self._add_nearline_metrics()
 
     def _add_nearline_metrics(self) -> None:
         """Add the metrics of the near-line worker."""
-        self.nearline_consuming = exported.CONSUMING.on(self.registry)
-        self.nearline_backlog = exported.BACKLOG.on(self.registry)
-        self.nearline_in_flight = exported.IN_FLIGHT.on(self.registry)
-        self.nearline_messages = exported.MESSAGES.on(self.registry)
-        self.nearline_redelivered = exported.REDELIVERED.on(self.registry)
-        self.nearline_results = exported.RESULTS.on(self.registry)
-        self.nearline_late = exported.LATE.on(self.registry)
-        self.nearline_duplicates = exported.DUPLICATES.on(self.registry)
-        self.nearline_returned = exported.RETURNED.on(self.registry)
-        self.nearline_busy_seconds = exported.BUSY_SECONDS.on(self.registry)
-        self.nearline_dead_letters = exported.DEAD_LETTERS.on(self.registry)
+        self.nearline_consuming = exported.CONSUMING.register(self.registry)
+        self.nearline_backlog = exported.BACKLOG.register(self.registry)
+        self.nearline_in_flight = exported.IN_FLIGHT.register(self.registry)
+        self.nearline_messages = exported.MESSAGES.register(self.registry)
+        self.nearline_redelivered = exported.REDELIVERED.register(self.registry)
+        self.nearline_results = exported.RESULTS.register(self.registry)
+        self.nearline_late = exported.LATE.register(self.registry)
+        self.nearline_duplicates = exported.DUPLICATES.register(self.registry)
+        self.nearline_returned = exported.RETURNED.register(self.registry)
+        self.nearline_busy_seconds = exported.BUSY_SECONDS.register(self.registry)
+        self.nearline_dead_letters = exported.DEAD_LETTERS.register(self.registry)
         for reason in DeadReason:
             self.nearline_dead_letters.labels(reason)
 

@@ -11,7 +11,7 @@ from tidegate_dataplane.agent.state import (
     content_of,
     serves_order,
 )
-from tidegate_dataplane.contract import AgentReport, DesiredState, Phase, VersionFailure, VersionMemory
+from tidegate_dataplane.contract import AgentPhase, AgentReport, DesiredState, VersionFailure, VersionMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ def make_report(
 
 def _derive_phase(
     order: DesiredState | None, observed: ObservedPod, memory: AgentMemory, current_step: CurrentStep
-) -> Phase:
+) -> AgentPhase:
     if order is None:
-        return Phase.STARTING
+        return AgentPhase.STARTING
     if memory.find_setback(order):
-        return Phase.FAILED
+        return AgentPhase.FAILED
     if memory.proven == order and serves_order(order, observed.server) and order.model not in observed.broken:
-        return Phase.READY
+        return AgentPhase.READY
     if isinstance(current_step.step, FetchArtefact):
-        return Phase.FETCHING
+        return AgentPhase.FETCHING
     if isinstance(current_step.step, LoadVersions):
-        return Phase.LOADING
-    return Phase.LOADING if observed.server.live else Phase.STARTING
+        return AgentPhase.LOADING
+    return AgentPhase.LOADING if observed.server.live else AgentPhase.STARTING

@@ -12,7 +12,7 @@ import structlog
 
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.contract import RunnerEnd
-from tidegate_dataplane.sampling.frames import Hello
+from tidegate_dataplane.sampling.frames import HelloFrame
 
 log = structlog.get_logger()
 
@@ -35,8 +35,8 @@ class RunnerRegistry:
     def __init__(self, metrics: AgentMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._connected: dict[Hashable, Hello] = {}
-        self._disconnected: dict[tuple[str, int], Hello] = {}
+        self._connected: dict[Hashable, HelloFrame] = {}
+        self._disconnected: dict[tuple[str, int], HelloFrame] = {}
         self._ends_s: deque[float] = deque(maxlen=8)
         self._missing_since: dict[str, float] = {}
         self._never_connected: set[str] = set()
@@ -55,7 +55,7 @@ class RunnerRegistry:
         """Treat runners that are not connected as missing from now on."""
         self._listening = True
 
-    def add_runner(self, peer: Hashable, hello: Hello) -> None:
+    def add_runner(self, peer: Hashable, hello: HelloFrame) -> None:
         """Add a connected runner; if it replaces one that disconnected from the same server, report that one as crashed."""
         self._connected[peer] = hello
         if self._is_complete(hello.model, hello.version):
@@ -150,6 +150,6 @@ class RunnerRegistry:
         """Return the last end of a runner if it is recent."""
         return self._end if self._end is not None and self._clock() - self._end_s < RECENTLY_S else None
 
-    def _record_end(self, hello: Hello, *, for_memory: bool) -> None:
+    def _record_end(self, hello: HelloFrame, *, for_memory: bool) -> None:
         self._end = RunnerEnd(version=hello.version, killed_for_memory=for_memory)
         self._end_s = self._clock()

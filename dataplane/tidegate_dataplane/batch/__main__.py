@@ -19,30 +19,30 @@ from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.metrics import BatchMetrics
-from tidegate_dataplane.batch.results import Results
-from tidegate_dataplane.batch.shard import Shard
+from tidegate_dataplane.batch.results import ResultsFolder
+from tidegate_dataplane.batch.shard import ShardScorer
 from tidegate_dataplane.batch.store import open_sink, open_source
 from tidegate_dataplane.contract import BatchOrder, DesiredState
 
 log = structlog.get_logger()
 
-INDEX: Final = "JOB_COMPLETION_INDEX"
+INDEX_VARIABLE: Final = "JOB_COMPLETION_INDEX"
 """The variable that Kubernetes sets in every container of an Indexed Job's pod."""
-TERMINATION_LOG: Final = "TIDEGATE_BATCH_TERMINATION_LOG"
-DONE, TRY_AGAIN, NEVER = 0, 1, 3
-"""Exit codes: the Job fails a shard at once for NEVER, and after its backoff limit for TRY_AGAIN."""
-STUCK_S: Final = 300.0
+TERMINATION_LOG_VARIABLE: Final = "TIDEGATE_BATCH_TERMINATION_LOG"
+DONE, RETRYABLE, PERMANENT = 0, 1, 3
+"""Exit codes: the Job fails a shard at once for PERMANENT, and after its backoff limit for RETRYABLE."""
+NO_PROGRESS_LIMIT_S: Final = 300.0
 """The process ends after failures for so long without a row written; the Job starts another pod, maybe on another node."""
 FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 30.0
-MOST_WORDS: Final = 3_000
+MAX_PAUSE_S: Final = 30.0
+MAX_MESSAGE_CHARS: Final = 3_000
 """Kubernetes keeps 4096 bytes of a termination message."""
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Score the shard that the environment names; return the exit code."""
     # Process 1 ignores SIGTERM without a handler. Nothing needs to be finished: a file is written whole or not at all.
-    signal.signal(signal.SIGTERM, _told_to_end)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -54,40 +54,47 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     settings = AgentSettings.from_environment(environment)
     metrics = BatchMetrics()
     start_http_server(settings.batch_http_port, settings.address, metrics.registry)
-    code, message = _scored(settings, environment, metrics)
+    code, message = _score_shard(settings, environment, metrics)
     if message:
         log.error("shard_failed", message=message, code=code)
-        _say_last(message, Path(environment.get(TERMINATION_LOG, "/dev/termination-log")))
+        _write_termination_log(
+            message, Path(environment.get(TERMINATION_LOG_VARIABLE, "/dev/termination-log"))
+        )
     return code
 
 
-def _told_to_end(number: int, frame: object) -> None:
+def _exit_on_signal(number: int, frame: object) -> None:
     del frame
     os._exit(128 + number)
 
 
-def _scored(settings: AgentSettings, environment: Mapping[str, str], metrics: BatchMetrics) -> tuple[int, str]:
-    """Try until the shard is done or has failed, or no row was written for STUCK_S; return the exit code and the error."""
+def _score_shard(
+    settings: AgentSettings, environment: Mapping[str, str], metrics: BatchMetrics
+) -> tuple[int, str]:
+    """Try until the shard is done or has failed, or no row was written for NO_PROGRESS_LIMIT_S; return the exit code and the error."""
     desired = read_first_order(settings.config_dir)
-    if desired is None or desired.batch is None or INDEX not in environment:
-        return NEVER, f"this pod has no order for a batch, or no {INDEX}: is it a pod of an Indexed Job?"
+    if desired is None or desired.batch is None or INDEX_VARIABLE not in environment:
+        return (
+            PERMANENT,
+            f"this pod has no order for a batch, or no {INDEX_VARIABLE}: is it a pod of an Indexed Job?",
+        )
     last_progress_s, pause_s, rows_left = time.monotonic(), FIRST_PAUSE_S, -1.0
     while True:
-        code, message = _tried(settings, environment, desired, desired.batch, metrics)
+        code, message = _try_shard(settings, environment, desired, desired.batch, metrics)
         if code is not None:
             return code, message
-        rows_left_now = _left(metrics)
+        rows_left_now = _read_rows_left(metrics)
         if rows_left_now != rows_left:
             last_progress_s, pause_s, rows_left = time.monotonic(), FIRST_PAUSE_S, rows_left_now
-        if time.monotonic() - last_progress_s > STUCK_S:
-            return TRY_AGAIN, message
+        if time.monotonic() - last_progress_s > NO_PROGRESS_LIMIT_S:
+            return RETRYABLE, message
         metrics.troubles.inc()
         log.warning("shard_retried", message=message, after_s=pause_s)
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
-def _tried(
+def _try_shard(
     settings: AgentSettings,
     environment: Mapping[str, str],
     desired: DesiredState,
@@ -99,22 +106,22 @@ def _tried(
     The exit code is None when this process tries again.
     """
     try:
-        _attempt(settings, environment, desired, order, metrics)
+        _run_shard(settings, environment, desired, order, metrics)
     except TableError as error:
-        return NEVER, str(error)
+        return PERMANENT, str(error)
     except ServerFaultError as error:
-        return TRY_AGAIN, str(error)
+        return RETRYABLE, str(error)
     except ArtefactError as error:
-        return None if error.refusal.is_transient else NEVER, error.refusal.message
+        return None if error.refusal.is_transient else PERMANENT, error.refusal.message
     except NoAnswerError as error:
         return None, f"the server does not answer: {error.message}"
     except Exception as error:  # an unknown error, which another pod may not have
         log.exception("shard_crashed")
-        return TRY_AGAIN, f"{_cause(error)}; the log of this pod has more"
+        return RETRYABLE, f"{_describe_error(error)}; the log of this pod has more"
     return DONE, ""
 
 
-def _attempt(
+def _run_shard(
     settings: AgentSettings,
     environment: Mapping[str, str],
     desired: DesiredState,
@@ -128,16 +135,18 @@ def _attempt(
     )
     credentials = read_credentials(*secret, environment)
     with asyncio.Runner() as runner:
-        model = runner.run(_model(settings, desired))
+        model = runner.run(_open_model(settings, desired))
         try:
-            results = Results(open_sink(order.sink, settings, credentials), order.run, runner.run)
+            results = ResultsFolder(open_sink(order.sink, settings, credentials), order.run, runner.run)
             source = open_source(order.source, settings, credentials)
-            Shard(order, int(environment[INDEX]), source, results, model, metrics, runner.run).run()
+            ShardScorer(
+                order, int(environment[INDEX_VARIABLE]), source, results, model, metrics, runner.run
+            ).score_shard()
         finally:
             runner.run(model.close())
 
 
-async def _model(settings: AgentSettings, desired: DesiredState) -> TritonModel:
+async def _open_model(settings: AgentSettings, desired: DesiredState) -> TritonModel:
     """Open the client of the pod's server.
 
     This is a coroutine because the gRPC channel belongs to the event loop in which it is made.
@@ -145,20 +154,20 @@ async def _model(settings: AgentSettings, desired: DesiredState) -> TritonModel:
     return TritonModel(settings.triton_grpc, desired.model, str(desired.version))
 
 
-def _cause(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return the type and text of an error; of an exception group, those of its first error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
 
 
-def _left(metrics: BatchMetrics) -> float:
+def _read_rows_left(metrics: BatchMetrics) -> float:
     return next(iter(metrics.rows_left.collect())).samples[0].value
 
 
-def _say_last(message: str, path: Path) -> None:
+def _write_termination_log(message: str, path: Path) -> None:
     try:
-        path.write_text(message[:MOST_WORDS])
+        path.write_text(message[:MAX_MESSAGE_CHARS])
     except OSError as error:
         log.warning("termination_log_not_written", path=str(path), error=str(error))
 

@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 pc: Final[Any] = pyarrow.compute
 """The module makes its functions when it is imported, so type checkers do not see them."""
 
-_ARROW: Final[Mapping[str, Any]] = {
+_ARROW_TYPES: Final[Mapping[str, Any]] = {
     "BOOL": pa.bool_(),
     "INT8": pa.int8(),
     "INT16": pa.int16(),
@@ -37,7 +37,7 @@ _ARROW: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class MappedInput:
     """One input of the model and the column that it is read from; `shape` is that of one row."""
 
     name: str
@@ -46,28 +46,29 @@ class Input:
     shape: tuple[int, ...]
 
     @property
-    def width(self) -> int | None:
+    def values_per_row(self) -> int | None:
         """Return the number of values in one row; None if it varies."""
         return None if -1 in self.shape else int(np.prod(self.shape, dtype=np.int64))
 
 
-def inputs_of(specs: Sequence[TensorSpec], renamed: Mapping[str, str]) -> tuple[Input, ...]:
-    """Return the column from which each input is read; `renamed` maps inputs to columns of another name.
+def map_inputs(specs: Sequence[TensorSpec], columns_by_input: Mapping[str, str]) -> tuple[MappedInput, ...]:
+    """Return the column from which each input is read; `columns_by_input` maps inputs to columns of another name.
 
     Raises:
-        TableError: an input cannot be read from a column, or `renamed` names an input that the model does not have.
+        TableError: an input cannot be read from a column, or `columns_by_input` names an input that the model does not have.
     """
     names = {spec.name for spec in specs}
-    for name in renamed:
+    for name in columns_by_input:
         if name not in names:
             raise TableError(
                 f"spec.batch.input.columns names input {name!r}, and the model takes {', '.join(sorted(names))}"
             )
     inputs = tuple(
-        Input(spec.name, renamed.get(spec.name, spec.name), spec.dtype, spec.shape[1:]) for spec in specs
+        MappedInput(spec.name, columns_by_input.get(spec.name, spec.name), spec.dtype, spec.shape[1:])
+        for spec in specs
     )
     for model_input in inputs:
-        if model_input.datatype not in _ARROW or model_input.shape.count(-1) > 1:
+        if model_input.datatype not in _ARROW_TYPES or model_input.shape.count(-1) > 1:
             raise TableError(
                 f"input {model_input.name!r} of the model is {model_input.datatype} of shape {list(model_input.shape)} a row, which no column "
                 "can be: at most one dimension may vary, and BF16 is not supported"
@@ -75,7 +76,7 @@ def inputs_of(specs: Sequence[TensorSpec], renamed: Mapping[str, str]) -> tuple[
     return inputs
 
 
-def refused_rows(table: Any, inputs: Sequence[Input]) -> dict[int, str]:
+def find_refused_rows(table: Any, inputs: Sequence[MappedInput]) -> dict[int, str]:
     """Return the rows that cannot be converted to tensors, with the reason: a null, or a list of the wrong length.
 
     Raises:
@@ -89,74 +90,76 @@ def refused_rows(table: Any, inputs: Sequence[Input]) -> dict[int, str]:
                 f"column {model_input.column!r} holds {column.type}, and lists of lists are not read for input {model_input.name!r}: "
                 f"write the values of each row as one list, which takes the shape {list(model_input.shape)}"
             )
-        for row in _missing(column):
+        for row in _find_null_rows(column):
             refused.setdefault(row, f"column {model_input.column!r} has a null")
-        if _is_list(column.type) and model_input.width is not None:
-            lengths = pc.fill_null(pc.list_value_length(column), model_input.width)
-            for row in np.flatnonzero(np.asarray(lengths) != model_input.width).tolist():
-                reason = f"column {model_input.column!r} has {lengths[row].as_py()} values, and input {model_input.name!r} takes {model_input.width}"
+        if _is_list(column.type) and model_input.values_per_row is not None:
+            lengths = pc.fill_null(pc.list_value_length(column), model_input.values_per_row)
+            for row in np.flatnonzero(np.asarray(lengths) != model_input.values_per_row).tolist():
+                reason = f"column {model_input.column!r} has {lengths[row].as_py()} values, and input {model_input.name!r} takes {model_input.values_per_row}"
                 refused.setdefault(row, reason)
     return refused
 
 
-def runs(table: Any, inputs: Sequence[Input]) -> list[tuple[int, int]]:
+def split_into_runs(table: Any, inputs: Sequence[MappedInput]) -> list[tuple[int, int]]:
     """Return the runs of consecutive rows whose lists are equally long, as (first, count): each fits into one tensor."""
     rows = table.num_rows
     edges = {0, rows}
     for model_input in inputs:
-        if model_input.width is None and _is_list(table.column(model_input.column).type):
+        if model_input.values_per_row is None and _is_list(table.column(model_input.column).type):
             lengths = np.asarray(pc.list_value_length(table.column(model_input.column)))
             edges |= {int(edge) + 1 for edge in np.flatnonzero(np.diff(lengths))}
     ordered = sorted(edges)
     return [(start, end - start) for start, end in itertools.pairwise(ordered)]
 
 
-def tensors(table: Any, inputs: Sequence[Input], where: str) -> tuple[InferenceTensor, ...]:
-    """Return the tensors of rows that can all be converted; `where` names the rows in error messages.
+def make_tensors(table: Any, inputs: Sequence[MappedInput], location: str) -> tuple[InferenceTensor, ...]:
+    """Return the tensors of rows that can all be converted; `location` names the rows in error messages.
 
     Raises:
         TableError: a column has a type that its input cannot take.
     """
-    return tuple(_tensor(table.column(model_input.column), model_input, where) for model_input in inputs)
+    return tuple(
+        _make_tensor(table.column(model_input.column), model_input, location) for model_input in inputs
+    )
 
 
-def _tensor(column: Any, model_input: Input, where: str) -> InferenceTensor:
+def _make_tensor(column: Any, model_input: MappedInput, location: str) -> InferenceTensor:
     rows, values = len(column), column.combine_chunks()
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     column_type = values.type
     if _is_list(values.type):
         values = values.flatten()
-    arrow_type = _ARROW[model_input.datatype]
+    arrow_type = _ARROW_TYPES[model_input.datatype]
     try:
-        flat = _numbers(values.cast(arrow_type), model_input.datatype)
+        flat = _to_numpy(values.cast(arrow_type), model_input.datatype)
         return InferenceTensor(
             model_input.name,
             model_input.datatype,
-            flat.reshape((rows, *_shape(model_input, rows, len(flat)))),
+            flat.reshape((rows, *_tensor_shape(model_input, rows, len(flat)))),
         )
     except (pa.ArrowException, ValueError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise TableError(
-            f"{where}: column {model_input.column!r} holds {column_type}, and input {model_input.name!r} of the model takes {model_input.datatype} of "
+            f"{location}: column {model_input.column!r} holds {column_type}, and input {model_input.name!r} of the model takes {model_input.datatype} of "
             f"shape {list(model_input.shape)} a row: {reason}"
         ) from error
 
 
-def _shape(model_input: Input, rows: int, values: int) -> tuple[int, ...]:
+def _tensor_shape(model_input: MappedInput, rows: int, values: int) -> tuple[int, ...]:
     if -1 not in model_input.shape:
         return model_input.shape
     fixed = int(np.prod([size for size in model_input.shape if size != -1], dtype=np.int64))
     return tuple(values // max(rows * fixed, 1) if size == -1 else size for size in model_input.shape)
 
 
-def _numbers(values: Any, datatype: str) -> Array:
+def _to_numpy(values: Any, datatype: str) -> Array:
     if datatype == TEXT:
         return np.array(values.to_pylist(), dtype=np.object_)
     return np.asarray(values.to_numpy(zero_copy_only=False)).astype(TYPES[datatype], copy=False)
 
 
-def _missing(column: Any) -> list[int]:
+def _find_null_rows(column: Any) -> list[int]:
     """Return the rows that are null, or whose list contains a null."""
     missing = np.flatnonzero(np.asarray(pc.is_null(column))).tolist()
     if _is_list(column.type):
@@ -167,13 +170,13 @@ def _missing(column: Any) -> list[int]:
     return missing
 
 
-def output_column(spec: TensorSpec, arrays: Sequence[Array]) -> Any:
+def make_output_column(spec: TensorSpec, arrays: Sequence[Array]) -> Any:
     """Return one output of several answers as a column: of numbers, of lists of one length, or of lists that vary.
 
     Raises:
         TableError: no column type can hold the output.
     """
-    shape, kind = spec.shape[1:], _ARROW.get(spec.dtype)
+    shape, kind = spec.shape[1:], _ARROW_TYPES.get(spec.dtype)
     if kind is None:
         raise TableError(f"output {spec.name!r} of the model is {spec.dtype}, which no column can hold")
     flat = [array.reshape(-1) for array in arrays]

@@ -10,10 +10,10 @@ class BatchMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.shard_rows = exported.SHARD_ROWS.on(self.registry)
-        self.rows_left = exported.ROWS_LEFT.on(self.registry)
-        self.rows = exported.ROWS.on(self.registry)
-        self.rows_found = exported.ROWS_FOUND.on(self.registry)
-        self.rows_refused = exported.ROWS_REFUSED.on(self.registry)
-        self.requests = exported.REQUESTS.on(self.registry)
-        self.troubles = exported.TROUBLES.on(self.registry)
+        self.shard_rows = exported.SHARD_ROWS.register(self.registry)
+        self.rows_left = exported.ROWS_LEFT.register(self.registry)
+        self.rows = exported.ROWS.register(self.registry)
+        self.rows_found = exported.ROWS_FOUND.register(self.registry)
+        self.rows_refused = exported.ROWS_REFUSED.register(self.registry)
+        self.requests = exported.REQUESTS.register(self.registry)
+        self.troubles = exported.TROUBLES.register(self.registry)

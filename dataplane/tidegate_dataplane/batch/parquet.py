@@ -9,13 +9,13 @@ import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from tidegate_dataplane.batch.errors import TableError
-from tidegate_dataplane.batch.plan import InputFile, Segment
-from tidegate_dataplane.batch.store import Source
+from tidegate_dataplane.batch.plan import FileSegment, InputFile
+from tidegate_dataplane.batch.store import TableSource
 
-ENDING: Final = ".parquet"
-FIRST_READ: Final = 64 << 10
+FILE_SUFFIX: Final = ".parquet"
+TAIL_BYTES: Final = 64 << 10
 """Bytes at the end of a file that are read first: most footers are smaller."""
-ROWS_AT_ONCE: Final = 8_192
+MAX_BATCH_ROWS: Final = 8_192
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine to its end."""
@@ -24,11 +24,11 @@ Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 class RangeFile(io.RawIOBase):
     """A seekable file of a store, whose bytes are read on demand."""
 
-    def __init__(self, source: Source, path: str, wait: Wait) -> None:
+    def __init__(self, source: TableSource, path: str, wait: Wait) -> None:
         self._source, self._path, self._wait = source, path, wait
         self._position = 0
         self.size = int(wait(source.size(path)))
-        self._tail_start = max(self.size - FIRST_READ, 0)
+        self._tail_start = max(self.size - TAIL_BYTES, 0)
         self._tail: bytes = wait(source.read_range(path, self._tail_start, self.size - self._tail_start))
 
     def readable(self) -> bool:
@@ -67,8 +67,8 @@ class RangeFile(io.RawIOBase):
 
 
 @contextmanager
-def opened(source: Source, where: str, path: str, wait: Wait) -> Generator[Any]:
-    """Open a file of the store as a ParquetFile; `where` is the URI of the folder of `path`.
+def open_parquet(source: TableSource, folder_uri: str, path: str, wait: Wait) -> Generator[Any]:
+    """Open a file of the store as a ParquetFile; `folder_uri` is the URI of the folder of `path`.
 
     Raises:
         TableError: the file is no Parquet file, or changes while it is read.
@@ -80,28 +80,28 @@ def opened(source: Source, where: str, path: str, wait: Wait) -> Generator[Any]:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
         raise TableError(
-            f"{_at(where, path)} cannot be read as Parquet: {reason}; replace the file, and start a new run"
+            f"{_file_uri(folder_uri, path)} cannot be read as Parquet: {reason}; replace the file, and start a new run"
         ) from error
 
 
-def table_files(paths: Sequence[str]) -> tuple[str, ...]:
+def select_table_files(paths: Sequence[str]) -> tuple[str, ...]:
     """Return the Parquet files of a table, without those whose name or folder begins with an underscore or a dot."""
     return tuple(
         path
         for path in sorted(paths)
-        if path.endswith(ENDING) and not any(part.startswith(("_", ".")) for part in path.split("/"))
+        if path.endswith(FILE_SUFFIX) and not any(part.startswith(("_", ".")) for part in path.split("/"))
     )
 
 
-def measured(source: Source, where: str, path: str, wait: Wait) -> InputFile:
+def measure_file(source: TableSource, folder_uri: str, path: str, wait: Wait) -> InputFile:
     """Return the size and the number of rows of one file, from its footer."""
-    with opened(source, where, path, wait) as file:
+    with open_parquet(source, folder_uri, path, wait) as file:
         rows = int(file.metadata.num_rows)
     return InputFile(path=path, size=int(wait(source.size(path))), rows=rows)
 
 
-def rows_of(
-    source: Source, where: str, segment: Segment, columns: Sequence[str], wait: Wait
+def read_segment(
+    source: TableSource, folder_uri: str, segment: FileSegment, columns: Sequence[str], wait: Wait
 ) -> Iterator[Any]:
     """Yield the rows of one segment as tables of these columns, row group by row group.
 
@@ -109,25 +109,25 @@ def rows_of(
         TableError: a column is missing, or the file has changed since the plan was made.
     """
     planned = segment.file
-    with opened(source, where, planned.path, wait) as file:
+    with open_parquet(source, folder_uri, planned.path, wait) as file:
         if (
             int(file.metadata.num_rows) != planned.rows
             or int(wait(source.size(planned.path))) != planned.size
         ):
             raise TableError(
-                f"{_at(where, planned.path)} changed since the run began (it had {planned.rows} rows in {planned.size} bytes): "
+                f"{_file_uri(folder_uri, planned.path)} changed since the run began (it had {planned.rows} rows in {planned.size} bytes): "
                 "put tables into new files, and start a new run"
             )
         available = file.schema_arrow.names
         for column in columns:
             if column not in available:
                 raise TableError(
-                    f"{_at(where, planned.path)} has no column {column!r}; it has {', '.join(sorted(available)[:50])}"
+                    f"{_file_uri(folder_uri, planned.path)} has no column {column!r}; it has {', '.join(sorted(available)[:50])}"
                 )
-        yield from _within(file, segment, list(columns))
+        yield from _read_rows(file, segment, list(columns))
 
 
-def _within(file: Any, segment: Segment, columns: list[str]) -> Iterator[Any]:
+def _read_rows(file: Any, segment: FileSegment, columns: list[str]) -> Iterator[Any]:
     first, groups, skip = 0, list[int](), 0
     for group in range(file.metadata.num_row_groups):
         count = int(file.metadata.row_group(group).num_rows)
@@ -137,9 +137,9 @@ def _within(file: Any, segment: Segment, columns: list[str]) -> Iterator[Any]:
             groups.append(group)
         first += count
     remaining = segment.end - segment.start
-    batches = file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False)
+    batches = file.iter_batches(MAX_BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
     for batch in batches:
-        table = _plain(pa.Table.from_batches([batch]))
+        table = _simplify_schema(pa.Table.from_batches([batch]))
         table = table.slice(skip, remaining)
         skip = max(skip - batch.num_rows, 0)
         remaining -= table.num_rows
@@ -149,7 +149,7 @@ def _within(file: Any, segment: Segment, columns: list[str]) -> Iterator[Any]:
             return
 
 
-def _plain(table: Any) -> Any:
+def _simplify_schema(table: Any) -> Any:
     """Return the table without dictionaries, which differ between files, and without metadata of other tools."""
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
@@ -157,8 +157,8 @@ def _plain(table: Any) -> Any:
     return table.replace_schema_metadata(None)
 
 
-def _at(where: str, path: str) -> str:
-    return f"{where.rstrip('/')}/{path}"
+def _file_uri(folder_uri: str, path: str) -> str:
+    return f"{folder_uri.rstrip('/')}/{path}"
 
 
 class RowStream:
@@ -168,7 +168,7 @@ class RowStream:
         self._tables = tables
         self._rest: Any = None
 
-    def take(self, count: int) -> Any:
+    def take_rows(self, count: int) -> Any:
         """Return the next `count` rows as one table.
 
         Raises:

@@ -27,43 +27,43 @@ class TablePlan(BaseModel):
     files: tuple[InputFile, ...]
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         """Return the number of rows of the table."""
         return sum(file.rows for file in self.files)
 
-    def shard(self, index: int) -> "Span":
+    def shard_span(self, index: int) -> "RowSpan":
         """Return the rows of one shard; the sizes of shards differ by one at most."""
-        rows = self.rows
-        return Span(rows * index // self.shards, rows * (index + 1) // self.shards)
+        rows = self.row_count
+        return RowSpan(rows * index // self.shards, rows * (index + 1) // self.shards)
 
-    def segments(self, span: "Span") -> Iterator["Segment"]:
+    def split_by_file(self, span: "RowSpan") -> Iterator["FileSegment"]:
         """Yield the files that contain these rows, with the rows of each, counted from the beginning of the file."""
         first = 0
         for file in self.files:
             start, end = max(span.start, first), min(span.end, first + file.rows)
             if start < end:
-                yield Segment(file, start - first, end - first)
+                yield FileSegment(file, start - first, end - first)
             first += file.rows
 
-    def place(self, row: int) -> tuple[str, int]:
+    def locate_row(self, row: int) -> tuple[str, int]:
         """Return the path of a row's file, and the row's number in it, from 0."""
-        segment = next(self.segments(Span(row, row + 1)))
+        segment = next(self.split_by_file(RowSpan(row, row + 1)))
         return segment.file.path, segment.start
 
 
-class Span(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows of the table from `start` up to and without `end`."""
 
     start: int
     end: int
 
-    def parts(self, rows: int) -> Iterator["Span"]:
+    def split_parts(self, rows: int) -> Iterator["RowSpan"]:
         """Yield spans of at most `rows` each; every pod gets the same ones."""
         for start in range(self.start, self.end, rows):
-            yield Span(start, min(start + rows, self.end))
+            yield RowSpan(start, min(start + rows, self.end))
 
 
-class Segment(NamedTuple):
+class FileSegment(NamedTuple):
     """Rows of one file."""
 
     file: InputFile

@@ -15,11 +15,11 @@ from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.errors import TableError
 from tidegate_dataplane.contract import FailureReason
 
-READABLE: Final = (UriScheme.FILE, UriScheme.PVC, UriScheme.S3, UriScheme.GS)
-WRITABLE: Final = (UriScheme.PVC, UriScheme.S3, UriScheme.GS)
+READABLE_SCHEMES: Final = (UriScheme.FILE, UriScheme.PVC, UriScheme.S3, UriScheme.GS)
+WRITABLE_SCHEMES: Final = (UriScheme.PVC, UriScheme.S3, UriScheme.GS)
 
 
-class Source(Protocol):
+class TableSource(Protocol):
     """A folder that can be read by ranges of files."""
 
     async def list(self, folder: str) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ class Source(Protocol):
         ...
 
 
-class Sink(Source, Protocol):
+class TableSink(TableSource, Protocol):
     """A folder that can be written."""
 
     async def put(self, path: str, content: bytes) -> None:
@@ -47,7 +47,7 @@ class Sink(Source, Protocol):
         ...
 
 
-class Claim:
+class ClaimFolder:
     """A folder of a claim that is mounted for writing."""
 
     def __init__(self, uri: ArtefactUri, root: Path) -> None:
@@ -70,7 +70,7 @@ class Claim:
 
     async def put(self, path: str, content: bytes) -> None:
         """Write under a temporary name, sync to disk, and rename."""
-        await self._written(path, content, lambda temporary, target: temporary.replace(target))
+        await self._publish_file(path, content, lambda temporary, target: temporary.replace(target))
 
     async def create(self, path: str, content: bytes) -> bool:
         """Write one file unless it exists; return whether it was written.
@@ -78,14 +78,14 @@ class Claim:
         It is published by a hard link, which fails if the name exists.
         """
         try:
-            await self._written(path, content, _link)
+            await self._publish_file(path, content, _link_file)
         except FileExistsError:
             return False
         return True
 
-    async def _written(self, path: str, content: bytes, publish: Callable[[Path, Path], object]) -> None:
+    async def _publish_file(self, path: str, content: bytes, publish: Callable[[Path, Path], object]) -> None:
         try:
-            await asyncio.to_thread(self._write, self._folder / path, content, publish)
+            await asyncio.to_thread(self._write_file, self._folder / path, content, publish)
         except FileExistsError:
             raise
         except OSError as error:
@@ -94,7 +94,7 @@ class Claim:
                 FailureReason.FETCH_FAILED, f"{uri} cannot be written: {error.strerror or error}"
             ) from error
 
-    def _write(self, target: Path, content: bytes, publish: Callable[[Path, Path], object]) -> None:
+    def _write_file(self, target: Path, content: bytes, publish: Callable[[Path, Path], object]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Two pods of one shard may write the same file at the same time, so each uses its own temporary name.
         temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
@@ -108,11 +108,11 @@ class Claim:
             temporary.unlink(missing_ok=True)
 
 
-def _link(temporary: Path, target: Path) -> None:
+def _link_file(temporary: Path, target: Path) -> None:
     os.link(temporary, target)
 
 
-def open_source(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Source:
+def open_source(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> TableSource:
     """Open the folder from which a table is read.
 
     Raises:
@@ -120,14 +120,14 @@ def open_source(uri: str, settings: AgentSettings, credentials: SecretCredential
         ArtefactError: the URI is refused.
     """
     parsed = parse_uri(uri)
-    if parsed.scheme not in READABLE:
+    if parsed.scheme not in READABLE_SCHEMES:
         raise TableError(f"tables cannot be read from {uri}: use s3://, gs:// or pvc://")
     if parsed.scheme in (UriScheme.FILE, UriScheme.PVC):
         return folder_source(parsed, file_root=settings.file_root, pvc_root=settings.pvc_root)
-    return _object_store(parsed, settings, credentials)
+    return _open_object_store(parsed, settings, credentials)
 
 
-def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> Sink:
+def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials) -> TableSink:
     """Open the folder to which results are written.
 
     Raises:
@@ -135,14 +135,16 @@ def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials)
         ArtefactError: the URI is refused.
     """
     parsed = parse_uri(uri)
-    if parsed.scheme not in WRITABLE:
+    if parsed.scheme not in WRITABLE_SCHEMES:
         raise TableError(f"results cannot be written to {uri}: use s3://, gs:// or pvc://")
     if parsed.scheme is UriScheme.PVC:
-        return Claim(parsed, settings.batch_pvc_root)
-    return _object_store(parsed, settings, credentials)
+        return ClaimFolder(parsed, settings.batch_pvc_root)
+    return _open_object_store(parsed, settings, credentials)
 
 
-def _object_store(uri: ArtefactUri, settings: AgentSettings, credentials: SecretCredentials) -> ObjectSource:
+def _open_object_store(
+    uri: ArtefactUri, settings: AgentSettings, credentials: SecretCredentials
+) -> ObjectSource:
     return ObjectSource(
         uri,
         credentials,
@@ -151,7 +153,7 @@ def _object_store(uri: ArtefactUri, settings: AgentSettings, credentials: Secret
     )
 
 
-async def content(source: Source, path: str) -> bytes | None:
+async def read_file(source: TableSource, path: str) -> bytes | None:
     """Return the content of a small file, None if it does not exist."""
     try:
         return await source.read_range(path, 0, await source.size(path))

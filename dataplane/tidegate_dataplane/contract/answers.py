@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import aiohttp
 
-LINE_BYTES: Final = 1 << 16
+MAX_LINE_BYTES: Final = 1 << 16
 """The limit for one line; no line of a metrics page is longer."""
 _CHUNK_BYTES: Final = 1 << 16
 _HEADERS: Final[Mapping[str, str]] = {"Accept-Encoding": "identity"}
@@ -16,7 +16,7 @@ class AnswerError(ValueError):
     """An answer that is too large or malformed; the message does not name the server."""
 
 
-def bounded_session(
+def make_bounded_session(
     timeout: aiohttp.ClientTimeout, connector: aiohttp.BaseConnector | None = None
 ) -> aiohttp.ClientSession:
     """Return a session for short answers, with `timeout` for each, without decompression and without cookies.
@@ -51,7 +51,7 @@ async def read_lines(response: aiohttp.ClientResponse, limit_bytes: int) -> Asyn
     """Yield the body's lines without their ends, in lists of those that have arrived: some thousand at most.
 
     Raises:
-        AnswerError: there are more than `limit_bytes`, or a line has more than LINE_BYTES.
+        AnswerError: there are more than `limit_bytes`, or a line has more than MAX_LINE_BYTES.
     """
     read_bytes, partial_line = 0, b""
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
@@ -60,9 +60,9 @@ async def read_lines(response: aiohttp.ClientResponse, limit_bytes: int) -> Asyn
             response.close()
             raise AnswerError(f"the answer has more than {limit_bytes} bytes")
         *lines, partial_line = (partial_line + chunk).split(b"\n")
-        if len(partial_line) > LINE_BYTES:
+        if len(partial_line) > MAX_LINE_BYTES:
             response.close()
-            raise AnswerError(f"a line has more than {LINE_BYTES} bytes")
+            raise AnswerError(f"a line has more than {MAX_LINE_BYTES} bytes")
         yield lines
     if partial_line:
         yield [partial_line]

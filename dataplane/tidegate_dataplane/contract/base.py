@@ -26,7 +26,7 @@ class ContractModel(BaseModel):
 class PlanModel(ContractModel):
     """A compiled plan, which a pod runs unchanged and which its field `hash` identifies."""
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""
         content = self.model_dump(mode="json", by_alias=True, exclude={"hash"})
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

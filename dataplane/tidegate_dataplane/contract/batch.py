@@ -5,7 +5,7 @@ from pydantic import Field
 from tidegate_dataplane.contract.base import ContractModel
 
 
-class Column(ContractModel):
+class InputColumn(ContractModel):
     """The column that an input of the model is read from."""
 
     input: str
@@ -22,7 +22,7 @@ class BatchOrder(ContractModel):
     run: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="name of the folder of results")
     source: str = Field(description="URI of a Parquet file, or of a folder of them")
     sink: str = Field(description="URI of the folder that the run's own folder is made in")
-    columns: tuple[Column, ...] = ()
+    columns: tuple[InputColumn, ...] = ()
     keep: tuple[str, ...] = ()
     shards: int = Field(ge=1)
     rows_per_file: int = Field(

@@ -2,100 +2,104 @@
 
 from typing import Final
 
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
-AGENT: Final = Catalog("tidegate_agent_")
-TRITON_UP: Final = AGENT.gauge("triton_up", "1 if Triton answers.")
-TARGET_VERSION: Final = AGENT.gauge("target_version", "Ordered version, 0 before the first order.")
-SERVING_VERSION: Final = AGENT.gauge("serving_version", "Version that answers, 0 if none does.")
-SERVING_SINCE: Final = AGENT.gauge(
+AGENT: Final = MetricCatalog("tidegate_agent_")
+TRITON_UP: Final = AGENT.add_gauge("triton_up", "1 if Triton answers.")
+TARGET_VERSION: Final = AGENT.add_gauge("target_version", "Ordered version, 0 before the first order.")
+SERVING_VERSION: Final = AGENT.add_gauge("serving_version", "Version that answers, 0 if none does.")
+SERVING_SINCE: Final = AGENT.add_gauge(
     "serving_since_timestamp_seconds",
     "When the version that answers was first seen to answer, in seconds since 1970; 0 if none does.",
 )
-FETCHED_BYTES: Final = AGENT.counter("fetched_bytes_total", "Bytes of artefacts received.")
-FETCH_SECONDS: Final = AGENT.histogram(
+FETCHED_BYTES: Final = AGENT.add_counter("fetched_bytes_total", "Bytes of artefacts received.")
+FETCH_SECONDS: Final = AGENT.add_histogram(
     "fetch_seconds",
     "Time to fetch and verify an artefact.",
     buckets=(0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600),
 )
-LOAD_SECONDS: Final = AGENT.histogram(
+LOAD_SECONDS: Final = AGENT.add_histogram(
     "load_seconds",
     "Time from Triton's load call until the version was ready.",
     buckets=(0.01, 0.1, 0.5, 1, 2, 5, 15, 60, 300, 600),
 )
-RUNNER_ENDS: Final = AGENT.counter(
+RUNNER_ENDS: Final = AGENT.add_counter(
     "runner_ends_total",
     "Processes of versions that ended while they served and were restarted, by cause: memory or other.",
     "why",
 )
-FAILURES: Final = AGENT.counter("failures_total", "Orders that could not be carried out.", "reason")
+FAILURES: Final = AGENT.add_counter("failures_total", "Orders that could not be carried out.", "reason")
 
-SAMPLE_LOG: Final = Catalog("tidegate_agent_samples_")
-SAMPLES: Final = SAMPLE_LOG.counter(
+SAMPLE_LOG: Final = MetricCatalog("tidegate_agent_samples_")
+SAMPLES: Final = SAMPLE_LOG.add_counter(
     "total",
     "Answered requests that are in the sample: the sum of those written, duplicate, dropped and held.",
 )
-SAMPLES_WRITTEN: Final = SAMPLE_LOG.counter("written_total", "Samples that the sink has confirmed.")
-SAMPLES_DUPLICATE: Final = SAMPLE_LOG.counter(
+SAMPLES_WRITTEN: Final = SAMPLE_LOG.add_counter("written_total", "Samples that the sink has confirmed.")
+SAMPLES_DUPLICATE: Final = SAMPLE_LOG.add_counter(
     "duplicate_total", "Samples whose id was logged before, since the request ran twice."
 )
-SAMPLES_DROPPED: Final = SAMPLE_LOG.counter("dropped_total", "Samples that are not in the log.", "reason")
-SAMPLES_HELD: Final = SAMPLE_LOG.gauge("held", "Samples that wait for the sink.")
-SAMPLES_HELD_BYTES: Final = SAMPLE_LOG.gauge(
+SAMPLES_DROPPED: Final = SAMPLE_LOG.add_counter("dropped_total", "Samples that are not in the log.", "reason")
+SAMPLES_HELD: Final = SAMPLE_LOG.add_gauge("held", "Samples that wait for the sink.")
+SAMPLES_HELD_BYTES: Final = SAMPLE_LOG.add_gauge(
     "held_bytes", "Size of the samples that wait for the sink, in bytes."
 )
 
-NEARLINE: Final = Catalog("tidegate_agent_nearline_")
-CONSUMING: Final = NEARLINE.gauge("consuming", "1 if the pod consumes its stream.")
-BACKLOG: Final = NEARLINE.gauge(
+NEARLINE: Final = MetricCatalog("tidegate_agent_nearline_")
+CONSUMING: Final = NEARLINE.add_gauge("consuming", "1 if the pod consumes its stream.")
+BACKLOG: Final = NEARLINE.add_gauge(
     "backlog",
     "Messages of the stream that no pod has yet: the same number on every pod, two seconds old at most.",
 )
-IN_FLIGHT: Final = NEARLINE.gauge("in_flight", "Messages that the pod holds, at most maxInFlight.")
-MESSAGES: Final = NEARLINE.counter("messages_total", "Messages delivered to the pod.")
-REDELIVERED: Final = NEARLINE.counter(
+IN_FLIGHT: Final = NEARLINE.add_gauge("in_flight", "Messages that the pod holds, at most maxInFlight.")
+MESSAGES: Final = NEARLINE.add_counter("messages_total", "Messages delivered to the pod.")
+REDELIVERED: Final = NEARLINE.add_counter(
     "redelivered_total", "Messages that were delivered before, here or elsewhere."
 )
-RESULTS: Final = NEARLINE.counter(
+RESULTS: Final = NEARLINE.add_counter(
     "results_total", "Results kept: over a fleet, the rate at which work is done."
 )
-LATE: Final = NEARLINE.counter("late_total", "Results kept after the message's deadline.")
-DUPLICATES: Final = NEARLINE.counter("duplicates_total", "Messages whose id had a result already.")
-RETURNED: Final = NEARLINE.counter("returned_total", "Messages given back to be delivered again.")
-DEAD_LETTERS: Final = NEARLINE.counter("dead_letters_total", "Messages published as dead letters.", "reason")
-BUSY_SECONDS: Final = NEARLINE.counter(
+LATE: Final = NEARLINE.add_counter("late_total", "Results kept after the message's deadline.")
+DUPLICATES: Final = NEARLINE.add_counter("duplicates_total", "Messages whose id had a result already.")
+RETURNED: Final = NEARLINE.add_counter("returned_total", "Messages given back to be delivered again.")
+DEAD_LETTERS: Final = NEARLINE.add_counter(
+    "dead_letters_total", "Messages published as dead letters.", "reason"
+)
+BUSY_SECONDS: Final = NEARLINE.add_counter(
     "busy_seconds_total",
     "Seconds in which the model processed at least one message; its rate is the share of time that the pod is busy.",
 )
 
-BATCH: Final = Catalog("tidegate_batch_")
-SHARD_ROWS: Final = BATCH.gauge("shard_rows", "Rows of the pod's shard.")
-ROWS_LEFT: Final = BATCH.gauge("rows_left", "Rows of the shard that are in no file yet.")
-ROWS: Final = BATCH.counter("rows_total", "Rows that this process has scored and written.")
-ROWS_FOUND: Final = BATCH.counter("rows_found_total", "Rows that an earlier pod had written.")
-ROWS_REFUSED: Final = BATCH.counter(
+BATCH: Final = MetricCatalog("tidegate_batch_")
+SHARD_ROWS: Final = BATCH.add_gauge("shard_rows", "Rows of the pod's shard.")
+ROWS_LEFT: Final = BATCH.add_gauge("rows_left", "Rows of the shard that are in no file yet.")
+ROWS: Final = BATCH.add_counter("rows_total", "Rows that this process has scored and written.")
+ROWS_FOUND: Final = BATCH.add_counter("rows_found_total", "Rows that an earlier pod had written.")
+ROWS_REFUSED: Final = BATCH.add_counter(
     "rows_refused_total", "Rows written to a file of refused rows, with the reason."
 )
-REQUESTS: Final = BATCH.counter("requests_total", "Requests to the model, without retries.")
-TROUBLES: Final = BATCH.counter("troubles_total", "Retries after a failure of the store or the server.")
+REQUESTS: Final = BATCH.add_counter("requests_total", "Requests to the model, without retries.")
+TROUBLES: Final = BATCH.add_counter("troubles_total", "Retries after a failure of the store or the server.")
 
-NODE: Final = Catalog("tidegate_node_")
-DAEMON_ANSWERS: Final = NODE.gauge(
+NODE: Final = MetricCatalog("tidegate_node_")
+DAEMON_ANSWERS: Final = NODE.add_gauge(
     "mps_daemon_answers", "1 if the MPS control daemon of the node answers, else 0."
 )
-MPS_SERVERS: Final = NODE.gauge(
+MPS_SERVERS: Final = NODE.add_gauge(
     "mps_servers",
     "MPS servers by their status: INITIALIZING, ACTIVE, FAULT or UNKNOWN.",
     "status",
 )
-MPS_CLIENTS: Final = NODE.gauge("mps_clients", "Processes connected to MPS.")
+MPS_CLIENTS: Final = NODE.add_gauge("mps_clients", "Processes connected to MPS.")
 
-PIPELINE: Final = Catalog("tidegate_pipeline_")
-CALLS: Final = PIPELINE.counter(
+PIPELINE: Final = MetricCatalog("tidegate_pipeline_")
+CALLS: Final = PIPELINE.add_counter(
     "calls_total", "Calls made to a part, each for all requests of a batch.", "model", "part"
 )
-CALL_ROWS: Final = PIPELINE.counter("call_rows_total", "Rows in the calls made to a part.", "model", "part")
-PIPELINE_REQUESTS: Final = PIPELINE.counter(
+CALL_ROWS: Final = PIPELINE.add_counter(
+    "call_rows_total", "Rows in the calls made to a part.", "model", "part"
+)
+PIPELINE_REQUESTS: Final = PIPELINE.add_counter(
     "requests_total",
     "Requests by the outcome of the part: answered, refused, failed, unavailable, timed out.",
     "model",

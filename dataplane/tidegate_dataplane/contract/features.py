@@ -31,7 +31,7 @@ class Entity(ContractModel):
     type: EntityKeyType
 
 
-class Table(ContractModel):
+class FeatureTable(ContractModel):
     """A Parquet file with one row per key of its entity."""
 
     name: str
@@ -102,11 +102,11 @@ class FeaturePlan(PlanModel):
 
     `inputs`: one per entity that a feature uses, named by the entity's key, INT64 or BYTES, shape [-1, 1].
     `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars.
-    `hash` is `digest()`, set by the compiler of the plan.
+    `hash` is `compute_digest()`, set by the compiler of the plan.
     """
 
     entities: tuple[Entity, ...]
-    tables: tuple[Table, ...] = ()
+    tables: tuple[FeatureTable, ...] = ()
     features: tuple[Feature, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -21,7 +21,7 @@ class Metric:
     TYPE: ClassVar[str] = "untyped"
 
     name: str
-    text: str
+    help_text: str
     labels: tuple[str, ...] = ()
 
 
@@ -31,11 +31,11 @@ class CounterMetric(Metric):
 
     TYPE: ClassVar[str] = "counter"
 
-    def on(self, registry: CollectorRegistry) -> Counter:
+    def register(self, registry: CollectorRegistry) -> Counter:
         """Return the metric, registered in `registry`."""
         from prometheus_client import Counter
 
-        return Counter(self.name, self.text, self.labels, registry=registry)
+        return Counter(self.name, self.help_text, self.labels, registry=registry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,17 @@ class GaugeMetric(Metric):
 
     TYPE: ClassVar[str] = "gauge"
 
-    def on(self, registry: CollectorRegistry) -> Gauge:
+    def register(self, registry: CollectorRegistry) -> Gauge:
         """Return the metric, registered in `registry`."""
         from prometheus_client import Gauge
 
-        return Gauge(self.name, self.text, self.labels, registry=registry)
+        return Gauge(self.name, self.help_text, self.labels, registry=registry)
 
-    def family(self) -> GaugeMetricFamily:
+    def make_family(self) -> GaugeMetricFamily:
         """Return the family without samples, for collectors that fill it at each scrape."""
         from prometheus_client.core import GaugeMetricFamily
 
-        return GaugeMetricFamily(self.name, self.text, labels=self.labels)
+        return GaugeMetricFamily(self.name, self.help_text, labels=self.labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class HistogramMetric(Metric):
     buckets: tuple[float, ...] = ()
     """Upper bounds, without infinity."""
 
-    def on(self, registry: CollectorRegistry) -> Histogram:
+    def register(self, registry: CollectorRegistry) -> Histogram:
         """Return the metric, registered in `registry`."""
         from prometheus_client import Histogram
 
-        return Histogram(self.name, self.text, self.labels, registry=registry, buckets=self.buckets)
+        return Histogram(self.name, self.help_text, self.labels, registry=registry, buckets=self.buckets)
 
 
-class Catalog:
+class MetricCatalog:
     """The metrics of one component, in the order of their definition; their names begin with `prefix`."""
 
     def __init__(self, prefix: str) -> None:
@@ -83,18 +83,18 @@ class Catalog:
     def __iter__(self) -> Iterator[Metric]:
         return iter(self._metrics)
 
-    def counter(self, name: str, text: str, *labels: str) -> CounterMetric:
+    def add_counter(self, name: str, text: str, *labels: str) -> CounterMetric:
         """Add a counter and return it; `name` is without the prefix and with _total."""
-        return self._with(CounterMetric(f"{self._prefix}{name}", text, labels))
+        return self._add_metric(CounterMetric(f"{self._prefix}{name}", text, labels))
 
-    def gauge(self, name: str, text: str, *labels: str) -> GaugeMetric:
+    def add_gauge(self, name: str, text: str, *labels: str) -> GaugeMetric:
         """Add a gauge and return it."""
-        return self._with(GaugeMetric(f"{self._prefix}{name}", text, labels))
+        return self._add_metric(GaugeMetric(f"{self._prefix}{name}", text, labels))
 
-    def histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float]) -> HistogramMetric:
+    def add_histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float]) -> HistogramMetric:
         """Add a histogram and return it; `buckets` are upper bounds, without infinity."""
-        return self._with(HistogramMetric(f"{self._prefix}{name}", text, labels, tuple(buckets)))
+        return self._add_metric(HistogramMetric(f"{self._prefix}{name}", text, labels, tuple(buckets)))
 
-    def _with(self, metric: M) -> M:
+    def _add_metric(self, metric: M) -> M:
         self._metrics.append(metric)
         return metric

@@ -14,7 +14,7 @@ class StreamProblem(StrEnum):
     STREAM_REFUSED = "StreamRefused"
 
 
-class Sasl(StrEnum):
+class SaslMechanism(StrEnum):
     """The SASL mechanism with which a client of Kafka authenticates."""
 
     PLAIN = "PLAIN"
@@ -30,7 +30,7 @@ class KafkaOrder(ContractModel):
     group: str
     secret: str = ""
     tls: bool = False
-    sasl: Sasl | None = None
+    sasl: SaslMechanism | None = None
 
 
 class StreamOrder(ContractModel):

@@ -9,7 +9,7 @@ DEFAULTED = "tidegate_defaulted"
 """The output that marks partial answers: BYTES [-1, 1], the names of the parts whose default was used."""
 
 
-class Call(ContractModel):
+class ModelCall(ContractModel):
     """One model behind the gateway, and how to call it.
 
     `title` names it in errors: Inference ctr-v3. The gateway routes by `headers`.
@@ -24,14 +24,14 @@ class Call(ContractModel):
     timeout_us: int = Field(ge=1)
 
 
-class Part(ContractModel):
+class PipelinePart(ContractModel):
     """One of the models that are called concurrently; its only output is returned as `name`.
 
     A part with a `default` is optional: if it does not answer in time, the output is filled with that decimal.
     """
 
     name: str
-    call: Call
+    call: ModelCall
     default: str | None = None
 
 
@@ -41,18 +41,18 @@ class PipelinePlan(PlanModel):
     `gateway` is the host:port that every call goes through.
     `inputs` are sent by clients, each of shape [-1, …]; they feed the models' inputs that are no features.
     `outputs` has one for each part, and DEFAULTED last if a part is optional.
-    `hash` is `digest()`, set by the compiler of the plan.
+    `hash` is `compute_digest()`, set by the compiler of the plan.
     """
 
     gateway: str
-    features: Call | None = None
-    parts: tuple[Part, ...] = Field(min_length=1)
+    features: ModelCall | None = None
+    parts: tuple[PipelinePart, ...] = Field(min_length=1)
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     hash: str = ""
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ModelCall, ...]:
         """Return every call, in the order in which they are made."""
         features = (self.features,) if self.features is not None else ()
         return *features, *(part.call for part in self.parts)

@@ -47,7 +47,7 @@ class BatchingMode(StrEnum):
     FIXED = "Fixed"
 
 
-class Phase(StrEnum):
+class AgentPhase(StrEnum):
     """The agent's progress towards the desired version."""
 
     STARTING = "Starting"
@@ -175,7 +175,7 @@ class AgentReport(ContractModel):
     pod: str
     epoch: int
     generation: int
-    phase: Phase
+    phase: AgentPhase
     target: int | None = None
     serving: int | None = None
     loaded: tuple[int, ...] = ()

@@ -20,19 +20,19 @@ from tidegate_dataplane.contract import (
 from tidegate_dataplane.features import hashing
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.index import Rows
-from tidegate_dataplane.features.tables import Table, read_table
+from tidegate_dataplane.features.tables import LoadedTable, read_table
 
 Array = npt.NDArray[np.generic]
 
 
-class Engine:
+class FeatureEngine:
     """Computes one plan over its tables. Online and offline use differ only in the number of rows per call.
 
     Everything that depends on a table's row alone is computed once, when the engine is made: a request then costs one
     search per table and one gather per feature.
     """
 
-    def __init__(self, plan: FeaturePlan, tables: Mapping[str, Table]) -> None:
+    def __init__(self, plan: FeaturePlan, tables: Mapping[str, LoadedTable]) -> None:
         self._plan = plan
         self._tables = tables
         self._entities = {entity.name: entity for entity in plan.entities}
@@ -40,10 +40,10 @@ class Engine:
         self._boundaries: dict[str, Sequence[float]] = {}
         self._hashes: dict[FieldRef, hashing.Hashes] = {}
         for feature in plan.features:
-            self._prepare(feature)
+            self._prepare_feature(feature)
 
     @classmethod
-    def from_files(cls, plan: FeaturePlan, paths: Mapping[str, Path]) -> "Engine":
+    def from_files(cls, plan: FeaturePlan, paths: Mapping[str, Path]) -> "FeatureEngine":
         """Make the engine from the Parquet file of each table, by name.
 
         Raises:
@@ -51,7 +51,7 @@ class Engine:
         """
         entities = {entity.name: entity for entity in plan.entities}
         columns: dict[str, set[str]] = {table.name: set() for table in plan.tables}
-        for reference in (reference for feature in plan.features for reference in fields_of(feature)):
+        for reference in (reference for feature in plan.features for reference in list_fields(feature)):
             _check_reference(reference, columns, entities)
             if reference.table is not None:
                 columns[reference.table].add(reference.column)
@@ -61,21 +61,21 @@ class Engine:
         }
         return cls(plan, tables)
 
-    def compute(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def compute_features(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every feature, [n, k], for the keys in `inputs`, [n] or [n, 1] each, named as the plan's inputs.
 
         Raises:
             FeatureError: an input is missing, of another type or of another length than the others.
         """
-        keys = self._keys(inputs)
+        keys = self._collect_keys(inputs)
         rows = {
-            table.name: self._tables[table.name].index.rows(keys[table.entity])
+            table.name: self._tables[table.name].index.find_rows(keys[table.entity])
             for table in self._plan.tables
             if table.entity in keys
         }
-        return {feature.name: self._value(feature, keys, rows) for feature in self._plan.features}
+        return {feature.name: self._compute_feature(feature, keys, rows) for feature in self._plan.features}
 
-    def _prepare(self, feature: Feature) -> None:
+    def _prepare_feature(self, feature: Feature) -> None:
         if isinstance(feature, Bucketize):
             self._boundaries[feature.name] = feature.boundaries
         if isinstance(feature, Lookup):
@@ -84,22 +84,25 @@ class Engine:
                 raise FeatureError(
                     f"feature {feature.name!r} looks up the key itself; name a column of a table"
                 )
-            self._gathers[feature.name] = self._tables[table].looked_up(feature)
+            self._gathers[feature.name] = self._tables[table].look_up_values(feature)
             return
-        for reference in fields_of(feature):
+        for reference in list_fields(feature):
             table = reference.table
             if table is None:
-                if isinstance(feature, Bucketize) and self._entity(reference).type is EntityKeyType.STRING:
+                if (
+                    isinstance(feature, Bucketize)
+                    and self._get_entity(reference).type is EntityKeyType.STRING
+                ):
                     raise FeatureError(
                         f"feature {feature.name!r} bucketizes the string key {reference.column!r}"
                     )
             elif isinstance(feature, Bucketize):
-                values, present = self._tables[table].numbers(reference.column)
-                self._gathers[feature.name] = _bucketized(values, present, feature.boundaries)[:, None]
+                values, present = self._tables[table].read_numbers(reference.column)
+                self._gathers[feature.name] = _assign_buckets(values, present, feature.boundaries)[:, None]
             elif reference not in self._hashes:
-                self._hashes[reference] = self._tables[table].hashes(reference.column)
+                self._hashes[reference] = self._tables[table].hash_column(reference.column)
 
-    def _keys(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _collect_keys(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the keys of each entity that the plan uses, [n]."""
         keys: dict[str, Array] = {}
         input_names = {spec.name for spec in self._plan.inputs}
@@ -108,39 +111,41 @@ class Engine:
                 continue
             if entity.key not in inputs:
                 raise FeatureError(f"input {entity.key!r} is missing")
-            keys[entity.name] = _checked_keys(entity, inputs[entity.key])
+            keys[entity.name] = _check_keys(entity, inputs[entity.key])
         lengths = {name: len(values) for name, values in keys.items()}
         if len(set(lengths.values())) > 1:
             raise FeatureError(f"the inputs differ in length: {lengths}")
         return keys
 
-    def _value(self, feature: Feature, keys: Mapping[str, Array], rows: Mapping[str, Rows]) -> Array:
+    def _compute_feature(
+        self, feature: Feature, keys: Mapping[str, Array], rows: Mapping[str, Rows]
+    ) -> Array:
         if isinstance(feature, Lookup | Bucketize):
             table = feature.field.table
             if table is not None:
                 return self._gathers[feature.name][rows[table]]
             values = keys[feature.field.entity]
-            return _bucketized(values, np.ones(len(values), dtype=bool), self._boundaries[feature.name])[
+            return _assign_buckets(values, np.ones(len(values), dtype=bool), self._boundaries[feature.name])[
                 :, None
             ]
-        parts = [self._hashed(reference, keys, rows) for reference in fields_of(feature)]
-        return hashing.to_bucket(hashing.combine(parts), feature.buckets)[:, None]
+        parts = [self._hash_values(reference, keys, rows) for reference in list_fields(feature)]
+        return hashing.to_bucket(hashing.combine_hashes(parts), feature.buckets)[:, None]
 
-    def _hashed(
+    def _hash_values(
         self, reference: FieldRef, keys: Mapping[str, Array], rows: Mapping[str, Rows]
     ) -> hashing.Hashes:
         if reference.table is not None:
             return self._hashes[reference][rows[reference.table]]
         values = keys[reference.entity]
-        if self._entity(reference).type is EntityKeyType.STRING:
+        if self._get_entity(reference).type is EntityKeyType.STRING:
             return hashing.hash_strings(values.tolist())
         return hashing.hash_integers(values.astype(np.int64, copy=False))
 
-    def _entity(self, reference: FieldRef) -> Entity:
+    def _get_entity(self, reference: FieldRef) -> Entity:
         return self._entities[reference.entity]
 
 
-def fields_of(feature: Feature) -> tuple[FieldRef, ...]:
+def list_fields(feature: Feature) -> tuple[FieldRef, ...]:
     """Return the values that a feature reads."""
     return feature.fields if isinstance(feature, Cross) else (feature.field,)
 
@@ -154,7 +159,7 @@ def _check_reference(
         raise FeatureError(f"the plan names table {reference.table!r}, which it does not declare")
 
 
-def _checked_keys(entity: Entity, values: Array) -> Array:
+def _check_keys(entity: Entity, values: Array) -> Array:
     flat = values.reshape(-1) if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.ndim != 1:
         raise FeatureError(f"input {entity.key!r} has shape {list(values.shape)}; [n] or [n, 1] is needed")
@@ -163,11 +168,11 @@ def _checked_keys(entity: Entity, values: Array) -> Array:
             raise FeatureError(f"input {entity.key!r} has type {flat.dtype}; int64 is needed")
         return flat
     texts = np.empty(len(flat), dtype=object)
-    texts[:] = [_utf8(value, entity.key) for value in flat.tolist()]
+    texts[:] = [_to_utf8(value, entity.key) for value in flat.tolist()]
     return texts
 
 
-def _utf8(value: object, key: str) -> bytes:
+def _to_utf8(value: object, key: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -175,7 +180,7 @@ def _utf8(value: object, key: str) -> bytes:
     raise FeatureError(f"input {key!r} holds {type(value).__name__}; strings are needed")
 
 
-def _bucketized(
+def _assign_buckets(
     values: Array, present: npt.NDArray[np.bool_], boundaries: Sequence[float]
 ) -> npt.NDArray[np.int64]:
     """Return the number of boundaries at or below each value, 0 for an absent value; [n] in, int64 [n] out."""

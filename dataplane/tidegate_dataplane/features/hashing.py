@@ -54,7 +54,7 @@ def hash_strings(values: Iterable[bytes]) -> Hashes:
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
-def combine(parts: Sequence[Hashes]) -> Hashes:
+def combine_hashes(parts: Sequence[Hashes]) -> Hashes:
     """Return the hash of the values together, in order."""
     combined = parts[0]
     with np.errstate(over="ignore"):

@@ -15,10 +15,10 @@ Rows = npt.NDArray[np.intp]
 DENSE_FACTOR = 4
 
 
-class Index(Protocol):
+class KeyIndex(Protocol):
     """Row numbers by key; in a table of n rows, an unknown key has row n."""
 
-    def rows(self, keys: npt.NDArray[np.generic]) -> Rows:
+    def find_rows(self, keys: npt.NDArray[np.generic]) -> Rows:
         """Return the row of each key; keys [n], result [n]."""
         ...
 
@@ -39,7 +39,7 @@ class IntegerIndex:
             self._dense = np.full(span, self._unknown, dtype=np.intp)
             self._dense[self._sorted - self._first] = self._order
 
-    def rows(self, keys: npt.NDArray[np.generic]) -> Rows:
+    def find_rows(self, keys: npt.NDArray[np.generic]) -> Rows:
         """Return the row of each key; int64 [n] in, [n] out."""
         if self._unknown == 0:
             return np.zeros(len(keys), dtype=np.intp)
@@ -63,7 +63,7 @@ class StringIndex:
             names = [key.decode(errors="replace") for key, count in Counter(keys).items() if count > 1]
             _refuse_duplicates(names[:3], len(names), table)
 
-    def rows(self, keys: npt.NDArray[np.generic]) -> Rows:
+    def find_rows(self, keys: npt.NDArray[np.generic]) -> Rows:
         """Return the row of each key; object array of bytes [n] in, [n] out."""
         get, unknown = self._rows.get, self._unknown
         return np.fromiter((get(key, unknown) for key in keys.tolist()), dtype=np.intp, count=len(keys))

@@ -13,39 +13,39 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tidegate_dataplane.contract import Entity, EntityKeyType, Lookup, LookupType
 from tidegate_dataplane.features import hashing
 from tidegate_dataplane.features.errors import FeatureError
-from tidegate_dataplane.features.index import Index, IntegerIndex, StringIndex
+from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
 
-DTYPES: dict[LookupType, type[np.generic]] = {LookupType.INT64: np.int64, LookupType.FLOAT32: np.float32}
+NUMPY_TYPES: dict[LookupType, type[np.generic]] = {LookupType.INT64: np.int64, LookupType.FLOAT32: np.float32}
 INT64_MAX = np.iinfo(np.int64).max
 
 
-class Table:
+class LoadedTable:
     """A table in memory: the row of each key, and the columns."""
 
-    def __init__(self, name: str, content: Any, index: Index) -> None:
+    def __init__(self, name: str, content: Any, index: KeyIndex) -> None:
         self._name = name
         self._content = content
         self.index = index
 
     @property
-    def size(self) -> int:
+    def row_count(self) -> int:
         """Return the number of rows, which is also the row of unknown keys."""
         return int(self._content.num_rows)
 
-    def looked_up(self, feature: Lookup) -> npt.NDArray[np.generic]:
+    def look_up_values(self, feature: Lookup) -> npt.NDArray[np.generic]:
         """Return the feature's value for each row, [rows + 1, k]; the last row has the default."""
-        default = _default(feature)
-        dtype = DTYPES[feature.type]
-        column = self._column(feature.field.column)
-        values = np.full((self.size + 1, feature.length or 1), default, dtype=dtype)
+        default = _parse_default(feature)
+        dtype = NUMPY_TYPES[feature.type]
+        column = self._read_column(feature.field.column)
+        values = np.full((self.row_count + 1, feature.length or 1), default, dtype=dtype)
         if feature.length is None:
-            flat, present = self._scalars(column, feature.field.column, feature.type)
+            flat, present = self._read_scalars(column, feature.field.column, feature.type)
             values[:-1, 0] = np.where(present, flat, default).astype(dtype)
             return values
         if not _is_list(column.type):
-            raise self._wrong(feature.field.column, column.type, "a lookup with a length needs a list")
+            raise self._wrong_type(feature.field.column, column.type, "a lookup with a length needs a list")
         offsets = column.offsets.to_numpy()
-        flat, present = self._scalars(column.values, feature.field.column, feature.type)
+        flat, present = self._read_scalars(column.values, feature.field.column, feature.type)
         flat = np.where(present, flat, default).astype(dtype)
         starts, ends = offsets[:-1], offsets[1:]
         # A null list counts as an empty one.
@@ -55,46 +55,46 @@ class Table:
         values[:-1][inside] = flat[positions[inside]]
         return values
 
-    def numbers(self, column_name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    def read_numbers(self, column_name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """Return (values [rows + 1], present [rows + 1]) of a numeric column, int64 or float64; the last is absent."""
-        column = self._column(column_name)
+        column = self._read_column(column_name)
         if pa.types.is_floating(column.type):
-            values, present = self._scalars(column, column_name, LookupType.FLOAT32)
+            values, present = self._read_scalars(column, column_name, LookupType.FLOAT32)
         else:
-            values, present = self._scalars(column, column_name, LookupType.INT64)
+            values, present = self._read_scalars(column, column_name, LookupType.INT64)
         return np.append(values, values.dtype.type(0)), np.append(present, False)
 
-    def hashes(self, column_name: str) -> hashing.Hashes:
+    def hash_column(self, column_name: str) -> hashing.Hashes:
         """Return the hash of each row's value, [rows + 1]; nulls and the last row have that of a missing value."""
-        column = self._column(column_name)
+        column = self._read_column(column_name)
         if _is_text(column.type):
             texts: Iterable[bytes | None] = pc.cast(column, pa.large_binary()).to_pylist()
             present = np.asarray(column.is_valid())
             values = hashing.hash_strings(text or b"" for text in texts)
             values, present = np.append(values, np.uint64(0)), np.append(present, False)
         else:
-            numbers, present = self.numbers(column_name)
+            numbers, present = self.read_numbers(column_name)
             floating = numbers.dtype == np.float64
             values = hashing.hash_floats(numbers) if floating else hashing.hash_integers(numbers)
         return np.where(present, values, np.uint64(hashing.MISSING))
 
-    def _column(self, name: str) -> Any:
+    def _read_column(self, name: str) -> Any:
         column = self._content.column(name)
         chunk = column.combine_chunks()
         if pa.types.is_dictionary(chunk.type):
             chunk = chunk.dictionary_decode()
         return chunk
 
-    def _scalars(
+    def _read_scalars(
         self, column: Any, name: str, value_type: LookupType
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """Return (int64 or float64 values, present); absent values are 0."""
         column_type = column.type
         integral = pa.types.is_integer(column_type) or pa.types.is_boolean(column_type)
         if value_type is LookupType.INT64 and not integral:
-            raise self._wrong(name, column_type, "integers are needed")
+            raise self._wrong_type(name, column_type, "integers are needed")
         if not integral and not pa.types.is_floating(column_type):
-            raise self._wrong(name, column_type, "numbers are needed")
+            raise self._wrong_type(name, column_type, "numbers are needed")
         present = np.asarray(column.is_valid())
         cast_type = pa.int64() if value_type is LookupType.INT64 or integral else pa.float64()
         try:
@@ -103,11 +103,11 @@ class Table:
             raise FeatureError(f"table {self._name!r}, column {name!r}: {error}") from error
         return np.asarray(filled), present
 
-    def _wrong(self, column: str, kind: Any, need: str) -> FeatureError:
+    def _wrong_type(self, column: str, kind: Any, need: str) -> FeatureError:
         return FeatureError(f"table {self._name!r}, column {column!r} holds {kind}, and {need}")
 
 
-def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) -> Table:
+def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) -> LoadedTable:
     """Read the key and the named columns of a Parquet file.
 
     Raises:
@@ -124,10 +124,10 @@ def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) ->
         content = pq.read_table(path, columns=names)
     except (pa.ArrowException, OSError) as error:
         raise FeatureError(f"table {name!r} cannot be read as Parquet: {error}") from error
-    return Table(name, content, _index(content.column(entity.key), name, entity))
+    return LoadedTable(name, content, _make_index(content.column(entity.key), name, entity))
 
 
-def _index(column: Any, table: str, entity: Entity) -> Index:
+def _make_index(column: Any, table: str, entity: Entity) -> KeyIndex:
     keys = column.combine_chunks()
     if pa.types.is_dictionary(keys.type):
         keys = keys.dictionary_decode()
@@ -151,7 +151,7 @@ def _index(column: Any, table: str, entity: Entity) -> Index:
     return StringIndex(pc.cast(keys, pa.large_binary()).to_pylist(), table)
 
 
-def _default(feature: Lookup) -> int | float:
+def _parse_default(feature: Lookup) -> int | float:
     try:
         value = int(feature.default) if feature.type is LookupType.INT64 else float(feature.default)
     except ValueError as error:

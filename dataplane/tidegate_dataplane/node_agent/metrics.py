@@ -23,13 +23,13 @@ class NodeMetrics(Collector):
         report = self._watcher.report
         if report is None or report.daemon is DaemonState.UNKNOWN:
             return
-        daemon = exported.DAEMON_ANSWERS.family()
+        daemon = exported.DAEMON_ANSWERS.make_family()
         daemon.add_metric([], float(report.daemon is DaemonState.ANSWERS))
         yield daemon
-        servers = exported.MPS_SERVERS.family()
+        servers = exported.MPS_SERVERS.make_family()
         for status in ServerStatus:
             servers.add_metric([status.value], sum(server.status is status for server in report.servers))
         yield servers
-        clients = exported.MPS_CLIENTS.family()
+        clients = exported.MPS_CLIENTS.make_family()
         clients.add_metric([], len(report.clients))
         yield clients

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 from tidegate_dataplane.contract.exported import CALL_ROWS, CALLS, PIPELINE, PIPELINE_REQUESTS
-from tidegate_dataplane.pipeline.pipeline import Pipeline
+from tidegate_dataplane.pipeline.pipeline import PipelineRunner
 
-FAMILIES: Mapping[str, str] = {metric.name: metric.text for metric in PIPELINE}
+FAMILIES: Mapping[str, str] = {metric.name: metric.help_text for metric in PIPELINE}
 
 
-def totals(pipeline: Pipeline) -> Iterator[tuple[str, Mapping[str, str], int]]:
+def read_totals(pipeline: PipelineRunner) -> Iterator[tuple[str, Mapping[str, str], int]]:
     """Yield each counter's family, labels and current value."""
     for part, worker in pipeline.workers.items():
         yield CALLS.name, {"part": part}, worker.tally.calls

@@ -12,7 +12,7 @@ class Deadline:
     at_s: float
     allowed_s: float
 
-    def missed(self) -> CallError:
+    def timeout_error(self) -> CallError:
         """Return the error for a call that missed the deadline."""
         if self.allowed_s <= 0:
             return CallError(FailureKind.TIMED_OUT, "no time was left to ask")

@@ -9,15 +9,15 @@ from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.wire import Arrays
 
 Outcome = Arrays | CallError
-Ask = Callable[[Arrays], Arrays]
+InferFunction = Callable[[Arrays], Arrays]
 
 
-def rows_of(request: Arrays) -> int:
+def count_rows(request: Arrays) -> int:
     """Return the number of rows of a request."""
     return len(next(iter(request.values())))
 
 
-def ask_together(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
+def infer_together(infer: InferFunction, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
     """Send all `requests` in one call, and return for each its rows of the answer or its error.
 
     If the model refuses a call or fails on it, the call is repeated in halves, down to the request that causes the
@@ -25,21 +25,21 @@ def ask_together(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) -> 
     cause at most 2·log2(n) + 1 calls. Only requests whose rows have the same shapes are joined.
     """
     outcomes: list[Outcome] = [CallError(FailureKind.FAILED, "not asked")] * len(requests)
-    for group in _alike(requests, names):
-        answers = _ask_or_halve(ask, [requests[position] for position in group], names)
+    for group in _group_by_shape(requests, names):
+        answers = _infer_or_halve(infer, [requests[position] for position in group], names)
         for position, answer in zip(group, answers, strict=True):
             outcomes[position] = answer
     return outcomes
 
 
-def _alike(requests: Sequence[Arrays], names: Sequence[str]) -> Iterator[list[int]]:
+def _group_by_shape(requests: Sequence[Arrays], names: Sequence[str]) -> Iterator[list[int]]:
     groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
     for position, request in enumerate(requests):
         groups.setdefault(tuple(request[name].shape[1:] for name in names), []).append(position)
     yield from groups.values()
 
 
-def _ask_or_halve(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
+def _infer_or_halve(infer: InferFunction, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
     """Halve failing calls, widest first, as often as it takes to find one bad request; the rest then fails together."""
     outcomes: list[Outcome] = [CallError(FailureKind.FAILED, "not asked")] * len(requests)
     halvings = (len(requests) - 1).bit_length()
@@ -48,7 +48,7 @@ def _ask_or_halve(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) ->
         begin, end = pending.popleft()
         group = requests[begin:end]
         try:
-            outcomes[begin:end] = _split(ask(_join(group, names)), group)
+            outcomes[begin:end] = _split_answer(infer(_join_requests(group, names)), group)
         except CallError as error:
             outcomes[begin:end] = [error] * len(group)
             if len(group) > 1 and error.worth_halving and halvings:
@@ -58,14 +58,14 @@ def _ask_or_halve(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) ->
     return outcomes
 
 
-def _join(requests: Sequence[Arrays], names: Sequence[str]) -> Arrays:
+def _join_requests(requests: Sequence[Arrays], names: Sequence[str]) -> Arrays:
     if len(requests) == 1:
         return {name: requests[0][name] for name in names}
     return {name: np.concatenate([request[name] for request in requests]) for name in names}
 
 
-def _split(answer: Arrays, requests: Sequence[Arrays]) -> Iterator[Arrays]:
-    sizes = [rows_of(request) for request in requests]
+def _split_answer(answer: Arrays, requests: Sequence[Arrays]) -> Iterator[Arrays]:
+    sizes = [count_rows(request) for request in requests]
     for name, array in answer.items():
         if array.ndim == 0 or len(array) != sum(sizes):
             raise CallError(

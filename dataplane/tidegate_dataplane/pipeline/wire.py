@@ -31,9 +31,11 @@ NUMPY_TYPES: Mapping[str, str] = {
 }
 
 
-def encode(arrays: Arrays, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[bytes, int]:
+def encode_request(
+    arrays: Arrays, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[bytes, int]:
     """Return the body of a request for `outputs`, and the length of its JSON in bytes."""
-    pieces = [_bytes_of(arrays[spec.name], spec.dtype) for spec in inputs]
+    pieces = [_encode_tensor(arrays[spec.name], spec.dtype) for spec in inputs]
     head = json.dumps(
         {
             "inputs": [
@@ -51,23 +53,23 @@ def encode(arrays: Arrays, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
     return b"".join((head, *pieces)), len(head)
 
 
-def decode(body: bytes, json_length: int, asked: Sequence[TensorSpec]) -> Arrays:
+def decode_response(body: bytes, json_length: int, outputs: Sequence[TensorSpec]) -> Arrays:
     """Return the requested output tensors in the body of a response.
 
     Raises:
         ValueError: the body violates the protocol, lacks a tensor, or has one of another type or as JSON.
     """
     try:
-        tensors = _tensors(body, json_length, {spec.name: spec for spec in asked})
+        tensors = _decode_tensors(body, json_length, {spec.name: spec for spec in outputs})
     except (AttributeError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise ValueError(f"it is not what the protocol says: {type(error).__name__}: {error}") from error
-    for spec in asked:
+    for spec in outputs:
         if spec.name not in tensors:
             raise ValueError(f"output {spec.name} is missing")
     return tensors
 
 
-def _tensors(body: bytes, json_length: int, specs: Mapping[str, TensorSpec]) -> Arrays:
+def _decode_tensors(body: bytes, json_length: int, specs: Mapping[str, TensorSpec]) -> Arrays:
     head = json.loads(body[:json_length])
     tensors: dict[str, Array] = {}
     offset = json_length
@@ -82,22 +84,22 @@ def _tensors(body: bytes, json_length: int, specs: Mapping[str, TensorSpec]) -> 
             raise ValueError(f"output {name} came as JSON although binary was asked for")
         if dtype != specs[name].dtype:
             raise ValueError(f"output {name} is {dtype} {output['shape']}, not {specs[name].dtype}")
-        tensors[name] = _array_of(name, piece, dtype, output["shape"])
+        tensors[name] = _decode_tensor(name, piece, dtype, output["shape"])
     return tensors
 
 
-def _bytes_of(array: Array, dtype: str) -> bytes:
+def _encode_tensor(array: Array, dtype: str) -> bytes:
     if dtype != TEXT:
         return np.ascontiguousarray(array, dtype=NUMPY_TYPES[dtype]).tobytes()
-    elements = (_encoded(value) for value in array.reshape(-1).tolist())
+    elements = (_encode_text(value) for value in array.reshape(-1).tolist())
     return b"".join(piece for element in elements for piece in (struct.pack("<I", len(element)), element))
 
 
-def _encoded(value: bytes | str) -> bytes:
+def _encode_text(value: bytes | str) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
 
 
-def _array_of(name: str, piece: bytes, dtype: str, shape: Sequence[int]) -> Array:
+def _decode_tensor(name: str, piece: bytes, dtype: str, shape: Sequence[int]) -> Array:
     if dtype != TEXT:
         return np.frombuffer(piece, dtype=NUMPY_TYPES[dtype]).reshape(shape)
     elements: list[bytes] = []

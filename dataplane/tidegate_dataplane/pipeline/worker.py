@@ -7,11 +7,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from tidegate_dataplane.contract import Call
-from tidegate_dataplane.pipeline.caller import Caller
+from tidegate_dataplane.contract import ModelCall
+from tidegate_dataplane.pipeline.call_client import ModelCallClient
 from tidegate_dataplane.pipeline.deadline import Deadline
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-from tidegate_dataplane.pipeline.rows import Outcome, ask_together
+from tidegate_dataplane.pipeline.rows import Outcome, infer_together
 from tidegate_dataplane.pipeline.wire import Arrays
 
 GRACE_S = 0.005
@@ -19,7 +19,7 @@ GRACE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingCall:
     """A call in flight for a number of requests."""
 
     future: "Future[list[Outcome]]"
@@ -28,25 +28,25 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Tally:
+class CallTally:
     """The counts of a worker, which only grow."""
 
     calls: int = 0
     rows: int = 0
 
 
-class Worker:
+class CallWorker:
     """Begins a call and collects its outcomes; one call at a time."""
 
-    def __init__(self, gateway: str, call: Call, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, gateway: str, call: ModelCall, clock: Callable[[], float] = time.monotonic) -> None:
         self._call = call
         self._clock = clock
-        self._caller = Caller(gateway, call, clock)
+        self._client = ModelCallClient(gateway, call, clock)
         self._names = [spec.name for spec in call.inputs]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"call {call.title}")
-        self.tally = Tally()
+        self.tally = CallTally()
 
-    def begin(self, requests: Sequence[Arrays], latest_s: float = math.inf) -> Pending:
+    def begin_call(self, requests: Sequence[Arrays], latest_s: float = math.inf) -> PendingCall:
         """Begin a call for these requests, which ends after the call's timeout or at the time `latest_s`, if earlier."""
         now_s = self._clock()
         deadline = Deadline(
@@ -55,13 +55,13 @@ class Worker:
         )
         if deadline.allowed_s <= 0:
             future: Future[list[Outcome]] = Future()
-            future.set_result([deadline.missed()] * len(requests))
+            future.set_result([deadline.timeout_error()] * len(requests))
         else:
-            infer = partial(self._ask, deadline=deadline)
-            future = self._thread.submit(ask_together, infer, requests, self._names)
-        return Pending(future, len(requests), deadline)
+            infer = partial(self._infer_arrays, deadline=deadline)
+            future = self._thread.submit(infer_together, infer, requests, self._names)
+        return PendingCall(future, len(requests), deadline)
 
-    def collect(self, pending: Pending) -> list[Outcome]:
+    def collect_outcomes(self, pending: PendingCall) -> list[Outcome]:
         """Return the outcome of each request, when all have one or the deadline has passed.
 
         Any exception is a failure of this part, so that the answers of the other parts are not lost.
@@ -69,19 +69,19 @@ class Worker:
         try:
             return pending.future.result(max(pending.deadline.at_s - self._clock(), 0) + GRACE_S)
         except TimeoutError:
-            self._caller.abort()
-            return [pending.deadline.missed()] * pending.requests
+            self._client.abort_request()
+            return [pending.deadline.timeout_error()] * pending.requests
         except Exception as error:  # noqa: BLE001 - any error is a failure of this part
-            self._caller.abort()
+            self._client.abort_request()
             message = f"the call failed: {type(error).__name__}: {error}"
             return [CallError(FailureKind.FAILED, message)] * pending.requests
 
     def close(self) -> None:
         """Close the connection and end the thread."""
-        self._caller.abort()
+        self._client.abort_request()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, arrays: Arrays, deadline: Deadline) -> Arrays:
+    def _infer_arrays(self, arrays: Arrays, deadline: Deadline) -> Arrays:
         self.tally.calls += 1
         self.tally.rows += len(next(iter(arrays.values())))
-        return self._caller.ask(arrays, deadline)
+        return self._client.infer(arrays, deadline)

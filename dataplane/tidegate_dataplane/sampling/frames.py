@@ -1,7 +1,7 @@
 """Encode and parse the messages between runner and agent on the pod's socket.
 
 The runner sends frames: two lengths of four bytes, big-endian, then a header in JSON, then the tensors' bytes.
-Its first frame is a Hello, and its last one a Goodbye; without a Goodbye its process ended without an unload.
+Its first frame is a HelloFrame, and its last one a GoodbyeFrame; without the latter its process ended without an unload.
 The agent sends lines of JSON: the share to sample, and how many records of this connection it has processed.
 """
 
@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-SOCKET = "samples.sock"
-LENGTHS = struct.Struct(">II")
-ELEMENT = struct.Struct("<I")
+SOCKET_NAME = "samples.sock"
+FRAME_LENGTHS = struct.Struct(">II")
+STRING_LENGTH = struct.Struct("<I")
 MAX_HEADER_BYTES = 64 << 10
 MAX_BODY_BYTES = 512 << 10
 """The limit for the tensors of one record, a row or a small batch. More would block the agent's event loop, because
 json.dumps holds the GIL: 4 MiB of FP32 take 0.67 s."""
 
 
-class Dropped(StrEnum):
+class DropReason(StrEnum):
     """Why a sampled request is not in the log."""
 
     BUFFER_FULL = "BufferFull"
@@ -33,7 +33,7 @@ class Dropped(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class SampleTensor:
     """One input or output; `data` is its memory in C order, and each string follows its length, little-endian."""
 
     name: str
@@ -43,7 +43,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SampleRecord:
     """One answered request; `time_s` is the time of the answer, and `own_id` is False if we generated the id."""
 
     id: str
@@ -51,19 +51,19 @@ class Record:
     model: str
     version: str
     time_s: float
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[SampleTensor, ...]
+    outputs: tuple[SampleTensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
+class SampleLosses:
     """The number of sampled requests that the runner has dropped since its last report, by reason."""
 
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class HelloFrame:
     """The first frame of a connection: the version that the runner runs, and its server.
 
     `server` identifies the server's process.
@@ -79,19 +79,19 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Goodbye:
+class GoodbyeFrame:
     """The last frame of a runner that was unloaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AgentUpdate:
     """A line of the agent: the share to sample, and the number of records that it has processed."""
 
     share: float
     done: int
 
 
-def record_frame(record: Record) -> bytes | None:
+def encode_record(record: SampleRecord) -> bytes | None:
     """Return the frame of a record, None if the record is too large."""
     tensors = (*record.inputs, *record.outputs)
     if sum(len(tensor.data) for tensor in tensors) > MAX_BODY_BYTES:
@@ -103,28 +103,28 @@ def record_frame(record: Record) -> bytes | None:
         "model": record.model,
         "version": record.version,
         "time": record.time_s,
-        "inputs": [_described(tensor) for tensor in record.inputs],
-        "outputs": [_described(tensor) for tensor in record.outputs],
+        "inputs": [_describe_tensor(tensor) for tensor in record.inputs],
+        "outputs": [_describe_tensor(tensor) for tensor in record.outputs],
     }
-    return _frame(header, body)
+    return _make_frame(header, body)
 
 
-def losses_frame(losses: Losses) -> bytes:
+def encode_losses(losses: SampleLosses) -> bytes:
     """Return the frame that reports dropped requests."""
-    return _small_frame({"dropped": dict(losses.counts)})
+    return _make_small_frame({"dropped": dict(losses.counts)})
 
 
-def hello_frame(hello: Hello) -> bytes:
+def encode_hello(hello: HelloFrame) -> bytes:
     """Return the frame that a connection begins with."""
-    return _small_frame({"hello": asdict(hello)})
+    return _make_small_frame({"hello": asdict(hello)})
 
 
-def goodbye_frame() -> bytes:
+def encode_goodbye() -> bytes:
     """Return the frame that a connection ends with."""
-    return _small_frame({"goodbye": True})
+    return _make_small_frame({"goodbye": True})
 
 
-def parse_frame(header: bytes, body: bytes) -> Record | Losses | Hello | Goodbye:
+def parse_frame(header: bytes, body: bytes) -> SampleRecord | SampleLosses | HelloFrame | GoodbyeFrame:
     """Return the message in a frame.
 
     Raises:
@@ -133,14 +133,16 @@ def parse_frame(header: bytes, body: bytes) -> Record | Losses | Hello | Goodbye
     try:
         document: dict[str, Any] = json.loads(header)
         if "dropped" in document:
-            return Losses({Dropped(name).value: int(count) for name, count in document["dropped"].items()})
+            return SampleLosses(
+                {DropReason(name).value: int(count) for name, count in document["dropped"].items()}
+            )
         if "hello" in document:
-            return _hello(document["hello"])
+            return _parse_hello(document["hello"])
         if "goodbye" in document:
-            return Goodbye()
-        inputs, rest = _tensors(document["inputs"], memoryview(body))
-        outputs, rest = _tensors(document["outputs"], rest)
-        return Record(
+            return GoodbyeFrame()
+        inputs, rest = _parse_tensors(document["inputs"], memoryview(body))
+        outputs, rest = _parse_tensors(document["outputs"], rest)
+        return SampleRecord(
             id=str(document["id"]),
             own_id=bool(document["own"]),
             model=str(document["model"]),
@@ -153,12 +155,12 @@ def parse_frame(header: bytes, body: bytes) -> Record | Losses | Hello | Goodbye
         raise ValueError(f"not a frame: {error!r}") from error
 
 
-def told_line(told: Told) -> bytes:
+def encode_update(update: AgentUpdate) -> bytes:
     """Return the agent's line."""
-    return json.dumps({"share": told.share, "done": told.done}).encode() + b"\n"
+    return json.dumps({"share": update.share, "done": update.done}).encode() + b"\n"
 
 
-def parse_line(line: bytes) -> Told:
+def parse_update(line: bytes) -> AgentUpdate:
     """Return the message in a line of the agent.
 
     Raises:
@@ -166,35 +168,35 @@ def parse_line(line: bytes) -> Told:
     """
     try:
         document = json.loads(line)
-        return Told(float(document["share"]), int(document["done"]))
+        return AgentUpdate(float(document["share"]), int(document["done"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a line of the agent: {error!r}") from error
 
 
-def texts_as_bytes(texts: Sequence[str | bytes]) -> bytes:
+def encode_texts(texts: Sequence[str | bytes]) -> bytes:
     """Return strings as a tensor's data."""
     pieces: list[bytes] = []
     for text in texts:
         content = text.encode(errors="surrogatepass") if isinstance(text, str) else bytes(text)
-        pieces += (ELEMENT.pack(len(content)), content)
+        pieces += (STRING_LENGTH.pack(len(content)), content)
     return b"".join(pieces)
 
 
-def _frame(header: Mapping[str, Any], body: bytes) -> bytes | None:
+def _make_frame(header: Mapping[str, Any], body: bytes) -> bytes | None:
     text = json.dumps(header).encode()
     if len(text) > MAX_HEADER_BYTES:
         return None
-    return LENGTHS.pack(len(text), len(body)) + text + body
+    return FRAME_LENGTHS.pack(len(text), len(body)) + text + body
 
 
-def _small_frame(header: Mapping[str, Any]) -> bytes:
-    frame = _frame(header, b"")
+def _make_small_frame(header: Mapping[str, Any]) -> bytes:
+    frame = _make_frame(header, b"")
     assert frame is not None  # noqa: S101 - a few small fields
     return frame
 
 
-def _hello(document: Mapping[str, Any]) -> Hello:
-    return Hello(
+def _parse_hello(document: Mapping[str, Any]) -> HelloFrame:
+    return HelloFrame(
         str(document["model"]),
         int(document["version"]),
         str(document["server"]),
@@ -204,15 +206,17 @@ def _hello(document: Mapping[str, Any]) -> Hello:
     )
 
 
-def _described(tensor: Tensor) -> list[Any]:
+def _describe_tensor(tensor: SampleTensor) -> list[Any]:
     return [tensor.name, tensor.datatype, list(tensor.shape), len(tensor.data)]
 
 
-def _tensors(described: Sequence[Sequence[Any]], body: memoryview) -> tuple[tuple[Tensor, ...], memoryview]:
-    tensors: list[Tensor] = []
+def _parse_tensors(
+    described: Sequence[Sequence[Any]], body: memoryview
+) -> tuple[tuple[SampleTensor, ...], memoryview]:
+    tensors: list[SampleTensor] = []
     for name, datatype, shape, length in described:
         if not 0 <= int(length) <= len(body):
             raise ValueError(f"tensor {name} has {length} bytes by its header, and {len(body)} bytes remain")
         data, body = bytes(body[:length]), body[length:]
-        tensors.append(Tensor(str(name), str(datatype), tuple(int(size) for size in shape), data))
+        tensors.append(SampleTensor(str(name), str(datatype), tuple(int(size) for size in shape), data))
     return tuple(tensors), body

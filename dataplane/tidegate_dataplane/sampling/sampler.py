@@ -21,23 +21,23 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tidegate_dataplane.sampling.choice import chosen
-from tidegate_dataplane.sampling.container import memory_kills, server_identity
+from tidegate_dataplane.sampling.choice import is_sampled
+from tidegate_dataplane.sampling.container import count_memory_kills, read_server_identity
 from tidegate_dataplane.sampling.frames import (
-    ELEMENT,
     MAX_BODY_BYTES,
-    SOCKET,
-    Dropped,
-    Hello,
-    Losses,
-    Record,
-    Tensor,
-    goodbye_frame,
-    hello_frame,
-    losses_frame,
-    parse_line,
-    record_frame,
-    texts_as_bytes,
+    SOCKET_NAME,
+    STRING_LENGTH,
+    DropReason,
+    HelloFrame,
+    SampleLosses,
+    SampleRecord,
+    SampleTensor,
+    encode_goodbye,
+    encode_hello,
+    encode_losses,
+    encode_record,
+    encode_texts,
+    parse_update,
 )
 
 Array = npt.NDArray[Any]
@@ -46,10 +46,10 @@ BUFFER_BYTES = 8 << 20
 # The approximate memory of the Python objects around a record.
 RECORD_BYTES = 1024
 TEXT_BYTES = 64
-FIRST_WORD_S = 1.0
-LOOK_AGAIN_S = 0.5
-SAY_LOSSES_S = 1.0
-FINISH_S = 2.0
+FIRST_UPDATE_TIMEOUT_S = 1.0
+RECONNECT_PAUSE_S = 0.5
+LOSS_REPORT_INTERVAL_S = 1.0
+FINISH_TIMEOUT_S = 2.0
 DATATYPES: Mapping[str, str] = {
     "bool": "BOOL",
     "float16": "FP16",
@@ -62,11 +62,11 @@ DATATYPES: Mapping[str, str] = {
 
 def socket_path() -> Path:
     """Return the path of the agent's socket in this pod; tests use another folder."""
-    return Path(os.environ.get("TIDEGATE_RUN_DIR", "/run/tidegate")) / SOCKET
+    return Path(os.environ.get("TIDEGATE_RUN_DIR", "/run/tidegate")) / SOCKET_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class _Copied:
+class _CopiedTensor:
     """A copy of a tensor; `texts` are immutable, so they are encoded later."""
 
     name: str
@@ -75,40 +75,40 @@ class _Copied:
     data: bytes
     texts: tuple[str | bytes, ...] | None = None
 
-    def tensor(self) -> Tensor:
-        data = self.data if self.texts is None else texts_as_bytes(self.texts)
-        return Tensor(self.name, self.datatype, self.shape, data)
+    def to_tensor(self) -> SampleTensor:
+        data = self.data if self.texts is None else encode_texts(self.texts)
+        return SampleTensor(self.name, self.datatype, self.shape, data)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _QueuedSample:
     id: str
     own_id: bool
     time_s: float
-    inputs: tuple[_Copied, ...]
-    outputs: tuple[_Copied, ...]
+    inputs: tuple[_CopiedTensor, ...]
+    outputs: tuple[_CopiedTensor, ...]
     size: int
 
 
 class Sampler:
     """Samples the requests of one loaded version in Triton's process.
 
-    Only the thread that answers requests may call `offer`.
+    Only the thread that answers requests may call `offer_sample`.
     """
 
     def __init__(
-        self, model: str, version: str, *, path: Path, instances: int = 1, most_bytes: int = BUFFER_BYTES
+        self, model: str, version: str, *, path: Path, instances: int = 1, max_bytes: int = BUFFER_BYTES
     ) -> None:
         self._model = model
         self._version = version
         self._instances = instances
         self._path = path
-        self._most_bytes = most_bytes
-        self._queue: SimpleQueue[_Sample | None] = SimpleQueue()
+        self._max_bytes = max_bytes
+        self._queue: SimpleQueue[_QueuedSample | None] = SimpleQueue()
         # Each of these has one writing thread, so no lock is needed.
         self._queued_bytes = 0
         self._dequeued_bytes = 0
-        self._refused = Counter[str]({Dropped.BUFFER_FULL: 0, Dropped.TOO_LARGE: 0})
+        self._refused = Counter[str]({DropReason.BUFFER_FULL: 0, DropReason.TOO_LARGE: 0})
         self._refused_reported = Counter[str]()
         self._share = 0.0
         self._losses: Counter[str] = Counter()
@@ -118,11 +118,11 @@ class Sampler:
         self._sent_records = 0
         self._ending = False
         self._has_share = threading.Event()
-        self._reader = threading.Thread(target=self._read, name="samples-in", daemon=True)
-        self._writer = threading.Thread(target=self._write, name="samples-out", daemon=True)
+        self._reader = threading.Thread(target=self._read_updates, name="samples-in", daemon=True)
+        self._writer = threading.Thread(target=self._write_samples, name="samples-out", daemon=True)
 
     @classmethod
-    def of(cls, args: Mapping[str, str]) -> Self:
+    def from_args(cls, args: Mapping[str, str]) -> Self:
         """Make the sampler of the model that Triton's Python backend initialises with `args`."""
         groups = json.loads(args["model_config"]).get("instance_group") or [{}]
         instances = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus") or ())) for group in groups)
@@ -133,69 +133,79 @@ class Sampler:
         self._reader.start()
         self._writer.start()
         if self._path.exists():
-            self._has_share.wait(FIRST_WORD_S)
+            self._has_share.wait(FIRST_UPDATE_TIMEOUT_S)
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Return whether any requests are sampled."""
         return self._share > 0.0
 
-    def offer(self, request_id: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+    def offer_sample(
+        self, request_id: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    ) -> None:
         """Copy the request and its answer if they are in the sample and the buffer has room; never wait."""
         identity = request_id or uuid.uuid4().hex
-        if not chosen(identity, self._share):
+        if not is_sampled(identity, self._share):
             return
         arrays = (*inputs.values(), *outputs.values())
         body_bytes = sum(map(_body_bytes, arrays))
         size = RECORD_BYTES + body_bytes + TEXT_BYTES * sum(array.size for array in arrays if _is_text(array))
         if body_bytes > MAX_BODY_BYTES:
-            self._refuse(Dropped.TOO_LARGE)
+            self._count_dropped(DropReason.TOO_LARGE)
             return
-        if self._queued_bytes - self._dequeued_bytes + size > self._most_bytes:
-            self._refuse(Dropped.BUFFER_FULL)
+        if self._queued_bytes - self._dequeued_bytes + size > self._max_bytes:
+            self._count_dropped(DropReason.BUFFER_FULL)
             return
-        sample = _Sample(identity, bool(request_id), time.time(), _copied(inputs), _copied(outputs), size)
+        sample = _QueuedSample(
+            identity, bool(request_id), time.time(), _copy_tensors(inputs), _copy_tensors(outputs), size
+        )
         self._queued_bytes += size
         self._queue.put(sample)
 
-    def _refuse(self, why: Dropped) -> None:
-        self._refused[why] += 1
+    def _count_dropped(self, reason: DropReason) -> None:
+        self._refused[reason] += 1
         if self._queue.empty():
             self._queue.put(None)  # wakes the writer, which reports the loss
 
-    def finish(self) -> None:
-        """Send the remaining samples and the Goodbye, within FINISH_S."""
+    def finish_sending(self) -> None:
+        """Send the remaining samples and the Goodbye, within FINISH_TIMEOUT_S."""
         self._ending = True
         self._queue.put(None)
-        self._writer.join(FINISH_S)
+        self._writer.join(FINISH_TIMEOUT_S)
         with self._connected:
             self._connected.notify_all()
             if self._socket is not None:
                 with contextlib.suppress(OSError):
-                    self._socket.settimeout(FINISH_S)
+                    self._socket.settimeout(FINISH_TIMEOUT_S)
                     if not self._writer.is_alive():  # else it may be in the middle of a frame
-                        self._socket.sendall(goodbye_frame())
+                        self._socket.sendall(encode_goodbye())
                     self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _read(self) -> None:
+    def _read_updates(self) -> None:
         """Keep a connection to the agent, and read from it the share to sample."""
         while not self._ending:
             try:
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 try:
                     connection.connect(str(self._path))
-                    self._listen(connection)
+                    self._follow_agent(connection)
                 finally:
                     connection.close()
             except OSError:
                 pass
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(RECONNECT_PAUSE_S)
 
-    def _listen(self, connection: socket.socket) -> None:
+    def _follow_agent(self, connection: socket.socket) -> None:
         done = 0
         connection.sendall(
-            hello_frame(
-                Hello(self._model, int(self._version), server_identity(), memory_kills(), self._instances)
+            encode_hello(
+                HelloFrame(
+                    self._model,
+                    int(self._version),
+                    read_server_identity(),
+                    count_memory_kills(),
+                    self._instances,
+                )
             )
         )
         with self._connected:
@@ -204,7 +214,7 @@ class Sampler:
         try:
             with connection.makefile("rb") as lines:
                 for line in lines:
-                    update = parse_line(line)
+                    update = parse_update(line)
                     self._share, done = update.share, update.done
                     self._has_share.set()
         except (OSError, ValueError):
@@ -213,68 +223,70 @@ class Sampler:
             with self._connected:
                 self._socket = None
                 # Unknown whether they were logged; an agent that shuts down confirms its records first.
-                self._losses[Dropped.AGENT_ENDED] += max(self._sent_records - done, 0)
+                self._losses[DropReason.AGENT_ENDED] += max(self._sent_records - done, 0)
 
-    def _write(self) -> None:
+    def _write_samples(self) -> None:
         while True:
             try:
-                sample = self._queue.get(timeout=SAY_LOSSES_S if self._unsaid() else None)
+                sample = self._queue.get(
+                    timeout=LOSS_REPORT_INTERVAL_S if self._has_unreported_losses() else None
+                )
             except Empty:
-                self._say_losses()
+                self._report_losses()
                 continue
             if sample is None:
-                self._say_losses()
+                self._report_losses()
                 if self._ending and self._queue.empty():
                     return
                 continue
             self._send_sample(sample)
             self._dequeued_bytes += sample.size
-            if self._unsaid():
-                self._say_losses()
+            if self._has_unreported_losses():
+                self._report_losses()
 
-    def _send_sample(self, sample: _Sample) -> None:
-        frame = record_frame(
-            Record(
+    def _send_sample(self, sample: _QueuedSample) -> None:
+        frame = encode_record(
+            SampleRecord(
                 id=sample.id,
                 own_id=sample.own_id,
                 model=self._model,
                 version=self._version,
                 time_s=sample.time_s,
-                inputs=tuple(tensor.tensor() for tensor in sample.inputs),
-                outputs=tuple(tensor.tensor() for tensor in sample.outputs),
+                inputs=tuple(tensor.to_tensor() for tensor in sample.inputs),
+                outputs=tuple(tensor.to_tensor() for tensor in sample.outputs),
             )
         )
         if frame is None:
             with self._lock:
-                self._losses[Dropped.TOO_LARGE] += 1
+                self._losses[DropReason.TOO_LARGE] += 1
             return
         # The agent ignores a truncated frame, so it is sent again over the next connection.
-        while not self._sent_over(frame, counts=True):
+        while not self._send_frame(frame, counts=True):
             if self._ending and not self._path.exists():
                 return
 
-    def _unsaid(self) -> bool:
+    def _has_unreported_losses(self) -> bool:
         return self._refused != self._refused_reported or any(self._losses.values())
 
-    def _say_losses(self) -> None:
+    def _report_losses(self) -> None:
         with self._lock:
             refused, losses = Counter(self._refused), Counter(self._losses)
         counts = losses + (refused - self._refused_reported)
         if (
             not counts
             or self._socket is None
-            or not self._sent_over(losses_frame(Losses(counts)), counts=False)
+            or not self._send_frame(encode_losses(SampleLosses(counts)), counts=False)
         ):
             return
         self._refused_reported = refused
         with self._lock:
             self._losses -= losses
 
-    def _sent_over(self, frame: bytes, *, counts: bool) -> bool:
+    def _send_frame(self, frame: bytes, *, counts: bool) -> bool:
         """Send a frame, waiting for a connection; return False if it broke and the frame must be sent again."""
         with self._connected:
             if self._socket is None:
-                self._connected.wait(LOOK_AGAIN_S)
+                self._connected.wait(RECONNECT_PAUSE_S)
             connection = self._socket
             if connection is None:
                 return False
@@ -298,14 +310,16 @@ def _body_bytes(array: Array) -> int:
     """Return the tensor's bytes in a frame; for text the least number, since a character may take four bytes."""
     if not _is_text(array):
         return array.nbytes
-    return ELEMENT.size * array.size + sum(map(len, array.reshape(-1).tolist()))
+    return STRING_LENGTH.size * array.size + sum(map(len, array.reshape(-1).tolist()))
 
 
-def _copied(tensors: Mapping[str, Array]) -> tuple[_Copied, ...]:
-    return tuple(_copy(name, array) for name, array in tensors.items())
+def _copy_tensors(tensors: Mapping[str, Array]) -> tuple[_CopiedTensor, ...]:
+    return tuple(_copy_tensor(name, array) for name, array in tensors.items())
 
 
-def _copy(name: str, array: Array) -> _Copied:
+def _copy_tensor(name: str, array: Array) -> _CopiedTensor:
     if _is_text(array):
-        return _Copied(name, "BYTES", array.shape, b"", tuple(array.reshape(-1).tolist()))
-    return _Copied(name, DATATYPES.get(array.dtype.name, "BYTES"), array.shape, np.asarray(array).tobytes())
+        return _CopiedTensor(name, "BYTES", array.shape, b"", tuple(array.reshape(-1).tolist()))
+    return _CopiedTensor(
+        name, DATATYPES.get(array.dtype.name, "BYTES"), array.shape, np.asarray(array).tobytes()
+    )

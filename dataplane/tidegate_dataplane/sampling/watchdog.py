@@ -17,13 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-PATIENCE_S = 0.8
+MAX_SILENCE_S = 0.8
 """The backend waits for 1 s (StubLauncher::ReceiveMessageFromStub); in the rest of it the kernel ends the process."""
-BEAT_S = 0.1
-STRING_S = 5e-6
+BEAT_INTERVAL_S = 0.1
+SECONDS_PER_STRING = 5e-6
 """The additional time for each string of a request. A library converts them in one call, during which the backend's
 thread can run and ours cannot: ONNX Runtime's takes 0.3 s for a million on one core."""
-SENT_S = 2.0
+DELIVERY_S = 2.0
 """The time for which an answer may be on its way to the backend, or a request of before a pause in the queue."""
 CLOCKS = (time.CLOCK_MONOTONIC, time.CLOCK_REALTIME)
 """The backend uses the second one; if that is set back, the first one still ends the process."""
@@ -45,7 +45,7 @@ class _SignalEvent(ctypes.Structure):
     )
 
 
-class _Time(ctypes.Structure):
+class _TimerSpec(ctypes.Structure):
     """An itimerspec without an interval."""
 
     _fields_ = (("_interval", ctypes.c_long * 2), ("s", ctypes.c_long), ("ns", ctypes.c_long))
@@ -58,15 +58,15 @@ class KernelTimer:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._timer = ctypes.c_void_p()
         event = _SignalEvent(signal=signal.SIGKILL)  # and 0 is SIGEV_SIGNAL
-        _check(self._libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self._timer)))
+        _check_result(self._libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self._timer)))
 
-    def set(self, deadline_s: float) -> None:
+    def set_deadline(self, deadline_s: float) -> None:
         """End the process at this time instead of the time set before; 0 disarms the timer."""
-        when = _Time(s=int(deadline_s), ns=int(deadline_s % 1 * 1e9))
-        _check(self._libc.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(when), None))
+        when = _TimerSpec(s=int(deadline_s), ns=int(deadline_s % 1 * 1e9))
+        _check_result(self._libc.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(when), None))
 
 
-class SignOfLife:
+class LivenessFlag:
     """The flag by which the backend knows that this process lives.
 
     The backend lowers it and checks it a second later; the backend's thread in this process raises it every 300 ms.
@@ -76,19 +76,19 @@ class SignOfLife:
     def __init__(self, memory: "mmap.mmap | bytearray", position: int) -> None:
         self._memory, self._position = memory, position
         self._was_lowered = False
-        self.found = False
+        self.is_confirmed = False
         """Whether the backend has lowered and raised the byte, which proves that it is the flag."""
 
-    def show(self) -> None:
+    def raise_flag(self) -> None:
         """Raise the flag, if the byte has proved to be it."""
         raised = self._memory[self._position] == 1
-        self.found = self.found or (raised and self._was_lowered)
-        if self.found:
+        self.is_confirmed = self.is_confirmed or (raised and self._was_lowered)
+        if self.is_confirmed:
             self._memory[self._position] = 1
         self._was_lowered = self._memory[self._position] == 0
 
     @classmethod
-    def of_process(cls, process: int) -> "SignOfLife":
+    def from_process(cls, process: int) -> "LivenessFlag":
         """Return the flag of the backend of Triton 2.51 to 2.70; if it is not found, one without effect."""
         arguments = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         with suppress(OSError, ValueError, IndexError):
@@ -101,99 +101,101 @@ class SignOfLife:
         return cls(bytearray(1), 0)
 
 
-class _Timer(Protocol):
-    def set(self, deadline_s: float) -> None: ...
+class _DeadlineTimer(Protocol):
+    def set_deadline(self, deadline_s: float) -> None: ...
 
 
 class Watchdog:
-    """Ends this process if it gets no CPU for PATIENCE_S: by timers during a request, else before the next one."""
+    """Ends this process if it gets no CPU for MAX_SILENCE_S: by timers during a request, else before the next one."""
 
     def __init__(
         self,
-        sign: SignOfLife,
-        timers: Mapping[int, _Timer],
+        flag: LivenessFlag,
+        timers: Mapping[int, _DeadlineTimer],
         clock: Callable[[int], float] = time.clock_gettime,
-        end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL),
+        kill_process: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL),
     ) -> None:
-        self._sign, self._timers, self._clock, self._end = sign, timers, clock, end
-        self._beats_or_answers = threading.Lock()
+        self._flag, self._timers, self._clock, self._kill_process = flag, timers, clock, kill_process
+        self._lock = threading.Lock()
         self._ran_s = clock(time.CLOCK_MONOTONIC)
         self._paused_s = self._answered_s = -math.inf
         self._answering = self._armed = False
-        self._patience_s = PATIENCE_S
+        self._max_silence_s = MAX_SILENCE_S
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="watchdog", daemon=True)
 
     @classmethod
-    def started(cls) -> "Watchdog":
+    def start_watching(cls) -> "Watchdog":
         """Start to watch over this process.
 
         Raises:
             OSError: the kernel has no such timers; without them, the model might send wrong answers.
         """
-        watchdog = cls(SignOfLife.of_process(os.getpid()), {clock: KernelTimer(clock) for clock in CLOCKS})
+        watchdog = cls(
+            LivenessFlag.from_process(os.getpid()), {clock: KernelTimer(clock) for clock in CLOCKS}
+        )
         watchdog._thread.start()
         return watchdog
 
     @contextmanager
-    def answering(self, strings: int = 0) -> Generator[None]:
+    def watch_request(self, strings: int = 0) -> Generator[None]:
         """Watch over a request until its answer is sent; `strings` is the number of strings in its inputs."""
-        with self._beats_or_answers:
-            now = self._looked()
-            if now[time.CLOCK_MONOTONIC] - self._paused_s < SENT_S:
+        with self._lock:
+            now = self._read_clocks()
+            if now[time.CLOCK_MONOTONIC] - self._paused_s < DELIVERY_S:
                 # The request may be older than the pause, so that the backend may have failed it already.
-                self._end()
-            self._answering, self._patience_s = True, PATIENCE_S + strings * STRING_S
-            self._set(now)
+                self._kill_process()
+            self._answering, self._max_silence_s = True, MAX_SILENCE_S + strings * SECONDS_PER_STRING
+            self._set_timers(now)
         try:
             yield
         finally:
-            with self._beats_or_answers:
-                now = self._looked()
-                self._answering, self._patience_s = False, PATIENCE_S
+            with self._lock:
+                now = self._read_clocks()
+                self._answering, self._max_silence_s = False, MAX_SILENCE_S
                 self._answered_s = now[time.CLOCK_MONOTONIC]
-                self._set(now)
+                self._set_timers(now)
 
-    def beat(self) -> None:
+    def show_life(self) -> None:
         """Raise the flag, and extend the deadline of the timers.
 
         The time is read before the flag is raised: a thread that is delayed in between sets a deadline that is too
         early, never one after the backend's.
         """
-        with self._beats_or_answers:
-            now = self._looked()
-            self._sign.show()
-            self._set(now)
+        with self._lock:
+            now = self._read_clocks()
+            self._flag.raise_flag()
+            self._set_timers(now)
 
-    def stop(self) -> None:
+    def stop_watching(self) -> None:
         """Stop the thread and disarm the timers, after the last request."""
         self._stopping.set()
         self._thread.join()
         for timer in self._timers.values():
-            timer.set(0)
+            timer.set_deadline(0)
 
-    def _looked(self) -> Mapping[int, float]:
+    def _read_clocks(self) -> Mapping[int, float]:
         """Return the time on each clock, and record a pause if the process did not run for too long."""
         now = {clock: self._clock(clock) for clock in CLOCKS}
         ran_s = now[time.CLOCK_MONOTONIC]
-        if ran_s - self._ran_s > self._patience_s:
+        if ran_s - self._ran_s > self._max_silence_s:
             self._paused_s = ran_s
         self._ran_s = ran_s
         return now
 
-    def _set(self, now: Mapping[int, float]) -> None:
-        armed = self._answering or now[time.CLOCK_MONOTONIC] - self._answered_s < SENT_S
+    def _set_timers(self, now: Mapping[int, float]) -> None:
+        armed = self._answering or now[time.CLOCK_MONOTONIC] - self._answered_s < DELIVERY_S
         if armed or self._armed:
             for clock, timer in self._timers.items():
-                timer.set(now[clock] + self._patience_s if armed else 0)
+                timer.set_deadline(now[clock] + self._max_silence_s if armed else 0)
         self._armed = armed
 
     def _keep_beating(self) -> None:
-        while not self._stopping.wait(BEAT_S):
-            self.beat()
+        while not self._stopping.wait(BEAT_INTERVAL_S):
+            self.show_life()
 
 
-def _check(result: int) -> None:
+def _check_result(result: int) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"no timer to end a process that is not run: {os.strerror(number)}")

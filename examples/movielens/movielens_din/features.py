@@ -14,7 +14,7 @@ from movielens_din.data import Ids
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate_dataplane.contract import Bucketize, FeaturePlan, Lookup
-from tidegate_dataplane.features.engine import Engine
+from tidegate_dataplane.features.engine import FeatureEngine
 
 Inputs = dict[str, NDArray[np.int64]]
 
@@ -40,8 +40,8 @@ class OfflineFeatures:
         Raises FeatureError when tables and plan do not fit.
         """
         paths = {table.name: self._path(table.name) for table in self.plan.tables}
-        engine = Engine.from_files(self.plan, paths)
-        computed = engine.compute({"user_id": user_ids, "item_id": item_ids})
+        engine = FeatureEngine.from_files(self.plan, paths)
+        computed = engine.compute_features({"user_id": user_ids, "item_id": item_ids})
         return {
             name: values.astype(np.int64, casting="safe", copy=False) for name, values in computed.items()
         }

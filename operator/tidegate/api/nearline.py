@@ -11,7 +11,7 @@ from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
 from tidegate.api.sample_log import HOST_PATTERN, PORT_PATTERN, NatsUrl, SubjectName
 from tidegate.api.schema import ListSet, ValidationRule, ValidationRules, must_match, must_not_match
-from tidegate_dataplane.contract import Sasl
+from tidegate_dataplane.contract import SaslMechanism
 
 _NAME_RULE: Final = must_match(r"[A-Za-z0-9_-]+", "must be letters, digits, dashes and underscores")
 
@@ -75,7 +75,7 @@ class KafkaTopic(ApiModel):
         ValidationRule(
             cel="!has(self.sasl) || self.sasl != 'PLAIN' || self.tls",
             message="sasl PLAIN would send the password in the clear: set tls: true, or use SCRAM-SHA-512",
-            check=lambda kafka: kafka.sasl is not Sasl.PLAIN or kafka.tls,
+            check=lambda kafka: kafka.sasl is not SaslMechanism.PLAIN or kafka.tls,
             field="sasl",
         ),
     )
@@ -109,7 +109,7 @@ class KafkaTopic(ApiModel):
         ),
     ] = False
     sasl: Annotated[
-        Sasl | None,
+        SaslMechanism | None,
         Field(description="SASL mechanism for the user of the Secret. Absent: no authentication."),
     ] = None
     secret_name: Annotated[

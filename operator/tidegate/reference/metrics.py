@@ -20,7 +20,7 @@ from tidegate_controllers.object_metrics import OBJECTS
 from tidegate_controllers.pool_metrics import POOLS
 from tidegate_controllers.sharing_metrics import SHARING
 from tidegate_dataplane.contract import exported
-from tidegate_dataplane.contract.metrics import Catalog, CounterMetric, Metric
+from tidegate_dataplane.contract.metrics import CounterMetric, Metric, MetricCatalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ REJECTED_REQUESTS: Final = CounterMetric(
     "for which no target had a ready pod.",
     ("route", "why", "envoy_cluster_name"),
 )
-_OPERATOR_CATALOGS: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, CACHES, EVENT_LOOP, SPANS)
+_OPERATOR_CATALOGS: Final[tuple[MetricCatalog, ...]] = (PROCESS, WRITES, CACHES, EVENT_LOOP, SPANS)
 
 METRIC_SECTIONS: Final = (
     MetricSection("Controllers", (*_OPERATOR_CATALOGS, LEADING), part="Process"),
@@ -163,7 +163,7 @@ def _render_section(section: MetricSection) -> str:
     before = f"\n{section.before}\n" if section.before else ""
     after = f"\n{section.after}\n" if section.after else ""
     rows = (
-        (format_code(metric.name), metric.TYPE, _format_labels(metric.labels), metric.text)
+        (format_code(metric.name), metric.TYPE, _format_labels(metric.labels), metric.help_text)
         for metric in section.metrics
     )
     return f"{heading}{before}\n{render_table(('metric', 'type', 'labels', 'what'), rows)}{after}"

@@ -33,7 +33,7 @@ from tidegate.resources.serving import (
 )
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.slices import SliceResources
-from tidegate_dataplane.contract import BatchOrder, Column, DesiredState
+from tidegate_dataplane.contract import BatchOrder, DesiredState, InputColumn
 
 SHARD_CONTAINER: Final = "shard"
 """The container that ends the pod: agent and Triton are its sidecars."""
@@ -58,7 +58,9 @@ def make_batch_order(inference: Inference, batch: BatchSpec) -> BatchOrder:
         run=make_run_name(inference, batch),
         source=batch.input.uri,
         sink=batch.output.uri,
-        columns=tuple(Column(input=mapping.input, column=mapping.column) for mapping in batch.input.columns),
+        columns=tuple(
+            InputColumn(input=mapping.input, column=mapping.column) for mapping in batch.input.columns
+        ),
         keep=batch.output.keep,
         shards=batch.shards,
         rows_per_file=batch.output.rows_per_file,

@@ -11,14 +11,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
 MEASURE_EVERY_S: Final = 0.05
 _SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SCHEDULER_STATISTICS: Final = Path("/proc/thread-self/schedstat")
 
-EVENT_LOOP: Final = Catalog("tidegate_event_loop_")
-BLOCKED: Final = EVENT_LOOP.histogram(
+EVENT_LOOP: Final = MetricCatalog("tidegate_event_loop_")
+BLOCKED: Final = EVENT_LOOP.add_histogram(
     "held_seconds",
     "How late the event loop came to a timer that is due every 50 ms, less the time that its thread waited for a core.",
     buckets=_SECONDS,
@@ -28,7 +28,7 @@ BLOCKED: Final = EVENT_LOOP.histogram(
 @asynccontextmanager
 async def measure_event_loop(registry: CollectorRegistry) -> AsyncGenerator[None]:
     """Measure the running event loop while the block runs."""
-    task = asyncio.create_task(_measure_delays(BLOCKED.on(registry), waited_for_core_s))
+    task = asyncio.create_task(_measure_delays(BLOCKED.register(registry), waited_for_core_s))
     try:
         yield
     finally:

@@ -11,19 +11,19 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from tidegate import __version__
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.writes import ApiWrite
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 
-PROCESS: Final = Catalog("tidegate_")
-_BUILD = PROCESS.gauge(
+PROCESS: Final = MetricCatalog("tidegate_")
+_BUILD = PROCESS.add_gauge(
     "build_info",
     "1; the labels say which process it is (controllers, xds or web) and of which version.",
     "process",
     "version",
 )
-WRITES: Final = Catalog("tidegate_api_")
-_WRITES = WRITES.counter(
+WRITES: Final = MetricCatalog("tidegate_api_")
+_WRITES = WRITES.add_counter(
     "writes_total",
     "Writes to the API server by what came of them: ok, conflict, gone, refused (it will not take that), unavailable "
     "(it did not answer, or had too much to do).",
@@ -31,15 +31,15 @@ _WRITES = WRITES.counter(
     "resource",
     "result",
 )
-_WRITE_SECONDS = WRITES.histogram(
+_WRITE_SECONDS = WRITES.add_histogram(
     "write_seconds", "One write to the API server, answered or not.", "verb", buckets=_SECONDS
 )
-LEADING: Final = Catalog("tidegate_")
-_LEADER = LEADING.gauge("leader", "1 while the process may write: of all controllers one does, else 0.")
+LEADING: Final = MetricCatalog("tidegate_")
+_LEADER = LEADING.add_gauge("leader", "1 while the process may write: of all controllers one does, else 0.")
 
 
-CACHES: Final = Catalog("tidegate_cache_")
-_LEFT_OUT = CACHES.gauge(
+CACHES: Final = MetricCatalog("tidegate_cache_")
+_LEFT_OUT = CACHES.add_gauge(
     "objects_left_out",
     "Objects in whose content something raised an exception of ours; the process goes on with what they were before, or without them. "
     "The log says which, as object_left_out.",
@@ -52,9 +52,9 @@ class ProcessMetrics:
 
     def __init__(self, registry: CollectorRegistry, process: str) -> None:
         ProcessCollector(registry=registry)
-        _BUILD.on(registry).labels(process, __version__).set(1)
-        self._writes = _WRITES.on(registry)
-        self._write_seconds = _WRITE_SECONDS.on(registry)
+        _BUILD.register(registry).labels(process, __version__).set(1)
+        self._writes = _WRITES.register(registry)
+        self._write_seconds = _WRITE_SECONDS.register(registry)
 
     def count_write(self, write: ApiWrite) -> None:
         """Count a write; the observer that clients are given."""
@@ -67,7 +67,7 @@ def show_left_out(registry: CollectorRegistry, stores: Iterable[ObjectStore]) ->
     by_kind: dict[str, list[ObjectStore]] = {}
     for store in stores:
         by_kind.setdefault(store.kind.kind, []).append(store)
-    gauge = _LEFT_OUT.on(registry)
+    gauge = _LEFT_OUT.register(registry)
     for kind, stores in by_kind.items():
         gauge.labels(kind).set_function(partial(_count_left_out, stores))
 
@@ -78,4 +78,4 @@ def _count_left_out(stores: Sequence[ObjectStore]) -> float:
 
 def show_leader(registry: CollectorRegistry, leading: Callable[[], bool]) -> None:
     """Export whether this process leads; it is read on every scrape."""
-    _LEADER.on(registry).set_function(lambda: float(leading()))
+    _LEADER.register(registry).set_function(lambda: float(leading()))

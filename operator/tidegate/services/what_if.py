@@ -24,7 +24,7 @@ from tidegate.kube.lease import LeaseRecord
 from tidegate.kube.port import Manifest
 from tidegate.planning.allocator.what_if import apply_changes, build_answer
 from tidegate.reports.plan import PlanReport
-from tidegate_dataplane.contract.answers import bounded_session, parse_json, read_body
+from tidegate_dataplane.contract.answers import make_bounded_session, parse_json, read_body
 
 _PORT: Final = 8081
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
@@ -79,7 +79,7 @@ async def fetch_from_address(address: str, pool: str) -> LastSolverInput:
     """Fetch the solver's last input about a pool from the controllers at host:port."""
     try:
         async with (
-            bounded_session(_TIMEOUT) as session,
+            make_bounded_session(_TIMEOUT) as session,
             session.get(f"http://{address}/allocation/{quote(pool, safe='')}") as response,
         ):
             return _parse_response(parse_json(await read_body(response, _MAX_BYTES)))

@@ -20,7 +20,7 @@ from tidegate.planning.access.release_sample import GatewayReading, RequestTally
 from tidegate.routing.bootstrap import STATS_PATH
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.ir import AccessPoolKey, PoolRole
-from tidegate_dataplane.contract.answers import bounded_session, read_lines
+from tidegate_dataplane.contract.answers import make_bounded_session, read_lines
 
 _FRESH_S: Final = 0.5
 """Releases that read within this time of each other share one scrape."""
@@ -201,7 +201,7 @@ async def read_pages(
             log.warning("gateway_silent", gateway=gateway.name, error=str(error) or type(error).__name__)
             return None
 
-    async with bounded_session(_TIMEOUT) as session:
+    async with make_bounded_session(_TIMEOUT) as session:
         pages = await asyncio.gather(*(read_page(session, gateway) for gateway in gateways))
     return {gateway.name: page for gateway, page in zip(gateways, pages, strict=True)}
 

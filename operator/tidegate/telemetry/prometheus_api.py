@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from tidegate.errors import RetryableError
-from tidegate_dataplane.contract.answers import AnswerError, bounded_session, read_body
+from tidegate_dataplane.contract.answers import AnswerError, make_bounded_session, read_body
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 _MOST_BYTES: Final = 32 << 20
@@ -87,7 +87,7 @@ class PrometheusApi:
     ) -> Sequence[ResultT]:
         try:
             async with (
-                bounded_session(_TIMEOUT) as session,
+                make_bounded_session(_TIMEOUT) as session,
                 session.get(self._url + path, params=query) as response,
             ):
                 body = await read_body(response, most_bytes)

@@ -20,7 +20,7 @@ from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
 from tidegate.triton.agent_call import base_url, call_agent
 from tidegate_dataplane.contract import AgentReport
-from tidegate_dataplane.contract.answers import bounded_session
+from tidegate_dataplane.contract.answers import make_bounded_session
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
 _MAX_CALLS: Final = 64
@@ -86,7 +86,7 @@ class AgentClient:
         connector = aiohttp.TCPConnector(
             ssl=self._context, limit=_MAX_CALLS + _MAX_SILENT_CALLS, keepalive_timeout=15
         )
-        self._session = bounded_session(_TIMEOUT, connector)
+        self._session = make_bounded_session(_TIMEOUT, connector)
         return self
 
     async def __aexit__(

@@ -7,7 +7,7 @@ from typing import Final, Self
 import aiohttp
 
 from tidegate.triton.agent_call import base_url, call_agent
-from tidegate_dataplane.contract.answers import bounded_session
+from tidegate_dataplane.contract.answers import make_bounded_session
 from tidegate_dataplane.contract.sharing import NodeReport
 
 WAIT_S: Final = 20
@@ -28,7 +28,7 @@ class NodeAgentClient:
         # No limit: each node's call waits for a change most of the time.
         connector = aiohttp.TCPConnector(ssl=self._context, limit=0, keepalive_timeout=30)
         timeout = aiohttp.ClientTimeout(total=WAIT_S + _MARGIN_S, connect=_CONNECT_S)
-        self._session = bounded_session(timeout, connector)
+        self._session = make_bounded_session(timeout, connector)
         return self
 
     async def __aexit__(

@@ -8,14 +8,14 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
 _FAILED: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
-WEB: Final = Catalog("tidegate_web_")
-_REQUESTS = WEB.counter("requests_total", "Answered requests, by HTTP status.", "method", "status")
-_SECONDS = WEB.histogram(
+WEB: Final = MetricCatalog("tidegate_web_")
+_REQUESTS = WEB.add_counter("requests_total", "Answered requests, by HTTP status.", "method", "status")
+_SECONDS = WEB.add_histogram(
     "request_seconds",
     "Time from a request to the beginning of its response.",
     "method",
@@ -27,8 +27,8 @@ class WebMetrics:
     """Metrics of a web process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = _REQUESTS.on(registry)
-        self.seconds = _SECONDS.on(registry)
+        self.requests = _REQUESTS.register(registry)
+        self.seconds = _SECONDS.register(registry)
 
 
 class RequestMetricsMiddleware:

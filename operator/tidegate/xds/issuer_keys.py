@@ -23,8 +23,8 @@ from tidegate.routing.credentials import (
     parse_public_keys,
 )
 from tidegate.xds.authority_file import AuthorityFile
-from tidegate_dataplane.contract.answers import AnswerError, bounded_session, read_body
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.answers import AnswerError, make_bounded_session, read_body
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
 _JITTER: Final = 0.1
 """The random part of each pause, so that replicas and addresses do not fetch at the same time."""
@@ -55,11 +55,11 @@ class IssuerSettings:
     grace_s: float = 60.0
 
 
-ISSUERS: Final = Catalog("tidegate_xds_issuer_")
-_FETCHES = ISSUERS.counter(
+ISSUERS: Final = MetricCatalog("tidegate_xds_issuer_")
+_FETCHES = ISSUERS.add_counter(
     "fetches_total", "Questions to issuers' addresses (jwksUri) for their keys: keys or failure.", "result"
 )
-_FAILING = ISSUERS.gauge(
+_FAILING = ISSUERS.add_gauge(
     "addresses_failing",
     "Addresses that gave no usable keys when last asked; keys seen before go on to count until the next restart.",
 )
@@ -69,8 +69,8 @@ class IssuerMetrics:
     """The metrics of fetching keys; `registry` exposes them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.fetches = _FETCHES.on(registry)
-        self.failing = _FAILING.on(registry)
+        self.fetches = _FETCHES.register(registry)
+        self.failing = _FAILING.register(registry)
         for result in ("keys", "failure"):
             self.fetches.labels(result)
 
@@ -144,7 +144,7 @@ class IssuerKeyFetcher:
         following: dict[str, asyncio.Task[None]] = {}
         leaving: dict[str, asyncio.Task[None]] = {}
         async with (
-            bounded_session(
+            make_bounded_session(
                 aiohttp.ClientTimeout(total=self._settings.timeout_s),
                 aiohttp.TCPConnector(limit=0, force_close=True),
             ) as session,

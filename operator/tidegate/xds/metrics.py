@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from tidegate.routing.gateway_secrets import GatewaySecretState
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.stream import StreamCounters
-from tidegate_dataplane.contract.metrics import Catalog
+from tidegate_dataplane.contract.metrics import MetricCatalog
 
 _LABELS = {
     TypeUrl.CLUSTER: "cluster",
@@ -20,59 +20,59 @@ _LABELS = {
 }
 
 
-XDS: Final = Catalog("tidegate_xds_")
-_PROXIES = XDS.gauge("connected_proxies", "Gateways with an open stream.")
-_CLIENTS = XDS.gauge(
+XDS: Final = MetricCatalog("tidegate_xds_")
+_PROXIES = XDS.add_gauge("connected_proxies", "Gateways with an open stream.")
+_CLIENTS = XDS.add_gauge(
     "connected_grpc_clients", "gRPC clients with an open stream, which call the models without a gateway."
 )
-_PUSHES = XDS.counter("pushes_total", "Responses sent to gateways.", "type")
-_ACKS = XDS.counter("acks_total", "Responses that a gateway accepted.", "type")
-_NACKS = XDS.counter(
+_PUSHES = XDS.add_counter("pushes_total", "Responses sent to gateways.", "type")
+_ACKS = XDS.add_counter("acks_total", "Responses that a gateway accepted.", "type")
+_NACKS = XDS.add_counter(
     "nacks_total",
     "Responses that a gateway refused, and refuses until the configuration changes: our configuration was wrong.",
     "type",
 )
-_GATE_MISSES = XDS.counter(
+_GATE_MISSES = XDS.add_counter(
     "gate_deadline_misses_total", "Routes sent although their clusters were not accepted in time."
 )
-_REFUSED = XDS.counter(
+_REFUSED = XDS.add_counter(
     "refused_proxies_total",
     "Streams of proxies whose certificate is not for the node id that they gave: a mistake in the certificates, or "
     "somebody who is not a gateway.",
 )
-_PUSH_SECONDS = XDS.histogram(
+_PUSH_SECONDS = XDS.add_histogram(
     "push_seconds",
     "From a new snapshot to its full acceptance by one gateway.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
-_BUILD_SECONDS = XDS.histogram(
+_BUILD_SECONDS = XDS.add_histogram(
     "snapshot_build_seconds",
     "Time to plan and render one snapshot.",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
 )
-_BUILT = XDS.gauge(
+_BUILT = XDS.add_gauge(
     "snapshot_timestamp_seconds",
     "When the newest snapshot was made, in seconds since 1970; 0 before the first. One is made when something has changed.",
 )
-_SECRET_USABLE = XDS.gauge(
+_SECRET_USABLE = XDS.add_gauge(
     "gateway_secret_usable",
     "1 when the gateways' TLS port has the newest content of the Secret, 0 when it goes on with the last good one or "
     "without.",
     "secret",
     "role",
 )
-_SECRET_EXPIRES = XDS.gauge(
+_SECRET_EXPIRES = XDS.add_gauge(
     "gateway_secret_expires_timestamp_seconds",
     "When what the gateways have of the Secret expires, in seconds since 1970; 0 when they have nothing.",
     "secret",
     "role",
 )
-_CERTIFICATE_EXPIRES = XDS.gauge(
+_CERTIFICATE_EXPIRES = XDS.add_gauge(
     "server_certificate_expires_timestamp_seconds",
     "When the certificate that the gateways see of the xDS server expires, in seconds since 1970; 0 without one.",
 )
 
-_NOT_UNDERSTOOD = XDS.gauge(
+_NOT_UNDERSTOOD = XDS.add_gauge(
     "objects_not_understood",
     "Objects that this version cannot read in whole, since a newer one has written them or their kind: read in_part, as_before or "
     "not_at_all; the last have no routes.",
@@ -81,7 +81,7 @@ _NOT_UNDERSTOOD = XDS.gauge(
 )
 
 
-_FAILED = XDS.gauge(
+_FAILED = XDS.add_gauge(
     "objects_failed",
     "Objects whose last change ended in an exception of ours while it was planned or rendered; they keep the routes that they had. The "
     "log says which, as object_not_routed.",
@@ -92,21 +92,21 @@ class XdsMetrics:
     """The metrics of the server; `registry` exposes them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.connected_proxies = _PROXIES.on(registry)
-        self.connected_clients = _CLIENTS.on(registry)
-        self.pushes = _PUSHES.on(registry)
-        self.acks = _ACKS.on(registry)
-        self.nacks = _NACKS.on(registry)
-        self.gate_misses = _GATE_MISSES.on(registry)
-        self.refused_proxies = _REFUSED.on(registry)
-        self.push_seconds = _PUSH_SECONDS.on(registry)
-        self.build_seconds = _BUILD_SECONDS.on(registry)
-        self.built = _BUILT.on(registry)
-        self.gateway_secret_usable = _SECRET_USABLE.on(registry)
-        self.gateway_secret_expires = _SECRET_EXPIRES.on(registry)
-        self.certificate_expires = _CERTIFICATE_EXPIRES.on(registry)
-        self.not_understood = _NOT_UNDERSTOOD.on(registry)
-        self.failed = _FAILED.on(registry)
+        self.connected_proxies = _PROXIES.register(registry)
+        self.connected_clients = _CLIENTS.register(registry)
+        self.pushes = _PUSHES.register(registry)
+        self.acks = _ACKS.register(registry)
+        self.nacks = _NACKS.register(registry)
+        self.gate_misses = _GATE_MISSES.register(registry)
+        self.refused_proxies = _REFUSED.register(registry)
+        self.push_seconds = _PUSH_SECONDS.register(registry)
+        self.build_seconds = _BUILD_SECONDS.register(registry)
+        self.built = _BUILT.register(registry)
+        self.gateway_secret_usable = _SECRET_USABLE.register(registry)
+        self.gateway_secret_expires = _SECRET_EXPIRES.register(registry)
+        self.certificate_expires = _CERTIFICATE_EXPIRES.register(registry)
+        self.not_understood = _NOT_UNDERSTOOD.register(registry)
+        self.failed = _FAILED.register(registry)
         for label in _LABELS.values():
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)

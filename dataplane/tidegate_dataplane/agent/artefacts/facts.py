@@ -53,7 +53,7 @@ class ArtefactFacts(BaseModel):
 def plan_hash(order: DesiredState) -> str:
     """Return the digest of the order's plan, computed here and not taken from the order; empty without a plan."""
     plan = order.plan or order.pipeline
-    return plan.digest() if plan else ""
+    return plan.compute_digest() if plan else ""
 
 
 def is_batched(onnx: OnnxFacts) -> bool:

@@ -16,7 +16,7 @@ from tidegate_dataplane.agent.artefacts.source import ArtefactSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
 from tidegate_dataplane.agent.formats import CODE_FORMATS, MODEL_FILES
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, Table
+from tidegate_dataplane.contract import DesiredState, FailureReason, FeatureTable, ModelFormat
 
 MAX_CONFIG_BYTES = 1 << 20
 CONFIG_FILE = "config.pbtxt"
@@ -172,7 +172,7 @@ def _pipeline_facts(order: DesiredState) -> ArtefactFacts:
 
 
 async def _fetch_table(
-    table: Table, path: str, order: DesiredState, target: FetchTarget, open_source: OpenSource
+    table: FeatureTable, path: str, order: DesiredState, target: FetchTarget, open_source: OpenSource
 ) -> FetchedFile:
     folder, _, name = table.uri.rstrip("/").rpartition("/")
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from tidegate_dataplane.sampling.frames import Record
+from tidegate_dataplane.sampling.frames import SampleRecord
 
 # What Python's own objects take around a record, roughly.
 RECORD_BYTES = 2048
@@ -20,7 +20,7 @@ class BufferedRecord:
     `tried_s` is the time of the first write without a known outcome, `refused_s` of the first refusal.
     """
 
-    record: Record
+    record: SampleRecord
     size: int
     since_s: float
     settle: Callable[[], None]
@@ -60,7 +60,7 @@ class SampleBuffer:
         """Return the size of the records in bytes."""
         return self._bytes
 
-    def offer_record(self, record: Record, size: int, settle: Callable[[], None]) -> bool:
+    def offer_record(self, record: SampleRecord, size: int, settle: Callable[[], None]) -> bool:
         """Add the record if it fits; never wait."""
         size += RECORD_BYTES
         if self._closing or self._bytes + size > self._max_bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tidegate_dataplane.sampling.frames import ELEMENT, Record, Tensor
+from tidegate_dataplane.sampling.frames import STRING_LENGTH, SampleRecord, SampleTensor
 
 # The letter of struct for each element type.
 LETTERS: Mapping[str, str] = {
@@ -35,7 +35,7 @@ class SampleOrigin:
     pod: str
 
 
-def render_line(record: Record, origin: SampleOrigin) -> bytes:
+def render_line(record: SampleRecord, origin: SampleOrigin) -> bytes:
     """Return the record as one line of JSON with its newline.
 
     Raises:
@@ -55,7 +55,7 @@ def render_line(record: Record, origin: SampleOrigin) -> bytes:
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
-def _render_tensor(tensor: Tensor) -> dict[str, Any]:
+def _render_tensor(tensor: SampleTensor) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "datatype": tensor.datatype,
@@ -64,7 +64,7 @@ def _render_tensor(tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def _decode_values(tensor: Tensor) -> Sequence[Any]:
+def _decode_values(tensor: SampleTensor) -> Sequence[Any]:
     if tensor.datatype == "BYTES":
         return _decode_texts(tensor.data)
     letter = LETTERS.get(tensor.datatype)
@@ -91,10 +91,10 @@ def _decode_texts(data: bytes) -> Sequence[str]:
     position = 0
     while position < len(data):
         try:
-            (length,) = ELEMENT.unpack_from(data, position)
+            (length,) = STRING_LENGTH.unpack_from(data, position)
         except struct.error as error:
             raise ValueError(f"a text tensor is cut off: {error}") from error
-        position += ELEMENT.size
+        position += STRING_LENGTH.size
         texts.append(data[position : position + length].decode(errors="replace"))
         position += length
     return texts

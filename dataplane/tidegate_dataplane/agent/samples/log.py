@@ -14,7 +14,7 @@ from tidegate_dataplane.agent.samples.runner_socket import RunnerPeer, RunnerSoc
 from tidegate_dataplane.agent.samples.sink import RecordSink, SinkError
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract import DesiredState, SampleOrder, SampleProblem, SampleReport
-from tidegate_dataplane.sampling.frames import SOCKET, Dropped, Losses, Record
+from tidegate_dataplane.sampling.frames import SOCKET_NAME, DropReason, SampleLosses, SampleRecord
 
 OpenSink = Callable[[SampleOrder, SampleOrigin], RecordSink]
 
@@ -49,7 +49,7 @@ class SampleLog:
         self._finishing: set[asyncio.Task[None]] = set()
         self._dropped_s: float | None = None
         self._intake = RunnerSocket(
-            settings.run_dir / SOCKET, lambda: self._sample_share, self._take_frame, runners
+            settings.run_dir / SOCKET_NAME, lambda: self._sample_share, self._take_frame, runners
         )
 
     async def start(self) -> None:
@@ -113,11 +113,11 @@ class SampleLog:
             self._finishing.add(task)
             task.add_done_callback(self._finishing.discard)
 
-    def _take_frame(self, frame: Record | Losses, size: int, peer: RunnerPeer) -> None:
-        if isinstance(frame, Losses):
+    def _take_frame(self, frame: SampleRecord | SampleLosses, size: int, peer: RunnerPeer) -> None:
+        if isinstance(frame, SampleLosses):
             for reason, count in frame.counts.items():
                 self._metrics.samples.inc(count)
-                self._count_dropped(Dropped(reason), count)
+                self._count_dropped(DropReason(reason), count)
             return
         self._metrics.samples.inc()
         if frame.own_id and frame.id in self._seen:
@@ -125,7 +125,7 @@ class SampleLog:
             peer.settle()
             return
         drop_reason = (
-            Dropped.NOT_WANTED
+            DropReason.NOT_WANTED
             if self._outlet is None
             else self._outlet.offer_record(frame, size, peer.settle)
         )
@@ -135,7 +135,7 @@ class SampleLog:
         elif frame.own_id:
             self._seen.add(frame.id)
 
-    def _count_dropped(self, reason: Dropped, count: int = 1) -> None:
+    def _count_dropped(self, reason: DropReason, count: int = 1) -> None:
         self._metrics.samples_dropped.labels(reason).inc(count)
-        if count and reason is not Dropped.NOT_WANTED:
+        if count and reason is not DropReason.NOT_WANTED:
             self._dropped_s = self._clock()

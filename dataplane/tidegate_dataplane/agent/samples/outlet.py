@@ -10,14 +10,17 @@ from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.samples.buffer import BufferedRecord, SampleBuffer
 from tidegate_dataplane.agent.samples.sink import RecordSink, SinkError, WriteOutcome
 from tidegate_dataplane.contract import SampleProblem
-from tidegate_dataplane.sampling.frames import Dropped, Record
+from tidegate_dataplane.sampling.frames import DropReason, SampleRecord
 
 log = structlog.get_logger()
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 FAILED_OUTCOMES = frozenset({WriteOutcome.RETRY, WriteOutcome.UNCONFIRMED})
-DROP_REASONS = {WriteOutcome.TOO_LARGE: Dropped.TOO_LARGE, WriteOutcome.UNCONFIRMED: Dropped.UNCONFIRMED}
+DROP_REASONS = {
+    WriteOutcome.TOO_LARGE: DropReason.TOO_LARGE,
+    WriteOutcome.UNCONFIRMED: DropReason.UNCONFIRMED,
+}
 
 
 class SampleOutlet:
@@ -28,7 +31,7 @@ class SampleOutlet:
         sink: RecordSink,
         buffer: SampleBuffer,
         metrics: AgentMetrics,
-        count_dropped: Callable[[Dropped], None],
+        count_dropped: Callable[[DropReason], None],
     ) -> None:
         self._sink = sink
         self._buffer = buffer
@@ -39,12 +42,12 @@ class SampleOutlet:
         self.problem: SinkError | None = None
         self._task = asyncio.create_task(self._run_writer(), name="samples")
 
-    def offer_record(self, record: Record, size: int, settle: Callable[[], None]) -> Dropped | None:
+    def offer_record(self, record: SampleRecord, size: int, settle: Callable[[], None]) -> DropReason | None:
         """Buffer a record, or return why it does not fit."""
         if self._buffer.offer_record(record, size, settle):
             self._update_gauges()
             return None
-        return Dropped.BUFFER_FULL if self.problem is None else Dropped.SINK_DOWN
+        return DropReason.BUFFER_FULL if self.problem is None else DropReason.SINK_DOWN
 
     async def finish(self, limit_s: float) -> None:
         """Write the buffered records, and count those that cannot be written in time as dropped."""
@@ -54,7 +57,7 @@ class SampleOutlet:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         for buffered in (*self._portion, *self._buffer.take_rest()):
-            self._drop_record(buffered, Dropped.SINK_DOWN)
+            self._drop_record(buffered, DropReason.SINK_DOWN)
         await self._sink.close()
 
     async def _run_writer(self) -> None:
@@ -117,7 +120,7 @@ class SampleOutlet:
         self._buffer.release_record(buffered)
         self._update_gauges()
 
-    def _drop_record(self, buffered: BufferedRecord, reason: Dropped) -> None:
+    def _drop_record(self, buffered: BufferedRecord, reason: DropReason) -> None:
         self._count_dropped(reason)
         self._buffer.release_record(buffered)
         self._update_gauges()

@@ -9,16 +9,16 @@ import structlog
 
 from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.sampling.frames import (
-    LENGTHS,
+    FRAME_LENGTHS,
     MAX_BODY_BYTES,
     MAX_HEADER_BYTES,
-    Goodbye,
-    Hello,
-    Losses,
-    Record,
-    Told,
+    AgentUpdate,
+    GoodbyeFrame,
+    HelloFrame,
+    SampleLosses,
+    SampleRecord,
+    encode_update,
     parse_frame,
-    told_line,
 )
 
 log = structlog.get_logger()
@@ -50,7 +50,7 @@ class RunnerPeer:
             self._timer.cancel()
             self._timer = None
         if not self._writer.is_closing():
-            self._writer.write(told_line(Told(self._share(), self._settled_count)))
+            self._writer.write(encode_update(AgentUpdate(self._share(), self._settled_count)))
 
     def close(self) -> None:
         """Send the last update and close the connection."""
@@ -65,7 +65,7 @@ class RunnerSocket:
         self,
         path: Path,
         share: Callable[[], float],
-        take: Callable[[Record | Losses, int, RunnerPeer], None],
+        take: Callable[[SampleRecord | SampleLosses, int, RunnerPeer], None],
         runners: RunnerRegistry,
     ) -> None:
         self._path = path
@@ -126,15 +126,15 @@ class RunnerSocket:
             peer.close()
 
     async def _read_frame(self, reader: asyncio.StreamReader, peer: RunnerPeer) -> None:
-        header_bytes, body_bytes = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
+        header_bytes, body_bytes = FRAME_LENGTHS.unpack(await reader.readexactly(FRAME_LENGTHS.size))
         if header_bytes > MAX_HEADER_BYTES or body_bytes > MAX_BODY_BYTES:
             raise ValueError(f"a frame of {header_bytes} and {body_bytes} bytes")
         header = await reader.readexactly(header_bytes)
         body = await reader.readexactly(body_bytes)
         match parse_frame(header, body):
-            case Hello() as hello:
+            case HelloFrame() as hello:
                 self._runners.add_runner(peer, hello)
-            case Goodbye():
+            case GoodbyeFrame():
                 self._runners.remove_runner(peer)
             case frame:
                 self._take(frame, header_bytes + body_bytes, peer)

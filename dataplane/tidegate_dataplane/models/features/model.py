@@ -36,7 +36,7 @@ class TritonPythonModel:
         folder = Path(args["model_repository"]) / args["model_version"]
         sys.path.insert(0, str(folder))
         from tidegate_dataplane.contract import FeaturePlan
-        from tidegate_dataplane.features.engine import Engine
+        from tidegate_dataplane.features.engine import FeatureEngine
         from tidegate_dataplane.features.errors import FeatureError
         from tidegate_dataplane.sampling.sampler import Sampler
         from tidegate_dataplane.sampling.watchdog import Watchdog
@@ -44,33 +44,33 @@ class TritonPythonModel:
         plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_text()))
         self._inputs = [spec.name for spec in plan.inputs]
         try:
-            self._engine = Engine.from_files(
+            self._engine = FeatureEngine.from_files(
                 plan, {table.name: folder / "tables" / f"{table.name}.parquet" for table in plan.tables}
             )
         except FeatureError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        self._watchdog = Watchdog.started()
+        self._watchdog = Watchdog.start_watching()
         # Features are not sampled; by this connection the agent notices when the process ends.
-        self._sampler = Sampler.of(args)
+        self._sampler = Sampler.from_args(args)
         self._sampler.start()
 
     def finalize(self) -> None:
         """Tell the agent that the version was unloaded."""
-        self._watchdog.stop()
-        self._sampler.finish()
+        self._watchdog.stop_watching()
+        self._sampler.finish_sending()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
-        with self._watchdog.answering():
-            return self._answers(requests)
+        with self._watchdog.watch_request():
+            return self._answer_requests(requests)
 
-    def _answers(self, requests: Sequence[Any]) -> list[Any]:
+    def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         keys = [
             {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
             for request in requests
         ]
         rows = [len(next(iter(arrays.values()))) for arrays in keys]
-        computed = self._engine.compute(
+        computed = self._engine.compute_features(
             {name: np.concatenate([arrays[name] for arrays in keys]) for name in self._inputs}
         )
         ends = np.cumsum(rows)[:-1]

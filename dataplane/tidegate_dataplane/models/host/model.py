@@ -27,9 +27,9 @@ THREADS_PARAMETER = "intra_op_thread_count"
 WARM_UP_PARAMETER = "tidegate_warmup_requests"
 CGROUP = Path("/sys/fs/cgroup")
 MEMORY_FILES = (("memory/", "limit_in_bytes", "usage_in_bytes"), ("", "max", "current"))
-MEMORY_RESERVE = 16 << 20
+MEMORY_RESERVE_BYTES = 16 << 20
 # Texts of ONNX Runtime's errors when an allocation fails.
-NO_MEMORY = ("bad_alloc", "Failed to allocate memory")
+OUT_OF_MEMORY_TEXTS = ("bad_alloc", "Failed to allocate memory")
 
 
 class TritonPythonModel:
@@ -48,50 +48,50 @@ class TritonPythonModel:
         self._outputs = [tensor["name"] for tensor in config["output"]]
         self._inputs = [tensor["name"] for tensor in config["input"]]
         options = ort.SessionOptions()
-        options.intra_op_num_threads = _threads(config)
+        options.intra_op_num_threads = _count_threads(config)
         options.inter_op_num_threads = 1
         # Spinning threads would burn the pod's CPU share between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
-        with _within_limit():
+        with _limit_memory():
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}
-            self._touch(config)
+            self._run_zeros_once(config)
             self._warm_up(config)
-        self._watchdog, self._sampler = _watched(args)
-        self._memory = _say_memory(args["model_name"], args["model_version"])
+        self._watchdog, self._sampler = _start_watching(args)
+        self._memory = _export_memory(args["model_name"], args["model_version"])
 
     def finalize(self) -> None:
         """Stop the watchdog, and send the remaining samples."""
-        self._watchdog.stop()
-        self._sampler.finish()
+        self._watchdog.stop_watching()
+        self._sampler.finish_sending()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
-        with self._watchdog.answering(self._strings(requests)):
-            return self._answers(requests)
+        with self._watchdog.watch_request(self._count_strings(requests)):
+            return self._answer_requests(requests)
 
-    def _answers(self, requests: Sequence[Any]) -> list[Any]:
-        inputs = [self._arrays(request) for request in requests]
+    def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
+        inputs = [self._read_inputs(request) for request in requests]
         answers: list[Any] = [None] * len(inputs)
-        for group in self._groups(inputs):
+        for group in self._group_requests(inputs):
             for position, answer in zip(
-                group, self._run([inputs[position] for position in group]), strict=True
+                group, self._run_group([inputs[position] for position in group]), strict=True
             ):
-                answers[position] = self._response(answer, requests[position].requested_output_names())
-                if self._sampler.active and not isinstance(answer, Exception):
-                    self._sample(requests[position].request_id(), inputs[position], answer)
+                answers[position] = self._make_response(answer, requests[position].requested_output_names())
+                if self._sampler.is_active and not isinstance(answer, Exception):
+                    self._offer_sample(requests[position].request_id(), inputs[position], answer)
         return answers
 
-    def _sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
+    def _offer_sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
         try:
-            self._sampler.offer(request_id, inputs, dict(zip(self._outputs, answer, strict=True)))
+            self._sampler.offer_sample(request_id, inputs, dict(zip(self._outputs, answer, strict=True)))
         except Exception as error:  # noqa: BLE001 - no error of a sample may fail the answer
             pb_utils.Logger.log_warn(f"a sample could not be taken: {error!r}")
 
-    def _touch(self, config: dict[str, Any]) -> None:
+    def _run_zeros_once(self, config: dict[str, Any]) -> None:
         """Run zeros once, so that the first request does not pay for ONNX Runtime's first allocations."""
-        shapes = self._shapes(config, rows=1)
+        shapes = self._input_shapes(config, rows=1)
         if all(size > 0 for shape in shapes.values() for size in shape):
             # A model may refuse zeros, which is no error unless the order has warm-up requests.
             self._run_zeros(shapes)
@@ -103,7 +103,8 @@ class TritonPythonModel:
         for number in range(requests):
             rows = max_rows if number % 2 else 1
             shapes = {
-                name: [max(size, 1) for size in shape] for name, shape in self._shapes(config, rows).items()
+                name: [max(size, 1) for size in shape]
+                for name, shape in self._input_shapes(config, rows).items()
             }
             answer = self._run_zeros(shapes)
             if isinstance(answer, Exception):
@@ -111,7 +112,7 @@ class TritonPythonModel:
                     f"failed warm-up request {number + 1} of {requests}, zeros of shape {shapes}: {answer}"
                 )
 
-    def _shapes(self, config: dict[str, Any], rows: int) -> dict[str, list[int]]:
+    def _input_shapes(self, config: dict[str, Any], rows: int) -> dict[str, list[int]]:
         first = [rows] if self._batched else []
         return {
             tensor["name"]: first
@@ -121,31 +122,31 @@ class TritonPythonModel:
 
     def _run_zeros(self, shapes: dict[str, list[int]]) -> list[Array] | Exception:
         types = self._types
-        answer = self._run_one(
-            {name: _zeros(types[name], shape) for name, shape in shapes.items() if name in types}
+        answer = self._run_session(
+            {name: _make_zeros(types[name], shape) for name, shape in shapes.items() if name in types}
         )
-        if isinstance(answer, Exception) and _is_for_memory(answer):
+        if isinstance(answer, Exception) and _is_out_of_memory(answer):
             raise answer
         return answer
 
-    def _strings(self, requests: Sequence[Any]) -> int:
+    def _count_strings(self, requests: Sequence[Any]) -> int:
         return sum(
             math.prod(pb_utils.get_input_tensor_by_name(request, name).shape())
             for request in requests
             for name in self._texts
         )
 
-    def _arrays(self, request: Any) -> dict[str, Array]:
-        return {name: self._array(request, name) for name in self._inputs}
+    def _read_inputs(self, request: Any) -> dict[str, Array]:
+        return {name: self._read_input(request, name) for name in self._inputs}
 
-    def _array(self, request: Any, name: str) -> Array:
+    def _read_input(self, request: Any, name: str) -> Array:
         array: Array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
         if name not in self._texts:
             return array
         texts = [value.decode(errors="replace") for value in array.reshape(-1).tolist()]
         return np.array(texts, dtype=object).reshape(array.shape)
 
-    def _groups(self, inputs: Sequence[dict[str, Array]]) -> list[list[int]]:
+    def _group_requests(self, inputs: Sequence[dict[str, Array]]) -> list[list[int]]:
         """Return groups of requests that can be joined: those whose rows have the same shapes."""
         if not self._batched:
             return [[position] for position in range(len(inputs))]
@@ -154,12 +155,12 @@ class TritonPythonModel:
             groups.setdefault(tuple(array.shape[1:] for array in arrays.values()), []).append(position)
         return list(groups.values())
 
-    def _run(self, group: Sequence[dict[str, Array]]) -> list[list[Array] | Exception]:
+    def _run_group(self, group: Sequence[dict[str, Array]]) -> list[list[Array] | Exception]:
         """Return the outputs or the error of each request of a group."""
         if len(group) == 1:
-            return [self._run_one(group[0])]
+            return [self._run_session(group[0])]
         rows = [len(next(iter(arrays.values()))) for arrays in group]
-        joined = self._run_one(
+        joined = self._run_session(
             {name: np.concatenate([arrays[name] for arrays in group]) for name in self._inputs}
         )
         aligned = not isinstance(joined, Exception) and all(
@@ -167,30 +168,30 @@ class TritonPythonModel:
         )
         if isinstance(joined, Exception) or not aligned:
             # One row that the model refuses must not fail the other requests.
-            return [self._run_one(arrays) for arrays in group]
+            return [self._run_session(arrays) for arrays in group]
         ends = np.cumsum(rows)[:-1]
         parts = [np.split(output, ends) for output in joined]
         return [[part[position] for part in parts] for position in range(len(group))]
 
-    def _run_one(self, arrays: dict[str, Array]) -> list[Array] | Exception:
+    def _run_session(self, arrays: dict[str, Array]) -> list[Array] | Exception:
         try:
             return [np.asarray(output) for output in self._session.run(self._outputs, arrays)]
         except Exception as error:  # noqa: BLE001 - ONNX Runtime raises a dozen unrelated types
             return error
 
-    def _response(self, answer: list[Array] | Exception, requested: Sequence[str]) -> Any:
+    def _make_response(self, answer: list[Array] | Exception, requested: Sequence[str]) -> Any:
         if isinstance(answer, Exception):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer)))
         requested_names = set(requested)
         tensors = [
-            pb_utils.Tensor(name, _encoded(array))
+            pb_utils.Tensor(name, _encode_array(array))
             for name, array in zip(self._outputs, answer, strict=True)
             if name in requested_names
         ]
         return pb_utils.InferenceResponse(tensors)
 
 
-def _watched(args: dict[str, str]) -> tuple[Any, Any]:
+def _start_watching(args: dict[str, str]) -> tuple[Any, Any]:
     """Start the watchdog of this process and the sampler of this version, from the package in its folder."""
     sys.path.insert(0, str(Path(args["model_repository"]) / args["model_version"]))
     # Bytecode would change the time of the folder, which the server takes for a new version.
@@ -198,29 +199,30 @@ def _watched(args: dict[str, str]) -> tuple[Any, Any]:
     from tidegate_dataplane.sampling.sampler import Sampler
     from tidegate_dataplane.sampling.watchdog import Watchdog
 
-    watchdog, sampler = Watchdog.started(), Sampler.of(args)
+    watchdog, sampler = Watchdog.start_watching(), Sampler.from_args(args)
     sampler.start()
     return watchdog, sampler
 
 
 @contextmanager
-def _within_limit() -> Generator[None]:
+def _limit_memory() -> Generator[None]:
     """Make allocations fail before the container reaches its memory limit.
 
     At the limit, the kernel would kill Triton, together with the version that serves.
     """
-    free_bytes, limit_bytes = _memory_left() or (None, None)
+    free_bytes, limit_bytes = _read_free_memory() or (None, None)
     if free_bytes is None or limit_bytes is None:
         yield
         return
     previous_limits = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(
-        resource.RLIMIT_DATA, (_data_bytes() + max(free_bytes - MEMORY_RESERVE, 0), previous_limits[1])
+        resource.RLIMIT_DATA,
+        (_read_data_bytes() + max(free_bytes - MEMORY_RESERVE_BYTES, 0), previous_limits[1]),
     )
     try:
         yield
     except Exception as error:
-        if not _is_for_memory(error):
+        if not _is_out_of_memory(error):
             raise
         raise pb_utils.TritonModelException(
             f"out of memory: the version needs more than the {free_bytes >> 20} MiB that the other versions leave of the "
@@ -230,7 +232,7 @@ def _within_limit() -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, previous_limits)
 
 
-def _memory_left() -> tuple[int, int] | None:
+def _read_free_memory() -> tuple[int, int] | None:
     """Return the free bytes of the container and its memory limit; None if it has no limit."""
     for folder, limit, usage in MEMORY_FILES:
         try:
@@ -247,13 +249,13 @@ def _memory_left() -> tuple[int, int] | None:
     return None
 
 
-def _data_bytes() -> int:
+def _read_data_bytes() -> int:
     """Return the bytes that count against this process's data limit."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
 
 
-def _say_memory(model: str, version: str) -> Any:
+def _export_memory(model: str, version: str) -> Any:
     """Export the memory of this version's process as a metric of the server, which the agent reads.
 
     Only private memory counts: files and libraries are shared with the other versions.
@@ -273,11 +275,11 @@ def _say_memory(model: str, version: str) -> Any:
     return family, metric
 
 
-def _is_for_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY_TEXTS)
 
 
-def _zeros(onnx_type: str, shape: Sequence[int]) -> Array:
+def _make_zeros(onnx_type: str, shape: Sequence[int]) -> Array:
     """Return zeros (or empty strings) of an ONNX Runtime type, such as `tensor(float)`."""
     name = onnx_type.removeprefix("tensor(").removesuffix(")")
     if name == "string":
@@ -286,7 +288,7 @@ def _zeros(onnx_type: str, shape: Sequence[int]) -> Array:
     return np.zeros(shape, dtype=numpy_name if numpy_name in np.sctypeDict else "float32")
 
 
-def _encoded(array: Array) -> Array:
+def _encode_array(array: Array) -> Array:
     """Return the array as Triton expects it: strings as bytes, contiguous memory."""
     if array.dtype.kind in "OU":
         texts = [value.encode() if isinstance(value, str) else value for value in array.reshape(-1).tolist()]
@@ -294,7 +296,7 @@ def _encoded(array: Array) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _threads(config: dict[str, Any]) -> int:
+def _count_threads(config: dict[str, Any]) -> int:
     """Return the threads of one execution: the configured number, else the pod's CPU request."""
     configured = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
     if configured:

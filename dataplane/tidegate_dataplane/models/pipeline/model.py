@@ -31,9 +31,9 @@ class TritonPythonModel:
         # Bytecode would change the time of the folder, which the server takes for a new version.
         sys.dont_write_bytecode = True
         from tidegate_dataplane.contract import PipelinePlan
-        from tidegate_dataplane.pipeline.counters import FAMILIES, totals
+        from tidegate_dataplane.pipeline.counters import FAMILIES, read_totals
         from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-        from tidegate_dataplane.pipeline.pipeline import Pipeline
+        from tidegate_dataplane.pipeline.pipeline import PipelineRunner
         from tidegate_dataplane.sampling.sampler import Sampler
         from tidegate_dataplane.sampling.watchdog import Watchdog
 
@@ -44,7 +44,7 @@ class TritonPythonModel:
         def warn(message: str) -> None:
             pb_utils.Logger.log_warn(f"pipeline {name}: {message}")
 
-        self._pipeline = Pipeline(plan, warn)
+        self._pipeline = PipelineRunner(plan, warn)
         self._error_type = CallError
         error = pb_utils.TritonError
         self._codes = {
@@ -54,37 +54,37 @@ class TritonPythonModel:
             FailureKind.UNAVAILABLE: error.UNAVAILABLE,
             FailureKind.TIMED_OUT: error.UNAVAILABLE,
         }
-        self._counters = _Counters(name, FAMILIES)
-        self._totals = totals
-        self._watchdog = Watchdog.started()
+        self._counters = _ServerCounters(name, FAMILIES)
+        self._totals = read_totals
+        self._watchdog = Watchdog.start_watching()
         # Pipelines are not sampled; by this connection the agent notices when the process ends.
-        self._sampler = Sampler.of(args)
+        self._sampler = Sampler.from_args(args)
         self._sampler.start()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
-        with self._watchdog.answering():
-            return self._answers(requests)
+        with self._watchdog.watch_request():
+            return self._answer_requests(requests)
 
-    def _answers(self, requests: Sequence[Any]) -> list[Any]:
+    def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         batch = [
             {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
             for request in requests
         ]
-        answers = self._pipeline.answer(batch)
-        self._counters.follow(self._totals(self._pipeline))
+        answers = self._pipeline.answer_requests(batch)
+        self._counters.add_increases(self._totals(self._pipeline))
         return [
-            self._response(answer, request.requested_output_names())
+            self._make_response(answer, request.requested_output_names())
             for request, answer in zip(requests, answers, strict=True)
         ]
 
     def finalize(self) -> None:
         """Close the connections, and tell the agent that the version was unloaded."""
-        self._watchdog.stop()
+        self._watchdog.stop_watching()
         self._pipeline.close()
-        self._sampler.finish()
+        self._sampler.finish_sending()
 
-    def _response(self, answer: Any, requested_names: Sequence[str]) -> Any:
+    def _make_response(self, answer: Any, requested_names: Sequence[str]) -> Any:
         if isinstance(answer, self._error_type):
             error = pb_utils.TritonError(str(answer), self._codes[answer.kind])
             return pb_utils.InferenceResponse(error=error)
@@ -97,7 +97,7 @@ class TritonPythonModel:
         )
 
 
-class _Counters:
+class _ServerCounters:
     """The counters of a pipeline among the server's metrics, which are the sums over all instances."""
 
     def __init__(self, model: str, families: Mapping[str, str]) -> None:
@@ -113,7 +113,7 @@ class _Counters:
         except Exception:  # noqa: BLE001 - a server without metrics still serves
             self._families = {}
 
-    def follow(self, totals: Iterable[tuple[str, Mapping[str, str], int]]) -> None:
+    def add_increases(self, totals: Iterable[tuple[str, Mapping[str, str], int]]) -> None:
         """Add the increases since the last call."""
         if not self._families:
             return

@@ -17,7 +17,7 @@ from tidegate.cli.xds_servers import XdsResponses, XdsServers
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import POD
-from tidegate_dataplane.contract.answers import bounded_session, parse_json, read_body
+from tidegate_dataplane.contract.answers import make_bounded_session, parse_json, read_body
 
 _TIMEOUT: Final = timedelta(seconds=30)
 _MAX_BYTES: Final = 256 << 20
@@ -40,7 +40,7 @@ async def _query_address(address: str, target: str) -> XdsResponses:
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT.total_seconds())
     try:
         async with (
-            bounded_session(timeout) as session,
+            make_bounded_session(timeout) as session,
             session.get(f"http://{address}{target}") as response,
         ):
             body = parse_json(await read_body(response, _MAX_BYTES))

@@ -17,7 +17,7 @@ from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
 from tidegate.routing.envoy.routes import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.pipelines import PART_HEADER, parts_target
-from tidegate_dataplane.contract import DEFAULTED, Call, Part, PipelinePlan, TensorSpec
+from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, PipelinePlan, TensorSpec
 
 _INTEGER_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "BOOL": (0, 1),
@@ -98,7 +98,7 @@ def _compile_plan(
         ),
     )
     return CompiledPipeline(
-        plan=plan.model_copy(update={"hash": plan.digest()}),
+        plan=plan.model_copy(update={"hash": plan.compute_digest()}),
         max_batch_size=min(_MAX_ROWS, *(model.max_batch_size for model in models.values())),
         calls=tuple(sorted(pipeline.inference_names)),
     )
@@ -184,13 +184,13 @@ def _to_specs(inference: str, tensors: Iterable[TensorMetadata]) -> tuple[Tensor
     return specs
 
 
-def _compile_part(part: PipelineModel, model: _PartModel, longest_us: int) -> Part:
+def _compile_part(part: PipelineModel, model: _PartModel, longest_us: int) -> PipelinePart:
     output = _select_output(part, model)
     if part.default is not None:
         _check_default(part, model, output)
-    return Part(
+    return PipelinePart(
         name=part.name,
-        call=Call(
+        call=ModelCall(
             title=model.title,
             headers=dict(model.headers),
             model=model.served_name,
@@ -260,7 +260,7 @@ def _compile_features(
     callees: Callees,
     needed: Mapping[str, tuple[str, TensorSpec]],
     longest_us: int,
-) -> Call | None:
+) -> ModelCall | None:
     """Return the call that looks up the features that models take; None if the pipeline names none."""
     if pipeline.features is None:
         return None
@@ -285,7 +285,7 @@ def _compile_features(
             raise _make_invalid_error(
                 f"feature {output.name} is {_format_spec(output)}, but {part} takes {_format_spec(spec)}: change one of them"
             )
-    return Call(
+    return ModelCall(
         title=f"FeatureCompute {pipeline.features}",
         headers={FEATURES_HEADER: str(features.key)},
         model=features.metadata.name,
@@ -296,7 +296,7 @@ def _compile_features(
 
 
 def _list_client_inputs(
-    needed: Mapping[str, tuple[str, TensorSpec]], features: Call | None
+    needed: Mapping[str, tuple[str, TensorSpec]], features: ModelCall | None
 ) -> tuple[TensorSpec, ...]:
     """Return the inputs that clients send: the keys of the features, and inputs that no feature provides."""
     provided = {spec.name for spec in features.outputs} if features is not None else set[str]()

@@ -39,7 +39,7 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     plan = contract.FeaturePlan(
         entities=entities,
         tables=tuple(
-            contract.Table(
+            contract.FeatureTable(
                 name=source.name, entity=source.entity, uri=source.table.uri, sha256=source.table.sha256
             )
             for source in features.spec.sources
@@ -52,7 +52,7 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
         ),
         outputs=tuple(_make_output_spec(feature) for feature in features.spec.features),
     )
-    return plan.model_copy(update={"hash": plan.digest()})
+    return plan.model_copy(update={"hash": plan.compute_digest()})
 
 
 class _FieldScope:

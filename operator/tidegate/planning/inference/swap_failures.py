@@ -11,10 +11,10 @@ from typing import Final
 from tidegate.planning.pods import PodView
 from tidegate_dataplane.contract import (
     LOAD_TIMEOUT_S,
+    AgentPhase,
     AgentReport,
     DesiredState,
     FailureReason,
-    Phase,
     VersionFailure,
 )
 
@@ -155,7 +155,7 @@ def update_progress(
     fetching = sum(
         has_order_for(replica, target)
         and replica.report is not None
-        and replica.report.phase is Phase.FETCHING
+        and replica.report.phase is AgentPhase.FETCHING
         for replica in replicas
     )
     if previous is not None and (previous.version, previous.serving, previous.fetching) == (

@@ -28,7 +28,7 @@ from tidegate.planning.inference.swap_failures import (
     update_progress,
 )
 from tidegate.planning.plan import AgentOrder
-from tidegate_dataplane.contract import DesiredState, Phase
+from tidegate_dataplane.contract import AgentPhase, DesiredState
 
 _WAVES: Final = 4
 """Change a quarter of the replicas at once: loading costs a replica CPU and memory while it serves."""
@@ -95,7 +95,7 @@ def serves_target(replica: ObservedReplica, target: DesiredState) -> bool:
         report is not None
         and report.serving == target.version
         and report.generation == target.generation
-        and report.phase is Phase.READY
+        and report.phase is AgentPhase.READY
     )
 
 

@@ -10,18 +10,20 @@ from tidegate_dataplane.agent.nearline.message import InferenceTensor, Malformed
 from tidegate_dataplane.agent.nearline.model import NoAnswerError
 from tidegate_dataplane.batch.columns import Array
 
-AT_ONCE: Final = 4
+MAX_CONCURRENT_REQUESTS: Final = 4
 """Concurrent requests: while one runs, the next ones wait in the server's queue."""
-TRIES: Final = 3
+MAX_RETRIES: Final = 3
 """How often a batch whose failure may be the server's fault is sent again, with no other retry beside it."""
-LOOK_EVERY_S: Final = 0.2
-PAUSE_S: Final = 0.5
+READY_POLL_S: Final = 0.2
+RETRY_PAUSE_S: Final = 0.5
 
 
-class Asked(Protocol):
+class InferenceModel(Protocol):
     """The methods of a model client that scoring needs."""
 
-    async def infer(self, request_id: str, inputs: Sequence[InferenceTensor]) -> tuple[str, tuple[InferenceTensor, ...]]:
+    async def infer(
+        self, request_id: str, inputs: Sequence[InferenceTensor]
+    ) -> tuple[str, tuple[InferenceTensor, ...]]:
         """Return the version that answered and its outputs.
 
         Raises:
@@ -36,119 +38,129 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     """The rows of one request; `first` is the number of the first one in the table."""
 
-    first: int
+    first_row: int
     rows: int
     inputs: tuple[InferenceTensor, ...]
 
-    def cut(self, start: int, end: int) -> "Batch":
+    def slice_rows(self, start: int, end: int) -> "RowBatch":
         """Return the rows from `start` up to `end`."""
         inputs = tuple(
             InferenceTensor(tensor.name, tensor.datatype, tensor.array[start:end]) for tensor in self.inputs
         )
-        return Batch(self.first + start, end - start, inputs)
+        return RowBatch(self.first_row + start, end - start, inputs)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RowsOutcome:
     """The model's outputs for consecutive rows, or why it refused a row (`outputs` is then empty)."""
 
-    first: int
+    first_row: int
     rows: int
     outputs: Mapping[str, Array]
-    refused: str = ""
-    by_server: bool = False
+    refusal: str = ""
+    may_be_server_fault: bool = False
     """Whether the refusal may be the server's fault, such as a broken GPU."""
 
 
-class Scorer:
+class BatchScorer:
     """Sends batches to one model."""
 
-    def __init__(self, model: Asked, name: str) -> None:
+    def __init__(self, model: InferenceModel, name: str) -> None:
         self._model = model
         self._name = name
         self._retry_lock = asyncio.Lock()
         self._refusals_left = 0
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the model is ready, however long fetching it or restarting the server takes."""
         while not await self._model.is_ready():  # noqa: ASYNC110 - the server sends no event
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(READY_POLL_S)
 
-    async def scored(self, batches: Sequence[Batch], spare: int) -> list[Answer]:
+    async def score_batches(self, batches: Sequence[RowBatch], max_refusals: int) -> list[RowsOutcome]:
         """Return the answers for all rows, in order.
 
-        When more than `spare` rows are refused, it stops and returns the answers so far.
+        When more than `max_refusals` rows are refused, it stops and returns the answers so far.
         """
-        self._refusals_left = spare
-        slots = asyncio.Semaphore(AT_ONCE)
+        self._refusals_left = max_refusals
+        slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
-        async def score(batch: Batch) -> list[Answer]:
+        async def score(batch: RowBatch) -> list[RowsOutcome]:
             async with slots:
-                return await self._first(batch)
+                return await self._score_batch(batch)
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(score(batch)) for batch in batches]
         return [answer for task in tasks for answer in task.result()]
 
-    async def _first(self, batch: Batch) -> list[Answer]:
+    async def _score_batch(self, batch: RowBatch) -> list[RowsOutcome]:
         if self._refusals_left < 0:
             return []
         try:
-            return [await self._ask(batch)]
+            return [await self._infer_batch(batch)]
         except (NoAnswerError, MalformedError) as error:
             # One retry at a time: another batch may have ended the server, or filled its memory.
             async with self._retry_lock:
-                return await self._again(batch, error)
+                return await self._retry_batch(batch, error)
 
-    async def _again(self, batch: Batch, error: NoAnswerError | MalformedError) -> list[Answer]:
-        for _ in range(TRIES):
-            if self._refusals_left < 0 or not _by_server(error):
+    async def _retry_batch(self, batch: RowBatch, error: NoAnswerError | MalformedError) -> list[RowsOutcome]:
+        for _ in range(MAX_RETRIES):
+            if self._refusals_left < 0 or not _may_be_server_fault(error):
                 break
-            await asyncio.sleep(PAUSE_S)
-            await self.ready()
+            await asyncio.sleep(RETRY_PAUSE_S)
+            await self.wait_until_ready()
             try:
-                return [await self._ask(batch)]
+                return [await self._infer_batch(batch)]
             except (NoAnswerError, MalformedError) as another:
                 error = another
         if self._refusals_left < 0:
             return []
         if batch.rows == 1:
             self._refusals_left -= 1
-            return [Answer(batch.first, 1, {}, refused=_words(error), by_server=_by_server(error))]
+            return [
+                RowsOutcome(
+                    batch.first_row,
+                    1,
+                    {},
+                    refusal=_describe_refusal(error),
+                    may_be_server_fault=_may_be_server_fault(error),
+                )
+            ]
         middle = batch.rows // 2
         return [
             answer
-            for half in (batch.cut(0, middle), batch.cut(middle, batch.rows))
-            for answer in await self._half(half)
+            for half in (batch.slice_rows(0, middle), batch.slice_rows(middle, batch.rows))
+            for answer in await self._score_half(half)
         ]
 
-    async def _half(self, batch: Batch) -> list[Answer]:
+    async def _score_half(self, batch: RowBatch) -> list[RowsOutcome]:
         if self._refusals_left < 0:
             return []
         try:
-            return [await self._ask(batch)]
+            return [await self._infer_batch(batch)]
         except (NoAnswerError, MalformedError) as error:
-            return await self._again(batch, error)
+            return await self._retry_batch(batch, error)
 
-    async def _ask(self, batch: Batch) -> Answer:
-        _, outputs = await self._model.infer(f"{self._name}-{batch.first}", batch.inputs)
+    async def _infer_batch(self, batch: RowBatch) -> RowsOutcome:
+        _, outputs = await self._model.infer(f"{self._name}-{batch.first_row}", batch.inputs)
         for tensor in outputs:
             if len(tensor.array.shape) == 0 or len(tensor.array) != batch.rows:
                 raise NoAnswerError(
                     FaultOrigin.UNCLEAR,
                     f"output {tensor.name!r} has shape {list(tensor.array.shape)} for {batch.rows} rows",
                 )
-        return Answer(batch.first, batch.rows, {tensor.name: tensor.array for tensor in outputs})
+        return RowsOutcome(batch.first_row, batch.rows, {tensor.name: tensor.array for tensor in outputs})
 
 
-def _by_server(error: NoAnswerError | MalformedError) -> bool:
+def _may_be_server_fault(error: NoAnswerError | MalformedError) -> bool:
     return isinstance(error, NoAnswerError) and error.fault is not FaultOrigin.MESSAGE
 
 
-def _words(error: NoAnswerError | MalformedError) -> str:
+def _describe_refusal(error: NoAnswerError | MalformedError) -> str:
     if isinstance(error, NoAnswerError) and error.fault is FaultOrigin.SERVER:
-        return f"the server was gone each of {TRIES + 1} times it was asked, last alone: {error.message}"
+        return (
+            f"the server was gone each of {MAX_RETRIES + 1} times it was asked, last alone: {error.message}"
+        )
     return error.message if isinstance(error, NoAnswerError) else str(error)

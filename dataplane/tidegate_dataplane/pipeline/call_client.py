@@ -10,14 +10,14 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from tidegate_dataplane.contract import Call
+from tidegate_dataplane.contract import ModelCall
 from tidegate_dataplane.pipeline.deadline import Deadline
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-from tidegate_dataplane.pipeline.wire import LENGTH_HEADER, Arrays, decode, encode
+from tidegate_dataplane.pipeline.wire import LENGTH_HEADER, Arrays, decode_response, encode_request
 
-MAX_WORDS = 2048
+MAX_MESSAGE_CHARS = 2048
 MAX_ANSWER_BYTES = 256 << 20
-KINDS: Mapping[int, FailureKind] = {
+KIND_BY_STATUS: Mapping[int, FailureKind] = {
     400: FailureKind.REFUSED,
     413: FailureKind.REFUSED,
     408: FailureKind.TIMED_OUT,
@@ -27,17 +27,17 @@ KINDS: Mapping[int, FailureKind] = {
 """The kind of failure by HTTP status; any other status is UNAVAILABLE: no endpoint, or a limit was reached."""
 
 
-class Caller:
-    """Sends the requests of one call, one at a time, from one thread; any thread may call `abort`."""
+class ModelCallClient:
+    """Sends the requests of one call, one at a time, from one thread; any thread may call `abort_request`."""
 
-    def __init__(self, gateway: str, call: Call, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, gateway: str, call: ModelCall, clock: Callable[[], float] = time.monotonic) -> None:
         host, _, port = gateway.rpartition(":")
         self._host, self._port = host, int(port)
         self._call = call
         self._clock = clock
         self._connection: http.client.HTTPConnection | None = None
 
-    def ask(self, arrays: Arrays, deadline: Deadline) -> Arrays:
+    def infer(self, arrays: Arrays, deadline: Deadline) -> Arrays:
         """Return the call's outputs for these inputs, before the deadline.
 
         If the gateway has closed the connection since the last request, it connects and sends again: inference is
@@ -46,7 +46,7 @@ class Caller:
         Raises:
             CallError: there is no answer.
         """
-        body, json_length = encode(arrays, self._call.inputs, self._call.outputs)
+        body, json_length = encode_request(arrays, self._call.inputs, self._call.outputs)
         headers = {
             **self._call.headers,
             LENGTH_HEADER: str(json_length),
@@ -54,18 +54,18 @@ class Caller:
         }
         reused = self._connection is not None
         try:
-            return self._exchange(body, headers, deadline.at_s)
+            return self._post_request(body, headers, deadline.at_s)
         except (OSError, http.client.HTTPException) as error:
-            self.abort()
+            self.abort_request()
             if not reused or isinstance(error, TimeoutError):
-                raise self._without_answer(error, deadline) from error
+                raise self._no_answer_error(error, deadline) from error
         try:
-            return self._exchange(body, headers, deadline.at_s)
+            return self._post_request(body, headers, deadline.at_s)
         except (OSError, http.client.HTTPException) as error:
-            self.abort()
-            raise self._without_answer(error, deadline) from error
+            self.abort_request()
+            raise self._no_answer_error(error, deadline) from error
 
-    def abort(self) -> None:
+    def abort_request(self) -> None:
         """Close the connection and end the request in flight; any thread may call this."""
         connection, self._connection = self._connection, None
         if connection is None:
@@ -76,30 +76,33 @@ class Caller:
                 connection.sock.shutdown(socket.SHUT_RDWR)
         connection.close()
 
-    def _exchange(self, body: bytes, headers: Mapping[str, str], deadline_s: float) -> Arrays:
+    def _post_request(self, body: bytes, headers: Mapping[str, str], deadline_s: float) -> Arrays:
         connection = self._connection or http.client.HTTPConnection(self._host, self._port)
         self._connection = connection
-        self._limit(connection, deadline_s)
+        self._limit_time(connection, deadline_s)
         connection.request("POST", f"/v2/models/{self._call.model}/infer", body, dict(headers))
-        self._limit(connection, deadline_s)
+        self._limit_time(connection, deadline_s)
         response = connection.getresponse()
         content = response.read(MAX_ANSWER_BYTES + 1)
         if len(content) > MAX_ANSWER_BYTES:
-            self.abort()
+            self.abort_request()
             raise CallError(FailureKind.FAILED, f"an answer of more than {MAX_ANSWER_BYTES} bytes")
         if response.length:
             raise http.client.IncompleteRead(content, response.length)
         if response.will_close:
-            self.abort()
+            self.abort_request()
         if response.status != http.HTTPStatus.OK:
-            raise CallError(KINDS.get(response.status, FailureKind.UNAVAILABLE), _words(response, content))
+            raise CallError(
+                KIND_BY_STATUS.get(response.status, FailureKind.UNAVAILABLE),
+                _read_error_message(response, content),
+            )
         try:
             json_length = int(response.headers.get(LENGTH_HEADER, len(content)))
-            return decode(content, json_length, self._call.outputs)
+            return decode_response(content, json_length, self._call.outputs)
         except ValueError as error:
             raise CallError(FailureKind.FAILED, f"an answer that cannot be read: {error}") from error
 
-    def _limit(self, connection: http.client.HTTPConnection, deadline_s: float) -> None:
+    def _limit_time(self, connection: http.client.HTTPConnection, deadline_s: float) -> None:
         remaining_s = deadline_s - self._clock()
         if remaining_s <= 0:
             raise TimeoutError
@@ -107,20 +110,20 @@ class Caller:
         if connection.sock is not None:
             connection.sock.settimeout(remaining_s)
 
-    def _without_answer(self, error: Exception, deadline: Deadline) -> CallError:
+    def _no_answer_error(self, error: Exception, deadline: Deadline) -> CallError:
         if isinstance(error, TimeoutError) or self._clock() >= deadline.at_s:
-            return deadline.missed()
+            return deadline.timeout_error()
         reason = str(error) or type(error).__name__
         return CallError(
             FailureKind.UNAVAILABLE, f"the gateway {self._host}:{self._port} does not answer: {reason}"
         )
 
 
-def _words(response: http.client.HTTPResponse, content: bytes) -> str:
+def _read_error_message(response: http.client.HTTPResponse, content: bytes) -> str:
     """Return the error message: Triton sends JSON, the gateway plain text."""
     text = content.decode(errors="replace").strip()
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(text)
         if isinstance(document, dict) and "error" in document:
             text = str(document["error"])
-    return (text or f"{response.status} {response.reason}")[:MAX_WORDS]
+    return (text or f"{response.status} {response.reason}")[:MAX_MESSAGE_CHARS]
