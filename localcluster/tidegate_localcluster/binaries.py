@@ -1,4 +1,4 @@
-"""Finds the programs of the local cluster on this machine, or gets them."""
+"""Finds the programs of the local cluster on this machine, or downloads, builds or unpacks them."""
 
 import os
 import re
@@ -21,7 +21,7 @@ VERSION_TIMEOUT_S = 10.0
 
 
 def default_home() -> Path:
-    """The cache folder: TIDEGATE_HOME, else ~/.cache/tidegate."""
+    """Return the cache folder: TIDEGATE_HOME, else ~/.cache/tidegate."""
     return Path(os.environ.get("TIDEGATE_HOME") or Path.home() / ".cache" / "tidegate").absolute()
 
 
@@ -29,17 +29,17 @@ class Source(Protocol):
     """A way to get programs into the cache."""
 
     def path(self, program: Program) -> Path:
-        """Where it puts `program`; it may not be there yet."""
+        """Return the path where `provide` puts `program`, whether it exists or not."""
         ...
 
     def provide(self, programs: Sequence[Program], progress: Progress) -> None:
-        """Put those of `programs` that it has there; raises LocalClusterError."""
+        """Put the programs that this source has into the cache; raises LocalClusterError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A source, its name in messages, and why it is not used (None when it is)."""
+    """A source, its name in messages, and why it is off (None: it is on)."""
 
     name: str
     source: Source
@@ -47,9 +47,9 @@ class Way:
 
 
 class Binaries:
-    """Looks in TIDEGATE_BIN, KUBEBUILDER_ASSETS, PATH and the cache; else downloads, builds or unpacks.
+    """Paths of programs, found in TIDEGATE_BIN, KUBEBUILDER_ASSETS, PATH or the cache, else made by a source.
 
-    A folder named by TIDEGATE_BIN is trusted as it is; elsewhere a program must have the pinned version.
+    Programs in TIDEGATE_BIN are used without a check; in the other folders they must have the pinned version.
     """
 
     def __init__(
@@ -64,67 +64,67 @@ class Binaries:
         self._ways = tuple(ways) if ways is not None else self._usual_ways()
 
     def find(self, names: Iterable[str]) -> Mapping[str, Path]:
-        """Those of `names` that are here already, without getting any."""
-        places = {name: self._look(_program(name)) for name in names}
-        return {name: found for name, (found, _) in places.items() if found is not None}
+        """Return the paths of the programs that exist already, by name; get none."""
+        located = {name: self._look(_program(name))[0] for name in names}
+        return {name: path for name, path in located.items() if path is not None}
 
     def ensure(self, names: Iterable[str], progress: Progress) -> Mapping[str, Path]:
-        """A path for each of `names`; gets what is missing, which takes minutes the first time.
+        """Return a path for each of `names`; get what is missing, which takes minutes the first time.
 
-        Raises BinaryUnavailableError, which names every way that was tried and why it failed.
+        Raises BinaryUnavailableError, which names every source that was tried and why it failed.
         """
-        wanted = tuple(dict.fromkeys(names))
-        found = dict(self.find(wanted))
-        if len(found) == len(wanted):
-            return found
+        requested = tuple(dict.fromkeys(names))
+        paths = dict(self.find(requested))
+        if len(paths) == len(requested):
+            return paths
         with exclusively(self.home / "binaries.lock", what="getting programs", progress=progress):
             for leftover in self.home.glob(f"*/{SCRATCH_PREFIX}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             failures: list[str] = []
-            for way in self._ways:
-                found = dict(self.find(wanted))
-                missing = [_program(name) for name in wanted if name not in found]
-                if missing and way.off is not None:
-                    failures.append(f"{way.name}: {way.off}")
+            for option in self._ways:
+                paths = dict(self.find(requested))
+                missing = [_program(name) for name in requested if name not in paths]
+                if missing and option.off is not None:
+                    failures.append(f"{option.name}: {option.off}")
                 elif missing:
                     try:
-                        way.source.provide(missing, progress)
+                        option.source.provide(missing, progress)
                     except (LocalClusterError, OSError) as error:
-                        failures.append(f"{way.name}: {error}")
-            found = dict(self.find(wanted))
-        missing = [_program(name) for name in wanted if name not in found]
+                        failures.append(f"{option.name}: {error}")
+            paths = dict(self.find(requested))
+        missing = [_program(name) for name in requested if name not in paths]
         if missing:
             raise BinaryUnavailableError(self._explain(missing, failures))
-        return found
+        return paths
 
     def _usual_ways(self) -> Sequence[Way]:
         downloads = Downloads(self.home / "downloads")
-        wished = self._environment.get("TIDEGATE_DOWNLOAD") == "1"
+        enabled = self._environment.get("TIDEGATE_DOWNLOAD") == "1"
         return (
-            Way("download", downloads, None if wished else "off; TIDEGATE_DOWNLOAD=1 switches it on"),
+            Way("download", downloads, None if enabled else "off; TIDEGATE_DOWNLOAD=1 switches it on"),
             Way("build", GoBuild(self.home / "bin", self.home / "go")),
             Way("Debian packages", DebianPackages(self.home / "debian")),
         )
 
     def _look(self, program: Program) -> tuple[Path | None, Sequence[str]]:
-        """Where `program` is, and why it is not in the places before."""
-        refusals: list[str] = []
+        """Return the path of `program` (None if there is none), and why each earlier place was passed over."""
+        reasons: list[str] = []
         for variable in ("TIDEGATE_BIN", "KUBEBUILDER_ASSETS", "PATH"):
             folders = self._environment.get(variable)
             if not folders:
-                refusals.append(f"{variable} is not set")
-            elif (there := shutil.which(program.name, path=folders)) is None:
-                refusals.append(f"{variable} does not have it")
-            elif variable == "TIDEGATE_BIN" or (refusal := _refusal(program, Path(there))) is None:
-                return Path(there).absolute(), refusals
+                reasons.append(f"{variable} is not set")
+            elif (candidate := shutil.which(program.name, path=folders)) is None:
+                reasons.append(f"{variable} does not have it")
+            elif variable == "TIDEGATE_BIN" or (reason := _refusal(program, Path(candidate))) is None:
+                return Path(candidate).absolute(), reasons
             else:
-                refusals.append(f"{variable}: {refusal}")
-        for way in self._ways:
-            cached = way.source.path(program)
+                reasons.append(f"{variable}: {reason}")
+        for option in self._ways:
+            cached = option.source.path(program)
             if cached.exists():
-                return cached, refusals
-        refusals.append(f"{self.home} does not have it")
-        return None, refusals
+                return cached, reasons
+        reasons.append(f"{self.home} does not have it")
+        return None, reasons
 
     def _explain(self, missing: Sequence[Program], failures: Sequence[str]) -> str:
         lines = [f"no way to get {', '.join(map(str, missing))}:"]
@@ -142,13 +142,13 @@ def _program(name: str) -> Program:
 
 
 def _refusal(program: Program, path: Path) -> str | None:
-    """Why the program at `path` is not the one we need; None when it is."""
+    """Return why the program at `path` does not have the accepted version; None when it does."""
     if program.accepted is None:
-        return f"{path} may be another {program.name}"
+        return f"{path} may be another program of that name"
     if program.accepted == "":
         return None
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [path, *program.version_arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -159,7 +159,7 @@ def _refusal(program: Program, path: Path) -> str | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{path} does not run: {error}"
     end = "" if program.accepted.endswith(".") else r"(?![\w.-])"
-    if re.search(rf"(?<![\d.]){re.escape(program.accepted)}{end}", answer.stdout) is not None:
+    if re.search(rf"(?<![\d.]){re.escape(program.accepted)}{end}", result.stdout) is not None:
         return None
-    said = (answer.stdout or answer.stderr).strip().partition("\n")[0]
-    return f"{path} says {said!r}, {program.accepted} is needed"
+    first_line = (result.stdout or result.stderr).strip().partition("\n")[0]
+    return f"{path} says {first_line!r}, {program.accepted} is needed"

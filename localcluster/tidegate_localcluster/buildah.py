@@ -1,4 +1,4 @@
-"""buildah on our own storage: builds Dockerfiles without a daemon and without touching the host's images."""
+"""Builds Dockerfiles with buildah on a storage of its own: no daemon, and the host's images stay as they are."""
 
 import os
 import re
@@ -18,28 +18,28 @@ APT_LOCK_TIMEOUT_S = 300
 TOOLS: Mapping[str, str] = {"buildah": "buildah", "debootstrap": "debootstrap"}
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
-# Some commands mount; in a namespace of their own nothing stays mounted on the host, however they end.
+# Some commands mount file systems; in a mount namespace of their own they leave none on the host, even when killed.
 UNMOUNTED_AFTERWARDS = ("unshare", "--mount", "--propagation", "private")
-# What is written here is read by another user in the image, whatever the umask of whoever builds.
+# Another user in the image reads these files, whatever umask the build runs under.
 READABLE = ("sh", "-c", 'umask 022 && exec "$@"', "sh")
 
 
-# With the number of the stage before it, where there are several.
+# buildah puts the number of the stage before it when there are several.
 STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+")
 
 
 class ImageBuildError(LocalClusterError):
-    """An image cannot be built here; the message says what is missing and how to get it."""
+    """An image cannot be built on this machine; the message names what is missing and how to get it."""
 
 
 def silently(_line: str) -> None:
-    """Progress of steps too short to mention."""
+    """Discard a progress line: for steps too short to report."""
 
 
 def ensure_tools(progress: Progress) -> None:
-    """Make buildah and debootstrap available, through apt where they are missing.
+    """Install buildah and debootstrap with apt if they are missing.
 
-    Raises ImageBuildError where that is impossible: not root, or no apt.
+    Raises ImageBuildError when that is impossible: not root, or no apt-get.
     """
     missing = sorted({package for program, package in TOOLS.items() if shutil.which(program) is None})
     if not KEYRING.exists():
@@ -71,21 +71,21 @@ def ensure_tools(progress: Progress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A Dockerfile, the folder that it copies from, and its build arguments."""
+    """A Dockerfile, its build context, and its build arguments."""
 
     context: Path
     dockerfile: Path
     arguments: Mapping[str, str]
     stages: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Stages that are not built, since these images are what they come to."""
+    """Images, by stage, that replace the build of a stage."""
     target: str | None = None
     """The stage to build; None is the last one."""
 
 
 class Buildah:
-    """The few buildah commands we need, on a storage below `home`.
+    """The buildah commands that we need, on a storage below `home`.
 
-    Not for concurrent use: `Images` holds a lock around it. Every method raises CommandFailedError.
+    Not for concurrent use: the caller holds a lock. Every method raises CommandFailedError.
     """
 
     def __init__(self, home: Path) -> None:
@@ -93,11 +93,11 @@ class Buildah:
         self._directory = home / "buildah"
 
     def has_image(self, reference: str) -> bool:
-        """Whether the storage holds `reference`."""
+        """Return whether the storage contains `reference`."""
         return reference in self._references()
 
     def import_base(self, archive: Path, reference: str, progress: Progress) -> None:
-        """Make an image with the one layer `archive`, a tar of a root file system."""
+        """Create an image with the one layer `archive`, a tar of a root file system."""
         self._clear_up()
         container = "tidegate-base"
         self._run(["from", "--name", container, "scratch"], what="starting the base image")
@@ -109,9 +109,9 @@ class Buildah:
         self._clear_up()
 
     def build(self, build: Build, reference: str, progress: Progress) -> None:
-        """Build a Dockerfile with no network and no pulling; unchanged steps come from the cache."""
+        """Build a Dockerfile without network and without pulls; unchanged steps come from the cache."""
         self._clear_up()
-        # vfs copies the whole file system for every layer: there one layer beats a cache.
+        # vfs copies the whole file system for every layer, so one layer is faster than a cache of layers.
         layers = "--layers=true" if self._driver == "overlay" else "--layers=false"
         options = [layers, "--network=none", "--pull-never", "--identity-label=false"]
         options += [f"--build-arg={name}={value}" for name, value in build.arguments.items()]
@@ -126,11 +126,8 @@ class Buildah:
         )
 
     def save(self, reference: str, archive: Path, progress: Progress) -> None:
-        """Write `reference` to `archive` in Docker's format, which containerd, Docker and podman load.
-
-        The layers stay uncompressed: buildah's OCI archives are always compressed, which takes longer than the
-        build itself.
-        """
+        """Write `reference` to `archive` in Docker's format, which containerd, Docker and podman load."""
+        # Not as an OCI archive: buildah always compresses those, which takes longer than the build itself.
         partial = archive.with_suffix(".partial")
         partial.unlink(missing_ok=True)
         self._run(
@@ -141,14 +138,14 @@ class Buildah:
         partial.replace(archive)
 
     def remove_other_tags(self, repository: str, keep: Sequence[str]) -> None:
-        """Forget the images of `repository` but those in `keep`, and the layers that no image needs any more."""
+        """Remove the images of `repository` except those in `keep`, and all layers without an image."""
         for reference in self._references():
             if reference.rpartition(":")[0] == repository and reference not in keep:
                 self._run(["rmi", reference], what=f"removing {reference}")
         self._run(["rmi", "--prune"], what="removing unused layers")
 
     def _clear_up(self) -> None:
-        """Remove the working containers of builds that were interrupted."""
+        """Remove the working containers that interrupted builds left."""
         self._run(["rm", "--all"], what="clearing up after earlier builds")
 
     def _references(self) -> Sequence[str]:
@@ -156,7 +153,7 @@ class Buildah:
 
     @cached_property
     def _driver(self) -> str:
-        """Overlay where the kernel lets us stack it on this file system, else vfs (slower, works anywhere)."""
+        """Return `overlay` if the kernel allows it on this file system, else `vfs` (slower, works anywhere)."""
         try:
             self._run_with("overlay", ["info"], what="trying the overlay driver", progress=silently)
         except CommandFailedError:
@@ -184,10 +181,8 @@ class Buildah:
         )
 
     def _storage_settings(self, driver: str) -> Path:
-        """Write the settings that keep buildah out of /var/lib/containers.
-
-        Its running state must not survive a reboot, hence the boot id in the path.
-        """
+        """Write the settings that keep buildah out of /var/lib/containers; return their path."""
+        # buildah's running state must not survive a reboot, so its folder is named after the boot id.
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._directory.mkdir(parents=True, exist_ok=True)
         settings = self._directory / f"{driver}.conf"
@@ -201,6 +196,6 @@ class Buildah:
 
 
 def _step(lines: Sequence[str]) -> str:
-    """The step of the Dockerfile that is at work, without its text; else the last line."""
-    steps = [found[0] for line in lines if (found := STEP.match(line)) is not None]
+    """Return the current step of the Dockerfile without its text, or the last line before the first step."""
+    steps = [match[0] for line in lines if (match := STEP.match(line)) is not None]
     return steps[-1].lower() if steps else lines[-1]

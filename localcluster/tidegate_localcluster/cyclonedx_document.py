@@ -1,4 +1,4 @@
-"""The CycloneDX document of an image."""
+"""Renders the CycloneDX document of an image."""
 
 # Decorators of the library hide its signatures from pyright; mypy sees and checks them.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
@@ -24,7 +24,7 @@ DISTRIBUTION = "debian-12"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The image that a document is of; `ours` means that it carries our own code."""
+    """The image that a document describes; `ours`: it contains Tidegate's own code."""
 
     name: str
     version: str
@@ -33,8 +33,8 @@ class Subject:
 
 
 def document(subject: Subject, software: Sequence[Software], now: datetime) -> str:
-    """JSON of CycloneDX 1.6; the same image, software and time make the same document."""
-    components = [_component(found) for found in software]
+    """Return CycloneDX 1.6 as JSON; the same image, software and time give the same document."""
+    components = [_component(package) for package in software]
     if subject.ours:
         licence = LicenseFactory().make_from_string(OUR_LICENCE)
         components.append(
@@ -77,7 +77,8 @@ def _component(software: Software) -> Component:
 
 
 def _files(software: Software) -> Sequence[ExternalReference]:
-    """A lock accepts several files of a version, one for each platform: hashes of the component would be one file's."""
+    """Return the files that the lock accepts, with their hashes."""
+    # Not hashes of the component, which are those of one file: a lock accepts one file for each platform.
     if not software.sha256:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Programs out of Debian packages, unpacked into the cache instead of installed."""
+"""Unpacks programs from Debian packages into the cache, without installing them."""
 
 import hashlib
 import os
@@ -16,22 +16,22 @@ ROOT_USER = 0
 
 
 class DebianPackages:
-    """Unpacks a program's packages with `apt-get download` and `dpkg-deb`; apt checks their signatures.
+    """A source that unpacks packages with `apt-get download` and `dpkg-deb`; apt checks their signatures.
 
-    A program that came with libraries is started by a two-line script that points the loader at them.
+    A program with libraries of its own is started by a two-line script that points the loader at them.
     """
 
     def __init__(self, cache: Path) -> None:
-        """Keep what is unpacked below `cache`."""
+        """Unpack into folders below `cache`."""
         self._cache = cache
 
     def path(self, program: Program) -> Path:
-        """Where `provide` puts `program`; it may not be there yet."""
+        """Return the path where `provide` puts `program`, whether it exists or not."""
         contents = f"{platform.machine()} {program.debian_path} {' '.join(program.debian)}"
         return self._cache / hashlib.sha256(contents.encode()).hexdigest()[:12] / program.name
 
     def provide(self, programs: Sequence[Program], progress: Progress) -> None:
-        """Unpack those of `programs` that Debian has; raises BinaryUnavailableError or CommandFailedError."""
+        """Unpack the programs that Debian has; raises BinaryUnavailableError or CommandFailedError."""
         for program in programs:
             if program.debian:
                 self._provide(program, progress)
@@ -66,7 +66,7 @@ class DebianPackages:
             start.replace(target)
 
     def _download(self, program: Program, directory: Path, progress: Progress) -> None:
-        def download() -> None:
+        def run_download() -> None:
             run_with_progress(
                 ["apt-get", "-q", "download", *program.debian],
                 what=f"downloading Debian's {program.name}",
@@ -75,14 +75,14 @@ class DebianPackages:
             )
 
         try:
-            download()
+            run_download()
         except CommandFailedError:
             if os.geteuid() != ROOT_USER:
                 raise
             run_with_progress(
                 ["apt-get", "-q", "update"], what="updating apt's package lists", progress=progress
             )
-            download()
+            run_download()
 
 
 def _with_libraries(root: Path, executable: Path) -> str:

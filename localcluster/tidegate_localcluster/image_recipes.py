@@ -1,4 +1,4 @@
-"""What goes into each image."""
+"""The recipe of each image: the parts of its build context."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from tidegate_localcluster.image_parts import (
 
 
 class ImageName(StrEnum):
-    """The images we build; each has a folder below images/."""
+    """The images that we build; each has a folder below images/."""
 
     OPERATOR = "operator"
     DATAPLANE = "dataplane"
@@ -33,23 +33,23 @@ class ImageName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How one image is made: on our base system or on nothing, with these parts in its build context."""
+    """How to build one image: on our base system or on nothing, with these parts in its build context."""
 
     parts: tuple[Part, ...]
-    """All parts, or where there are `runtime_parts` those of the other stages."""
+    """All parts, or with `runtime_parts` those of the other stages."""
     runtime_parts: tuple[Part, ...] = ()
-    """What the Dockerfile's stage `runtime` is made of; without them it has no such stage."""
+    """The parts of the Dockerfile's stage `runtime`; empty if it has no such stage."""
     on_base: bool = True
     ours: bool = False
-    """Part of every installation: carries our version."""
+    """An image of Tidegate itself, with Tidegate's version."""
 
     @property
     def needs_base_packages(self) -> bool:
-        """Whether staging takes files out of Debian packages that come with the base system."""
+        """Return whether staging needs the Debian packages that are downloaded with the base system."""
         return any(isinstance(part, DebianFiles) for part in self.parts)
 
     def arguments(self, source_root: Path) -> Mapping[str, str]:
-        """The build arguments that stand for this source tree."""
+        """Return the build arguments that depend on the source tree."""
         return {"VERSION": project_version(source_root)} if self.ours else {}
 
 
@@ -98,20 +98,20 @@ RECIPES: Mapping[ImageName, Recipe] = {
 
 
 def image_digest(name: ImageName, workshop: Workshop) -> str:
-    """12 hex digits over everything that decides the content of an image, its base system included."""
+    """Return 12 hex digits over everything that decides the content of an image, also its base system."""
     recipe = RECIPES[name]
     return _digest(name, (*recipe.runtime_parts, *recipe.parts), workshop)
 
 
 def runtime_digest(name: ImageName, workshop: Workshop) -> str:
-    """The same for its stage `runtime`."""
+    """Return 12 hex digits over everything that decides the content of an image's stage `runtime`."""
     return _digest(name, RECIPES[name].runtime_parts, workshop)
 
 
 def stage_context(name: ImageName, workshop: Workshop, context: Path, *, runtime: bool = True) -> None:
-    """Lay the build context of an image out in `context`, which must be empty or missing.
+    """Write the build context of an image to `context`, which must be empty or missing.
 
-    Without `runtime` it lacks what only that stage needs.
+    Without `runtime` it lacks the parts that only that stage needs. Raises ImageBuildError.
     """
     context.mkdir(parents=True, exist_ok=True)
     if any(context.iterdir()):

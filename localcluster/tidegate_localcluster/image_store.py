@@ -1,8 +1,8 @@
-"""Unpacked images, kept between clusters: a node begins with hard links to them instead of unpacking archives.
+"""A store of unpacked images that outlives clusters: a new node gets hard links instead of unpacking archives.
 
-Nothing changes a file of an unpacked layer, so its links may be shared; containerd's small databases are copied.
-The store is filled by a containerd of its own. Use it in the mount namespace of a cluster before its root is
-swapped: links do not pass from one mount to another, and mounts made while unpacking must not reach the machine.
+No process changes a file of an unpacked layer, so nodes can share it; containerd's small databases are copied.
+A separate containerd fills the store. Use it in the mount namespace of a cluster before its root is swapped: hard
+links cannot cross mounts, and the mounts of the unpacking must not reach the machine.
 """
 
 import json
@@ -35,13 +35,13 @@ class ImageStore:
     """The store in `folder`; `binaries` has containerd and ctr."""
 
     def __init__(self, folder: Path, binaries: Mapping[str, Path]) -> None:
-        """Name it; nothing is made yet."""
+        """Point to the store; create nothing yet."""
         self._folder = folder
         self._current, self._partial = folder / "current", folder / "partial"
         self._binaries = binaries
 
     def seed(self, images: Mapping[str, Image], target: Path, progress: Progress) -> None:
-        """Make `target` containerd's folder of a node that has all `images`, and maybe others.
+        """Create containerd's folder of a node in `target`, with all `images` and perhaps more.
 
         Raises LocalClusterError when `target` lies on another file system, or an image cannot be unpacked.
         """
@@ -62,29 +62,29 @@ class ImageStore:
         link.unlink()
 
     def _fill(self, images: Mapping[str, Image], progress: Progress) -> None:
-        known = self._known()
-        missing = {name: image for name, image in images.items() if known.get(name) != image.ref}
+        unpacked = self._known()
+        missing = {name: image for name, image in images.items() if unpacked.get(name) != image.ref}
         if not missing:
             return
         shutil.rmtree(self._partial, ignore_errors=True)
         self._partial.mkdir(parents=True)
-        if known:
+        if unpacked:
             link_tree(self._current / "containerd", self._partial / "containerd")
-        self._unpack(missing, known, progress)
-        refs = {**known, **{name: image.ref for name, image in images.items()}}
+        self._unpack(missing, unpacked, progress)
+        refs = {**unpacked, **{name: image.ref for name, image in images.items()}}
         (self._partial / "images.json").write_text(json.dumps(refs))
         run_checked("rm", "-rf", "--one-file-system", self._current)
         self._partial.rename(self._current)
 
     def _known(self) -> Mapping[str, str]:
-        """Reference by name of what is unpacked."""
+        """Return the references of the unpacked images by name."""
         try:
-            found: dict[str, str] = json.loads((self._current / "images.json").read_text())
+            refs: dict[str, str] = json.loads((self._current / "images.json").read_text())
         except (FileNotFoundError, ValueError):
             return {}
-        return found
+        return refs
 
-    def _unpack(self, images: Mapping[str, Image], known: Mapping[str, str], progress: Progress) -> None:
+    def _unpack(self, images: Mapping[str, Image], unpacked: Mapping[str, str], progress: Progress) -> None:
         settings = self._partial / "config.toml"
         settings.write_text(CONFIGURATION.format(folder=self._partial))
         containerd = Process(
@@ -103,8 +103,8 @@ class ImageStore:
             for name, image in images.items():
                 progress(f"unpacking {image.ref}")
                 self._ctr("import", "--local", "--index-name", image.ref, str(image.archive))
-                if name in known:
-                    self._ctr("remove", "--sync", known[name])
+                if name in unpacked:
+                    self._ctr("remove", "--sync", unpacked[name])
         finally:
             containerd.stop()
 
@@ -125,9 +125,9 @@ class ImageStore:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """Copy a folder with hard links for its files, and true copies of its databases.
+    """Copy a folder with hard links for its files and real copies of its databases.
 
-    Raises LocalClusterError when links are not possible; then `target` does not exist.
+    Raises LocalClusterError when links are impossible; then `target` does not exist.
     """
     try:
         run_checked("cp", "--archive", "--link", source, target)

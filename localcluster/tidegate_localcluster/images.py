@@ -1,4 +1,4 @@
-"""The container images of a cluster: built when their content changed, else taken from the cache."""
+"""Builds the container images of a cluster when their content has changed, else takes them from the cache."""
 
 import os
 import shutil
@@ -32,19 +32,19 @@ STAGING_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class ImageArchive:
-    """A built image: the reference that manifests name, and the file that containerd imports."""
+    """A built image: its reference for manifests, and the archive that containerd imports."""
 
     ref: str
     path: Path
 
 
 class Images:
-    """Builds the images of one source tree; safe to use from several processes at once."""
+    """The images of one source tree; several processes may use it at once."""
 
     def __init__(
         self, home: Path, source_root: Path, binary: Callable[[str, Progress], Path] | None = None
     ) -> None:
-        """Keep everything below `home` (TIDEGATE_HOME); `binary` provides the static programs in some images."""
+        """Build below `home` (TIDEGATE_HOME); `binary` returns the paths of the static programs in some images."""
         self._home = home.resolve()
         self._archives = self._home / "images"
         self._source_root = source_root.resolve()
@@ -53,10 +53,10 @@ class Images:
         self._binary = binary or _from_binaries(self._home)
 
     def ensure(self, names: Iterable[str], progress: Progress) -> Mapping[str, ImageArchive]:
-        """Return the images `names`, building those whose content has no archive yet.
+        """Return the images `names`; build those whose content has no archive yet.
 
         Raises ImageBuildError for an unknown name or a missing tool, and CommandFailedError with the builder's
-        last lines. What is cached needs neither root nor tools nor a network.
+        last lines. Cached images need neither root nor tools nor a network.
         """
         workshop = self.workshop(progress)
         images = {name: self._image(_known(name), workshop) for name in names}
@@ -78,7 +78,7 @@ class Images:
             self._stage(_known(name), workshop, directory)
 
     def workshop(self, progress: Progress) -> Workshop:
-        """What the parts of these images are made of; raises ImageBuildError without a checkout."""
+        """Return what the parts of these images are staged from; raises ImageBuildError without a checkout."""
         if not (self._source_root / "images").is_dir():
             raise ImageBuildError(
                 f"{self._source_root} has no images/ folder: images are built from a checkout of the repository"
@@ -92,7 +92,7 @@ class Images:
         )
 
     def lock(self, progress: Progress) -> AbstractContextManager[None]:
-        """One process builds at a time; the others find the archive afterwards, and may not take the lock twice."""
+        """Return the lock under which one process builds at a time; it is not reentrant."""
         return exclusively(self._archives / "lock", what="building images", progress=progress)
 
     def _ensure_one(self, name: ImageName, workshop: Workshop) -> ImageArchive:
@@ -104,13 +104,13 @@ class Images:
         builds = self._home / "build"
         builds.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=builds) as folder:
-            # Somebody may be editing: the name must belong to what was staged.
+            # The sources may change meanwhile, and the digest in the name must be that of the staged files.
             for attempt in range(STAGING_ATTEMPTS):
                 context = Path(folder) / str(attempt)
                 runtime = self._runtime(name, workshop)
                 self._stage(name, workshop, context, runtime=not self._is_built(runtime))
-                before, image = image, self._image(name, workshop)
-                if image == before:
+                expected, image = image, self._image(name, workshop)
+                if image == expected:
                     break
             else:
                 raise ImageBuildError(f"the sources of image {name} change faster than they can be copied")
@@ -143,7 +143,8 @@ class Images:
         stage_context(name, workshop, directory, runtime=runtime)
 
     def _runtime(self, name: ImageName, workshop: Workshop) -> str | None:
-        """The image of the stage `runtime`, kept for the next build: our own code changes more often."""
+        """Return the reference of the image of the stage `runtime`; None if the image has no such stage."""
+        # An image of its own, which the next builds reuse: our own code changes more often.
         if not RECIPES[name].runtime_parts:
             return None
         return f"{_repository(name)}-{RUNTIME}:{runtime_digest(name, workshop)}"
@@ -162,8 +163,8 @@ class Images:
         archives = _latest_first(self._archives.glob(f"{name}_*.tar"))
         for archive in archives[KEPT_ARCHIVES:]:
             archive.unlink()
-        kept = [_reference(name, archive.stem.rpartition("_")[2]) for archive in archives[:KEPT_ARCHIVES]]
-        self._buildah.remove_other_tags(_repository(name), kept)
+        newest = [_reference(name, archive.stem.rpartition("_")[2]) for archive in archives[:KEPT_ARCHIVES]]
+        self._buildah.remove_other_tags(_repository(name), newest)
         if runtime is not None:
             self._buildah.remove_other_tags(runtime.rpartition(":")[0], [runtime])
         for packages in _latest_first((self._home / "build" / "packages").glob("*"))[KEPT_PACKAGE_SETS:]:
@@ -182,7 +183,7 @@ def _known(name: str) -> ImageName:
     try:
         return ImageName(name)
     except ValueError as error:
-        raise ImageBuildError(f"there is no image {name!r}; there are {', '.join(ImageName)}") from error
+        raise ImageBuildError(f"no image {name!r}; there are {', '.join(ImageName)}") from error
 
 
 def _repository(name: ImageName) -> str:

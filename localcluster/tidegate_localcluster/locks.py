@@ -1,4 +1,4 @@
-"""A lock between processes, so that nothing is built twice at once."""
+"""A lock between processes, so that two of them never build the same thing at once."""
 
 import contextlib
 import fcntl
@@ -11,9 +11,9 @@ from tidegate_localcluster.progress import Progress
 
 @contextlib.contextmanager
 def exclusively(path: Path, *, what: str, progress: Progress) -> Generator[None]:
-    """Hold the lock file `path` for a block; says which process it waits for, and that it does `what`.
+    """Hold the lock file `path` for a block; report the process that holds it and `what` that process does.
 
-    The kernel gives the lock back when its holder dies, so a left-over file locks nobody out.
+    The kernel releases the lock when its holder dies, so a leftover file blocks no process.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:

@@ -1,4 +1,4 @@
-"""The programs a local cluster is made of, and where each can be had."""
+"""The programs of a local cluster and the sources of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from tidegate_localcluster.versions import pinned
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 SCRATCH_PREFIX = ".getting-"
-"""How the folders are called in which sources work; what is left of a killed one is removed by the next."""
+"""The prefix of folders in which sources work; the next one removes those that a killed one left."""
 CNI_PLUGINS = ("host-local", "portmap", "ptp")
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A published file with a published sha256; {version} and {architecture} are filled in."""
+    """A published file with a published sha256; its fields are templates with {version} and {architecture}."""
 
     url: str
     checksums: str
-    """Holds the sha256 alone, or a line of it and the file's name."""
+    """The URL of a file with the sha256 alone, or with lines of a sha256 and a file's name."""
     version: str
     member: str | None = None
     """The program's path in the archive; None when the file is the program."""
@@ -25,24 +25,24 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One program and its sources; a source that is None or empty does not have it."""
+    """One program and its sources; None or empty: that source does not have it."""
 
     name: str
     accepted: str | None = None
     """The version to accept from KUBEBUILDER_ASSETS and PATH: '1.36.3', '4.' for any of 4, '' for any at all.
 
-    None when a program of that name there would be something else.
+    None: use none from there, since a program of that name may be another one.
     """
     version_arguments: tuple[str, ...] = ("--version",)
     package: str | None = None
-    """What `go build` builds: an import path or a folder of ours."""
+    """The argument of `go build`: an import path or a folder of our Go module."""
     release: Release | None = None
     debian: tuple[str, ...] = ()
-    """Packages that hold the program and the shared libraries a small machine may lack."""
+    """The packages of the program and of the shared libraries that a small machine may lack."""
     debian_path: str = ""
 
     def __str__(self) -> str:
-        """Name and version, for messages."""
+        """Return name and version, for messages."""
         return f"{self.name} {self.accepted}" if self.accepted and self.accepted[-1] != "." else self.name
 
 
@@ -144,12 +144,12 @@ _CHROMIUM_LIBRARIES = (
     "libxrandr2",
     "libxrender1",
 )
-"""Without what every Debian has: apt and the essential packages stand on those.
+"""The libraries that not every Debian has: apt and the essential packages bring the others.
 
-A newer Chromium that says 'error while loading shared libraries' needs one more.
+If a newer Chromium fails with 'error while loading shared libraries', add the missing one.
 """
 _FONTS = ("fonts-inter", "fonts-dejavu-core")
-"""The same text on every machine: Inter where pages leave the choice to us, DejaVu for monospace and for signs."""
+"""For the same text on every machine: Inter as the default font, DejaVu for monospace and for symbols."""
 
 PROGRAMS: Mapping[str, Program] = {
     program.name: program
@@ -215,8 +215,8 @@ PROGRAMS: Mapping[str, Program] = {
             debian_path="usr/bin/promtool",
         ),
         Program(
-            # Debian keeps the newest alone, so none is pinned. The one of an installed package is not taken: it is started
-            # by a script that stays in between, and has the machine's fonts.
+            # Not pinned, since Debian keeps only the newest. Never an installed one: a script wraps it, and it uses
+            # the machine's fonts.
             name="chromium-headless-shell",
             debian=("chromium-headless-shell", "chromium-common", *_CHROMIUM_LIBRARIES, *_FONTS),
             debian_path="usr/lib/chromium/chromium-headless-shell",

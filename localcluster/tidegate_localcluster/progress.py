@@ -1,4 +1,4 @@
-"""Progress lines of long steps, and the one way to run a command that takes long."""
+"""Runs long commands and reports their progress line by line."""
 
 import os
 import select
@@ -11,14 +11,14 @@ from typing import IO
 from tidegate_localcluster.errors import LocalClusterError
 
 Progress = Callable[[str], None]
-"""Takes one line for the person who waits."""
+"""A function that shows one line to the user who waits."""
 
 REPORT_EVERY_S = 5.0
 LAST_LINES = 8
 
 
 class CommandFailedError(LocalClusterError):
-    """A command ended with an error; the message holds the end of what it said."""
+    """A command failed; the message contains the end of its output."""
 
 
 def run_with_progress(
@@ -31,17 +31,17 @@ def run_with_progress(
     directory: Path | None = None,
     describe: Callable[[Sequence[str]], str] = lambda lines: lines[-1],
 ) -> Sequence[str]:
-    """Run `command` to its end and return the lines it wrote to stdout and stderr.
+    """Run `command` and return the lines that it wrote to stdout and stderr.
 
-    `progress` gets `what` and `why` at once, then every few seconds `what`, the seconds elapsed and, once there are
-    lines, what `describe` makes of them. `environment` replaces ours when given. Raises CommandFailedError.
+    `progress` gets `what` and `why` at once, then every few seconds `what`, the elapsed seconds and, once there is
+    output, `describe(lines)`. `environment` replaces ours when given. Raises CommandFailedError.
     """
     started = time.monotonic()
     lines: list[str] = []
     progress(f"{what} ({why})" if why else what)
     try:
         child = subprocess.Popen(
-            [str(part) for part in command],
+            [str(argument) for argument in command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -65,14 +65,14 @@ def run_with_progress(
             child.terminate()
             raise
     if child.returncode != 0:
-        said = "\n".join(f"    {line}" for line in lines[-LAST_LINES:])
-        raise CommandFailedError(f"{what}: {command[0]} ended with exit status {child.returncode}\n{said}")
+        output = "\n".join(f"    {line}" for line in lines[-LAST_LINES:])
+        raise CommandFailedError(f"{what}: {command[0]} ended with exit status {child.returncode}\n{output}")
     progress(f"{what}: done in {time.monotonic() - started:.0f} s")
     return tuple(lines)
 
 
 def _lines_or_nothing(stream: IO[bytes], timeout_s: float) -> Iterator[str | None]:
-    """Every line of `stream`, and None whenever there was none for `timeout_s`."""
+    """Yield every line of `stream`, and None after each `timeout_s` without output."""
     rest = b""
     while True:
         if not select.select([stream], [], [], timeout_s)[0]:

@@ -1,4 +1,4 @@
-"""The root file system below every image: Debian with Python, made by debootstrap, no registry needed."""
+"""Builds the root file system below every image: Debian with Python, by debootstrap, without a registry."""
 
 import hashlib
 import json
@@ -14,13 +14,13 @@ from tidegate_localcluster.progress import Progress, run_with_progress
 SUITE = "bookworm"
 # The Python backend of Triton needs libpython and the whole standard library; python3 brings the latter.
 PACKAGES = ("ca-certificates", "libpython3.11", "python3")
-# Not installed: kept beside the base as archives, for the images that carry one program of theirs.
+# Not installed, but downloaded beside the base, for images that contain only one program of them.
 SPARE_PACKAGES = ("prometheus",)
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
-# Raised when this module makes something else out of the same packages.
+# Increase it when this module builds something else from the same packages.
 REVISION = 1
 
-# What debian:12-slim leaves out as well.
+# debian:12-slim lacks these as well.
 CLEARED = (
     "etc/hostname",
     "etc/resolv.conf",
@@ -34,7 +34,7 @@ CLEARED = (
 
 
 class BaseSystem:
-    """The base root file system, created once and kept below `home` by what it is made of."""
+    """The base root file system, built once into a folder below `home` that is named after its content."""
 
     def __init__(self, home: Path, environment: Mapping[str, str] = os.environ) -> None:
         """Use the mirror named by TIDEGATE_DEBIAN_MIRROR, else Debian's own."""
@@ -43,21 +43,21 @@ class BaseSystem:
 
     @property
     def key(self) -> str:
-        """12 hex digits over everything that decides the content."""
+        """Return 12 hex digits over everything that decides the content."""
         decisive = json.dumps([REVISION, SUITE, PACKAGES, SPARE_PACKAGES, CLEARED])
         return hashlib.sha256(decisive.encode()).hexdigest()[:12]
 
     @property
     def archive(self) -> Path:
-        """The tar of the root file system; there only after `ensure`."""
+        """Return the path of the tar of the root file system, which exists only after `ensure`."""
         return self._parent / self.key / "base.tar"
 
     def package(self, name: str) -> Path:
-        """The Debian archive of one of SPARE_PACKAGES; there only after `ensure`."""
+        """Return the path of one of SPARE_PACKAGES, which exists only after `ensure`."""
         return self._parent / self.key / f"{name}.deb"
 
     def ensure(self, progress: Progress) -> None:
-        """Create what is missing; raises CommandFailedError, naming the mirror, when Debian cannot be reached."""
+        """Build the base unless it exists; raises CommandFailedError with the mirror when it is unreachable."""
         if self.archive.exists():
             return
         partial = self._parent / f"{self.key}.partial"
@@ -92,7 +92,7 @@ class BaseSystem:
 
 
 def clear(root: Path) -> None:
-    """Empty what no container needs: caches, documentation, translations, the host's resolver."""
+    """Remove what no container needs: caches, documentation, translations, the host's resolver."""
     for name in CLEARED:
         path = root / name
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""Writes what our images are made of, in CycloneDX: `python -m tidegate_localcluster.sbom [NAME ...]`."""
+"""Writes the software bills of materials of our images: `python -m tidegate_localcluster.sbom [NAME ...]`."""
 
 import argparse
 import sys
@@ -35,11 +35,11 @@ from tidegate_localcluster.software import (
 
 
 class SbomError(LocalClusterError):
-    """An image is not what its lock says."""
+    """An image does not contain the versions of its lock."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a document for each image; the exit status."""
+    """Write a document for each image; return the exit status."""
     parser = argparse.ArgumentParser(description="Write what images are made of, in CycloneDX.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ImageName)} [default: all]")
     parser.add_argument(
@@ -54,36 +54,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.archive is not None and len(names) != 1:
         parser.error("--archive is of one image: name it")
 
-    def progress(line: str) -> None:
+    def print_progress(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
     images = Images(default_home(), options.root)
     try:
         for name in names:
-            archive = options.archive or images.ensure([name], progress)[name].path
-            with images.lock(progress):
-                text = describe(ImageName(name), archive, images.workshop(progress), datetime.now(UTC))
+            archive = options.archive or images.ensure([name], print_progress)[name].path
+            with images.lock(print_progress):
+                text = describe(ImageName(name), archive, images.workshop(print_progress), datetime.now(UTC))
             options.output.mkdir(parents=True, exist_ok=True)
             target = options.output / f"{name}.cdx.json"
             target.write_text(text)
-            progress(f"{target} written")
+            print_progress(f"{target} written")
     except LocalClusterError as error:
-        progress(str(error))
+        print_progress(str(error))
         return 1
     return 0
 
 
 def describe(name: ImageName, archive: Path, workshop: Workshop, now: datetime) -> str:
-    """The document of an image.
+    """Return the CycloneDX document of an image.
 
     Raises SbomError when Python distributions of the image differ from its locks, LocalClusterError when the archive,
-    or what the image was made of, cannot be read.
+    or a part of the image, cannot be read.
     """
     recipe = RECIPES[name]
     parts = (*recipe.runtime_parts, *recipe.parts)
     with opened(archive) as image:
         _check(name, recipe, workshop, distributions(image))
-        software = {found for part in parts for found in _of_part(part, workshop)}
+        software = {package for part in parts for package in _of_part(part, workshop)}
         if DPKG_STATUS in image.files:
             software.update(debian_packages(image.text(DPKG_STATUS)))
         subject = Subject(
@@ -95,18 +95,18 @@ def describe(name: ImageName, archive: Path, workshop: Workshop, now: datetime) 
     return document(subject, sorted(software), now)
 
 
-def _check(name: ImageName, recipe: Recipe, workshop: Workshop, found: Mapping[str, str]) -> None:
-    wanted = {
+def _check(name: ImageName, recipe: Recipe, workshop: Workshop, installed: Mapping[str, str]) -> None:
+    pinned = {
         software.name: software.version
         for part in (*recipe.runtime_parts, *recipe.parts)
         if isinstance(part, Packages) and part.folder == SITE_PACKAGES
         for software in _locked(part, workshop)
     }
-    ours = {OURS: project_version(workshop.source_root)} if recipe.ours else {}
+    own_packages = {OURS} if recipe.ours else set[str]()
     differences = [
-        f"{package} is {found.get(package, 'not there')}, and {wanted.get(package, 'not there')} by the lock"
-        for package in sorted({*found, *wanted} - {*ours})
-        if found.get(package) != wanted.get(package)
+        f"{package} is {installed.get(package, 'not there')}, and {pinned.get(package, 'not there')} by the lock"
+        for package in sorted({*installed, *pinned} - own_packages)
+        if installed.get(package) != pinned.get(package)
     ]
     if differences:
         raise SbomError(

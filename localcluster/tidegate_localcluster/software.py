@@ -1,4 +1,4 @@
-"""What images are made of, as locks, package managers and programs themselves say it."""
+"""Reads the software of images from locks, package managers' lists and build information of programs."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from tidegate_localcluster.image_files import ImageFiles
 
-# The Python of Debian 12, for the conditions in locks.
+# The Python of Debian 12, for the environment markers in locks.
 TARGET: Mapping[str, str] = {
     "implementation_name": "cpython",
     "implementation_version": "3.11.2",
@@ -31,7 +31,7 @@ GO_LINE = re.compile(r"^\t(?:dep|=>)\t(\S+)\t(\S+)(?:\t(\S*))?$")
 
 
 class Ecosystem(StrEnum):
-    """Who published it; the types of package URLs."""
+    """Where a package is published; the values are the types of package URLs."""
 
     PYTHON = "pypi"
     DEBIAN = "deb"
@@ -40,21 +40,21 @@ class Ecosystem(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class Software:
-    """One published package in the version that is in the image."""
+    """One published package in the version of the image."""
 
     ecosystem: Ecosystem
     name: str
     version: str
     architecture: str = ""
     licence: str = ""
-    """An SPDX expression, or what its authors wrote instead; empty where the package does not say."""
+    """An SPDX expression, or what its authors wrote instead; empty if the package states none."""
     sha256: tuple[str, ...] = ()
-    """Of the files that the lock accepts; one of them was installed."""
+    """The hashes of the files that the lock accepts; one of them was installed."""
     go_sum: str = ""
 
 
 def locked(lock: str, licences: Mapping[str, str]) -> Iterator[Software]:
-    """The distributions of a hash-pinned lock that the image gets; `licences` are by canonical names."""
+    """Yield the distributions of a hash-pinned lock that the image gets; `licences` are by canonical name."""
     for entry in lock.replace("\\\n", "").splitlines():
         if not entry or entry.lstrip().startswith("#"):
             continue
@@ -69,13 +69,13 @@ def locked(lock: str, licences: Mapping[str, str]) -> Iterator[Software]:
             name=name,
             version=version.version,
             licence=licences.get(name, ""),
-            sha256=tuple(found.strip().removeprefix("sha256:") for found in hashes),
+            sha256=tuple(value.strip().removeprefix("sha256:") for value in hashes),
         )
 
 
 def licences(site_packages: Path) -> Mapping[str, str]:
-    """What the distributions that are installed in a folder say of their licence, by canonical name."""
-    found: dict[str, str] = {}
+    """Return the stated licences of the distributions in a folder, by canonical name."""
+    by_name: dict[str, str] = {}
     for metadata in sorted(site_packages.glob("*.dist-info/METADATA")):
         headers = HeaderParser().parsestr(metadata.read_text())
         lines: Sequence[str] = [
@@ -83,14 +83,14 @@ def licences(site_packages: Path) -> Mapping[str, str]:
             headers.get("License", ""),
             *(line for line in headers.get_all("Classifier", []) if line.startswith("License :: ")),
         ]
-        # Some have the whole text in that field.
+        # Some have the whole text of the licence in that field.
         short = [line for line in lines if line and "\n" not in line and line != "UNKNOWN"]
-        found[canonicalize_name(headers["Name"])] = short[0].rpartition(" :: ")[2] if short else ""
-    return found
+        by_name[canonicalize_name(headers["Name"])] = short[0].rpartition(" :: ")[2] if short else ""
+    return by_name
 
 
 def distributions(image: ImageFiles) -> Mapping[str, str]:
-    """The version of each Python distribution that an image has, by canonical name."""
+    """Return the version of each Python distribution in an image, by canonical name."""
     headers = (
         HeaderParser().parsestr(image.text(path)) for path in image.files if SITE_PACKAGES.fullmatch(path)
     )
@@ -98,7 +98,7 @@ def distributions(image: ImageFiles) -> Mapping[str, str]:
 
 
 def debian_packages(status: str) -> Iterator[Software]:
-    """The packages that dpkg has installed, by its list (/var/lib/dpkg/status), or one that `dpkg-deb --field` shows."""
+    """Yield the installed packages of a /var/lib/dpkg/status, or the one package of `dpkg-deb --field`."""
     for paragraph in status.strip().split("\n\n"):
         fields = HeaderParser().parsestr(paragraph)
         if fields.get("Status", "install ok installed").endswith(" installed") and fields.get("Package"):
@@ -111,10 +111,10 @@ def debian_packages(status: str) -> Iterator[Software]:
 
 
 def go_modules(build_info: str) -> Iterator[Software]:
-    """The modules of a program, by `go version -m`; a replacement stands for what it replaces."""
+    """Yield the modules of a program from `go version -m`; a replacement replaces its original."""
     first, *lines = build_info.splitlines()
     yield Software(ecosystem=Ecosystem.GO, name="stdlib", version=first.rpartition(": go")[2].split()[0])
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        found = GO_LINE.match(line)
-        if found is not None and not following.startswith("\t=>"):
-            yield Software(ecosystem=Ecosystem.GO, name=found[1], version=found[2], go_sum=found[3] or "")
+        match = GO_LINE.match(line)
+        if match is not None and not following.startswith("\t=>"):
+            yield Software(ecosystem=Ecosystem.GO, name=match[1], version=match[2], go_sum=match[3] or "")

