@@ -1,4 +1,4 @@
-"""The few things that the local cluster asks of its API server, over HTTPS with a client certificate."""
+"""An HTTPS client with a client certificate, for the few calls of the local cluster to its API server."""
 
 import http.client
 import json
@@ -17,15 +17,15 @@ TIMEOUT_S = 5.0
 
 
 class ApiClient:
-    """GET and merge patches as one user, over a connection that is kept; threads may share it and then take turns.
+    """A client that sends GET and merge patches as one user; threads that share it take turns.
 
-    A handshake costs both sides more than most answers do. Close it at the end.
+    It keeps its connection open, since a handshake costs both sides more than most answers. Close it at the end.
     """
 
     def __init__(
         self, server: str, *, authority: Path, credentials: KeyPair, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Talk to `server` (an https URL) as the owner of `credentials`; no call waits longer than `timeout_s` for an answer."""
+        """Use `credentials` for calls to `server` (an https URL); a call that waits for `timeout_s` fails."""
         address = urlsplit(server)
         if address.hostname is None or address.port is None:
             raise ValueError(f"{server!r} is not an https URL with a port")
@@ -33,12 +33,12 @@ class ApiClient:
         self._tls = ssl.create_default_context(cafile=str(authority))
         self._tls.load_cert_chain(credentials.certificate, credentials.key)
         self._timeout_s = timeout_s
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._connection: http.client.HTTPSConnection | None = None
 
     @classmethod
     def of_administrator(cls, pki: Path, server: str, timeout_s: float = TIMEOUT_S) -> "ApiClient":
-        """Talk to `server` with the administrator's certificate from the certificate folder `pki`."""
+        """Return a client that uses the administrator's certificate from the certificate folder `pki`."""
         credentials = KeyPair(pki / "admin.crt", pki / "admin.key")
         return cls(server, authority=pki / "ca.crt", credentials=credentials, timeout_s=timeout_s)
 
@@ -53,20 +53,20 @@ class ApiClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection; the next call would open another."""
-        with self._turn:
+        """Close the connection; the next call opens another."""
+        with self._lock:
             self._disconnect()
 
     def get(self, path: str) -> dict[str, Any] | None:
-        """The object at `path`; None when there is none. Raises LocalClusterError when the server says otherwise.
+        """Return the object at `path`, or None if it does not exist.
 
-        A server that does not answer raises OSError.
+        Raises LocalClusterError for any other status, and OSError when the server does not answer.
         """
         text = self.get_text(path)
         return None if text is None else cast("dict[str, Any]", json.loads(text))
 
     def get_text(self, path: str) -> str | None:
-        """The same for what is not an object."""
+        """Return the body at `path` as text, or None on 404; raises as `get` does."""
         status, text = self._call("GET", path)
         if status == http.client.NOT_FOUND:
             return None
@@ -75,23 +75,23 @@ class ApiClient:
         return text
 
     def merge(self, path: str, changes: Mapping[str, Any]) -> None:
-        """A merge patch of the object at `path`. Raises as `get` does, and where there is none."""
+        """Apply a merge patch to the object at `path`; raises as `get` does, and LocalClusterError on 404."""
         status, text = self._call("PATCH", path, json.dumps(changes), "application/merge-patch+json")
         if status != http.client.OK:
             raise LocalClusterError(f"PATCH {path} answered {status}: {text[:500]}")
 
     def items(self, path: str) -> list[dict[str, Any]]:
-        """The items of the list at `path`."""
-        found = self.get(path)
-        return [] if found is None else cast("list[dict[str, Any]]", found["items"])
+        """Return the items of the list at `path`; none if the path does not exist."""
+        collection = self.get(path)
+        return [] if collection is None else cast("list[dict[str, Any]]", collection["items"])
 
     def _call(
         self, method: str, path: str, body: str | None = None, content_type: str = "application/json"
     ) -> tuple[int, str]:
-        """The status and the text of the answer."""
+        """Send one request; return the status and the body of the response."""
         headers = {"Content-Type": content_type} if body else {}
-        # While the server hangs, those who wait for their turn give up as they would with a connection of their own.
-        if not self._turn.acquire(timeout=self._timeout_s):
+        # While the server hangs, waiting threads time out as they would with a connection of their own.
+        if not self._lock.acquire(timeout=self._timeout_s):
             raise TimeoutError(f"{method} {path} waited {self._timeout_s:g} s for the call before it")
         try:
             if self._connection is not None:
@@ -101,7 +101,7 @@ class ApiClient:
                     self._disconnect()
                     raise
                 except (http.client.HTTPException, OSError):
-                    # The server has ended an idle connection, or has ended itself. Both methods may be repeated:
+                    # The server closed an idle connection, or was restarted. Both methods are idempotent:
                     # a merge patch that is applied twice changes nothing the second time.
                     self._disconnect()
             self._connection = http.client.HTTPSConnection(
@@ -111,12 +111,12 @@ class ApiClient:
                 return _exchange(self._connection, method, path, body, headers)
             except http.client.HTTPException as error:
                 self._disconnect()
-                raise ConnectionError(f"the API server broke off: {error!r}") from error
+                raise ConnectionError(f"the API server closed the connection: {error!r}") from error
             except OSError:
                 self._disconnect()
                 raise
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -137,6 +137,6 @@ def _exchange(
 
 
 def condition(resource: dict[str, Any], kind: str) -> bool:
-    """Whether the status condition `kind` of a Kubernetes object is True."""
+    """Return whether the status condition `kind` of a Kubernetes object is True."""
     conditions = resource.get("status", {}).get("conditions", [])
-    return any(found["type"] == kind and found["status"] == "True" for found in conditions)
+    return any(entry["type"] == kind and entry["status"] == "True" for entry in conditions)

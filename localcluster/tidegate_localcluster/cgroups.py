@@ -1,4 +1,4 @@
-"""The cgroup folders of one cluster: made in every hierarchy (v1) or in the one tree (v2), removed at the end."""
+"""Creates and removes the cgroup folders of a cluster, in every hierarchy (v1) or in the one tree (v2)."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _DEFAULT_SHARES = 1024
 
 
 class CgroupVersion(StrEnum):
-    """Which of the two interfaces the machine has mounted."""
+    """The cgroup interface that the machine has mounted."""
 
     V1 = "v1"
     V2 = "v2"
@@ -27,7 +27,7 @@ class CgroupVersion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CgroupTree:
-    """Where this machine's cgroups are and which controllers they offer."""
+    """The machine's cgroup file system and the controllers that it offers."""
 
     root: Path
     version: CgroupVersion
@@ -35,21 +35,21 @@ class CgroupTree:
 
     @classmethod
     def detect(cls, root: Path = CGROUP_ROOT) -> "CgroupTree | None":
-        """What is mounted at `root`; None when there is no cgroup file system."""
+        """Return what is mounted at `root`; None when there is no cgroup file system."""
         unified = root / "cgroup.controllers"
         if unified.exists():
             return cls(root, CgroupVersion.V2, tuple(unified.read_text().split()))
-        # Whatever is there, `systemd` and `unified` too: runc makes its folders in every hierarchy it finds.
-        found = tuple(sorted(listing.parent.name for listing in root.glob("*/cgroup.procs")))
-        return cls(root, CgroupVersion.V1, found) if found else None
+        # All hierarchies, also `systemd` and `unified`: runc creates its folders in every hierarchy that exists.
+        hierarchies = tuple(sorted(listing.parent.name for listing in root.glob("*/cgroup.procs")))
+        return cls(root, CgroupVersion.V1, hierarchies) if hierarchies else None
 
     @property
     def missing_controllers(self) -> tuple[str, ...]:
-        """What the kubelet needs and the machine does not offer."""
+        """Return the controllers that the kubelet needs and the machine does not offer."""
         return tuple(name for name in REQUIRED_CONTROLLERS if name not in self.controllers)
 
     def folders(self, name: str) -> tuple[Path, ...]:
-        """Where the cgroup `name` lies, whether it exists or not."""
+        """Return the folders of the cgroup `name`, whether they exist or not."""
         if self.version is CgroupVersion.V2:
             return (self.root / name,)
         distinct: dict[tuple[int, int], Path] = {}
@@ -61,7 +61,7 @@ class CgroupTree:
         return tuple(distinct.values())
 
     def create(self, name: str) -> None:
-        """Make the cgroup `name` ready to hold pods: controllers handed down, cpuset filled. Idempotent."""
+        """Create the cgroup `name` and enable what pods in it need: its controllers and cpuset. Idempotent."""
         if self.version is CgroupVersion.V2:
             self._create_v2(name)
             return
@@ -71,9 +71,9 @@ class CgroupTree:
                 self._fill_cpuset(folder)
 
     def weigh(self, name: str, processes: int) -> None:
-        """Let everything in the cgroup `name`, which exists, compete for cores like so many processes outside of it.
+        """Give the existing cgroup `name` the CPU weight of so many processes outside of it.
 
-        By default it competes like one, however many pods it holds.
+        By default it has the weight of one process, however many pods it contains.
         """
         if self.version is CgroupVersion.V2:
             _write(self.root / name / "cpu.weight", str(_DEFAULT_WEIGHT * processes))
@@ -81,17 +81,17 @@ class CgroupTree:
             _write(self.root / "cpu" / name / "cpu.shares", str(_DEFAULT_SHARES * processes))
 
     def _create_v2(self, name: str) -> None:
-        wanted = " ".join(f"+{controller}" for controller in (*REQUIRED_CONTROLLERS, "io", "hugetlb"))
-        offered = [token for token in wanted.split() if token[1:] in self.controllers]
+        delegated = (*REQUIRED_CONTROLLERS, "io", "hugetlb")
+        tokens = [f"+{controller}" for controller in delegated if controller in self.controllers]
         folder = self.root
         for part in ("", *Path(name).parts):
             folder = folder / part
             folder.mkdir(exist_ok=True)
-            for token in offered:
+            for token in tokens:
                 _write(folder / "cgroup.subtree_control", token)
 
     def _fill_cpuset(self, folder: Path) -> None:
-        """A v1 cpuset is born empty and takes no process until it has CPUs and memory nodes."""
+        """Copy CPUs and memory nodes from the parent: a new v1 cpuset has none and accepts no process."""
         for key in ("cpuset.cpus", "cpuset.mems"):
             if (folder / key).read_text().strip():
                 continue
@@ -101,21 +101,21 @@ class CgroupTree:
             _write(folder / key, parent.read_text().strip())
 
     def remains(self, name: str) -> tuple[Path, ...]:
-        """Folders of the cgroup `name` that still exist."""
+        """Return the folders of the cgroup `name` that exist."""
         return tuple(folder for folder in self.folders(name) if folder.exists())
 
     def processes(self, name: str) -> tuple[int, ...]:
-        """Host process ids anywhere below the cgroup `name`."""
-        found: set[int] = set()
+        """Return the host ids of all processes below the cgroup `name`."""
+        pids: set[int] = set()
         for folder in self.remains(name):
             for listing in folder.rglob("cgroup.procs"):
-                found.update(_process_ids(listing))
-        return tuple(sorted(found))
+                pids.update(_process_ids(listing))
+        return tuple(sorted(pids))
 
     def remove(self, name: str, timeout_s: float = REMOVAL_TIMEOUT_S) -> None:
-        """Remove the cgroup `name` and all below it, waiting for processes that are still dying.
+        """Remove the cgroup `name` and all below it; wait for processes that are still ending.
 
-        Raises LocalClusterError naming the folders and processes that stay after `timeout_s`.
+        Raises LocalClusterError with the folders and processes that remain after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while self.remains(name):
@@ -131,15 +131,15 @@ class CgroupTree:
 
 
 def _remove_tree(folder: Path) -> None:
-    """Remove `folder` and its children, deepest first, as far as nothing holds them."""
+    """Remove `folder` and its children, deepest first, except those that still have processes."""
     for path in _deepest_first(folder):
         with contextlib.suppress(OSError):
             path.rmdir()
 
 
 def _deepest_first(folder: Path) -> Sequence[Path]:
-    found = [Path(path) for path, _, _ in os.walk(folder)]
-    return sorted(found, key=lambda path: len(path.parts), reverse=True)
+    folders = [Path(path) for path, _, _ in os.walk(folder)]
+    return sorted(folders, key=lambda path: len(path.parts), reverse=True)
 
 
 def _process_ids(listing: Path) -> Iterable[int]:

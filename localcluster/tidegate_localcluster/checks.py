@@ -1,4 +1,4 @@
-"""What the machine must offer to carry a whole cluster, asked before anything is started, each with its cure."""
+"""Checks, before anything is started, that the machine can run a whole cluster, and names a remedy if not."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ CAPABILITIES: Mapping[str, int] = {
     "MKNOD": 27,
     "SETFCAP": 31,
 }
-"""Their numbers in linux/capability.h."""
+"""The bit of each capability in linux/capability.h."""
 MIN_DISK_BYTES = 5 * 1024**3
 MIN_MEMORY_BYTES = 2 * 1024**3
 GIB = 1024**3
@@ -40,18 +40,18 @@ NETLINK_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something the machine lacks, and how to get it."""
+    """Something that the machine lacks, and how to get it."""
 
     lack: str
     cure: str
 
     def __str__(self) -> str:
-        """Both in one line."""
+        """Return both in one line."""
         return f"{self.lack}: {self.cure}"
 
 
 class MachineUnfitError(LocalClusterError):
-    """The machine cannot carry a whole cluster; `problems` says why and what helps."""
+    """The machine cannot run a whole cluster; `problems` has the reasons and remedies."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         """Put all problems into one message."""
@@ -59,8 +59,8 @@ class MachineUnfitError(LocalClusterError):
         lines = "\n".join(f"  - {problem}" for problem in problems)
         super().__init__(
             f"this machine cannot run a whole cluster:\n{lines}\n"
-            "(`tidegate local up --control-plane-only` needs none of it, and `make demo-fleet` shows a thousand models on it; "
-            "a cluster of your own does as well)"
+            "(`tidegate local up --control-plane-only` has none of these requirements, and `make demo-fleet` shows "
+            "a thousand models on it; or use a cluster of your own)"
         )
 
 
@@ -72,17 +72,17 @@ def check_machine(state_dir: Path) -> None:
 
 
 def find_problems(state_dir: Path) -> tuple[Problem, ...]:
-    """Everything that this machine lacks for a cluster in `state_dir`."""
-    found = [*check_user(os.geteuid(), Path("/proc/self/status").read_text()), *check_tools(shutil.which)]
-    found += check_cgroups(CgroupTree.detect())
-    place = existing_ancestor(state_dir)
-    found += check_sizes(shutil.disk_usage(place).free, place, psutil.virtual_memory().total)
-    # What follows tries things out and needs what was asked so far.
-    return tuple(found) if found else (*try_network(), *try_overlay(place))
+    """Return everything that this machine lacks for a cluster in `state_dir`."""
+    problems = [*check_user(os.geteuid(), Path("/proc/self/status").read_text()), *check_tools(shutil.which)]
+    problems += check_cgroups(CgroupTree.detect())
+    folder = existing_ancestor(state_dir)
+    problems += check_sizes(shutil.disk_usage(folder).free, folder, psutil.virtual_memory().total)
+    # The remaining checks create namespaces and mounts, which needs what the first checks found.
+    return tuple(problems) if problems else (*try_network(), *try_overlay(folder))
 
 
 def check_user(user: int, status: str) -> tuple[Problem, ...]:
-    """Root with the capabilities that matter; `status` is the text of /proc/self/status."""
+    """Check for root and its capabilities; `status` is the text of /proc/self/status."""
     if user != 0:
         return (Problem("not root", "run it with sudo"),)
     effective = next(
@@ -101,7 +101,7 @@ def check_user(user: int, status: str) -> tuple[Problem, ...]:
 
 
 def check_tools(which: Callable[[str], str | None]) -> tuple[Problem, ...]:
-    """The programs of the system that namespaces are made with."""
+    """Check for the system's programs that create namespaces."""
     missing = [tool for tool in TOOLS if which(tool) is None]
     if not missing:
         return ()
@@ -110,7 +110,7 @@ def check_tools(which: Callable[[str], str | None]) -> tuple[Problem, ...]:
 
 
 def check_cgroups(tree: CgroupTree | None) -> tuple[Problem, ...]:
-    """The controllers that the kubelet needs."""
+    """Check for the controllers that the kubelet needs."""
     if tree is None:
         return (Problem("no cgroups", "mount -t cgroup2 none /sys/fs/cgroup"),)
     if not tree.missing_controllers:
@@ -123,40 +123,40 @@ def check_cgroups(tree: CgroupTree | None) -> tuple[Problem, ...]:
 
 
 def check_sizes(free_disk_bytes: int, place: Path, memory_bytes: int) -> tuple[Problem, ...]:
-    """Room for images and for the cluster's own programs."""
-    found: list[Problem] = []
+    """Check the disk and the memory for images and for the cluster's own programs."""
+    problems: list[Problem] = []
     if free_disk_bytes < MIN_DISK_BYTES:
-        found.append(
+        problems.append(
             Problem(
                 f"{free_disk_bytes / GIB:.1f} GiB free in {place}, {MIN_DISK_BYTES / GIB:.0f} GiB are needed",
                 "free some, or name another folder with --state-dir",
             )
         )
     if memory_bytes < MIN_MEMORY_BYTES:
-        found.append(
+        problems.append(
             Problem(
                 f"{memory_bytes / GIB:.1f} GiB of memory, {MIN_MEMORY_BYTES / GIB:.0f} GiB are needed",
                 "use a larger machine",
             )
         )
-    return tuple(found)
+    return tuple(problems)
 
 
 def try_network() -> tuple[Problem, ...]:
-    """Make a network namespace with a pair of virtual interfaces; it ends with the command."""
+    """Check virtual interfaces and nftables, in a network namespace that ends with the command."""
     script = "ip link set lo up && ip link add tidegate0 type veth peer name tidegate1"
     error = _try_inside(script, "--net")
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if error is not None:
-        found.append(Problem(f"virtual interfaces cannot be made ({error})", "modprobe veth"))
+        problems.append(Problem(f"virtual interfaces cannot be made ({error})", "modprobe veth"))
     if not answers_nftables():
         cure = "modprobe nf_tables nft_ct nft_nat nft_masq nft_fib, or use a kernel with CONFIG_NF_TABLES"
-        found.append(Problem("the kernel has no nftables", cure))
-    return tuple(found)
+        problems.append(Problem("the kernel has no nftables", cure))
+    return tuple(problems)
 
 
 def answers_nftables() -> bool:
-    """Whether the kernel's nf_tables answers the harmless question for the number of its rule set."""
+    """Return whether the kernel's nf_tables answers a read of its generation, which changes nothing."""
     request = struct.pack("=IHHIIBBH", 20, NFT_GET_GENERATION, NLM_F_REQUEST, 0, 0, 0, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as netlink:
@@ -169,7 +169,7 @@ def answers_nftables() -> bool:
 
 
 def try_overlay(place: Path) -> tuple[Problem, ...]:
-    """Lay an overlay whose upper layer is in `place`, as containerd will, in a mount namespace of its own."""
+    """Check that the folder can be the upper layer of an overlay, as containerd needs, in a mount namespace."""
     script = (
         'set -e; d=$(mktemp -d "$1/tidegate-check.XXXXXX"); trap \'rm -rf "$d"\' EXIT; '
         'mkdir "$d/lower" "$d/upper" "$d/work" "$d/merged"; '
@@ -194,8 +194,8 @@ def _try_inside(script: str, namespace: str, *arguments: str) -> str | None:
 
 
 def existing_ancestor(path: Path) -> Path:
-    """The nearest folder of `path` that exists."""
-    place = path.resolve()
-    while not place.is_dir():
-        place = place.parent
-    return place
+    """Return the nearest existing folder at or above `path`."""
+    folder = path.resolve()
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder

@@ -1,4 +1,4 @@
-"""`tidegate local`: start, look at, use and end a local cluster."""
+"""`tidegate local`: starts, inspects, uses and stops a local cluster."""
 
 import json
 import os
@@ -27,7 +27,7 @@ PASS_ON = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "help_option_names": list[str](),
-    # Our options come first; from the first word that is not one all belongs to the command, `--` included.
+    # Our options come first; the first argument that is none of them begins the command, `--` included.
     "allow_interspersed_args": False,
 }
 
@@ -37,7 +37,7 @@ Name = Annotated[str, typer.Option("--name", help="Name of the cluster; each has
 StatePath = Annotated[
     Path | None,
     typer.Option(
-        "--state-dir", help="Where the cluster keeps its files [default: $TIDEGATE_HOME/clusters/NAME]."
+        "--state-dir", help="Folder of the cluster's files [default: $TIDEGATE_HOME/clusters/NAME]."
     ),
 ]
 
@@ -50,19 +50,22 @@ def up(
     control_plane_only: Annotated[
         bool,
         typer.Option(
-            "--control-plane-only", help="etcd, API server and controllers alone: no root, no pods."
+            "--control-plane-only",
+            help="Start only etcd, API server and controllers: needs no root, runs no pods.",
         ),
     ] = False,
-    nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="How many real kubelets.")] = 1,
-    simulated_gpu_nodes: Annotated[int, typer.Option(min=0, help="How many GPU nodes KWOK plays.")] = 0,
+    nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="Number of real nodes.")] = 1,
+    simulated_gpu_nodes: Annotated[
+        int, typer.Option(min=0, help="Number of GPU nodes that KWOK simulates.")
+    ] = 0,
     image: Annotated[
-        list[str] | None, typer.Option(help="Build and load only these images (repeat) [default: all].")
+        list[str] | None, typer.Option(help="Build and load only this image; repeatable [default: all].")
     ] = None,
     detach: Annotated[
-        bool, typer.Option(help="Return when the cluster is ready, or stay and end it on Ctrl-C.")
+        bool, typer.Option(help="Return when the cluster is ready, or stay and stop it on Ctrl-C.")
     ] = True,
 ) -> None:
-    """Start a cluster and wait until it is ready. Does nothing when it runs and is."""
+    """Start a cluster and wait until it is ready; do nothing if it is ready already."""
     options = ClusterOptions(
         name=_checked_name(name),
         nodes=nodes,
@@ -85,7 +88,7 @@ def up(
 
 @app.command()
 def down(name: Name = "default", state_dir: StatePath = None) -> None:
-    """Stop the cluster, remove its data, and check that nothing of it is left on the machine."""
+    """Stop the cluster, remove its data, and check that it leaves nothing on the machine."""
     with _messages():
         _down(_cluster(name, state_dir), _progress())
 
@@ -96,35 +99,35 @@ def status(
     state_dir: StatePath = None,
     output: Annotated[str, typer.Option("--output", "-o", help="json, or text.")] = "text",
 ) -> None:
-    """Say what runs and where to reach it; exit status 1 unless all is well."""
+    """Show what runs and its addresses; exit with 1 unless the cluster is ready."""
     with _messages():
-        found = _cluster(name, state_dir).status()
+        document = _cluster(name, state_dir).status()
         if output == "json":
-            typer.echo(json.dumps(found, indent=2))
+            typer.echo(json.dumps(document, indent=2))
         else:
-            for line in _table(found):
+            for line in _table(document):
                 typer.echo(line)
-        if found["state"] != Phase.READY:
+        if document["state"] != Phase.READY:
             raise typer.Exit(1)
 
 
 @app.command()
 def logs(
     part: Annotated[
-        str | None, typer.Argument(help="A part as `status` names it; without it: all names.")
+        str | None, typer.Argument(help="A part, as `status` names it [default: list the names].")
     ] = None,
     name: Name = "default",
     state_dir: StatePath = None,
 ) -> None:
     """Print the log of a part."""
     with _messages():
-        found = _cluster(name, state_dir).log_files()
+        log_files = _cluster(name, state_dir).log_files()
         if part is None:
-            typer.echo("\n".join(sorted(found)))
+            typer.echo("\n".join(sorted(log_files)))
             return
-        if part not in found:
-            raise LocalClusterError(f"there is no log of {part!r}; there are: {', '.join(sorted(found))}")
-        with found[part].open("rb") as log:
+        if part not in log_files:
+            raise LocalClusterError(f"there is no log of {part!r}; there are: {', '.join(sorted(log_files))}")
+        with log_files[part].open("rb") as log:
             shutil.copyfileobj(log, sys.stdout.buffer)
 
 
@@ -151,25 +154,27 @@ def execute(context: typer.Context, name: Name = "default", state_dir: StatePath
 @app.command("load-image")
 def load_image(
     archive: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An OCI or Docker archive.")],
-    ref: Annotated[str | None, typer.Option(help="Name it so [default: the names in the archive].")] = None,
+    ref: Annotated[
+        str | None, typer.Option(help="Reference of the image [default: those in the archive].")
+    ] = None,
     name: Name = "default",
     state_dir: StatePath = None,
 ) -> None:
-    """Bring a container image into every node."""
+    """Load a container image into every node."""
     with _messages():
         _cluster(name, state_dir).load_image(archive, ref)
 
 
 @app.command()
 def slices(
-    count: Annotated[int, typer.Argument(min=1, max=1000, help="How many.")],
-    node: Annotated[str, typer.Option(help="Which real node.")] = "node-0",
+    count: Annotated[int, typer.Argument(min=1, max=1000, help="Number of slices.")],
+    node: Annotated[str, typer.Option(help="The real node.")] = "node-0",
     name: Name = "default",
     state_dir: StatePath = None,
 ) -> None:
-    """Let a real node offer COUNT nvidia.com/gpu.shared, with nothing behind them, until Ctrl-C. For tests."""
+    """Let a real node offer COUNT nvidia.com/gpu.shared without a GPU, until Ctrl-C. For tests."""
     with _messages(), SharedGpu(_cluster(name, state_dir).files, count, node=node) as offered:
-        typer.echo(f"{node} offers {count} {SHARED_GPU}; press Ctrl-C to take them back", err=True)
+        typer.echo(f"{node} offers {count} {SHARED_GPU}; press Ctrl-C to withdraw them", err=True)
         with suppress(KeyboardInterrupt):
             offered.wait()
 
@@ -189,7 +194,7 @@ def _down(cluster: Cluster, progress: Callable[[str], None]) -> None:
         return
     remains = cluster.down(progress)
     if remains:
-        raise LocalClusterError(f"the cluster is down, but something is left: {remains}")
+        raise LocalClusterError(f"the cluster is down, but this is left on the machine: {remains}")
     progress("down; no process, mount, link or cgroup is left")
 
 
@@ -210,15 +215,15 @@ def _checked_name(name: str) -> str:
 def _progress() -> Callable[[str], None]:
     start = time.monotonic()
 
-    def say(message: str) -> None:
+    def print_progress(message: str) -> None:
         typer.echo(f"[{time.monotonic() - start:6.1f} s] {message}", err=True)
 
-    return say
+    return print_progress
 
 
 @contextmanager
 def _messages() -> Generator[None]:
-    """Our own errors end the program with their message; anything else is a fault of ours and keeps its trace."""
+    """Print our own errors and exit with 1; any other exception is a bug and keeps its traceback."""
     try:
         yield
     except LocalClusterError as error:
@@ -226,8 +231,8 @@ def _messages() -> Generator[None]:
         raise typer.Exit(1) from error
 
 
-def _table(found: Mapping[str, object]) -> Iterator[str]:
-    for key, value in found.items():
+def _table(document: Mapping[str, object]) -> Iterator[str]:
+    for key, value in document.items():
         if isinstance(value, Mapping):
             yield f"{key}:"
             yield from (f"  {inner}: {'-' if shown is None else shown}" for inner, shown in value.items())

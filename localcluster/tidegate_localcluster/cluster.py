@@ -1,4 +1,4 @@
-"""One local cluster as the machine sees it: up, down, status, and what is left of it."""
+"""Starts, stops and inspects one local cluster from the machine that it runs on."""
 
 import fcntl
 import hashlib
@@ -27,10 +27,10 @@ from tidegate_localcluster.state import FLEET_PROCESSES, Fleet, Forward, Image, 
 
 READY_TIMEOUT_S = 300.0
 FILLED_TIMEOUT_S = 3900.0
-"""A fleet demo fills its pool pod by pod the first time."""
+"""A fleet demo that starts for the first time fills its pool pod by pod."""
 STOP_TIMEOUT_S = 15.0
-PODS_WEIGH_AS_MANY_PROCESSES = 10
-"""A build beside the cluster, or a client that asks all the time, would starve pods that weigh as one process together."""
+PODS_CPU_WEIGHT = 10
+"""In processes; with the default, 1, a build or a busy client beside the cluster would starve its pods."""
 POLL_INTERVAL_S = 0.1
 
 Progress = Callable[[str], None]
@@ -38,7 +38,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What `up` was asked for."""
+    """The options of `up`."""
 
     name: str = "default"
     nodes: int = 1
@@ -47,33 +47,34 @@ class ClusterOptions:
     fleet: Fleet | None = None
     """A fleet demo on the control plane alone."""
     audit_policy: str | None = None
-    """An audit policy (audit.k8s.io/v1, YAML), by which the API server writes to `StateDir.audit_log`."""
+    """An audit policy (audit.k8s.io/v1, YAML); the API server logs to `StateDir.audit_log`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """What a cluster is made of: paths of programs by name, images by name."""
+    """The programs and the images of a cluster, each by name."""
 
     binaries: Mapping[str, Path]
     images: Mapping[str, Image] = field(default_factory=dict[str, Image])
     image_store: Path | None = None
     home: Path | None = None
-    """Where filled fleets are kept."""
+    """The cache folder of filled fleets."""
 
 
 class Cluster:
-    """The cluster whose files lie in one state folder. Its methods may be called from several processes at once."""
+    """The cluster whose files lie in one state folder; several processes may use it at once."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Name the cluster; nothing is made or started."""
+        """Point to the cluster's folder; create and start nothing."""
         self.files = StateDir(state_dir)
 
     # -- up ------------------------------------------------------------------------------------------------
 
     def up(self, options: ClusterOptions, supplies: Supplies, progress: Progress) -> None:
-        """Start the cluster and wait until it is ready; returns at once when it runs and is.
+        """Start the cluster and wait until it is ready; return at once when it is ready already.
 
-        Raises LocalClusterError when it cannot start, naming the part and the end of its log; then nothing runs.
+        Raises LocalClusterError with the failed part and the end of its log; then nothing runs. Raises
+        NotReadyError after the timeout; then the cluster continues to start.
         """
         with self._locked():
             if self.supervisor() is None:
@@ -91,14 +92,14 @@ class Cluster:
                 raise
 
     def supervisor(self) -> int | None:
-        """The host pid of the process that holds the cluster together; None when it does not run."""
+        """Return the host pid of the supervisor; None when the cluster does not run."""
         namespace = self.namespace()
         if namespace is not None:
             return namespace.pid
         return next(iter(supervising(self.files.path)), None)
 
     def namespace(self) -> Namespace | None:
-        """The cluster's namespaces; None when it does not run, or is a control plane alone."""
+        """Return the cluster's namespaces; None when it does not run, or is a control plane alone."""
         return Namespace.find(self.files.path)
 
     def _check_same(self, options: ClusterOptions) -> None:
@@ -121,7 +122,7 @@ class Cluster:
         files = self.files
         for folder in (files.logs, files.models, files.data):
             folder.mkdir(parents=True, exist_ok=True)
-        # Pods that are not root read the models; the rest of the data is nobody's business.
+        # Pods that are not root read the models; nobody else reads the data.
         files.models.chmod(0o755)
         files.data.chmod(0o700)
         files.state.unlink(missing_ok=True)
@@ -155,13 +156,13 @@ class Cluster:
                 self._start_inside(plan, listeners)
 
     def _listen(self, stack: ExitStack) -> Mapping[Forward, socket.socket]:
-        """Sockets on the ports of the last time, or on others where somebody else has taken them."""
+        """Return listening sockets on the ports of the last start, or on others if these are taken."""
         previous = Plan.read(self.files.plan)
-        known = previous.ports if previous is not None else {}
+        previous_ports = previous.ports if previous is not None else {}
         listeners: dict[Forward, socket.socket] = {}
         for forward in Forward:
             try:
-                listener = forwards.listen(known.get(forward, 0))
+                listener = forwards.listen(previous_ports.get(forward, 0))
             except OSError:
                 listener = forwards.listen(0)
             listeners[forward] = stack.enter_context(listener)
@@ -169,9 +170,9 @@ class Cluster:
 
     @staticmethod
     def _probes(stack: ExitStack) -> Mapping[str, int]:
-        """A port for the probes of each process of a fleet demo."""
-        held = {name: stack.enter_context(forwards.listen(0)) for name in FLEET_PROCESSES}
-        return {name: listener.getsockname()[1] for name, listener in held.items()}
+        """Return a port for the probes of each process of a fleet demo, reserved until `stack` closes."""
+        listeners = {name: stack.enter_context(forwards.listen(0)) for name in FLEET_PROCESSES}
+        return {name: listener.getsockname()[1] for name, listener in listeners.items()}
 
     def _start_alone(self) -> None:
         log = self.files.logs / "supervisor.log"
@@ -184,7 +185,7 @@ class Cluster:
             raise LocalClusterError("no cgroup file system is mounted on /sys/fs/cgroup; mount one")
         for index in range(plan.nodes):
             tree.create(f"{plan.cgroup}/{node_name(index)}")
-        tree.weigh(plan.cgroup, PODS_WEIGH_AS_MANY_PROCESSES)
+        tree.weigh(plan.cgroup, PODS_CPU_WEIGHT)
         pairs = [f"{forward}={listener.fileno()}" for forward, listener in listeners.items()]
         log = self.files.logs / "supervisor.log"
         log.unlink(missing_ok=True)
@@ -196,9 +197,9 @@ class Cluster:
         )
 
     def _wait_ready(self, progress: Progress) -> None:
-        patience_s = READY_TIMEOUT_S if self.plan().fleet is None else FILLED_TIMEOUT_S
-        deadline = time.monotonic() + patience_s
-        said: set[str] = set()
+        timeout_s = READY_TIMEOUT_S if self.plan().fleet is None else FILLED_TIMEOUT_S
+        deadline = time.monotonic() + timeout_s
+        reported: set[str] = set()
         while True:
             state = self.state()
             if state is not None and state.phase is Phase.READY:
@@ -209,12 +210,12 @@ class Cluster:
                 log = self.files.logs / "supervisor.log"
                 raise LocalClusterError(f"the supervisor ended; the end of {log}:\n{log.read_text()[-2000:]}")
             for line in (*state.steps_s, state.message) if state is not None else ():
-                if line not in said:
-                    said.add(line)
+                if line not in reported:
+                    reported.add(line)
                     progress(line)
             if time.monotonic() > deadline:
                 raise NotReadyError(
-                    f"not ready after {patience_s:g} s; it goes on starting: "
+                    f"the cluster is not ready after {timeout_s:g} s and continues to start: "
                     "see `tidegate local status` and `tidegate local logs`"
                 )
             time.sleep(POLL_INTERVAL_S)
@@ -222,9 +223,9 @@ class Cluster:
     # -- down ----------------------------------------------------------------------------------------------
 
     def down(self, progress: Progress) -> Remains:
-        """Stop the cluster, remove its data and cgroups, and say what is left, which should be nothing.
+        """Stop the cluster and remove its data and cgroups; return what is left, normally nothing.
 
-        Models, logs, certificates and port numbers are kept for the next `up`.
+        Models, logs, certificates and port numbers stay for the next `up`.
         """
         with self._locked():
             traces = self._traces()
@@ -233,13 +234,13 @@ class Cluster:
             return find_remains(self.files.path, plan.cgroup if plan is not None else None, traces)
 
     def end_fleet(self) -> None:
-        """End the processes of a fleet demo at once, also while somebody waits for it to be filled, who then gives up."""
+        """Kill the processes of a fleet demo; an `up` that waits for it fails."""
         pid = self.supervisor()
         if pid is not None:
             _end_at_once(pid)
 
     def remove(self) -> None:
-        """Remove the whole folder of a cluster that is down, what `down` keeps for the next time included."""
+        """Remove the whole folder of a cluster that is down, also what `down` leaves for the next `up`."""
         if self.supervisor() is not None:
             raise LocalClusterError(f"the cluster in {self.files.path} runs; end it first")
         run_checked("rm", "-rf", "--one-file-system", self.files.path)
@@ -247,7 +248,7 @@ class Cluster:
     def _end(self, progress: Progress) -> None:
         namespace, pid = self.namespace(), self.supervisor()
         if namespace is not None:
-            # The data goes with it, so nothing needs time to write it down.
+            # The data is removed too, so no process needs time to save it.
             progress("stopping")
             namespace.kill()
         elif pid is not None:
@@ -268,11 +269,11 @@ class Cluster:
         if namespace is not None:
             return Traces.of(namespace.processes().values(), namespace.pid)
         parts = state.parts.values() if state is not None else ()
-        # Without a supervisor these numbers may belong to others by now.
+        # Without a supervisor these ids may belong to other processes by now.
         return Traces.of([part.pid for part in parts if part.pid] if self.supervisor() else (), None)
 
     def _clean(self, progress: Progress) -> None:
-        """Remove what a cluster that does not run has left, however it ended."""
+        """Remove the cgroups, data and state of a cluster that does not run, however it ended."""
         plan = Plan.read(self.files.plan)
         tree = CgroupTree.detect()
         if plan is not None and tree is not None and tree.remains(plan.cgroup):
@@ -280,14 +281,14 @@ class Cluster:
             tree.remove(plan.cgroup)
         if self.files.data.exists():
             progress("removing data")
-            # rm is several times faster than shutil on a busy machine, and never follows a mount that is left.
+            # rm is several times faster than shutil on a busy machine, and never enters a leftover mount.
             run_checked("rm", "-rf", "--one-file-system", self.files.data)
         self.files.state.unlink(missing_ok=True)
 
-    # -- questions -----------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """What the cluster was started with; raises LocalClusterError when it never was."""
+        """Return the plan that the cluster was started with; raises LocalClusterError when it never was."""
         plan = Plan.read(self.files.plan)
         if plan is None:
             raise LocalClusterError(
@@ -296,11 +297,11 @@ class Cluster:
         return plan
 
     def state(self) -> State | None:
-        """What the supervisor wrote last; None before it wrote anything."""
+        """Return the state that the supervisor wrote last; None before its first."""
         return State.read(self.files.state)
 
     def status(self) -> Mapping[str, object]:
-        """The document of `tidegate local status -o json`; addresses are None until something answers there."""
+        """Return the document of `tidegate local status -o json`; addresses are None until they are served."""
         plan, state = self.plan(), self.state()
         running = self.supervisor() is not None
         phase = state.phase if state is not None and running else Phase.STOPPED
@@ -344,38 +345,44 @@ class Cluster:
                 return frozenset()
 
     def _host_pids(self, state: State | None) -> Mapping[str, int]:
-        """Process ids as the machine counts them, by part."""
+        """Return the host process ids, by part."""
         namespace = self.namespace()
         parts = {} if state is None else {name: part.pid for name, part in state.parts.items() if part.pid}
         if namespace is None:
             return parts
-        host = namespace.processes()
-        found = {name: host[pid] for name, pid in parts.items() if pid in host}
-        return {"init": namespace.pid, **found}
+        host_pids = namespace.processes()
+        running = {name: host_pids[pid] for name, pid in parts.items() if pid in host_pids}
+        return {"init": namespace.pid, **running}
 
     def log_files(self) -> Mapping[str, Path]:
-        """The log of every part, also of one that does not run any more."""
+        """Return the log file of every part by name, also of parts that have ended."""
         folders = (self.files.logs, self.files.control_plane / "logs")
         return {log.stem: log for folder in folders if folder.exists() for log in folder.glob("*.log")}
 
     def wait_ended(self) -> None:
-        """Return when the cluster has ended by itself or by another `down`."""
+        """Wait until the cluster has ended, by itself or by another `down`."""
         while (pid := self.supervisor()) is not None:
             psutil.Process(pid).wait()
 
     # -- inside --------------------------------------------------------------------------------------------
 
     def enter_command(self, command: Sequence[str]) -> list[str]:
-        """The command line that runs `command` inside; raises LocalClusterError when there is no inside."""
+        """Return the command line that runs `command` in the cluster's namespaces.
+
+        Raises LocalClusterError when the cluster has none: it does not run, or is a control plane alone.
+        """
         namespace = self.namespace()
         if namespace is None:
             raise LocalClusterError(
-                f"the cluster in {self.files.path} has no namespaces: is it up, and whole?"
+                f"the cluster in {self.files.path} has no namespaces: it does not run, or is a control plane alone"
             )
         return namespace.enter_command(command, directory=Path.cwd())
 
     def load_image(self, archive: Path, ref: str | None = None) -> None:
-        """Bring an OCI or Docker archive into every node, under `ref` or the names it carries. Raises LocalClusterError with containerd's words."""
+        """Load an OCI or Docker archive into every node, under `ref` or the names in the archive.
+
+        Raises LocalClusterError with containerd's message.
+        """
         namespace = self.namespace()
         if namespace is None:
             raise LocalClusterError(
@@ -399,14 +406,14 @@ class Cluster:
             self._note_image(Image(ref=ref, archive=archive))
 
     def _note_image(self, image: Image) -> None:
-        """Let `status` name the newest image of each name."""
+        """Record the newest image of each name for `status`."""
         name = image.ref.rpartition(":")[0].rpartition("/")[2]
         plan = self.plan()
         plan.model_copy(update={"images": {**plan.images, name: image}}).write(self.files.plan)
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        """One up or down at a time; the kernel lets go of the lock when we die."""
+        """Hold the lock that allows one `up` or `down` at a time; the kernel releases it when we die."""
         self.files.path.mkdir(parents=True, exist_ok=True)
         with self.files.lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -414,17 +421,17 @@ class Cluster:
 
 
 def _alike(fleet: Fleet | None) -> Fleet | None:
-    """Without how it came about."""
+    """Return `fleet` without `fresh`, which says how to start it and not what runs."""
     return None if fleet is None else fleet.model_copy(update={"fresh": False})
 
 
 def cgroup_name(name: str, state_dir: Path) -> str:
-    """The cgroup of a cluster: readable, and its own even when another state folder has the same name."""
+    """Return the name of a cluster's cgroup: readable, and unique per state folder."""
     return f"tidegate-{name}-{hashlib.sha256(str(state_dir).encode()).hexdigest()[:8]}"
 
 
 def _end_at_once(pid: int) -> None:
-    """End a process, its children and theirs: they die with it, and whoever does not is ended by its number."""
+    """Kill a process and all its descendants: most die with it, the others are killed one by one."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
@@ -432,14 +439,14 @@ def _end_at_once(pid: int) -> None:
     except psutil.NoSuchProcess:
         return
     _, alive = psutil.wait_procs(family, timeout=STOP_TIMEOUT_S / 3)
-    for each in alive:
+    for survivor in alive:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
+            survivor.kill()
     psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
 
 
 def _end_process(pid: int) -> None:
-    """SIGTERM, and SIGKILL when that does not help in time."""
+    """Send SIGTERM, and SIGKILL if the process has not ended in time."""
     try:
         process = psutil.Process(pid)
         process.send_signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""A real Kubernetes control plane as four processes: etcd, API server, controller manager, scheduler.
+"""Runs a real Kubernetes control plane as four processes: etcd, API server, controller manager, scheduler.
 
-It needs no root on 127.0.0.1; the whole cluster runs the same class on its bridge inside its namespaces.
+On 127.0.0.1 it needs no root; a whole cluster runs it inside its namespaces, on its first node's address.
 """
 
 import http.client
@@ -25,7 +25,7 @@ SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Write an audit log by a policy file (audit.k8s.io/v1)."""
+    """The policy file (audit.k8s.io/v1) and the file of an audit log."""
 
     policy: Path
     log: Path
@@ -33,7 +33,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneOptions:
-    """What differs between the control plane alone and the one of a whole cluster."""
+    """The settings that differ between a control plane alone and the one of a whole cluster."""
 
     port: int = 0
     """The API server's port; 0 takes a free one."""
@@ -41,18 +41,18 @@ class ControlPlaneOptions:
     hostpath_provisioner: bool = False
     """Let the controller manager provision kubernetes.io/host-path volumes (below /tmp/hostpath_pv)."""
     server_names: Sequence[str] = ()
-    """Further names and addresses in the API server's certificate."""
+    """More names and addresses for the API server's certificate."""
     audit: Audit | None = None
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """Further arguments by component, appended last: {'kube-apiserver': ['--v=2']}."""
+    """More arguments by component, appended last: {'kube-apiserver': ['--v=2']}."""
     ready_timeout_s: float = 60.0
 
 
 class ControlPlane:
     """etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC and without any token.
 
-    etcd listens on a socket in `state_dir` (0700), so nobody else on the machine can read it; the others listen
-    on `address` (API server) and 127.0.0.1. The parts die with the thread that called `start` (see Process).
+    etcd listens on a socket in `state_dir` (0700), so other users of the machine cannot read it; the API server
+    listens on `address`, the others on 127.0.0.1. All of them die with the thread that called `start` (see Process).
     Use it as a context manager, or call `start` and `stop`.
     """
 
@@ -64,40 +64,40 @@ class ControlPlane:
         address: str = LOOPBACK,
         options: ControlPlaneOptions | None = None,
     ) -> None:
-        """Prepare a control plane that keeps its data, logs and kubeconfigs in `state_dir`.
+        """Describe a control plane with its data, logs and kubeconfigs in `state_dir`; start nothing.
 
-        `binaries` has a path for each of COMPONENTS; `address` is where the API server listens, and is
-        reachable from here.
+        `binaries` has a path for each of COMPONENTS; the API server listens on `address`, which must be reachable
+        from this process.
         """
         self.state_dir = state_dir.resolve()
         self.address = address
         self.options = options or ControlPlaneOptions()
         self.port: int | None = None
         self.kubeconfig = self.state_dir / "kubeconfig"
-        """The administrator's; written by `start`."""
+        """The administrator's kubeconfig; `start` writes it."""
         self._binaries = binaries
         self._pki = pki
         self._processes: dict[str, Process] = {}
 
     @property
     def server(self) -> str:
-        """The API server's URL; only after `start`."""
+        """Return the API server's URL; only after `start`."""
         return f"https://{self.address}:{self._bound_port}"
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """The process ids of the parts that run."""
+        """Return the process id of each component that runs."""
         return {name: process.pid for name, process in self._processes.items() if process.pid is not None}
 
     @property
     def processes(self) -> Sequence[Process]:
-        """The parts in the order of their start."""
+        """Return the components in the order of their start."""
         return tuple(self._processes.values())
 
     def start(self) -> None:
-        """Start all parts and wait until each is ready.
+        """Start all components and wait until each is ready.
 
-        Raises ProcessDiedError or NotReadyError with the part's name and its last log lines; then nothing runs.
+        Raises ProcessDiedError or NotReadyError with the component's name and its last log lines; then nothing runs.
         """
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.state_dir.chmod(0o700)
@@ -111,32 +111,32 @@ class ControlPlane:
                 self._start_storage()
                 self._start_controllers(controller_manager.number, scheduler.number)
         except BaseException:
-            # Not `stop`: an API server that never found its etcd takes ten seconds to end.
+            # Not `stop`: an API server that never reached its etcd takes ten seconds to end.
             for process in self.processes:
                 process.kill()
             self._processes.clear()
             raise
 
     def check(self) -> None:
-        """Raise ProcessDiedError for the first part that ended."""
+        """Raise ProcessDiedError for the first component that has ended."""
         for process in self.processes:
             process.check()
 
     def stop(self) -> None:
-        """End all parts, etcd last: an API server without its etcd waits for it instead of ending."""
+        """Stop all components, etcd last: an API server without its etcd waits for it instead of ending."""
         for process in reversed(self.processes):
             process.stop()
         self._processes.clear()
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the control plane."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it."""
+        """Stop the control plane."""
         self.stop()
 
     @property
@@ -194,7 +194,7 @@ class ControlPlane:
         wait_until(answers, what=what, processes=self.processes, timeout_s=self.options.ready_timeout_s)
 
     def _etcd_arguments(self) -> Sequence[str]:
-        # Sockets relative to the working directory: an absolute path may pass the 107 bytes a socket may have.
+        # Sockets relative to the working directory: an absolute path may exceed a socket's limit of 107 bytes.
         client, peer = "unix://etcd.sock:0", "http://127.0.0.1:1"
         return (
             "--name=tidegate",
@@ -255,7 +255,7 @@ class ControlPlane:
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
             f"--proxy-client-cert-file={front_proxy.certificate}",
             f"--proxy-client-key-file={front_proxy.key}",
-            # No pod can reach a loopback address, and an EndpointSlice refuses one.
+            # No pod can reach a loopback address, and an EndpointSlice must not contain one.
             f"--endpoint-reconciler-type={'none' if self._on_loopback else 'lease'}",
             "--profiling=false",
             *(
@@ -274,7 +274,7 @@ class ControlPlane:
             f"--cluster-signing-key-file={authority.key}",
             f"--service-account-private-key-file={self._pki.service_account_key}",
             "--use-service-account-credentials",
-            # Its default lies outside our folder, and it is made when missing.
+            # The default lies outside our folder, and the controller manager would create it.
             f"--flex-volume-plugin-dir={self.state_dir / 'flexvolume'}",
             "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
             f"--enable-hostpath-provisioner={str(self.options.hostpath_provisioner).lower()}",

@@ -1,7 +1,7 @@
-"""Tells Prometheus what to scrape, over its HTTP service discovery.
+"""Serves Prometheus its scrape targets, over its HTTP service discovery.
 
 Debian's Prometheus, the one that needs no build, has no Kubernetes discovery. This process does the part of it that
-the local cluster needs: annotated pods and real nodes. It lives in the cluster's network namespace.
+the local cluster needs: annotated pods and real nodes. It runs in the cluster's network namespace.
 """
 
 import json
@@ -25,14 +25,14 @@ LOCAL_NODES = "/api/v1/nodes?labelSelector=tidegate.io%2Flocal%3Dtrue"
 RUNNING_PODS = "/api/v1/pods?fieldSelector=status.phase%3DRunning&resourceVersion=0"
 LABEL_PREFIX = "tidegate.io/"
 MORE_PAGES = frozenset({"agent", "shard"})
-"""Ports, by name, that have metrics of their own beside the annotated one: what runs beside a model."""
+"""Names of ports that are scraped in addition to the annotated one: those of the containers beside a model."""
 
 Target = Mapping[str, object]
 log = logging.getLogger(__name__)
 
 
 def pod_targets(pods: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
-    """The targets of each annotated pod that has an address: the annotated port, and those of what runs beside it."""
+    """Return the targets of each annotated pod with an address: its annotated port and those of MORE_PAGES."""
     return tuple(target for pod in pods for target in _targets_of(pod))
 
 
@@ -43,21 +43,25 @@ def _targets_of(pod: Mapping[str, Any]) -> Iterator[Target]:
     if annotations.get(SCRAPE) != "true" or not port.isdecimal() or not address:
         return
     labels: Mapping[str, str] = metadata.get("labels", {})
-    ours = {_label_name(name): value for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
-    said = {
-        **ours,
+    own_labels = {_label_name(name): value for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
+    target_labels = {
+        **own_labels,
         "namespace": metadata["namespace"],
         "pod": metadata["name"],
         "node": pod["spec"].get("nodeName", ""),
     }
     path = annotations.get(SCRAPE_PATH, "/metrics")
-    yield {"targets": [f"{address}:{port}"], "labels": {**said, "__metrics_path__": path}}
-    for further in _more_pages(pod["spec"]):
-        yield {"targets": [f"{address}:{further}"], "labels": {**said, "__metrics_path__": "/metrics"}}
+    yield {"targets": [f"{address}:{port}"], "labels": {**target_labels, "__metrics_path__": path}}
+    for sidecar_port in _more_pages(pod["spec"]):
+        yield {
+            "targets": [f"{address}:{sidecar_port}"],
+            "labels": {**target_labels, "__metrics_path__": "/metrics"},
+        }
 
 
 def _more_pages(spec: Mapping[str, Any]) -> Iterator[int]:
-    """A sidecar is an init container that stays."""
+    """Yield the ports of MORE_PAGES of all containers."""
+    # A sidecar is an init container that keeps running.
     for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
         for port in container.get("ports", ()):
             if port.get("name") in MORE_PAGES:
@@ -69,7 +73,7 @@ def _label_name(name: str) -> str:
 
 
 def node_targets(nodes: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
-    """The kubelet of every node."""
+    """Return the kubelet of every node as a target."""
     return tuple(
         {
             "targets": [f"{address['address']}:{network.KUBELET_PORT}"],
@@ -82,25 +86,25 @@ def node_targets(nodes: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
 
 
 def discovery_process(state_dir: StateDir, server: str, logs: Path) -> Process:
-    """The process that answers Prometheus on the first node's address."""
+    """Return the process that serves Prometheus on the first node's address."""
     return Process(
         "discovery", [sys.executable, "-m", __name__, state_dir.path, server], log=logs / "discovery.log"
     )
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET /pods and GET /nodes, answered from the API server each time."""
+    """A handler of GET /pods and GET /nodes; each request reads the API server."""
 
     questions: Mapping[str, Callable[[], Sequence[Target]]]
 
     def do_GET(self) -> None:
-        """Answer one poll; Prometheus keeps what it had when it gets an error."""
-        question = self.questions.get(self.path)
-        if question is None:
+        """Serve one poll; after an error Prometheus keeps its last targets."""
+        find_targets = self.questions.get(self.path)
+        if find_targets is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
         try:
-            body = json.dumps(question()).encode()
+            body = json.dumps(find_targets()).encode()
         except (OSError, LocalClusterError) as error:
             log.warning("%s: %s", self.path, error)
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
@@ -112,11 +116,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base class names it so
-        """Say nothing about polls that went well."""
+        """Discard the log lines of successful polls."""
 
 
 def main() -> None:
-    """Serve; arguments are the state folder and the API server's URL."""
+    """Serve until killed; the arguments are the state folder and the API server's URL."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     client = ApiClient.of_administrator(StateDir(Path(sys.argv[1])).pki, sys.argv[2])
     Handler.questions = {

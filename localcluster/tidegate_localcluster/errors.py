@@ -1,17 +1,17 @@
-"""What can go wrong with the local cluster, in words that name the object and the way out."""
+"""Errors of the local cluster; their messages name the object, the fact and the remedy."""
 
 
 class LocalClusterError(Exception):
-    """The local cluster could not do what was asked; the message is meant for the person who asked."""
+    """The local cluster could not do what was requested; the message is for the user."""
 
 
 class BinaryUnavailableError(LocalClusterError):
-    """A program is neither here nor can it be downloaded, built or unpacked."""
+    """A program is not on this machine and cannot be downloaded, built or unpacked."""
 
 
 class ProcessDiedError(LocalClusterError):
-    """A part of the cluster ended although it should run."""
+    """A process of the cluster ended although it should run."""
 
 
 class NotReadyError(LocalClusterError):
-    """A part of the cluster runs but did not become ready in time."""
+    """A process of the cluster runs but did not become ready in time."""

@@ -1,4 +1,4 @@
-"""Simulated GPU nodes: scheduling, quota and allocation on them are real, what would run there is not."""
+"""Simulated GPU nodes: scheduling, quota and allocation on them are real, their pods are not."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ NODE_PODS = "250"
 
 
 def simulated_gpu_node(index: int) -> dict[str, object]:
-    """A Node as the NVIDIA device plugin and GPU feature discovery leave it with GPUs shared under MPS.
+    """Return a Node as NVIDIA's device plugin and GPU feature discovery leave it, with GPUs under MPS.
 
-    The taint keeps every pod away that does not ask for a simulated node by tolerating it.
+    Its taint repels every pod that does not tolerate simulated nodes.
     """
     name = f"gpu-sim-{index}"
     capacity = {
@@ -69,7 +69,7 @@ def simulated_gpu_node(index: int) -> dict[str, object]:
 
 
 def kwok(binary: Path, pki: Pki, *, server: str, stages: Path, folder: Path, logs: Path) -> Process:
-    """The process that plays the kubelet of every simulated node; its settings go into `folder`."""
+    """Return the KWOK process, the kubelet of every simulated node; write its settings to `folder`."""
     kubeconfig = pki.write_kubeconfig(
         folder / "kwok.kubeconfig", server=server, credentials=pki.client("kwok", user="kwok")
     )

@@ -1,8 +1,8 @@
 """TCP forwards from 127.0.0.1 of the machine into the cluster's network namespace.
 
-A socket belongs to the network namespace it was made in: `up` makes the listening ones on the machine and hands
-them down to `forward`, which lives inside, accepts there and connects here. So nothing runs outside, and with the
-last process inside the ports are free again.
+A socket belongs to the network namespace that it was created in: `up` creates the listening sockets on the machine
+and passes them to `forward`, which runs inside, accepts on them and connects inside. So no process runs outside, and
+the ports are free again when the last process inside ends.
 """
 
 import socket
@@ -29,12 +29,12 @@ class ServicePort:
 
     @property
     def path(self) -> str:
-        """Where the API server keeps it."""
+        """Return the path of the Service in the API."""
         return f"/api/v1/namespaces/{self.namespace}/services/{self.name}"
 
     @property
     def target(self) -> str:
-        """What to connect to; the dot at the end spares the search domains."""
+        """Return the host:port to connect to; the dot after the domain skips the search domains."""
         return f"{self.name}.{self.namespace}.svc.{network.CLUSTER_DOMAIN}.:{self.port}"
 
 
@@ -46,7 +46,10 @@ SERVICES: Mapping[Forward, ServicePort] = {
 
 
 def listen(port: int) -> socket.socket:
-    """A listening socket on 127.0.0.1 of the current network namespace; 0 takes a free port. Raises OSError when `port` is taken."""
+    """Return a listening socket on 127.0.0.1 of the current network namespace; 0 takes a free port.
+
+    Raises OSError when `port` is taken.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -59,14 +62,14 @@ def listen(port: int) -> socket.socket:
 
 
 def target(forward: Forward) -> str:
-    """host:port inside that `forward` leads to; a Service is looked up anew for each connection."""
+    """Return the host:port inside to which `forward` connects; a Service is resolved for each connection."""
     if forward is Forward.APISERVER:
         return f"{network.node_network(0).address}:{network.APISERVER_PORT}"
     return SERVICES[forward].target
 
 
 def forwards_process(program: Path, listeners: Sequence[tuple[Forward, int]], logs: Path) -> Process:
-    """The process that serves listening sockets, given as what they are for and their descriptor."""
+    """Return the process that serves the listening sockets, given as pairs of forward and descriptor."""
     pairs = [f"{descriptor}={target(forward)}" for forward, descriptor in listeners]
     return Process(
         "forwards",

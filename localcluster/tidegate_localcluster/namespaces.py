@@ -1,4 +1,4 @@
-"""Mount, network and pid namespaces of one cluster: entered, found again from outside, ended by one pid."""
+"""Creates, finds, enters and ends the mount, network and pid namespaces of one cluster."""
 
 import contextlib
 import os
@@ -20,12 +20,12 @@ UNSHARE = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--
 KILL_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.05
 LOOKS = 20
-"""In a row that have to miss a process before it has ended: one that becomes another program has no command line for a moment."""
+"""Polls in a row that must miss a process before it counts as ended: during exec it has no command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """The namespaces of a running cluster as the machine sees them, by the host pid of their first process."""
+    """The namespaces of a running cluster, identified by the host pid of their first process."""
 
     pid: int
 
@@ -33,7 +33,7 @@ class Namespace:
     def start(
         cls, command: Sequence[str], state_dir: Path, *, log: Path, descriptors: Sequence[int]
     ) -> "Namespace":
-        """Start `command`, the supervisor of `state_dir`, in new namespaces; `descriptors` stay open in it.
+        """Start `command`, the supervisor of `state_dir`, in new namespaces; it inherits `descriptors`.
 
         Raises LocalClusterError with the end of the log when it ends at once.
         """
@@ -48,36 +48,36 @@ class Namespace:
 
     @classmethod
     def find(cls, state_dir: Path) -> "Namespace | None":
-        """The namespaces of the cluster in `state_dir`, recognised by the command line of their first process."""
+        """Find the namespaces of the cluster in `state_dir` by the command line of their first process."""
         first = (pid for pid in supervising(state_dir) if _pid_inside(pid) == 1)
         return next((cls(pid) for pid in first), None)
 
     def enter_command(self, command: Sequence[str], *, directory: Path | None = None) -> list[str]:
-        """The command line that runs `command` inside, in `directory` if it exists there, else in `/`."""
+        """Return the command line that runs `command` inside, in `directory` if it exists there, else in `/`."""
         inside = Path(f"/proc/{self.pid}/root{directory}") if directory else None
-        place = str(directory) if inside is not None and inside.is_dir() else "/"
+        folder = str(directory) if inside is not None and inside.is_dir() else "/"
         enter = ["nsenter", "--target", str(self.pid), "--mount", "--net", "--pid", "--"]
-        return [*enter, "env", f"--chdir={place}", *command]
+        return [*enter, "env", f"--chdir={folder}", *command]
 
     def processes(self) -> Mapping[int, int]:
-        """Host process id by process id inside, for every process of the pid namespace."""
+        """Return the host pids by the pids inside, for every process of the pid namespace."""
         try:
-            ours = os.readlink(f"/proc/{self.pid}/ns/pid")
+            own_namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
         except OSError:
             return {}
-        found: dict[int, int] = {}
+        host_pids: dict[int, int] = {}
         for pid in psutil.pids():
-            if _pid_namespace(pid) == ours and (inside := _pid_inside(pid)) is not None:
-                found[inside] = pid
-        return found
+            if _pid_namespace(pid) == own_namespace and (inside := _pid_inside(pid)) is not None:
+                host_pids[inside] = pid
+        return host_pids
 
     def kill(self) -> None:
-        """End every process inside at once: the kernel does it when the first one dies."""
+        """Kill the first process; the kernel then kills every other process inside."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
     def wait_ended(self, timeout_s: float = KILL_TIMEOUT_S) -> bool:
-        """Wait until the first process and with it all the others are gone; False after `timeout_s`."""
+        """Wait until the first process, and with it all others, has ended; return False after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while psutil.pid_exists(self.pid) and not _is_zombie(self.pid):
             if time.monotonic() > deadline:
@@ -87,7 +87,7 @@ class Namespace:
 
 
 def start_detached(command: Sequence[str], *, log: Path, descriptors: Sequence[int] = ()) -> None:
-    """Start `command` as nobody's child, in a session of its own, writing to `log`.
+    """Start `command` detached, in a session of its own; it writes to `log`.
 
     Raises LocalClusterError when it cannot be started at all.
     """
@@ -105,18 +105,18 @@ def start_detached(command: Sequence[str], *, log: Path, descriptors: Sequence[i
 
 
 def supervising(state_dir: Path) -> tuple[int, ...]:
-    """Host pids of the supervisor of `state_dir`, of what is about to become it, and of what waits for it."""
-    wanted = supervisor_command(state_dir)[1:]
-    found: list[int] = []
+    """Return the host pids of the supervisor of `state_dir`, and of the programs that start it or wait for it."""
+    command = supervisor_command(state_dir)[1:]
+    pids: list[int] = []
     for process in psutil.process_iter(["cmdline", "pid"]):
-        words: list[str] = process.info["cmdline"] or []
-        if any(words[start : start + len(wanted)] == wanted for start in range(len(words))):
-            found.append(process.info["pid"])
-    return tuple(found)
+        arguments: list[str] = process.info["cmdline"] or []
+        if any(arguments[start : start + len(command)] == command for start in range(len(arguments))):
+            pids.append(process.info["pid"])
+    return tuple(pids)
 
 
 def supervisor_command(state_dir: Path) -> list[str]:
-    """How the first process of the cluster in `state_dir` is called; also how it is found again."""
+    """Return the command line of the supervisor of `state_dir`, by which `supervising` finds it too."""
     return [sys.executable, "-m", SUPERVISOR_MODULE, str(state_dir)]
 
 
@@ -128,7 +128,7 @@ def _pid_namespace(pid: int) -> str | None:
 
 
 def _pid_inside(pid: int) -> int | None:
-    """The innermost process id of host process `pid`; None when it is gone."""
+    """Return the innermost process id of host process `pid`; None when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -147,18 +147,18 @@ def _is_zombie(pid: int) -> bool:
 
 
 def run_as_init(work: Callable[[], int]) -> int:
-    """Do `work` in a child and reap every orphan meanwhile, as process 1 must; returns the child's exit status.
+    """Run `work` in a child and reap orphans meanwhile, as process 1 must; return the child's exit status.
 
-    In the child it returns what `work` returns. SIGTERM is passed on.
+    In the child it returns the result of `work`. It forwards SIGTERM to the child.
     """
     child = os.fork()
     if child == 0:
         return work()
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def forward_signal(number: int, frame: FrameType | None) -> None:
         os.kill(child, number)
 
-    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGTERM, forward_signal)
     while True:
         pid, status = os.wait()
         if pid == child:

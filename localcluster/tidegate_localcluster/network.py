@@ -1,8 +1,8 @@
-"""Addresses inside a cluster's own network namespace, and the CNI settings made of them.
+"""Addresses inside a cluster's own network namespace, and the CNI configuration of its nodes.
 
-Every cluster has the same addresses: nothing of them is visible outside its namespace.
-There is no bridge: each pod hangs on a pair of virtual interfaces of its own and is routed to, so that no packet
-between two pods bypasses kube-proxy's address translation, whether or not br_netfilter is loaded.
+Every cluster has the same addresses, since they are not visible outside its namespace.
+There is no bridge: each pod has its own pair of virtual interfaces and a route to it, so that no packet between two
+pods bypasses kube-proxy's address translation, whether or not br_netfilter is loaded.
 """
 
 import ipaddress
@@ -22,14 +22,14 @@ MAX_NODES = 16
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """What one real node calls its own."""
+    """The address and the pod range of one real node."""
 
     address: str
     pods: str
 
 
 def node_network(index: int) -> NodeNetwork:
-    """The address and the pod range of node `index`, counted from 0; raises ValueError past MAX_NODES."""
+    """Return the address and the pod range of node `index`, counted from 0; raises ValueError past MAX_NODES."""
     if not 0 <= index < MAX_NODES:
         raise ValueError(f"node {index} does not exist: a local cluster has at most {MAX_NODES} nodes")
     pods = ipaddress.IPv4Network((int(POD_NETWORK.network_address) + (index << 8), 24))
@@ -37,7 +37,7 @@ def node_network(index: int) -> NodeNetwork:
 
 
 def cni_configuration(node: NodeNetwork) -> str:
-    """The CNI network list of one node, as JSON.
+    """Return the CNI network list of one node, as JSON.
 
     There is no route out of the namespace, so a packet to the outside fails at once with 'no route to host'.
     """
@@ -58,12 +58,12 @@ def cni_configuration(node: NodeNetwork) -> str:
 def configure_namespace(nodes: int) -> None:
     """Bring up the loopback interface of the current namespace with one address per node.
 
-    Nodes live on `lo`: they are all here, and it exists on every kernel. Raises CalledProcessError.
+    Node addresses are on `lo`, since all nodes share the namespace. Raises CalledProcessError.
     """
     _ip("link", "set", "lo", "up")
     for index in range(nodes):
         _ip("address", "add", f"{node_network(index).address}/32", "dev", "lo")
-    # Never followed: kube-proxy translates first. But without any route connect() gives up before that.
+    # No packet takes this route, since kube-proxy translates first; but without a route connect() fails before that.
     _ip("route", "add", str(SERVICE_NETWORK), "dev", "lo", "src", node_network(0).address)
 
 

@@ -1,7 +1,7 @@
-"""One real node: containerd and kubelet in a mount namespace of their own, on the usual paths of a node.
+"""Runs a real node: containerd and kubelet in a mount namespace of their own, on the usual paths of a node.
 
 Each node sees its own /var/lib/kubelet, /var/lib/containerd, /run/containerd and /etc/cni/net.d, so that several
-kubelets live side by side with the same settings.
+kubelets run on one machine with the same settings.
 """
 
 import json
@@ -49,14 +49,14 @@ UNUSED_PLUGINS = (
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What one node is told."""
+    """The settings of one node."""
 
     name: str
     network: NodeNetwork
     cgroup: str
-    """Below which its pods' cgroups lie, relative to the hierarchy's root."""
+    """The parent of its pods' cgroups, relative to the hierarchy's root."""
     data: Path
-    """Where images, containers and volumes are kept; must be a real file system."""
+    """The folder of images, containers and volumes; must be on a real file system."""
     logs: Path
     server: str
     """URL of the API server."""
@@ -64,7 +64,7 @@ class NodeSettings:
 
 
 def containerd_configuration(pause_image: str) -> str:
-    """containerd's settings (TOML, version 3), with the paths that every node sees as its own."""
+    """Return containerd's settings (TOML, version 3), which are the same for every node."""
     return f"""\
 version = 3
 root = "/var/lib/containerd"
@@ -98,7 +98,7 @@ disabled_plugins = {json.dumps(UNUSED_PLUGINS)}
 
 
 def kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, object]:
-    """The kubelet's settings: the API server decides who may use its API, and nobody is anonymous."""
+    """Return the kubelet's settings; the API server authorises its callers, and none is anonymous."""
     serving = pki.kubelet_server(settings.name, [settings.network.address])
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -122,7 +122,7 @@ def kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, obje
         "failCgroupV1": False,
         "failSwapOn": False,
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
-        # Nothing outside can be reached, so pods need no name server but ours.
+        # Nothing outside can be reached, so pods need no other name server than ours.
         "resolvConf": "",
         "clusterDomain": network.CLUSTER_DOMAIN,
         "clusterDNS": [network.DNS_ADDRESS],
@@ -130,7 +130,7 @@ def kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, obje
         "maxPods": 200,
         "nodeStatusUpdateFrequency": "2s",
         "syncFrequency": "5s",
-        # The machine's disk is not ours to judge, and images are brought, not pulled: none may be evicted.
+        # Images are loaded, not pulled, so the kubelet must remove none, whatever else fills the machine's disk.
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
         "shutdownGracePeriod": "0s",
@@ -140,10 +140,10 @@ def kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, obje
 
 
 class Node:
-    """One node's programs; start them from a thread that lives as long as they should (see Process)."""
+    """The processes of one node; start them from a thread that lives as long as they should (see Process)."""
 
     def __init__(self, settings: NodeSettings, pki: Pki) -> None:
-        """Describe the node; nothing runs yet."""
+        """Describe the node; start nothing yet."""
         self.settings = settings
         self._pki = pki
         self._namespace = NAMESPACE_FOLDER / settings.name
@@ -153,7 +153,7 @@ class Node:
         self.kubelet = self._process("kubelet", self._kubelet_command())
 
     def prepare(self) -> None:
-        """Make the mount namespace and write the settings into it. Raises LocalClusterError."""
+        """Create the mount namespace and write the settings into it. Raises LocalClusterError."""
         make_node_namespace(self._namespace, self._folders())
         data, settings = self.settings.data, self.settings
         (data / "containerd-settings/config.toml").write_text(containerd_configuration(settings.pause_image))
@@ -168,11 +168,11 @@ class Node:
 
     @property
     def runtime_ready(self) -> bool:
-        """Whether containerd answers."""
+        """Return whether containerd answers."""
         return self._ctr("version", check=False).returncode == 0
 
     def load_images(self, images: Iterable[Image]) -> None:
-        """Bring those of `images` into the node that it does not have yet."""
+        """Load the images that the node does not have yet."""
         present = set(self._ctr("images", "list", "--quiet").stdout.split())
         for image in images:
             if image.ref not in present:
@@ -226,10 +226,10 @@ class Node:
 
 
 def make_node_namespace(namespace: Path, folders: Mapping[str, Path]) -> None:
-    """Make the mount namespace of a node in which `folders` lie on their paths; it lives as long as we do.
+    """Create the mount namespace of a node, with `folders` mounted on their paths; it lives as long as we do.
 
-    `namespace` becomes a link to our descriptor of it. A bind mount (`unshare --mount=FILE`) would do without us,
-    but Linux 6.18 refuses it now and then: it takes namespaces of another processor for older ones.
+    `namespace` becomes a link to our descriptor of it. A bind mount (`unshare --mount=FILE`) would need no process,
+    but Linux 6.18 sometimes refuses it: it takes namespaces of another processor for older ones.
     """
     script = ["set -e"]
     for path in ("/run/containerd", "/run/cni-ipam-state"):
@@ -249,22 +249,20 @@ def make_node_namespace(namespace: Path, folders: Mapping[str, Path]) -> None:
     )
     made = holder.stdout is not None and holder.stdout.readline() == "made\n"
     descriptor = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) if made else None
-    _, complaint = holder.communicate()
+    _, errors = holder.communicate()
     if descriptor is None:
-        raise LocalClusterError(
-            f"the mount namespace {namespace.name} could not be made: {complaint.strip()}"
-        )
+        raise LocalClusterError(f"the mount namespace {namespace.name} could not be made: {errors.strip()}")
     namespace.parent.mkdir(parents=True, exist_ok=True)
     namespace.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def node_name(index: int) -> str:
-    """What real node `index` is called, counted from 0."""
+    """Return the name of real node `index`, counted from 0."""
     return f"node-{index}"
 
 
 def link_tools(binaries: Mapping[str, Path]) -> None:
-    """Put every binary into one folder inside, under its own name."""
+    """Link every binary into one folder inside, under its own name."""
     TOOLS.mkdir(parents=True, exist_ok=True)
     for name, path in binaries.items():
         link = TOOLS / name
@@ -273,7 +271,7 @@ def link_tools(binaries: Mapping[str, Path]) -> None:
 
 
 def kube_proxy(pki: Pki, *, server: str, node: str, logs: Path) -> Process:
-    """The kube-proxy of the network namespace: one serves all nodes, since they share it."""
+    """Return the kube-proxy process; one serves all nodes, since they share a network namespace."""
     kubeconfig = pki.write_kubeconfig(
         Path("/run/tidegate/kube-proxy.kubeconfig"), server=server, credentials=pki.kube_proxy()
     )

@@ -1,4 +1,4 @@
-"""The programs that a supervisor keeps alive: each restarted when it dies, and remembered by how it ended."""
+"""Keeps the processes of a cluster alive, and records their restarts and how they ended."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ STOP_TIMEOUT_S = 3.0
 
 
 class Parts:
-    """Processes in the order of their start, with the history of each."""
+    """Supervised processes in the order of their start, with the restarts of each."""
 
     def __init__(self) -> None:
-        """Nothing runs yet."""
+        """Begin without processes."""
         self._processes: list[Process] = []
         self._restarts: dict[str, int] = {}
         self._endings: dict[str, str] = {}
@@ -23,32 +23,32 @@ class Parts:
 
     @property
     def processes(self) -> Sequence[Process]:
-        """All of them, dead or alive."""
+        """Return all processes, dead or alive."""
         return tuple(self._processes)
 
     def start(self, process: Process) -> None:
-        """Start one more."""
+        """Start a process and supervise it."""
         process.start()
         self._processes.append(process)
 
     def adopt(self, processes: Sequence[Process]) -> None:
-        """Watch over processes that run already."""
+        """Supervise processes that run already."""
         self._processes.extend(processes)
 
     def revive(self) -> Sequence[str]:
-        """Restart what has died, each at most once a second; returns the names of the dead."""
+        """Restart processes that have died, each at most once a second; return their names."""
         dead = [process for process in self._processes if not process.running]
         for process in dead:
             self._revive(process)
         return tuple(process.name for process in dead)
 
     def stop(self) -> None:
-        """End all, the last one first."""
+        """Stop all processes, the last one first."""
         for process in reversed(self._processes):
             process.stop(STOP_TIMEOUT_S)
 
     def describe(self) -> Mapping[str, Part]:
-        """How each of them is."""
+        """Return the state of each process by name."""
         return {
             process.name: Part(
                 pid=process.pid,

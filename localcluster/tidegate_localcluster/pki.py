@@ -1,4 +1,4 @@
-"""The cluster's certificate authority, every certificate it signs, and kubeconfig files made of them."""
+"""The cluster's certificate authorities, the certificates that they sign, and kubeconfig files with them."""
 
 import base64
 import datetime
@@ -23,25 +23,25 @@ CLOCK_SKEW = datetime.timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Where a certificate and its private key lie, both PEM; the key is readable by its owner alone."""
+    """The paths of a certificate and its private key, both PEM; only the owner can read the key."""
 
     certificate: Path
     key: Path
 
 
 class Pki:
-    """One certificate authority in one folder (0700), made on first use and kept.
+    """The certificate authorities in one folder (0700), which are created on first use.
 
-    Leaf certificates are signed anew at every call: it takes a millisecond and follows changed addresses.
-    Names and groups are those that Kubernetes' bootstrap roles know.
+    Every call signs a new leaf certificate: it takes a millisecond and follows changed addresses.
+    Users and groups are those of Kubernetes' bootstrap roles.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Load the authority and the ServiceAccount key from `directory`, or make them there."""
+        """Load the authorities and the ServiceAccount key from `directory`, or create them there."""
         self.directory = directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.authority = KeyPair(directory / "ca.crt", directory / "ca.key")
-        # Whoever holds a certificate of this second authority may name the user it speaks for: aggregated APIs.
+        # A client with a certificate of this second authority may impersonate users: the proxy of aggregated APIs.
         self.front_proxy_authority = KeyPair(
             directory / "front-proxy-ca.crt", directory / "front-proxy-ca.key"
         )
@@ -54,41 +54,41 @@ class Pki:
             self._make_service_account_key()
 
     def server(self, name: str, addresses: Iterable[str]) -> KeyPair:
-        """A serving certificate for `addresses` (IP addresses and DNS names), stored as `name`."""
+        """Sign a serving certificate for `addresses` (IP addresses and DNS names), stored as `name`."""
         return self._issue(
             name, common_name=name, addresses=tuple(addresses), purpose=ExtendedKeyUsageOID.SERVER_AUTH
         )
 
     def client(self, name: str, *, user: str, groups: Iterable[str] = ()) -> KeyPair:
-        """A client certificate for a Kubernetes user with groups, stored as `name`."""
+        """Sign a client certificate for a Kubernetes user with groups, stored as `name`."""
         return self._issue(
             name, common_name=user, groups=tuple(groups), purpose=ExtendedKeyUsageOID.CLIENT_AUTH
         )
 
     def admin(self) -> KeyPair:
-        """The cluster's administrator."""
+        """Sign the client certificate of the cluster's administrator."""
         return self.client("admin", user="tidegate-admin", groups=["system:masters"])
 
     def controller_manager(self) -> KeyPair:
-        """The kube-controller-manager."""
+        """Sign the client certificate of the kube-controller-manager."""
         return self.client("kube-controller-manager", user="system:kube-controller-manager")
 
     def scheduler(self) -> KeyPair:
-        """The kube-scheduler."""
+        """Sign the client certificate of the kube-scheduler."""
         return self.client("kube-scheduler", user="system:kube-scheduler")
 
     def kube_proxy(self) -> KeyPair:
-        """The kube-proxy of every node."""
+        """Sign the client certificate of the kube-proxy of every node."""
         return self.client("kube-proxy", user="system:kube-proxy")
 
     def apiserver_kubelet_client(self) -> KeyPair:
-        """The API server as the kubelets see it (logs, exec, port-forward, proxy)."""
+        """Sign the API server's client certificate for kubelets (logs, exec, port-forward, proxy)."""
         return self.client(
             "kube-apiserver-kubelet-client", user="kube-apiserver-kubelet-client", groups=["system:masters"]
         )
 
     def front_proxy_client(self) -> KeyPair:
-        """The API server as aggregated API servers see it."""
+        """Sign the API server's client certificate for aggregated API servers."""
         return self._issue(
             FRONT_PROXY,
             common_name=FRONT_PROXY,
@@ -97,11 +97,11 @@ class Pki:
         )
 
     def kubelet_client(self, node: str) -> KeyPair:
-        """The kubelet of `node` as the API server sees it: the node authorizer lets it see its own pods."""
+        """Sign the client certificate of the kubelet of `node`, which the node authorizer limits to its own pods."""
         return self.client(f"kubelet-client-{node}", user=f"system:node:{node}", groups=["system:nodes"])
 
     def kubelet_server(self, node: str, addresses: Iterable[str]) -> KeyPair:
-        """What the kubelet of `node` serves its API with; the API server checks it against the authority."""
+        """Sign the serving certificate of the kubelet of `node`; the API server verifies it."""
         return self._issue(
             f"kubelet-server-{node}",
             common_name=f"system:node:{node}",
@@ -241,7 +241,7 @@ def _general_name(address: str) -> x509.GeneralName:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    # SEC1 rather than PKCS 8: the API server reads its ServiceAccount key only so when it is elliptic.
+    # SEC1, not PKCS 8: the API server reads an elliptic ServiceAccount key only in this format.
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,

@@ -1,4 +1,4 @@
-"""Free ports that stay ours until the program that was told about them has bound them."""
+"""Reserves free ports until the program that gets their numbers has bound them."""
 
 import fcntl
 import os
@@ -11,19 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-# Below 30,000, where the node ports of a Kubernetes on this machine begin: those no bind finds taken.
-_FIRST: Final = 10_000
-_LAST: Final = 29_999
-_OF_THE_KERNEL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Below 30,000, where node ports of a Kubernetes on this machine begin: a bind does not find those taken.
+_FIRST_PORT: Final = 10_000
+_LAST_PORT: Final = 29_999
+_EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class HeldPort:
-    """A port of `address`, bound by us without listening.
+    """A port of `address` that we have bound without listening.
 
-    The program that gets the number must bind it with SO_REUSEPORT (Kubernetes: --permit-port-sharing); a
-    socket that does not listen takes no connection away from it. For a program that does not, let go before it
-    starts: a number that we chose is outside of what the kernel gives to connections and to binds of 0, and no
-    other process that uses this class gets it for as long as we live.
+    The program that gets the number must bind it with SO_REUSEPORT (Kubernetes: --permit-port-sharing); it gets all
+    connections, since our socket does not listen. For a program that does not use SO_REUSEPORT, release the port
+    before it starts: numbers that we choose are outside of the kernel's ephemeral range, and no other process that
+    uses this class gets them while we live.
     """
 
     def __init__(self, address: str, number: int = 0) -> None:
@@ -32,7 +32,7 @@ class HeldPort:
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
-        """Let go of the port."""
+        """Release the port."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -42,25 +42,25 @@ class HeldPort:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of it."""
+        """Release the port."""
         self.release()
 
 
 def unused(address: str) -> int:
-    """The number of a free port, for a program that is about to bind it: ours, as HeldPort says, without being held."""
-    with HeldPort(address) as held:
-        return held.number
+    """Return a free port for a program that binds it soon; no other HeldPort gets it while we live."""
+    with HeldPort(address) as port:
+        return port.number
 
 
 def _bound(address: str, number: int) -> socket.socket:
-    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        held.bind((address, number))
+        listener.bind((address, number))
     except OSError:
-        held.close()
+        listener.close()
         raise
-    return held
+    return listener
 
 
 def _free(address: str) -> socket.socket:
@@ -74,15 +74,15 @@ def _free(address: str) -> socket.socket:
 
 @cache
 def _numbers() -> Iterator[int]:
-    """Numbers that no other process has from here; none if the kernel gives all of them to connections."""
-    least, most = (int(bound) for bound in _OF_THE_KERNEL.read_text().split())
-    ours = [number for number in range(_FIRST, _LAST + 1) if not least <= number <= most]
-    start = random.randrange(len(ours)) if ours else 0  # noqa: S311  (for fewer collisions, not for secrecy)
-    # The kernel lets go of a process's locks when the process ends, however it ends.
+    """Yield numbers that no other process has from this class; none if the ephemeral range covers all of them."""
+    low, high = (int(bound) for bound in _EPHEMERAL_RANGE.read_text().split())
+    numbers = [number for number in range(_FIRST_PORT, _LAST_PORT + 1) if not low <= number <= high]
+    start = random.randrange(len(numbers)) if numbers else 0  # noqa: S311  (for fewer collisions, not for secrecy)
+    # The kernel releases a process's locks when the process ends, however it ends.
     locks = os.open(
         Path(tempfile.gettempdir(), f"tidegate-ports-{os.geteuid()}"), os.O_RDWR | os.O_CREAT, 0o600
     )
-    return (number for number in ours[start:] + ours[:start] if _locked(locks, number))
+    return (number for number in numbers[start:] + numbers[:start] if _locked(locks, number))
 
 
 def _locked(locks: int, number: int) -> bool:

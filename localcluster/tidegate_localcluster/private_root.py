@@ -1,7 +1,7 @@
-"""The file system that a cluster sees instead of the machine's.
+"""Replaces the machine's file system, inside a cluster, by a private one.
 
-It is an overlay whose upper layer is memory: everything may be written (/var/lib/kubelet, /run, /models) and nothing
-of it reaches the machine.
+It is an overlay whose upper layer is in memory: the cluster may write anywhere (/var/lib/kubelet, /run, /models) and
+nothing of it reaches the machine.
 """
 
 import os
@@ -13,7 +13,7 @@ from tidegate_localcluster.commands import run_checked
 
 PRIVATE_TREES = ("/proc", "/sys", "/dev", "/run")
 WRITTEN_TREES = ("/etc", "/models", "/opt", "/tmp", "/var", "/var/lib", "/var/log")  # noqa: S108
-"""Where a node writes; when one is a mount of its own it gets an overlay of its own."""
+"""The folders into which a node writes; one that is a mount of its own gets an overlay of its own."""
 SYSCTLS: Mapping[str, str] = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -22,29 +22,29 @@ SYSCTLS: Mapping[str, str] = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-"""What the kubelet would set for the whole machine; inside it finds files that hold these values already."""
+"""The sysctls that the kubelet would set for the whole machine; inside, files shadow them with these values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One line of mountinfo, as far as we need it."""
+    """The mount point and the file system type of one line of mountinfo."""
 
     point: str
     kind: str
 
 
 def parse_mountinfo(text: str) -> tuple[Mount, ...]:
-    """Mount points and file system types of a /proc/<pid>/mountinfo, in its order."""
-    found: list[Mount] = []
+    """Parse the mounts of a /proc/<pid>/mountinfo, in its order."""
+    mounts: list[Mount] = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
         point = before.split()[4].encode().decode("unicode_escape")
-        found.append(Mount(point, after.split()[0]))
-    return tuple(found)
+        mounts.append(Mount(point, after.split()[0]))
+    return tuple(mounts)
 
 
 def mounts_to_carry(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
-    """The mounts of the machine that the private root needs beside `/`, parents first."""
+    """Return the mounts of the machine that the private root needs beside `/`, parents first."""
     latest = {mount.point: mount for mount in mounts if mount.point != "/" and not _is_private(mount.point)}
     return tuple(sorted(latest.values(), key=lambda mount: len(Path(mount.point).parts)))
 
@@ -57,23 +57,23 @@ def _is_private(point: str) -> bool:
 class PrivateRoot:
     """The file system that a cluster sees instead of the machine's.
 
-    `scratch` is an empty folder on the machine to hang it on. `binds` maps paths inside to folders outside that
-    must be real: seen and written by both sides, and fit to carry containerd's own overlays.
+    It is mounted on `scratch`, an empty folder on the machine. `binds` maps paths inside to folders of the machine
+    that both sides read and write, and on which containerd can mount overlays.
     """
 
     scratch: Path
     binds: Mapping[str, Path]
 
     def enter(self) -> None:
-        """Make it the root of the current mount and pid namespaces. Raises LocalClusterError naming the step."""
-        carried = mounts_to_carry(parse_mountinfo(Path("/proc/self/mountinfo").read_text()))
+        """Make it the root of the current mount and pid namespaces. Raises LocalClusterError with the step."""
+        mounts = mounts_to_carry(parse_mountinfo(Path("/proc/self/mountinfo").read_text()))
         root = self.scratch / "root"
         mount("--make-rprivate", "/")
         self.scratch.mkdir(parents=True, exist_ok=True)
         mount("-t", "tmpfs", "-o", "mode=0755", "tidegate", self.scratch)
         self._overlay("/", "system", root)
-        for found in carried:
-            self._carry(found, root)
+        for machine_mount in mounts:
+            self._carry(machine_mount, root)
         self._mount_kernel_trees(root)
         for path, folder in self.binds.items():
             _bind(folder, Path(f"{root}{path}"))
@@ -85,17 +85,18 @@ class PrivateRoot:
         upper, work = self.scratch / name / "upper", self.scratch / name / "work"
         for folder in (upper, work, target):
             folder.mkdir(parents=True, exist_ok=True)
-        # The memory layer's own mode would become that of the merged folder.
+        # The merged folder gets the mode of the upper layer.
         upper.chmod(Path(lower).stat().st_mode & 0o7777)
         mount("-t", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", "overlay", target)
 
-    def _carry(self, found: Mount, root: Path) -> None:
-        """Show a mount of the machine inside: folders that we write to as overlays, the rest as they are."""
-        source, target = Path(found.point), Path(f"{root}{found.point}")
+    def _carry(self, machine_mount: Mount, root: Path) -> None:
+        """Mount a mount of the machine inside: WRITTEN_TREES as overlays, all others as bind mounts."""
+        point = machine_mount.point
+        source, target = Path(point), Path(f"{root}{point}")
         if not source.exists() or source == self.scratch:
             return
-        if source.is_dir() and found.point in WRITTEN_TREES:
-            self._overlay(found.point, found.point.strip("/").replace("/", "-"), target)
+        if source.is_dir() and point in WRITTEN_TREES:
+            self._overlay(point, point.strip("/").replace("/", "-"), target)
         else:
             _bind(source, target)
 
@@ -122,10 +123,10 @@ def _shield_sysctls() -> None:
         target = Path("/proc/sys") / key
         if not target.exists():
             continue
-        stand_in = folder / key
-        stand_in.parent.mkdir(parents=True, exist_ok=True)
-        stand_in.write_text(f"{value}\n")
-        mount("--bind", stand_in, target)
+        shadow = folder / key
+        shadow.parent.mkdir(parents=True, exist_ok=True)
+        shadow.write_text(f"{value}\n")
+        mount("--bind", shadow, target)
 
 
 def _bind(source: Path, target: Path) -> None:
@@ -138,5 +139,5 @@ def _bind(source: Path, target: Path) -> None:
 
 
 def mount(*arguments: str | Path) -> None:
-    """Run mount(8); raises LocalClusterError with its words."""
+    """Run mount(8); raises LocalClusterError with its message."""
     run_checked("mount", *arguments)

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, log to a file and say why they died."""
+"""Child processes that end with their parent, log to a file and report why they ended."""
 
 import os
 import shutil
@@ -18,9 +18,9 @@ class Process:
     """One long-running program.
 
     The kernel kills it when the thread that called `start` ends (setpriv sets PR_SET_PDEATHSIG, which
-    outlives exec), so that a killed parent leaves nothing behind: start processes from a thread that lives as
-    long as they should. A preexec_fn would do the same but forks a copy of every lock of a threaded parent.
-    It runs in a session of its own: Ctrl-C reaches only us, and we choose the order in which parts stop.
+    outlives exec), so that a killed parent leaves no processes: start them from a thread that lives as long as they
+    should. A preexec_fn would do the same but forks a copy of every lock of a threaded parent.
+    It runs in a session of its own: Ctrl-C reaches only us, and we choose the order in which processes stop.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class Process:
         directory: Path | None = None,
         descriptors: Sequence[int] = (),
     ) -> None:
-        """Describe a process without starting it; `environment` is added to ours, `log` is overwritten.
+        """Describe a process without starting it.
 
-        `descriptors` are our file descriptors that it keeps.
+        `start` adds `environment` to ours, overwrites `log`, and lets the process inherit our file `descriptors`.
         """
         self.name = name
         self.log = log
@@ -47,16 +47,16 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs, else None."""
+        """Return the process id while it runs, else None."""
         return self._child.pid if self._child is not None and self.running else None
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Return whether it was started and has not ended."""
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Start it; raises LocalClusterError when the program cannot be run at all."""
+        """Start the program unless it runs; raises LocalClusterError when it cannot be run at all."""
         if self.running:
             return
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class Process:
                 raise LocalClusterError(f"{self.name} could not be started: {error}") from error
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End it: SIGTERM, then SIGKILL after `timeout_s`. Does nothing if it does not run."""
+        """Send SIGTERM, then SIGKILL after `timeout_s`; do nothing if it does not run."""
         if self._child is None:
             return
         if self.running:
@@ -87,7 +87,7 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Send SIGKILL and wait for the end."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -100,7 +100,7 @@ class Process:
             )
 
     def last_lines(self, count: int = LAST_LINES) -> str:
-        """The end of the log, indented, for a message."""
+        """Return the end of the log, indented, for a message."""
         if not self.log.exists():
             return "  (no log)"
         lines = self.log.read_text(errors="replace").splitlines()[-count:]
@@ -123,13 +123,15 @@ def wait_until(
     Raises ProcessDiedError as soon as one of `processes` ends, and NotReadyError after `timeout_s` with the
     last lines of their logs: `what` reads like 'kube-apiserver answers /readyz'.
     """
-    watched = tuple(processes)
+    watched_processes = tuple(processes)
     deadline = time.monotonic() + timeout_s
     while not condition():
-        for process in watched:
+        for process in watched_processes:
             process.check()
         if time.monotonic() > deadline:
-            logs = "".join(f"\nthe end of {process.log}:\n{process.last_lines()}" for process in watched)
+            logs = "".join(
+                f"\nthe end of {process.log}:\n{process.last_lines()}" for process in watched_processes
+            )
             raise NotReadyError(f"waited {timeout_s:g} s in vain until {what}{logs}")
         time.sleep(POLL_INTERVAL_S)
 
@@ -138,6 +140,6 @@ def _dying_with_parent() -> tuple[str, ...]:
     setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
     if setpriv is None:
         raise LocalClusterError("setpriv is not on PATH: install util-linux (it is part of every Debian)")
-    # Whoever died before setpriv had asked for the signal is no longer the parent; then there is nothing to run.
-    unless_orphaned = 'test "$PPID" = "$0" || exit 1; exec "$@"'
-    return (setpriv, "--pdeathsig", "KILL", "--", "/bin/sh", "-c", unless_orphaned, str(os.getpid()))
+    # If our process dies before setpriv requests the signal, the child has another parent and must not run.
+    run_unless_orphaned = 'test "$PPID" = "$0" || exit 1; exec "$@"'
+    return (setpriv, "--pdeathsig", "KILL", "--", "/bin/sh", "-c", run_unless_orphaned, str(os.getpid()))

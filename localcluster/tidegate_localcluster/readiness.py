@@ -1,4 +1,4 @@
-"""When a whole cluster counts as ready, and what stands in the way when it does not."""
+"""Waits until a cluster is ready, and explains what prevents it when it takes too long."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,19 +23,19 @@ class Requirement:
     path: str
     condition: str
     pods: str | None = None
-    """Where to look for the culprit."""
+    """The API path of the pods whose state explains why it is not."""
 
     def holds(self, client: ApiClient) -> bool:
-        """Whether it is so now; a server that does not answer says no."""
+        """Return whether the condition is True now; False when the server does not answer."""
         try:
-            found = client.get(self.path)
+            resource = client.get(self.path)
         except OSError:
             return False
-        return found is not None and condition(found, self.condition)
+        return resource is not None and condition(resource, self.condition)
 
 
 def requirements(plan: Plan) -> Sequence[Requirement]:
-    """What must hold, in the order in which it usually comes true."""
+    """Return the requirements of a cluster's readiness, in the order in which they are usually met."""
     real = [] if plan.control_plane_only else [node_name(index) for index in range(plan.nodes)]
     simulated = [f"gpu-sim-{index}" for index in range(plan.simulated_gpu_nodes)]
     nodes = [
@@ -59,16 +59,16 @@ def wait_for(
 ) -> None:
     """Wait until `requirement` holds.
 
-    Raises ProcessDiedError when one of `processes` ends, and NotReadyError after `timeout_s` with what the pods in
-    question say.
+    Raises ProcessDiedError when one of `processes` ends, and NotReadyError after `timeout_s` with the states and logs
+    of its pods.
     """
     deadline = time.monotonic() + timeout_s
     while not requirement.holds(client):
         for process in processes:
             process.check()
         if time.monotonic() > deadline:
-            complaints = "".join(f"\n  {line}" for line in _complaints(requirement, client))
-            raise NotReadyError(f"waited {timeout_s:g} s in vain until {requirement.what}{complaints}")
+            details = "".join(f"\n  {line}" for line in _complaints(requirement, client))
+            raise NotReadyError(f"waited {timeout_s:g} s in vain until {requirement.what}{details}")
         time.sleep(POLL_INTERVAL_S)
 
 
@@ -81,10 +81,9 @@ def _complaints(requirement: Requirement, client: ApiClient) -> Sequence[str]:
         lines.append(f"pod {name}: {status.get('phase')}")
         for container in status.get("containerStatuses", []):
             state: Mapping[str, Mapping[str, Any]] = container["state"]
-            said = [
-                f"{word}: {more.get('reason', '')} {more.get('message', '')}" for word, more in state.items()
-            ]
-            lines += [f"  container {container['name']} is {' '.join(each.split())}" for each in said]
+            for phase, details in state.items():
+                text = f"{phase}: {details.get('reason', '')} {details.get('message', '')}"
+                lines.append(f"  container {container['name']} is {' '.join(text.split())}")
             lines += [
                 f"    {line}" for line in _container_log(client, requirement.pods, name, container["name"])
             ]

@@ -1,4 +1,4 @@
-"""What a cluster that does not run has left on the machine."""
+"""Finds what a cluster that does not run has left on the machine."""
 
 import contextlib
 import os
@@ -23,46 +23,48 @@ class Remains:
     links: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether anything is left."""
+        """Return whether anything is left."""
         return bool(self.processes or self.mounts or self.cgroups or self.links)
 
     def __str__(self) -> str:
-        """One line that names everything."""
-        found = {
+        """Return one line that names everything."""
+        names_by_kind = {
             "processes": self.processes,
             "mounts": self.mounts,
             "cgroups": self.cgroups,
             "links": self.links,
         }
-        return "; ".join(f"{kind}: {', '.join(map(str, names))}" for kind, names in found.items() if names)
+        return "; ".join(
+            f"{kind}: {', '.join(map(str, names))}" for kind, names in names_by_kind.items() if names
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What a running cluster holds, noted before it is ended so that it can be looked for afterwards."""
+    """The processes and the network of a running cluster, recorded to search for them after its end."""
 
     processes: tuple[psutil.Process, ...] = ()
     network: str | None = None
-    """Its network namespace as /proc names it; the links in it live as long as anything holds it."""
+    """Its network namespace as /proc names it; the links in it live as long as a process holds it."""
 
     @classmethod
     def of(cls, pids: Iterable[int], first: int | None) -> "Traces":
-        """Note the processes `pids`, and the network of process `first`."""
-        found: list[psutil.Process] = []
+        """Record the processes `pids`, and the network of process `first`."""
+        processes: list[psutil.Process] = []
         for pid in pids:
             with contextlib.suppress(psutil.NoSuchProcess):
-                found.append(psutil.Process(pid))
-        return cls(tuple(found), _network(first) if first is not None else None)
+                processes.append(psutil.Process(pid))
+        return cls(tuple(processes), _network(first) if first is not None else None)
 
 
 def find_remains(state_dir: Path, cgroup: str | None, traces: Traces) -> Remains:
-    """Look for everything that the cluster in `state_dir` could have left."""
+    """Find everything that the cluster in `state_dir` has left."""
     tree = CgroupTree.detect()
     mounts = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
-    left = {process.pid for process in traces.processes if _runs(process)}
+    survivors = {process.pid for process in traces.processes if _runs(process)}
     return Remains(
-        processes=tuple(sorted({*supervising(state_dir), *left})),
-        mounts=tuple(found.point for found in mounts if found.point.startswith(f"{state_dir}/")),
+        processes=tuple(sorted({*supervising(state_dir), *survivors})),
+        mounts=tuple(mount.point for mount in mounts if mount.point.startswith(f"{state_dir}/")),
         cgroups=tree.remains(cgroup) if cgroup is not None and tree is not None else (),
         links=tuple(_holders(traces.network)) if traces.network is not None else (),
     )

@@ -1,7 +1,7 @@
-"""Slices of a GPU that a real node offers without having one: a device plugin as the kubelet knows it.
+"""A device plugin by which a real node offers GPU slices without a GPU.
 
-The scheduler and the kubelet count and hand them out as they do NVIDIA's, so that a node can be full; nothing is behind
-them. Off unless asked for: `tidegate local slices`, or `SharedGpu` in a test. When it ends, the node has none of them.
+The scheduler and the kubelet count and allocate them like NVIDIA's, so that a node can be full; no device is behind
+them. Only on request: `tidegate local slices`, or `SharedGpu` in a test. When it ends, the node has none of them.
 """
 
 import os
@@ -22,7 +22,7 @@ from tidegate_localcluster.state import StateDir
 API_VERSION: Final = "v1beta1"
 SOCKET: Final = "tidegate-slices.sock"
 SLICES_VARIABLE: Final = "TIDEGATE_SLICES"
-"""What a container with slices finds in its environment: their names."""
+"""The environment variable of a container with slices that contains their names."""
 _TIMEOUT_S: Final = 10.0
 _TEXT: Final = descriptor_pb2.FieldDescriptorProto.TYPE_STRING
 # k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1/api.proto, those fields that are used: name → (number, type, repeated).
@@ -67,22 +67,24 @@ _TYPES: Final = _message_types()
 
 
 class SharedGpu:
-    """`count` slices on a real node of a running cluster, for as long as the context lasts.
+    """A context manager that offers `count` slices on a real node of a running cluster.
 
     A kubelet that restarts meanwhile forgets them.
     """
 
     def __init__(self, files: StateDir, count: int, *, node: str = node_name(0)) -> None:
-        """Names the node and the number; nothing is offered yet."""
+        """Set the node and the number of slices; offer none yet."""
         self._folder = files.data / "nodes" / node / "kubelet" / "device-plugins"
         self._devices = tuple(f"slice-{index}" for index in range(count))
         self._ended = threading.Event()
         self._server: grpc.Server | None = None
 
     def __enter__(self) -> Self:
-        """Offers them. Raises LocalClusterError when the node's kubelet does not take them."""
+        """Offer the slices. Raises LocalClusterError when the node's kubelet does not accept them."""
         if not (self._folder / "kubelet.sock").exists():
-            raise LocalClusterError(f"no kubelet listens in {self._folder}: is the cluster up, and whole?")
+            raise LocalClusterError(
+                f"no kubelet listens in {self._folder}: start the cluster, without --control-plane-only"
+            )
         # A socket's path has at most 107 characters; those of state folders are longer.
         folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -94,14 +96,14 @@ class SharedGpu:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Takes them back: the node's allocatable number becomes 0."""
+        """Withdraw the slices: the node's allocatable number becomes 0."""
         self._ended.set()
         if self._server is not None:
             self._server.stop(grace=None).wait(_TIMEOUT_S)
         (self._folder / SOCKET).unlink(missing_ok=True)
 
     def wait(self) -> None:
-        """Returns when the context has ended in another thread."""
+        """Wait until the context has ended in another thread."""
         self._ended.wait()
 
     def _serve(self, folder: str) -> None:
@@ -122,7 +124,7 @@ class SharedGpu:
                 register(request, timeout=_TIMEOUT_S)
             except grpc.RpcError as error:
                 server.stop(grace=None)
-                raise LocalClusterError(f"the kubelet did not take {SHARED_GPU}: {error}") from error
+                raise LocalClusterError(f"the kubelet did not accept {SHARED_GPU}: {error}") from error
 
     def _handlers(self) -> Any:
         empty = _TYPES["Empty"]
@@ -162,17 +164,17 @@ def _allocate(request: Any, _context: object) -> Any:
 
 
 def offer(devices: Sequence[str]) -> Any:
-    """A ListAndWatchResponse: these devices, all healthy."""
-    made = [_TYPES["Device"](ID=device, health="Healthy") for device in devices]
-    return _TYPES["ListAndWatchResponse"](devices=made)
+    """Return a ListAndWatchResponse: these devices, all healthy."""
+    messages = [_TYPES["Device"](ID=device, health="Healthy") for device in devices]
+    return _TYPES["ListAndWatchResponse"](devices=messages)
 
 
 def allocated(request: Any) -> Any:
-    """An AllocateResponse: every container of the AllocateRequest learns which slices it has."""
+    """Return an AllocateResponse that sets SLICES_VARIABLE in every container of the AllocateRequest."""
     responses = [
         _TYPES["ContainerAllocateResponse"](
-            envs=[_TYPES["Variable"](key=SLICES_VARIABLE, value=",".join(one.devices_ids))]
+            envs=[_TYPES["Variable"](key=SLICES_VARIABLE, value=",".join(container.devices_ids))]
         )
-        for one in request.container_requests
+        for container in request.container_requests
     ]
     return _TYPES["AllocateResponse"](container_responses=responses)

@@ -1,4 +1,4 @@
-"""What is written down about a cluster: the plan made by `up`, and the state kept by its supervisor."""
+"""The files of a cluster: the plan that `up` writes, and the state that its supervisor writes."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ FLEET_PROCESSES = ("controllers",)
 
 
 class Phase(StrEnum):
-    """How far a cluster is."""
+    """The phase of a cluster's life."""
 
     STARTING = "Starting"
     READY = "Ready"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 
 class Forward(StrEnum):
-    """What is reachable from the machine on 127.0.0.1."""
+    """A service that is reachable from the machine on 127.0.0.1."""
 
     APISERVER = "apiserver"
     GATEWAY = "gateway"
@@ -48,7 +48,7 @@ class _Document(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """The document at `path`; None when there is none. Raises LocalClusterError when it is damaged."""
+        """Return the document at `path`, None if it does not exist; raises LocalClusterError if it is damaged."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
@@ -58,7 +58,7 @@ class _Document(BaseModel):
 
 
 class Image(_Document):
-    """One image to bring into every node."""
+    """One image to load into every node."""
 
     ref: str
     archive: Path
@@ -70,14 +70,14 @@ class Fleet(_Document):
     nodes: int = 500
     inferences: int = 1000
     speed: float = 200.0
-    """Times as fast as the clock; 0: the day stands still."""
+    """The speed of the day relative to the clock; 0: it stands still."""
     seed: int = 1
     fresh: bool = False
-    """Fill the pool anew, and do not begin where an earlier fleet was filled."""
+    """Fill the pool again, and do not begin with an earlier filled fleet."""
 
 
 class Plan(_Document):
-    """Everything the supervisor needs to know; written before anything is started."""
+    """Everything that the supervisor needs to know; written before anything is started."""
 
     name: str
     nodes: int = 1
@@ -88,19 +88,19 @@ class Plan(_Document):
     binaries: Mapping[str, Path] = Field(default_factory=dict[str, Path])
     images: Mapping[str, Image] = Field(default_factory=dict[str, Image])
     image_store: Path | None = None
-    """Where unpacked images are kept between clusters."""
+    """The store of unpacked images, which outlives clusters."""
     fleet: Fleet | None = None
     """The fleet demo that runs on a control plane alone."""
     audit_policy: str | None = None
-    """By which the API server writes an audit log; None: it writes none."""
+    """The policy of the API server's audit log; None: no log."""
     home: Path | None = None
-    """Where filled fleets are kept."""
+    """The cache folder of filled fleets."""
     probes: Mapping[str, int] = Field(default_factory=dict[str, int])
     """Ports of the probes of a fleet demo's processes."""
 
 
 class Part(_Document):
-    """One supervised program, `pid` as the processes inside see it."""
+    """The state of one supervised program; `pid` is the one inside the cluster's namespaces."""
 
     pid: int | None
     restarts: int = 0
@@ -108,7 +108,7 @@ class Part(_Document):
 
 
 class State(_Document):
-    """What the supervisor saw last."""
+    """The state of the cluster that the supervisor observed last."""
 
     phase: Phase
     message: str = ""
@@ -118,10 +118,10 @@ class State(_Document):
 
 
 class StateDir:
-    """Where the files of one cluster lie."""
+    """The paths of the files of one cluster."""
 
     def __init__(self, path: Path) -> None:
-        """Name the files below `path`; nothing is made yet."""
+        """Name the files below `path`; create none."""
         self.path = path.resolve()
         self.plan = self.path / "plan.json"
         self.state = self.path / "state.json"
@@ -138,5 +138,5 @@ class StateDir:
         self.model_cache = self.volumes / "model-cache"
 
     def node(self, name: str) -> Path:
-        """Where node `name` keeps its containers and volumes."""
+        """Return the folder of the containers and volumes of node `name`."""
         return self.data / "nodes" / name

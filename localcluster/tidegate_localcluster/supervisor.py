@@ -1,6 +1,6 @@
-"""The first process inside a cluster's namespaces: starts the parts in order, restarts the dead, keeps the state.
+"""The first process inside a cluster's namespaces: starts the parts in order, restarts the dead, writes the state.
 
-As process 1 it only reaps orphans; its child does the work. When either ends, the kernel ends everything else.
+As process 1 it only reaps orphans; its child does the work. When either ends, the kernel kills all other processes.
 For a control plane alone it is an ordinary process without namespaces of its own.
 """
 
@@ -42,10 +42,10 @@ OPEN_TO_PODS = 0o777
 
 
 class Supervisor:
-    """Runs one cluster from its plan until it is told to stop."""
+    """The supervisor of one cluster: runs it from its plan until SIGTERM."""
 
     def __init__(self, files: StateDir, plan: Plan, listeners: Mapping[Forward, int]) -> None:
-        """Prepare; `listeners` are inherited listening sockets on the machine's 127.0.0.1."""
+        """Prepare the start; `listeners` are inherited listening sockets on the machine's 127.0.0.1."""
         self._files, self._plan, self._listeners = files, plan, listeners
         self._pki = Pki(files.pki)
         self._control_plane = _control_plane(files, plan, self._pki)
@@ -55,11 +55,13 @@ class Supervisor:
         self._steps_s: dict[str, float] = {}
         self._started_at = time.monotonic()
         self._stopping = threading.Event()
-        said = Said(self._step, lambda message: self._write(Phase.STARTING, message))
-        self._site = FleetSite(files, plan, self._pki, self._parts, said) if plan.fleet is not None else None
+        reports = Said(self._step, lambda message: self._write(Phase.STARTING, message))
+        self._site = (
+            FleetSite(files, plan, self._pki, self._parts, reports) if plan.fleet is not None else None
+        )
 
     def run(self) -> int:
-        """Start, watch, stop; the exit status is 0 only after an orderly stop."""
+        """Start, watch and stop the cluster; return 0 only after an orderly stop."""
         signal.signal(signal.SIGTERM, self._stop_while_starting)
         try:
             self._start()
@@ -69,7 +71,7 @@ class Supervisor:
             self._write(Phase.FAILED, str(error))
             return 1
         finally:
-            # Whoever waits sees the failure, and may tell us to stop while we do.
+            # A client that waits sees the failure, and may send SIGTERM while we stop.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._parts.stop()
             self._control_plane.stop()
@@ -108,9 +110,9 @@ class Supervisor:
             self._start_control_plane()
             self._start_forwards()
             _wait_all(first)
-            others = [pool.submit(self._load_other_images, node) for node in self._nodes]
+            second = [pool.submit(self._load_other_images, node) for node in self._nodes]
             self._start_pods()
-            _wait_all(others)
+            _wait_all(second)
         self._step("images")
 
     def _start_pods(self) -> None:
@@ -129,7 +131,7 @@ class Supervisor:
         self._step("control plane")
 
     def _start_forwards(self) -> None:
-        # The same ports inside too, so that a kubeconfig and every address mean the same on both sides.
+        # The same ports inside too, so that a kubeconfig and every address are valid on both sides.
         self._inside = [(forward, forwards.listen(self._plan.ports[forward])) for forward in self._listeners]
         inside = ((forward, listener.fileno()) for forward, listener in self._inside)
         listeners = [*self._listeners.items(), *inside]
@@ -154,7 +156,7 @@ class Supervisor:
         self._step("namespaces")
 
     def _load_first_images(self, node: Node) -> None:
-        """What the cluster itself needs, so that it can come up while the others are on their way."""
+        """Load the images that the cluster itself needs, so that it can start while the others are loaded."""
         wait_until(
             lambda: node.runtime_ready,
             what=f"containerd of {node.settings.name} answers",
@@ -243,21 +245,21 @@ def _wait_all(loads: Sequence[Future[None]]) -> None:
 
 
 def _control_plane(files: StateDir, plan: Plan, pki: Pki) -> ControlPlane:
-    whole = not plan.control_plane_only
+    has_nodes = not plan.control_plane_only
     options = ControlPlaneOptions(
-        port=network.APISERVER_PORT if whole else plan.ports[Forward.APISERVER],
-        hostpath_provisioner=whole,
+        port=network.APISERVER_PORT if has_nodes else plan.ports[Forward.APISERVER],
+        hostpath_provisioner=has_nodes,
         service_cidr=str(network.SERVICE_NETWORK),
         audit=audit_of(files, plan),
         arguments=ARGUMENTS if plan.fleet is not None else {},
     )
-    address = network.node_network(0).address if whole else LOOPBACK
+    address = network.node_network(0).address if has_nodes else LOOPBACK
     binaries = {name: plan.binaries[name] for name in COMPONENTS}
     return ControlPlane(files.control_plane, binaries, pki, address, options)
 
 
 def audit_of(files: StateDir, plan: Plan) -> Audit | None:
-    """What the API server is told of auditing: its policy is put where it reads it, and no log of an earlier cluster is left."""
+    """Write the audit policy of the plan and remove logs of earlier clusters; return the API server's options."""
     if plan.audit_policy is None:
         return None
     for log in files.audit_log.parent.glob(f"{files.audit_log.stem}*{files.audit_log.suffix}"):
@@ -269,7 +271,7 @@ def audit_of(files: StateDir, plan: Plan) -> Audit | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cluster of the state folder given first; the rest are `forward=descriptor` pairs."""
+    """Run the cluster of the state folder in the first argument; the others are `forward=descriptor` pairs."""
     files = StateDir(Path(arguments[0]))
     plan = Plan.read(files.plan)
     if plan is None:
@@ -288,30 +290,30 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def seed_nodes(files: StateDir, plan: Plan) -> None:
-    """Let the nodes begin with the images that are unpacked already; what is missing is loaded later.
+    """Give the nodes the images that are unpacked already; the missing ones are loaded later.
 
-    Must come before the root is swapped (see ImageStore). A store that cannot be used costs only time.
+    Call it before the root is swapped (see ImageStore). A store that cannot be used costs only time.
     """
     if plan.image_store is None:
         return
 
-    def progress(line: str) -> None:
+    def report_progress(line: str) -> None:
         State(phase=Phase.STARTING, message=line).write(files.state)
 
     store = ImageStore(plan.image_store, plan.binaries)
     try:
         for index in range(plan.nodes):
-            store.seed(plan.images, files.node(node_name(index)) / "containerd", progress)
+            store.seed(plan.images, files.node(node_name(index)) / "containerd", report_progress)
     except (LocalClusterError, OSError) as error:
         print(f"the image store cannot be used: {error}", file=sys.stderr)  # noqa: T201  into supervisor.log
 
 
 def enter_private_root(files: StateDir) -> None:
-    """Swap the machine's root for the cluster's own; the state folder stays the real one."""
+    """Replace the machine's root by the cluster's own; the state folder stays the real one."""
     for folder in (files.models, files.volumes):
         folder.mkdir(parents=True, exist_ok=True)
     files.model_cache.mkdir(exist_ok=True)
-    files.model_cache.chmod(0o1777)  # pods of any namespace make a folder of their own in it
+    files.model_cache.chmod(0o1777)  # pods of any namespace create a folder of their own in it
     PrivateRoot(
         scratch=files.scratch,
         binds={

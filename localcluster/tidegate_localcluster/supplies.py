@@ -1,4 +1,4 @@
-"""What a cluster of the wanted kind is made of: the programs, and the images for its nodes."""
+"""Finds the programs and the images of a cluster, by its options."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ OPTIONAL_IMAGES = ("prometheus",)
 def find_supplies(
     home: Path, options: ClusterOptions, images: Sequence[str] | None, progress: Callable[[str], None]
 ) -> Supplies:
-    """Find, download or build everything; `images` limits what is loaded beside the cluster's own.
+    """Find, download or build everything; `images` limits the images beside the cluster's own.
 
-    Raises LocalClusterError with the name of what cannot be had. Only Prometheus may be missing.
+    Raises LocalClusterError with the name of what is unavailable. Only Prometheus may be missing.
     """
     names = [*COMPONENTS, "kubectl"]
     if options.simulated_gpu_nodes:
@@ -33,21 +33,21 @@ def find_supplies(
     return Supplies(binaries, _images(home, images, progress), home / "image-store")
 
 
-def _images(home: Path, wanted: Sequence[str] | None, progress: Callable[[str], None]) -> dict[str, Image]:
+def _images(home: Path, requested: Sequence[str] | None, progress: Callable[[str], None]) -> dict[str, Image]:
     builder = Images(home, source_root())
-    names = [*REQUIRED_IMAGES, *(tuple(ImageName) if wanted is None else wanted)]
-    needed = [name for name in dict.fromkeys(map(str, names)) if name not in OPTIONAL_IMAGES]
-    found = dict(builder.ensure(needed, progress))
+    names = [*REQUIRED_IMAGES, *(tuple(ImageName) if requested is None else requested)]
+    required = [name for name in dict.fromkeys(map(str, names)) if name not in OPTIONAL_IMAGES]
+    archives = dict(builder.ensure(required, progress))
     for name in OPTIONAL_IMAGES:
         try:
-            found.update(builder.ensure([name], progress))
+            archives.update(builder.ensure([name], progress))
         except LocalClusterError as error:
             progress(f"going on without {name}: {error}")
-    return {name: Image(ref=image.ref, archive=image.path) for name, image in found.items()}
+    return {name: Image(ref=archive.ref, archive=archive.path) for name, archive in archives.items()}
 
 
 def source_root() -> Path:
-    """The source tree that the images are built from; raises LocalClusterError outside one."""
+    """Return the source tree of the images; raises LocalClusterError outside a clone of the repository."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "images").is_dir():
         raise LocalClusterError(f"{root} has no folder images/: run from a clone of the repository")
