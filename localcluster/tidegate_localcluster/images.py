@@ -58,12 +58,12 @@ class Images:
         Raises ImageBuildError for an unknown name or a missing tool, and CommandFailedError with the builder's
         last lines. Cached images need neither root nor tools nor a network.
         """
-        workshop = self.workshop(progress)
-        images = {name: self._image(_known(name), workshop) for name in names}
+        inputs = self.workshop(progress)
+        images = {name: self._image(_known(name), inputs) for name in names}
         missing = [name for name, image in images.items() if not image.path.exists()]
         if missing:
             with self.lock(progress):
-                images |= {name: self._ensure_one(ImageName(name), workshop) for name in missing}
+                images |= {name: self._ensure_one(ImageName(name), inputs) for name in missing}
         for image in images.values():
             os.utime(image.path)
         return images
@@ -73,9 +73,9 @@ class Images:
 
         Raises ImageBuildError when the folder is not empty or something cannot be fetched.
         """
-        workshop = self.workshop(progress)
+        inputs = self.workshop(progress)
         with self.lock(progress):
-            self._stage(_known(name), workshop, directory)
+            self._stage(_known(name), inputs, directory)
 
     def workshop(self, progress: Progress) -> Workshop:
         """Return what the parts of these images are staged from; raises ImageBuildError without a checkout."""
