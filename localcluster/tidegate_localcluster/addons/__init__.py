@@ -1,4 +1,4 @@
-"""What runs in the cluster from the start, as Kubernetes manifests with their placeholders filled in."""
+"""Kubernetes manifests of the add-ons that a local cluster starts with."""
 
 import json
 import re
@@ -10,17 +10,18 @@ PLACEHOLDER = re.compile(r"\$\{([A-Z_]+)\}")
 
 
 def manifest(name: str, values: Mapping[str, str]) -> str:
-    """The manifest `name` (without .yaml) with every ${PLACEHOLDER} replaced.
+    """Return the manifest `name` (without .yaml) with every ${PLACEHOLDER} replaced.
 
     Raises KeyError for a placeholder without a value.
     """
-    return PLACEHOLDER.sub(lambda found: values[found[1]], document(name))
+    return PLACEHOLDER.sub(lambda match: values[match[1]], document(name))
 
 
 def rules(root: Path) -> Mapping[str, str]:
-    """The chart's recording rules and alerts as values for Prometheus, each a YAML string; `root` is the source tree.
+    """Return the chart's recording rules and alerts as values for Prometheus, each a YAML string.
 
-    Nobody here reads PrometheusRules: the files are about all that this Prometheus scrapes.
+    `root` is the source tree. The files are read directly because no operator here reads PrometheusRules;
+    they cover all that this Prometheus scrapes.
     """
     files = root / "charts" / "tidegate" / "files"
     return {
@@ -30,5 +31,5 @@ def rules(root: Path) -> Mapping[str, str]:
 
 
 def document(name: str) -> str:
-    """The file `name`.yaml as it is."""
+    """Return the file `name`.yaml without replacements."""
     return resources.files(__name__).joinpath(f"{name}.yaml").read_text()

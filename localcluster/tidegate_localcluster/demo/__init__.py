@@ -1,1 +1,1 @@
-"""The demo: from nothing to predictions through the gateway, and a version swap under load that loses nothing."""
+"""The demo: from an empty machine to predictions through the gateway, and a version swap under load."""

@@ -1,4 +1,4 @@
-"""`tidegate demo`: run the demo, and take it away again."""
+"""Commands `tidegate demo up` and `tidegate demo down`."""
 
 import os
 from collections.abc import Generator
@@ -49,14 +49,14 @@ def up(
 
 @app.command()
 def down(state_dir: StatePath = None) -> None:
-    """End the local cluster; of a cluster of your own, remove the release."""
+    """Stop the local cluster, or uninstall the release from a cluster of your own."""
     steps = Steps(_console())
-    with _messages(steps), steps.step("Take the demo away"):
+    with _messages(steps), steps.step("Remove the demo"):
         steps.progress(_platform(state_dir).stop(steps.progress))
 
 
 def _console() -> Console:
-    """The terminal; where there is none, lines wide enough not to be broken."""
+    """Return the terminal, or a console with wide lines if the output is not a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=LINE_WIDTH)
 
@@ -69,7 +69,7 @@ def _platform(state_dir: Path | None) -> Platform:
 
 @contextmanager
 def _messages(steps: Steps) -> Generator[None]:
-    """Our own errors end the program with their message and the step's name; others keep their trace."""
+    """Exit with the message and the step's name on our own errors; let others keep their traceback."""
     try:
         yield
     except LocalClusterError as error:

@@ -1,4 +1,4 @@
-"""Installs and removes the chart."""
+"""Install and uninstall the chart with Helm."""
 
 import json
 from collections.abc import Mapping
@@ -16,13 +16,17 @@ INSTALL_TIMEOUT_S: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Helm:
-    """Helm for the cluster that `kubectl` speaks to."""
+    """Helm for the cluster that `kubectl` uses."""
 
     binary: Path
     kubectl: Kubectl
 
     def install(self, chart: Path, values: Mapping[str, object]) -> None:
-        """`helm upgrade --install --wait` with `values` by path (`tls.xds`), and the chart's own for all others; raises DemoError with pods and events when it does not become ready."""
+        """Install or upgrade the release, and wait until it is ready.
+
+        `values` are set by path (`tls.xds`); all others are the chart's defaults.
+        Raises DemoError with pods and events if the release does not become ready.
+        """
         settings = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
         command = [
             str(self.binary), "upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE,
@@ -34,6 +38,6 @@ class Helm:
             raise DemoError(f"chart {chart}: {error}\n{self.kubectl.evidence((), NAMESPACE)}") from error
 
     def uninstall(self) -> None:
-        """Removes the release when it is there; CRDs, and with them users' objects, stay."""
+        """Uninstall the release if it exists; CRDs, and with them the users' objects, stay."""
         command = [str(self.binary), "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found"]
         run([*command, "--wait"], self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S)

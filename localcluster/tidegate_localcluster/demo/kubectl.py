@@ -1,4 +1,4 @@
-"""Runs kubectl, and tells what happened to an object when it does not do what was expected."""
+"""Run kubectl, and describe an object that is not in the expected state."""
 
 import json
 import os
@@ -21,7 +21,7 @@ POLL_INTERVAL_S: Final = 0.2
 
 
 class Kubectl:
-    """kubectl with one kubeconfig; the port between the demo and the cluster."""
+    """kubectl with one kubeconfig: the only access of the demo to the cluster."""
 
     def __init__(self, binary: Path, kubeconfig: Path | None) -> None:
         """Use `kubeconfig`, or kubectl's own search (KUBECONFIG, then ~/.kube/config) when it is None."""
@@ -32,53 +32,54 @@ class Kubectl:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment in which a program finds the same cluster."""
+        """Return the environment in which other programs use the same cluster."""
         return self._environment
 
     def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """What kubectl printed. Raises CommandError with its words when it fails or takes longer."""
+        """Return the output of kubectl. Raises CommandError with its error output if it fails or times out."""
         return run([str(self._binary), *arguments], self._environment, stdin=stdin, timeout_s=timeout_s)
 
     def get(self, kind: str, name: str, namespace: str) -> Mapping[str, Any] | None:
-        """The object, or None when there is none."""
-        found = self.run("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
-        return json.loads(found) if found.strip() else None
+        """Return the object, or None if it does not exist."""
+        output = self.run("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+        return json.loads(output) if output.strip() else None
 
     def apply(self, documents: str, namespace: str) -> str:
-        """Applies manifests as a user would, in `namespace` where they name none."""
+        """Apply manifests as a user would; `namespace` is the default for those that name none."""
         return self.run("apply", "-n", namespace, "-f", "-", stdin=documents)
 
     def ensure_namespace(self, name: str) -> None:
-        """Makes the namespace when it is missing."""
+        """Create the namespace if it does not exist."""
         document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         self.run("apply", "-f", "-", stdin=json.dumps(document))
 
     def wait(self, condition: str, objects: Sequence[str], namespace: str, timeout_s: float) -> None:
-        """`kubectl wait --for=<condition>`; raises DemoError that shows conditions and events when it takes longer."""
+        """Run `kubectl wait --for=<condition>`. Raises DemoError with conditions and events after `timeout_s`."""
         try:
             self.run(
                 "wait", f"--for={condition}", *objects, "-n", namespace, f"--timeout={timeout_s:.0f}s",
                 timeout_s=timeout_s + COMMAND_TIMEOUT_S,
             )  # fmt: skip
         except CommandError as error:
-            what = ", ".join(objects)
+            names = ", ".join(objects)
             raise DemoError(
-                f"{what} in namespace {namespace} did not become {condition} in {timeout_s:.0f} s: {error}\n"
+                f"{names} in namespace {namespace} did not become {condition} in {timeout_s:.0f} s: {error}\n"
                 f"{self.evidence(objects, namespace)}"
             ) from error
 
     def wait_established(self, definitions: Sequence[str], timeout_s: float) -> None:
-        """Wait until CRDs (by name) are served. Raises NotReadyError when that takes longer."""
+        """Wait until CRDs (by name) are served. Raises NotReadyError after `timeout_s`."""
 
-        def established() -> bool:
-            found = json.loads(self.run("get", "crds", *definitions, "-o", "json"))
-            return all(map(is_established, found.get("items", (found,))))
+        def are_established() -> bool:
+            body = json.loads(self.run("get", "crds", *definitions, "-o", "json"))
+            # Of one name kubectl returns the object itself, of several a List.
+            return all(map(is_established, body.get("items", (body,))))
 
-        what = f"CustomResourceDefinitions are established: {', '.join(definitions)}"
-        wait_until(established, what=what, timeout_s=timeout_s)
+        description = f"CustomResourceDefinitions are established: {', '.join(definitions)}"
+        wait_until(are_established, what=description, timeout_s=timeout_s)
 
     def evidence(self, objects: Sequence[str], namespace: str) -> str:
-        """What is known about objects that are not as expected: conditions, pods, last events. Never raises."""
+        """Describe objects that are not in the expected state: conditions, pods, last events. Never raises."""
         parts = [f"{name}:\n{self._conditions(name, namespace)}" for name in objects]
         for title, arguments in (
             ("pods", ("get", "pods", "-n", namespace, "-o", "wide")),
@@ -93,9 +94,10 @@ class Kubectl:
 
     @contextmanager
     def forwarded(self, target: str, port: int, namespace: str, timeout_s: float = 20.0) -> Generator[str]:
-        """An address on 127.0.0.1 that leads to a Service's or a pod's port while the context lasts.
+        """Forward a port of a Service or a pod to 127.0.0.1 while the context lasts, and yield its address.
 
-        A kubelet may not know a pod yet that it has called ready; it is asked again for `timeout_s`. Raises CommandError.
+        A kubelet may not know a pod yet that it has reported ready: kubectl is run again for `timeout_s`.
+        Raises CommandError.
         """
         command = [
             str(self._binary),
@@ -114,9 +116,9 @@ class Kubectl:
                 try:
                     assert process.stdout is not None  # noqa: S101  PIPE above; narrows for the type checkers
                     line = process.stdout.readline()
-                    found = FORWARDING.search(line)
-                    if found is not None:
-                        yield found[1]
+                    match = FORWARDING.search(line)
+                    if match is not None:
+                        yield match[1]
                         return
                 finally:
                     process.terminate()
@@ -139,10 +141,10 @@ class Kubectl:
 
 
 def is_established(definition: Mapping[str, Any]) -> bool:
-    """Whether the API server serves the kind of a CustomResourceDefinition.
+    """Return whether the API server serves the kind of a CustomResourceDefinition.
 
-    `kubectl wait --for=condition=Established` cannot be used on one that was just made: its conditions are null for
-    a moment, and kubectl ends with "accessor error: <nil> is of the type <nil>, expected []interface{}".
+    `kubectl wait --for=condition=Established` fails on a definition that was just created: its conditions are null
+    for a moment, and kubectl exits with "accessor error: <nil> is of the type <nil>, expected []interface{}".
     """
     conditions = definition.get("status", {}).get("conditions") or ()
     return any(
@@ -153,10 +155,10 @@ def is_established(definition: Mapping[str, Any]) -> bool:
 def run(
     command: Sequence[str], environment: Mapping[str, str], *, stdin: str | None = None, timeout_s: float
 ) -> str:
-    """What a program wrote to its standard output; raises CommandError with its words when it fails."""
+    """Return the standard output of a program. Raises CommandError with its error output if it fails."""
     shown = " ".join(command[:4])
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             env=environment,
             input=stdin,
@@ -167,7 +169,7 @@ def run(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandError(f"{shown} …: {error}") from error
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip() or "nothing"
-        raise CommandError(f"{shown} … ended with exit status {done.returncode} and said: {said}")
-    return done.stdout
+    if process.returncode != 0:
+        output = (process.stderr or process.stdout).strip() or "nothing"
+        raise CommandError(f"{shown} … ended with exit status {process.returncode} and said: {output}")
+    return process.stdout

@@ -1,4 +1,4 @@
-"""Keeps requests coming while something changes, and counts what became of every one of them."""
+"""Send requests while something changes, and count the result of each."""
 
 import math
 import threading
@@ -21,7 +21,7 @@ POLL_INTERVAL_S: Final = 0.05
 JOIN_TIMEOUT_S: Final = 30.0
 TEXTS_SHOWN: Final = 3
 TEXTS_KEPT: Final = 100
-"""Different texts that one client keeps of failures, and as many of wrong answers: they may name a port or a time."""
+"""Bound per client for different texts of failures, and of wrong answers: they may name a port or a time."""
 OTHERS: Final = "others"
 BUCKET_GROWTH: Final = math.log(1.01)
 VALUES_SHOWN: Final = 4
@@ -31,26 +31,26 @@ Key = TypeVar("Key")
 
 
 class Scorer(Protocol):
-    """One client, used by one thread alone."""
+    """One client, used by one thread only."""
 
     def score(self, inputs: Tensors) -> Answer:
-        """One request; raises what its client raises."""
+        """Send one request; raises what its client raises."""
         ...
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One request, and the right answer of each version that was published: float32 [rows]."""
+    """One request, and the correct scores of each published version: float32 [rows]."""
 
     inputs: Tensors
     expected: Mapping[str, NDArray[np.float32]]
 
     def describe_wrong(self, answer: Answer) -> str | None:
-        """Say what is wrong with `answer`; None where it is exactly that of the version that it names."""
+        """Describe what is wrong with `answer`, or return None if it is exactly that of the version it names."""
         expected = self.expected.get(answer.version)
         if expected is None:
             return f"an answer of version {answer.version!r}, which was never published"
@@ -63,10 +63,10 @@ class Batch:
 
 
 class Latencies:
-    """Counts how long answers took, in buckets each 1 % wider than the last: a million answers need no more memory than a thousand."""
+    """Histogram of latencies in buckets that grow by 1 %, so memory does not grow with the number of answers."""
 
     def __init__(self, buckets: Mapping[int, int] | None = None) -> None:
-        """Begin with these counts by bucket."""
+        """Start with these counts by bucket."""
         self._buckets: Counter[int] = Counter(buckets)
 
     def add(self, seconds: float) -> None:
@@ -74,11 +74,11 @@ class Latencies:
         self._buckets[round(math.log(max(seconds, 1e-9)) / BUCKET_GROWTH)] += 1
 
     def copy(self) -> Mapping[int, int]:
-        """Return the counts by bucket, also while another thread adds."""
+        """Return the counts by bucket; safe while another thread adds."""
         return dict(self._buckets)
 
     def quantile_s(self, quantile: float) -> float:
-        """Return the latency in seconds, within 0.5 %; 0 when nothing was counted."""
+        """Return the latency in seconds, within 0.5 %; 0 if nothing was counted."""
         rank = quantile * (self._buckets.total() - 1)
         for bucket, count in sorted(self._buckets.items()):
             rank -= count
@@ -89,7 +89,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What became of all requests: right answers by version, and by text what failed and which answers were wrong."""
+    """Results of all requests: correct answers by version, failures and wrong answers by text."""
 
     versions: Mapping[str, int]
     failures: Mapping[str, int]
@@ -99,37 +99,37 @@ class LoadReport:
 
     @property
     def sent(self) -> int:
-        """How many were sent; each of them was answered rightly, answered wrongly, or failed."""
+        """Return the number of requests sent; each was answered correctly, answered wrongly, or failed."""
         return sum(self.versions.values()) + self.failed + self.wrong
 
     @property
     def failed(self) -> int:
-        """How many got an error or a refusal instead of an answer."""
+        """Return the number of requests that got an error or a rejection instead of an answer."""
         return sum(self.failures.values())
 
     @property
     def wrong(self) -> int:
-        """How many got an answer that is not exactly that of the version it names, or that names one never published."""
+        """Return the number of answers that differ from those of the version they name, or name an unknown one."""
         return sum(self.wrong_answers.values())
 
     @property
     def errors(self) -> Sequence[str]:
-        """The most frequent errors, with their counts."""
+        """Return the most frequent errors, with their counts."""
         return _most_frequent(self.failures)
 
     @property
     def problems(self) -> Sequence[str]:
-        """Why this load was not answered rightly in full: the most frequent errors and wrong answers; empty when it was."""
+        """Return the most frequent errors and wrong answers; empty if every answer was correct."""
         failed = [f"{self.failed} of {self.sent} failed", *self.errors] if self.failed else []
         wrong = [f"{self.wrong} of {self.sent} wrong", *_most_frequent(self.wrong_answers)]
         return (*failed, *(wrong if self.wrong else ()))
 
     def quantile_ms(self, quantile: float) -> float:
-        """Return the latency of right answers in milliseconds; 0 when there was none."""
+        """Return the latency of correct answers in milliseconds; 0 if there was none."""
         return self.latencies.quantile_s(quantile) * 1000
 
     def since(self, earlier: "LoadReport") -> "LoadReport":
-        """Return what became of the requests after an earlier report of the same load."""
+        """Return the results of the requests after an earlier report of the same load."""
         return LoadReport(
             versions=Counter(self.versions) - Counter(earlier.versions),
             failures=Counter(self.failures) - Counter(earlier.failures),
@@ -141,7 +141,7 @@ class LoadReport:
 
 @dataclass(slots=True)
 class _Worker:
-    """One closed loop: send, wait for the answer, pause, send again. Its counters are written by its thread alone."""
+    """One closed loop: send, wait for the answer, pause. Only its own thread writes its counters."""
 
     scorer: Scorer
     batches: Sequence[Batch]
@@ -152,36 +152,36 @@ class _Worker:
     wrong_answers: Counter[str] = field(default_factory=Counter[str])
     latencies: Latencies = field(default_factory=Latencies)
     sent_at: dict[str, float] = field(default_factory=dict[str, float])
-    """When the newest request was sent that a version has answered rightly."""
+    """Time of sending of the newest request that a version has answered correctly."""
 
-    def run(self, ended: threading.Event, deadline: float) -> None:
-        at = 0
-        while not ended.is_set() and time.monotonic() < deadline:
-            self._send(self.batches[at % len(self.batches)])
-            at += 1
-            ended.wait(self.pause_s)
+    def run(self, stop_event: threading.Event, deadline: float) -> None:
+        index = 0
+        while not stop_event.is_set() and time.monotonic() < deadline:
+            self._send(self.batches[index % len(self.batches)])
+            index += 1
+            stop_event.wait(self.pause_s)
 
     def _send(self, batch: Batch) -> None:
-        began = time.monotonic()
+        sent_at = time.monotonic()
         try:
             answer = self.scorer.score(batch.inputs)
-        except Exception as error:  # noqa: BLE001 - a request that fails in another way than refused is lost as well
+        except Exception as error:  # noqa: BLE001 - any exception means that the request is lost
             text = str(error) or repr(error)
             _keep_count(self.failures, text)
-            self.say(f"failed after {time.monotonic() - began:.3f} s: {text}")
+            self.say(f"failed after {time.monotonic() - sent_at:.3f} s: {text}")
             return
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - sent_at
         if (wrong := batch.describe_wrong(answer)) is not None:
             _keep_count(self.wrong_answers, wrong)
             self.say(f"wrong: {wrong}")
             return
         self.versions[answer.version] += 1
-        self.sent_at[answer.version] = began
+        self.sent_at[answer.version] = sent_at
         self.latencies.add(seconds)
 
 
 class Load:
-    """A few clients in closed loop, for as long as the context lasts and never longer than `max_seconds`."""
+    """A few clients in closed loops, for as long as the context lasts and at most for `max_seconds`."""
 
     def __init__(
         self,
@@ -193,27 +193,27 @@ class Load:
         pause_s: float = 0.0,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Give each of `threads` clients a scorer of its own and its own share of `batches`.
+        """Give each of `threads` clients its own scorer and its own share of `batches`.
 
-        With `pause_s` between its requests a load leaves the machine to what is watched; without, it takes all of it.
+        With `pause_s` between its requests a load leaves the machine to what is measured; without, it uses all of it.
         `say` gets a line for each request that fails or is answered wrongly, from the thread of its client.
         """
         self._workers = [
             _Worker(scorers(), batches[index::threads], pause_s, say) for index in range(threads)
         ]
         self._max_seconds = max_seconds
-        self._ended = threading.Event()
+        self._stop_event = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._began = 0.0
-        self._over: float | None = None
+        self._started_at = 0.0
+        self._stopped_at: float | None = None
 
     def __enter__(self) -> Self:
-        """Begins."""
-        self._began = time.monotonic()
-        deadline = self._began + self._max_seconds
+        """Start the clients."""
+        self._started_at = time.monotonic()
+        deadline = self._started_at + self._max_seconds
         for index, worker in enumerate(self._workers):
             thread = threading.Thread(
-                target=worker.run, args=(self._ended, deadline), name=f"load-{index}", daemon=True
+                target=worker.run, args=(self._stop_event, deadline), name=f"load-{index}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -222,11 +222,11 @@ class Load:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends; requests in flight are answered first."""
+        """Stop the clients once their requests in flight are answered."""
         self._end()
 
     def wait_for(self, version: str, count: int, timeout_s: float) -> None:
-        """Returns once `version` has given `count` right answers; raises DemoError that says who answers instead."""
+        """Wait until `version` has given `count` correct answers. Raises DemoError with the answers by version."""
         self._wait(
             lambda: sum(worker.versions[version] for worker in self._workers) >= count,
             lambda report: (
@@ -237,7 +237,7 @@ class Load:
         )
 
     def wait_sent(self, count: int, timeout_s: float) -> None:
-        """Returns once `count` requests were sent in all; raises DemoError when that takes longer."""
+        """Wait until `count` requests were sent in total. Raises DemoError after `timeout_s`."""
         self._wait(
             lambda: self.report().sent >= count,
             lambda report: f"not in {timeout_s:.0f} s: {count} requests sent; sent: {report.sent}",
@@ -245,7 +245,7 @@ class Load:
         )
 
     def wait_failed(self, count: int, timeout_s: float) -> None:
-        """Returns once `count` requests have failed; raises DemoError when they do not."""
+        """Wait until `count` requests have failed. Raises DemoError after `timeout_s`."""
         self._wait(
             lambda: sum(worker.failures.total() for worker in self._workers) >= count,
             lambda report: f"not in {timeout_s:.0f} s: {count} requests failed; sent: {report.sent}",
@@ -253,21 +253,21 @@ class Load:
         )
 
     def last_sent(self, version: str) -> float:
-        """Return when the newest request was sent that `version` has answered rightly (time.monotonic); 0 before."""
+        """Return when the newest request that `version` answered correctly was sent (time.monotonic), or 0."""
         return max(worker.sent_at.get(version, 0.0) for worker in self._workers)
 
     def report(self) -> LoadReport:
-        """What became of the requests so far; costs the same after a million of them as after a thousand."""
+        """Return the results so far; the cost does not grow with the number of requests."""
         return LoadReport(
             versions=dict(sorted(_sum(worker.versions for worker in self._workers).items())),
             failures=_sum(worker.failures for worker in self._workers),
             wrong_answers=_sum(worker.wrong_answers for worker in self._workers),
             latencies=Latencies(_sum(worker.latencies.copy() for worker in self._workers)),
-            seconds=(self._over or time.monotonic()) - self._began,
+            seconds=(self._stopped_at or time.monotonic()) - self._started_at,
         )
 
     def finish(self) -> LoadReport:
-        """Ends and reports; a request that has no answer by then has failed."""
+        """Stop the clients and return the results; a request without an answer by then counts as failed."""
         self._end()
         report = self.report()
         unanswered = sum(thread.is_alive() for thread in self._threads)
@@ -289,39 +289,39 @@ class Load:
             time.sleep(POLL_INTERVAL_S)
 
     def _end(self) -> None:
-        if self._ended.is_set():
+        if self._stop_event.is_set():
             return
-        self._ended.set()
+        self._stop_event.set()
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._over = time.monotonic()
+        self._stopped_at = time.monotonic()
         for worker in self._workers:
             worker.scorer.close()
 
 
 def _equals(scores: NDArray[Any], expected: NDArray[np.float32]) -> bool:
-    """Whether an answer is the expected one; one of another shape or type is not, nor one with NaN."""
+    """Return whether an answer is the expected one: same shape, same type, no NaN."""
     if (scores.shape, scores.dtype) != (expected.shape, expected.dtype):
         return False
     return bool((np.abs(scores - expected) <= TOLERANCE).all())
 
 
 def _shown(scores: NDArray[Any]) -> str:
-    more = f" and {scores.size - VALUES_SHOWN} more" if scores.size > VALUES_SHOWN else ""
-    return f"{scores.ravel()[:VALUES_SHOWN].tolist()}{more}"
+    suffix = f" and {scores.size - VALUES_SHOWN} more" if scores.size > VALUES_SHOWN else ""
+    return f"{scores.ravel()[:VALUES_SHOWN].tolist()}{suffix}"
 
 
 def _keep_count(counts: Counter[str], text: str) -> None:
-    """Count `text`; those that would be too many different ones are counted together."""
+    """Count `text`; count texts beyond TEXTS_KEPT together."""
     counts[text if text in counts or len(counts) < TEXTS_KEPT else OTHERS] += 1
 
 
-def _sum(parts: Iterable[Mapping[Key, int]]) -> Mapping[Key, int]:
-    """Add counts up, each copied at once, since another thread may go on counting."""
+def _sum(counters: Iterable[Mapping[Key, int]]) -> Mapping[Key, int]:
+    """Return the sum of counts. Copy each first, because another thread may still count."""
     total: Counter[Key] = Counter()
-    for part in parts:
-        total.update(dict(part))
+    for counts in counters:
+        total.update(dict(counts))
     return total
 
 

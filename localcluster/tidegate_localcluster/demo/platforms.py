@@ -1,4 +1,4 @@
-"""Where the demo can run: on a local cluster that it starts, or on a cluster that the user already has."""
+"""Where the demo can run: a local cluster that it starts, or a cluster that the user already has."""
 
 import json
 import os
@@ -32,31 +32,31 @@ LOCAL_MODELS_URI: Final = "file:///models"
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses that work from this machine, host:port; None where nothing answers."""
+    """Addresses that this machine can reach, as host:port; None for what is not installed."""
 
     gateway: str
     dashboard: str | None = None
     prometheus: str | None = None
     lasting: bool = True
-    """Whether they still lead there when the demo has ended."""
+    """Whether the addresses still work after the demo has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the demo needs to know about the cluster it runs on."""
+    """What the demo needs to know about its cluster."""
 
     kubectl: Kubectl
     helm: helm.Helm
     models_folder: Path
-    """Where the demo publishes, on this machine."""
+    """Folder on this machine to which the demo publishes models."""
     models_uri: str
-    """The same place as the pods see it."""
+    """The same folder as the pods see it."""
     values: Mapping[str, object] = field(default_factory=dict[str, object])
     """Values for the chart, by path."""
     kubectl_command: str = "kubectl"
-    """How the user runs kubectl against this cluster."""
+    """Command by which the user runs kubectl against this cluster."""
     dashboard_command: str = "tidegate dashboard"
-    """How the user opens the dashboard of this cluster with their own rights, without a token."""
+    """Command by which the user opens the dashboard with their own rights, without a token."""
 
 
 class Platform(Protocol):
@@ -64,19 +64,19 @@ class Platform(Protocol):
 
     @property
     def title(self) -> str:
-        """What the first step says that it does."""
+        """Return the title of the first step."""
         ...
 
     def start(self, progress: Progress) -> Site:
-        """Makes the cluster ready for the chart; raises LocalClusterError."""
+        """Make the cluster ready for the chart. Raises LocalClusterError."""
         ...
 
     def endpoints(self, site: Site) -> AbstractContextManager[Endpoints]:
-        """Addresses of what the chart installed, as long as the context lasts."""
+        """Yield the addresses of what the chart installed, for as long as the context lasts."""
         ...
 
     def stop(self, progress: Progress) -> str:
-        """Takes away what the demo made, and says what that was."""
+        """Remove what the demo created, and return a description of it."""
         ...
 
 
@@ -89,11 +89,11 @@ class LocalPlatform:
         """Keep programs and images in `home`, the cluster in `state_dir`."""
         self._home = home
         self._cluster = Cluster(state_dir)
-        usual = state_dir.absolute() == (home / "clusters" / "default").absolute()
-        self._state_option = "" if usual else f" --state-dir {state_dir}"
+        is_default = state_dir.absolute() == (home / "clusters" / "default").absolute()
+        self._state_option = "" if is_default else f" --state-dir {state_dir}"
 
     def start(self, progress: Progress) -> Site:
-        """Starts the cluster unless it runs, and brings images into it that are newer than it."""
+        """Start the cluster if it does not run, and load images that are newer than it."""
         cluster = self._cluster
         if cluster.supervisor() is None:
             check_machine(cluster.files.path)
@@ -127,7 +127,7 @@ class LocalPlatform:
 
     @contextmanager
     def endpoints(self, site: Site) -> Generator[Endpoints]:
-        """The ports that the cluster forwards from loopback."""
+        """Yield the ports that the cluster forwards from loopback."""
         del site
         status = self._cluster.status()
         gateway = status["gateway"]
@@ -143,31 +143,31 @@ class LocalPlatform:
         )
 
     def stop(self, progress: Progress) -> str:
-        """Ends the cluster; models, programs and images stay for the next time."""
-        remains = self._cluster.down(progress)
-        if remains:
-            raise DemoError(f"the cluster is down, but something is left on the machine: {remains}")
+        """Stop the cluster; models, programs and images stay for the next time."""
+        leftovers = self._cluster.down(progress)
+        if leftovers:
+            raise DemoError(f"the cluster is down, but something is left on the machine: {leftovers}")
         return f"the cluster is down; programs and images stay cached in {self._home}"
 
     def _load_newer_images(self, progress: Progress) -> Mapping[str, str]:
-        """The images of the present source tree, loaded where the running cluster began with older ones."""
+        """Build the images of the source tree, and load those that the running cluster does not have yet."""
         images = Images(self._home, source_root()).ensure(CHART_IMAGES.values(), progress)
-        noted = self._cluster.files.data / "demo-images.json"
-        known = {image.ref for image in self._cluster.plan().images.values()}
-        if noted.exists():
-            known.update(json.loads(noted.read_text()))
+        loaded_file = self._cluster.files.data / "demo-images.json"
+        loaded = {image.ref for image in self._cluster.plan().images.values()}
+        if loaded_file.exists():
+            loaded.update(json.loads(loaded_file.read_text()))
         for image in images.values():
-            if image.ref not in known:
+            if image.ref not in loaded:
                 progress(f"loading {image.ref} into the running cluster")
                 self._cluster.load_image(image.path, image.ref)
-                known.add(image.ref)
-        noted.write_text(json.dumps(sorted(known)))
+                loaded.add(image.ref)
+        loaded_file.write_text(json.dumps(sorted(loaded)))
         return {name: image.ref for name, image in images.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class OwnClusterSettings:
-    """What only the user knows about a cluster of their own."""
+    """Settings of a cluster that the demo did not create."""
 
     images: Mapping[str, str]
     """Name in the chart's values → reference that the cluster can pull; all four are needed."""
@@ -182,7 +182,7 @@ class OwnClusterSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "OwnClusterSettings":
-        """Reads TIDEGATE_IMAGE_<NAME> and TIDEGATE_DEMO_*; raises DemoError that lists what is missing."""
+        """Read TIDEGATE_IMAGE_<NAME> and TIDEGATE_DEMO_*. Raises DemoError that lists what is missing."""
         required = [f"TIDEGATE_IMAGE_{name.upper()}" for name in CHART_IMAGES]
         required += ["TIDEGATE_DEMO_MODELS_DIR", "TIDEGATE_DEMO_MODELS_URI"]
         missing = [name for name in required if not environment.get(name)]
@@ -211,7 +211,7 @@ class OwnCluster:
         self._settings = settings
 
     def start(self, progress: Progress) -> Site:
-        """Checks that the cluster answers, and names it."""
+        """Check that the cluster answers, and report its name."""
         site = self._site(progress)
         context = site.kubectl.run("config", "current-context").strip()
         version = json.loads(site.kubectl.run("version", "-o", "json")).get("serverVersion", {})
@@ -220,22 +220,22 @@ class OwnCluster:
 
     @contextmanager
     def endpoints(self, site: Site) -> Generator[Endpoints]:
-        """Ports forwarded by kubectl; Prometheus from TIDEGATE_DEMO_PROMETHEUS when that is set."""
+        """Forward ports by kubectl; Prometheus is at TIDEGATE_DEMO_PROMETHEUS if that is set."""
         with ExitStack() as stack:
-            found: dict[Forward, str] = {}
+            addresses: dict[Forward, str] = {}
             for forward in (Forward.GATEWAY, Forward.DASHBOARD):
                 service = SERVICES[forward]
                 address = site.kubectl.forwarded(f"service/{service.name}", service.port, helm.NAMESPACE)
-                found[forward] = stack.enter_context(address)
+                addresses[forward] = stack.enter_context(address)
             yield Endpoints(
-                gateway=found[Forward.GATEWAY],
-                dashboard=found[Forward.DASHBOARD],
+                gateway=addresses[Forward.GATEWAY],
+                dashboard=addresses[Forward.DASHBOARD],
                 prometheus=_address(os.environ.get("TIDEGATE_DEMO_PROMETHEUS")),
                 lasting=False,
             )
 
     def stop(self, progress: Progress) -> str:
-        """Uninstalls the release; the cluster, the CRDs and the published models stay."""
+        """Uninstall the release; the cluster, the CRDs and the published models stay."""
         site = self._site(progress)
         try:
             site.helm.uninstall()

@@ -1,4 +1,4 @@
-"""What Prometheus saw of the load, as far as it can be reached."""
+"""Read from Prometheus, where there is one, what the data plane counted of the load."""
 
 import math
 import time
@@ -11,27 +11,27 @@ from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests import RequestException
 
 CATCH_UP_S: Final = 20.0
-"""Two scrapes of an unhurried Prometheus, and some."""
+"""A little more than two scrape intervals of a slow Prometheus."""
 POLL_INTERVAL_S: Final = 1.0
 QUERY_TIMEOUT_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals: requests that Envoy sent to the model, and those that each version answered (Triton)."""
+    """Totals: requests that Envoy sent to the model, and requests that each version answered (Triton)."""
 
     envoy: float
     triton: Mapping[str, float]
 
     def after(self, version: str, requests: int) -> "Counters":
-        """What they will be once these further requests, answered by `version`, are counted."""
+        """Return the totals after `requests` more that `version` answers."""
         counted = self.triton.get(version, 0.0) + requests
         return Counters(self.envoy + requests, {**self.triton, version: counted})
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The same figures as the client counted, from the data plane's own counters."""
+    """The figures that the client counts, from the data plane's own counters."""
 
     envoy: int
     triton: Mapping[str, int]
@@ -40,12 +40,12 @@ class Observed:
 
 
 class LoadMetrics:
-    """The counters of one Inference behind the gateway."""
+    """Counters of one Inference behind the gateway."""
 
     def __init__(
         self, address: str, namespace: str, inference: str, model: str, *, catch_up_s: float = CATCH_UP_S
     ) -> None:
-        """Ask Prometheus at `address` (host:port), and wait `catch_up_s` at most for it to see what happened."""
+        """Query Prometheus at `address` (host:port), and wait at most `catch_up_s` for its scrapes."""
         self._catch_up_s = catch_up_s
         self._prometheus = PrometheusConnect(
             url=f"http://{address}", disable_ssl=True, timeout=QUERY_TIMEOUT_S
@@ -54,7 +54,7 @@ class LoadMetrics:
         self._model = f'model="{model}",namespace="{namespace}"'
 
     def counters(self) -> Counters | None:
-        """Totals now; None when Prometheus does not answer."""
+        """Return the current totals, or None if Prometheus does not answer."""
         try:
             envoy = self._query(f"sum(envoy_cluster_upstream_rq_total{{{self._cluster}}})")
             triton = self._query(f"sum by (version) (nv_inference_request_success{{{self._model}}})")
@@ -65,13 +65,16 @@ class LoadMetrics:
         )
 
     def since(self, before: Counters, expected: int, seconds: float) -> Observed | None:
-        """What was counted since `before`, once a scrape has seen `expected` requests; None without Prometheus."""
+        """Return what was counted since `before`, once a scrape includes `expected` requests.
+
+        Returns None if Prometheus does not answer.
+        """
         deadline = time.monotonic() + self._catch_up_s
-        while (now := self.counters()) is not None:
-            envoy = _growth(before.envoy, now.envoy)
+        while (current := self.counters()) is not None:
+            envoy = _growth(before.envoy, current.envoy)
             triton = {
                 version: _growth(before.triton.get(version, 0.0), count)
-                for version, count in now.triton.items()
+                for version, count in current.triton.items()
             }
             if min(envoy, sum(triton.values())) < expected and time.monotonic() < deadline:
                 time.sleep(POLL_INTERVAL_S)
@@ -83,17 +86,17 @@ class LoadMetrics:
     def _quantile(self, quantile: float, window_s: int) -> float | None:
         buckets = f"envoy_cluster_upstream_rq_time_bucket{{{self._cluster}}}[{window_s}s]"
         try:
-            found = self._query(f"histogram_quantile({quantile}, sum by (le) (increase({buckets})))")
+            results = self._query(f"histogram_quantile({quantile}, sum by (le) (increase({buckets})))")
         except (PrometheusApiClientException, RequestException):
             return None
-        return next((value for value in found.values() if not math.isnan(value)), None)
+        return next((value for value in results.values() if not math.isnan(value)), None)
 
     def _query(self, query: str) -> Mapping[str, float]:
-        """Value by the label `version`, which is empty where a result has none."""
-        found = cast(list[dict[str, Any]], self._prometheus.custom_query(query))
-        return {str(one["metric"].get("version", "")): float(one["value"][1]) for one in found}
+        """Return values by the label `version`, which is empty for a result without it."""
+        results = cast(list[dict[str, Any]], self._prometheus.custom_query(query))
+        return {str(result["metric"].get("version", "")): float(result["value"][1]) for result in results}
 
 
-def _growth(before: float, now: float) -> int:
-    """How far a counter came; one that is smaller than before began anew, as Triton's do when a model is loaded."""
-    return round(now - before if now >= before else now)
+def _growth(before: float, current: float) -> int:
+    """Return the increase of a counter; a smaller one was reset, as Triton's are when a model is loaded."""
+    return round(current - before if current >= before else current)

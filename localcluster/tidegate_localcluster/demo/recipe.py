@@ -1,4 +1,4 @@
-"""Trains the example model in a process of its own, and publishes versions of it where the cluster reads them."""
+"""Train the example model in its own process, and publish its versions where the cluster reads them."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from tidegate_localcluster.progress import Progress, run_with_progress
 
 EXAMPLE: Final = "examples/movielens"
 FOLDER: Final = "movielens"
-"""Folder of the model within the models folder, where the example's manifests find it, and of what was trained in `home`."""
+"""Folder of the model in the models folder, where the example's manifests expect it, and of its training in `home`."""
 DECIDES: Final = ("jax", "jaxlib", "numpy", "onnx", "optax")
 """Packages whose version can change what is trained."""
 
@@ -34,30 +34,30 @@ class TrainedVersion:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The MovieLens example of a source tree; what it trains is kept in `home` until its code changes."""
+    """The MovieLens example of a source tree; `home` keeps what it trains until its code changes."""
 
     source_root: Path
     home: Path
 
     @property
     def example(self) -> Path:
-        """The example's folder: manifests and code."""
+        """Return the example's folder: manifests and code."""
         return self.source_root / EXAMPLE
 
     @property
     def output(self) -> Path:
-        """Where this very recipe's models, tables and held-out rows lie."""
+        """Return the folder of the models, tables and held-out rows of exactly this code."""
         return self.home / FOLDER / self._digest()
 
     @property
     def held_out(self) -> Path:
-        """The test rows with every version's offline scores."""
+        """Return the file of the test rows with each version's offline scores."""
         return self.output / "held-out.parquet"
 
     def train(self, versions: Iterable[str], progress: Progress) -> Mapping[str, TrainedVersion]:
-        """Trains the versions that are not there yet. Raises LocalClusterError with the end of the recipe's words."""
-        wanted = tuple(versions)
-        missing = [version for version in wanted if not self._report(version).exists()]
+        """Train the versions that do not exist yet. Raises LocalClusterError with the end of the recipe's output."""
+        requested = tuple(versions)
+        missing = [version for version in requested if not self._report(version).exists()]
         if missing:
             arguments = [argument for version in missing for argument in ("--version", version)]
             run_with_progress(
@@ -69,35 +69,35 @@ class Recipe:
             )
         else:
             progress(f"trained before, by the same code: {self.output}")
-        return {version: self._read_report(version) for version in wanted}
+        return {version: self._read_report(version) for version in requested}
 
     def publish_tables(self, models: Path) -> None:
-        """Copies the feature tables to where FeatureCompute reads them."""
+        """Copy the feature tables to where FeatureCompute reads them."""
         _replace_folder(self.output / "tables", models / FOLDER / "tables")
 
     def publish(self, version: str, models: Path) -> Path:
-        """Copies one version to where Inference reads it; it appears whole. Returns the model's path."""
+        """Copy one version to where Inference reads it, atomically, and return the model's path."""
         target = models / FOLDER / version
         _replace_folder(self.output / version, target)
         return target / "model.onnx"
 
     def is_published(self, version: str, models: Path) -> bool:
-        """Whether just these tables and this version lie there already."""
+        """Return whether exactly these tables and this version are published."""
         pairs = [(f"{version}/model.onnx",) * 2, ("tables/users.parquet",) * 2, ("tables/items.parquet",) * 2]
-        return all(_same(self.output / ours, models / FOLDER / theirs) for ours, theirs in pairs)
+        return all(_same(self.output / source, models / FOLDER / target) for source, target in pairs)
 
     def _report(self, version: str) -> Path:
         return self.output / "training" / f"{version}.json"
 
     def _read_report(self, version: str) -> TrainedVersion:
-        found = json.loads(self._report(version).read_text())
+        report = json.loads(self._report(version).read_text())
         try:
             return TrainedVersion(
                 version=version,
-                sha256=str(found["sha256"]),
-                auc=float(found["auc"]),
-                max_abs_difference=float(found["maxAbsDifference"]),
-                seconds=float(found["seconds"]),
+                sha256=str(report["sha256"]),
+                auc=float(report["auc"]),
+                max_abs_difference=float(report["maxAbsDifference"]),
+                seconds=float(report["seconds"]),
             )
         except KeyError as error:
             raise DemoError(
@@ -105,7 +105,7 @@ class Recipe:
             ) from error
 
     def _digest(self) -> str:
-        """Names everything that decides what is trained: code, manifests, feature engine, packages."""
+        """Return a digest of all that decides what is trained: code, manifests, feature engine, packages."""
         digest = hashlib.sha256()
         folders = (self.example, self.source_root / "dataplane" / "tidegate_dataplane" / "features")
         for folder in folders:

@@ -1,4 +1,4 @@
-"""The demo itself, from top to bottom: what a newcomer sees."""
+"""The steps of the demo, in their order."""
 
 import json
 import shlex
@@ -42,7 +42,7 @@ FIRST, SECOND = "1", "2"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be chosen about a run."""
+    """Settings of a run."""
 
     source_root: Path
     answers_per_version: int = ANSWERS_PER_VERSION
@@ -62,17 +62,17 @@ class _AccessScorer:
 
 
 class Demo:
-    """One run. Every step may be repeated: the second run finds what the first one left."""
+    """One run. Each step may be repeated: a second run reuses what the first one created."""
 
     def __init__(self, platform: Platform, recipe: Recipe, settings: Settings, steps: Steps) -> None:
-        """Run on `platform`, with what `recipe` trains."""
+        """Run on `platform`, with the model that `recipe` trains."""
         self._platform = platform
         self._recipe = recipe
         self._settings = settings
         self._steps = steps
 
     def run(self) -> None:
-        """All of it; raises LocalClusterError, and then `steps.title` names the step."""
+        """Run all steps. Raises LocalClusterError, and then `steps.title` names the failed step."""
         steps = self._steps
         with steps.step(self._platform.title):
             site = self._platform.start(steps.progress)
@@ -89,12 +89,12 @@ class Demo:
             before = metrics.counters() if metrics is not None else None
             with steps.step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
                 features = compute_features(gateway, FEATURES, rows)
-                found = self._score(gateway, features, rows, FIRST)
-                self._show_scores(FIRST, found)
+                scores = self._score(gateway, features, rows, FIRST)
+                self._show_scores(FIRST, scores)
             with steps.step("Publish version 2 under load, and swap to it"):
                 report = self._swap(site, endpoints, features, rows)
                 if before is not None:
-                    before = before.after(FIRST, found.requests)
+                    before = before.after(FIRST, scores.requests)
                 self._show_load(report, self._observed(metrics, before, report))
                 if report.problems:
                     raise DemoError(f"requests under load: {'; '.join(report.problems)}")
@@ -147,22 +147,22 @@ class Demo:
     def _score(self, gateway: Gateway, features: Tensors, rows: HeldOut, version: str) -> OnlineScores:
         return score_online(gateway, ACCESS, MODEL, features, rows, version)
 
-    def _show_scores(self, version: str, found: OnlineScores) -> None:
+    def _show_scores(self, version: str, scores: OnlineScores) -> None:
         self._steps.progress(
-            f"version {version}: AUC online {found.auc_online:.6f}, offline {found.auc_offline:.6f}; "
-            f"scores differ by {found.max_abs_difference:.1e} at most, over {len(found.scores):,} rows"
+            f"version {version}: AUC online {scores.auc_online:.6f}, offline {scores.auc_offline:.6f}; "
+            f"scores differ by {scores.max_abs_difference:.1e} at most, over {len(scores.scores):,} rows"
         )
 
     def _swap(self, site: Site, endpoints: Endpoints, features: Tensors, rows: HeldOut) -> LoadReport:
-        wanted = self._settings.answers_per_version
+        count = self._settings.answers_per_version
         with Load(lambda: _AccessScorer(endpoints.gateway), batches_of(features, rows)) as load:
-            load.wait_for(FIRST, wanted, SWAP_TIMEOUT_S)
-            self._steps.progress(f"{wanted} answers of version 1; publishing version 2")
+            load.wait_for(FIRST, count, SWAP_TIMEOUT_S)
+            self._steps.progress(f"{count} answers of version 1; publishing version 2")
             self._recipe.publish(SECOND, site.models_folder)
             self._patch(site, SECOND)
             self._wait_serving(site, SECOND)
             self._steps.progress("status.versions.serving is 2")
-            load.wait_for(SECOND, wanted, SWAP_TIMEOUT_S)
+            load.wait_for(SECOND, count, SWAP_TIMEOUT_S)
             return load.finish()
 
     def _observed(
@@ -184,30 +184,30 @@ class Demo:
             f"jsonpath={{.status.versions.serving}}={version}", OBJECTS[:1], NAMESPACE, SWAP_TIMEOUT_S
         )
 
-    def _show_load(self, report: LoadReport, seen: Observed | None) -> None:
-        versions = sorted({*report.versions, *(seen.triton if seen is not None else ())})
+    def _show_load(self, report: LoadReport, observed: Observed | None) -> None:
+        versions = sorted({*report.versions, *(observed.triton if observed is not None else ())})
 
-        def measured(value: float | None) -> str:
+        def format_ms(value: float | None) -> str:
             return "-" if value is None else f"{value:.1f} ms"
 
         rows = [
-            ("requests sent", f"{report.sent:,}", f"{seen.envoy:,}" if seen else "-"),
+            ("requests sent", f"{report.sent:,}", f"{observed.envoy:,}" if observed else "-"),
             ("failed", f"{report.failed:,}", "-"),
             ("wrong", f"{report.wrong:,}", "-"),
             *(
                 (
                     f"answered by version {version}",
                     f"{report.versions.get(version, 0):,}",
-                    f"{seen.triton.get(version, 0):,}" if seen and seen.triton else "-",
+                    f"{observed.triton.get(version, 0):,}" if observed and observed.triton else "-",
                 )
                 for version in versions
             ),
-            ("p50", measured(report.quantile_ms(0.5)), measured(seen.p50_ms if seen else None)),
-            ("p99", measured(report.quantile_ms(0.99)), measured(seen.p99_ms if seen else None)),
+            ("p50", format_ms(report.quantile_ms(0.5)), format_ms(observed.p50_ms if observed else None)),
+            ("p99", format_ms(report.quantile_ms(0.99)), format_ms(observed.p99_ms if observed else None)),
         ]
         title = f"Version swap under load ({report.seconds:.1f} s, {ROWS_UNDER_LOAD} rows per request)"
         self._steps.table(title, ("", "clients", "Prometheus"), rows)
-        if seen is not None and sum(seen.triton.values()) > sum(report.versions.values()):
+        if observed is not None and sum(observed.triton.values()) > sum(report.versions.values()):
             self._steps.progress("Triton also counts the one request by which the agent tries a version out")
 
     def _farewell(self, site: Site, endpoints: Endpoints) -> None:
@@ -228,10 +228,10 @@ class Demo:
             say(f"  kubectl -n {service.namespace} port-forward service/{service.name} {service.port}")
         say("\nNext:")
         kubectl = f"{site.kubectl_command} -n {NAMESPACE}"
-        back = json.dumps({"spec": {"model": {"version": FIRST}}})
+        patch = json.dumps({"spec": {"model": {"version": FIRST}}})
         say(f"  {site.dashboard_command}")
         say(f"  {kubectl} get {KINDS}")
-        say(f"  {kubectl} patch inference {INFERENCE} --type=merge -p '{back}'")
+        say(f"  {kubectl} patch inference {INFERENCE} --type=merge -p '{patch}'")
         say(f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{gateway}/v2/models/{MODEL}")
 
 
@@ -242,11 +242,13 @@ def _metrics(endpoints: Endpoints) -> LoadMetrics | None:
 
 
 def batches_of(features: Tensors, rows: HeldOut) -> Sequence[Batch]:
-    """Requests of a few rows each, with every version's right answer."""
+    """Split rows into requests of a few rows, each with every version's correct scores."""
     return tuple(
         Batch(
-            inputs={name: values[at : at + ROWS_UNDER_LOAD] for name, values in features.items()},
-            expected={version: scores[at : at + ROWS_UNDER_LOAD] for version, scores in rows.scores.items()},
+            inputs={name: values[start : start + ROWS_UNDER_LOAD] for name, values in features.items()},
+            expected={
+                version: scores[start : start + ROWS_UNDER_LOAD] for version, scores in rows.scores.items()
+            },
         )
-        for at in range(0, len(rows) - ROWS_UNDER_LOAD + 1, ROWS_UNDER_LOAD)
+        for start in range(0, len(rows) - ROWS_UNDER_LOAD + 1, ROWS_UNDER_LOAD)
     )

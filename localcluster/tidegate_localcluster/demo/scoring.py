@@ -1,4 +1,4 @@
-"""Scores held-out rows through the gateway, as a ranking service would, and compares them with the offline scores."""
+"""Score held-out rows through the gateway, as a ranking service would, and compare with offline scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tidegate_localcluster.demo.errors import DemoError
 
 REQUEST_TIMEOUT_S: Final = 10.0
 ROWS_PER_REQUEST: Final = 256
-"""The example's Inference takes no more in one request."""
+"""The most rows that the example's Inference accepts in one request."""
 TOLERANCE: Final = 1e-6
 SCORE: Final = "score"
 
@@ -24,7 +24,10 @@ Tensors = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Ratings later than all training: ids int64 [rows, 1], labels float32 [rows], scores float32 [rows] by version."""
+    """Ratings later than all training, with the offline scores of each version.
+
+    user_ids and item_ids are int64 [rows, 1], labels float32 [rows], scores float32 [rows] by version.
+    """
 
     user_ids: NDArray[np.int64]
     item_ids: NDArray[np.int64]
@@ -33,7 +36,7 @@ class HeldOut:
 
     @classmethod
     def read(cls, path: Path) -> "HeldOut":
-        """Reads the recipe's Parquet file."""
+        """Read the recipe's Parquet file."""
         table = parquet.read_table(path)
         columns = {name: np.asarray(table.column(name).to_numpy()) for name in table.column_names}
         return cls(
@@ -48,13 +51,13 @@ class HeldOut:
         )
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Return the number of rows."""
         return len(self.labels)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Scores float32 [rows], and the version that gave them."""
+    """Scores, float32 [rows], and the version that computed them."""
 
     scores: NDArray[np.float32]
     version: str
@@ -62,7 +65,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class OnlineScores:
-    """Every held-out row's score from the cluster, float32 [rows], and how it compares with offline."""
+    """The cluster's scores of all held-out rows, float32 [rows], compared with the offline scores."""
 
     scores: NDArray[np.float32]
     versions: frozenset[str]
@@ -73,23 +76,23 @@ class OnlineScores:
 
 
 class Gateway:
-    """A gRPC client of the gateway that knows how a ModelAccess and a FeatureCompute are addressed."""
+    """A gRPC client of the gateway that addresses a ModelAccess or a FeatureCompute by header."""
 
     def __init__(self, address: str, namespace: str) -> None:
-        """Connect to `address` (host:port) on the first request; names are those of `namespace`."""
+        """Connect to `address` (host:port) on the first request; names are in `namespace`."""
         self._client = triton.InferenceServerClient(address)
         self._namespace = namespace
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         self._client.close()
 
     def features(self, name: str, inputs: Tensors) -> Tensors:
-        """All outputs of the FeatureCompute `name`. Raises InferenceServerException."""
+        """Return all outputs of the FeatureCompute `name`. Raises InferenceServerException."""
         return _tensors(self._infer(name, inputs, "x-tidegate-features", name))
 
     def score(self, access: str, model: str, inputs: Tensors) -> Answer:
-        """What the ModelAccess `access` answers for the served model `model`. Raises InferenceServerException."""
+        """Return the answer of the ModelAccess `access` for `model`. Raises InferenceServerException."""
         result = self._infer(model, inputs, "x-tidegate-access", access)
         scores = np.asarray(result.as_numpy(SCORE), dtype=np.float32).ravel()
         return Answer(scores, str(cast(Any, result.get_response()).model_version))
@@ -102,32 +105,32 @@ class Gateway:
 
 
 def compute_features(gateway: Gateway, name: str, rows: HeldOut) -> Tensors:
-    """The model's inputs for all rows, from the FeatureCompute. Raises DemoError with the gateway's words."""
+    """Return the model's inputs for all rows, from the FeatureCompute. Raises DemoError."""
     parts: list[Tensors] = []
-    for at in range(0, len(rows), ROWS_PER_REQUEST):
-        chosen = slice(at, at + ROWS_PER_REQUEST)
-        keys = {"user_id": rows.user_ids[chosen], "item_id": rows.item_ids[chosen]}
+    for start in range(0, len(rows), ROWS_PER_REQUEST):
+        window = slice(start, start + ROWS_PER_REQUEST)
+        keys = {"user_id": rows.user_ids[window], "item_id": rows.item_ids[window]}
         try:
             parts.append(gateway.features(name, keys))
         except InferenceServerException as error:
-            raise DemoError(f"FeatureCompute {name}, rows {at} and on: {error}") from error
+            raise DemoError(f"FeatureCompute {name}, rows {start} and on: {error}") from error
     return {tensor: np.concatenate([part[tensor] for part in parts]) for tensor in parts[0]}
 
 
 def score_online(
     gateway: Gateway, access: str, model: str, features: Tensors, rows: HeldOut, version: str
 ) -> OnlineScores:
-    """Scores all rows through the ModelAccess and compares them with `version` offline.
+    """Score all rows through the ModelAccess and compare them with the offline scores of `version`.
 
-    Raises DemoError when a request fails, another version answers, or a score is further off than TOLERANCE.
+    Raises DemoError if a request fails, another version answers, or a score differs by more than TOLERANCE.
     """
     answers: list[Answer] = []
-    for at in range(0, len(rows), ROWS_PER_REQUEST):
-        batch = {name: values[at : at + ROWS_PER_REQUEST] for name, values in features.items()}
+    for start in range(0, len(rows), ROWS_PER_REQUEST):
+        batch = {name: values[start : start + ROWS_PER_REQUEST] for name, values in features.items()}
         try:
             answers.append(gateway.score(access, model, batch))
         except InferenceServerException as error:
-            raise DemoError(f"ModelAccess {access}, rows {at} and on: {error}") from error
+            raise DemoError(f"ModelAccess {access}, rows {start} and on: {error}") from error
     scores = np.concatenate([answer.scores for answer in answers])
     offline = rows.scores[version]
     result = OnlineScores(
@@ -151,7 +154,7 @@ def score_online(
 
 
 def area_under_curve(labels: NDArray[np.float32], scores: NDArray[np.float32]) -> float:
-    """The ROC AUC, ties counting half. Written again here, so that the recipe does not judge itself."""
+    """Return the ROC AUC; ties count half. Independent of the recipe's, so that the recipe is checked."""
     positive = labels > 0
     wins = int(positive.sum())
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)

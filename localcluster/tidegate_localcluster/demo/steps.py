@@ -1,4 +1,4 @@
-"""Says what the demo is doing, and how long each step took."""
+"""Print the demo's steps, their progress and their durations."""
 
 import time
 from collections.abc import Generator, Sequence
@@ -14,10 +14,10 @@ INDENT: Final = "      "
 
 
 class Steps:
-    """Prints numbered steps: a title, lines of progress with the seconds since the step began, and the time taken."""
+    """Numbered steps: a title, lines of progress with the seconds since the step began, and its duration."""
 
     def __init__(self, console: Console) -> None:
-        """Print to `console`; the first step will be number 1."""
+        """Print to `console`; the first step has the number 1."""
         self._console = console
         self._number = 0
         self._began = self._step_began = time.monotonic()
@@ -26,7 +26,7 @@ class Steps:
 
     @contextmanager
     def step(self, title: str) -> Generator[None]:
-        """One step; when it fails, its title stays in `title` for the message."""
+        """Print one step; if it fails, `title` keeps its title for the message."""
         self._number += 1
         self.title = title
         self._step_began = time.monotonic()
@@ -36,17 +36,17 @@ class Steps:
         self._console.print(f"{INDENT[:-2]}[green]✓[/] [dim]{self.seconds[title]:.1f} s[/]")
 
     def progress(self, message: str) -> None:
-        """One line about what is going on within the step."""
+        """Print one line of progress within the step."""
         elapsed = time.monotonic() - self._step_began
         self._console.print(f"{INDENT}[dim]{elapsed:6.1f} s  {escape(message)}[/]", highlight=False)
 
     def say(self, text: str) -> None:
-        """Text of several lines, as it is: a table of kubectl, a command to type."""
+        """Print text of several lines unchanged, such as a table of kubectl or a command."""
         for line in text.rstrip().splitlines():
             self._console.print(f"{INDENT}{escape(line)}", highlight=False, soft_wrap=True)
 
     def table(self, title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-        """A small table of results."""
+        """Print a table of results."""
         self._console.print(f"{INDENT}[bold]{escape(title)}[/]")
         table = Table()
         for index, column in enumerate(columns):
@@ -57,5 +57,5 @@ class Steps:
 
     @property
     def total_s(self) -> float:
-        """Seconds since the demo began."""
+        """Return the seconds since the demo began."""
         return time.monotonic() - self._began
