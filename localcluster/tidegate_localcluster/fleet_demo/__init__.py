@@ -1,1 +1,4 @@
-"""The fleet demo: hundreds of simulated GPU nodes, a thousand Inferences and a day's load, without root and without a pod that runs."""
+"""The fleet demo: hundreds of simulated GPU nodes, a thousand Inferences and a day's load.
+
+It needs no root and runs no pods.
+"""

@@ -1,7 +1,7 @@
-"""Stands in for the agents of all pods: each says that version 1 serves, which is all that is ever ordered here.
+"""Answer for the agents of all pods: each reports that version 1 serves, the only version of the fleet.
 
-All pods have the same address, so that a thousand Inferences are asked over a few connections.
-Therefore nobody knows which pod is asked: an order for another version is heard and comes to nothing.
+All pods have the same address, so the reports of a thousand Inferences need only a few connections.
+So no request tells which pod it is for, and an order for another version has no effect.
 """
 
 import socket
@@ -15,7 +15,7 @@ from aiohttp import web
 from tidegate_localcluster.pki import Pki
 
 ADDRESS: Final = "127.84.0.1"
-"""On loopback, and nobody's: the port of an agent is always the same."""
+"""An unused loopback address, because the port of an agent is always the same."""
 PORT: Final = 8443
 REPORT: Final[dict[str, Any]] = {
     "pod": "simulated",
@@ -30,11 +30,14 @@ REPORT: Final[dict[str, Any]] = {
 
 @asynccontextmanager
 async def agents(pki: Pki, address: str = ADDRESS) -> AsyncGenerator[None]:
-    """They answer while the block runs; those of several fleets on one machine share the address, and say the same."""
-    served = pki.server("agents", [address])
+    """Answer as the agents of all pods while the block runs.
+
+    Several fleets on one machine share the address; their answers are the same.
+    """
+    key_pair = pki.server("agents", [address])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.minimum_version = ssl.TLSVersion.TLSv1_3
-    tls.load_cert_chain(served.certificate, served.key)
+    tls.load_cert_chain(key_pair.certificate, key_pair.key)
     application = web.Application()
     application.add_routes([web.get("/v1/report", _report), web.put("/v1/desired", _report)])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)

@@ -1,4 +1,4 @@
-"""Many calls of the API server at once, and a watch that never ends; for what makes and plays a fleet, and for fault sweeps."""
+"""Call the API server with many requests at once, and follow its lists, for fleets and fault sweeps."""
 
 import asyncio
 import json
@@ -27,19 +27,19 @@ Manifest = Mapping[str, Any]
 
 
 class RefusedError(LocalClusterError):
-    """The API server said no, with an HTTP status."""
+    """The API server rejected a request with an HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
-        """Put both into the message."""
+        """Include status and message in the text."""
         super().__init__(f"the API server answered {status}: {message}")
         self.status = status
 
 
 class Api:
-    """JSON in, JSON out, as one user; use it as an async context manager."""
+    """A client of the API server for one user: JSON in, JSON out. Use it as an async context manager."""
 
     def __init__(self, server: str, authority: str, credentials: KeyPair) -> None:
-        """Talk to `server` (an https URL) as the owner of `credentials`; `authority` is the path of its CA."""
+        """Connect to `server` (an https URL) with `credentials`; `authority` is the path of its CA."""
         self.server = server
         self.tls = ssl.create_default_context(cafile=authority)
         self.tls.load_cert_chain(credentials.certificate, credentials.key)
@@ -47,11 +47,11 @@ class Api:
 
     @classmethod
     def of_administrator(cls, server: str, pki: Pki) -> Self:
-        """Talk to `server` with an administrator's certificate of `pki`."""
+        """Connect to `server` with an administrator's certificate of `pki`."""
         return cls(server, str(pki.authority.certificate), pki.admin())
 
     async def __aenter__(self) -> Self:
-        """Open it."""
+        """Open the session."""
         connector = aiohttp.TCPConnector(ssl=self.tls, limit=0)
         self._session = aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT)
         return self
@@ -59,22 +59,22 @@ class Api:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the session."""
         await self._open.close()
 
     @property
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            message = "used outside of its context"
+            message = "API client used outside of its context"
             raise RuntimeError(message)
         return self._session
 
     async def call(
         self, method: str, path: str, body: Manifest | None = None, content_type: str = ""
     ) -> dict[str, Any] | None:
-        """Return the answer; None where there is nothing. A PATCH is a merge patch unless `content_type` says otherwise.
+        """Return the answer, or None on 404. A PATCH is a merge patch unless `content_type` is set.
 
-        Raises RefusedError, and OSError or aiohttp.ClientError where nobody answers.
+        Raises RefusedError, and OSError or aiohttp.ClientError if the server does not answer.
         """
         data = None if body is None else json.dumps(body)
         headers = {"Content-Type": content_type or (_MERGE if method == "PATCH" else _JSON)}
@@ -87,27 +87,27 @@ class Api:
             return dict(json.loads(text))
 
     async def text(self, path: str) -> str:
-        """Return what is not JSON: /metrics."""
+        """Return the body of a page that is not JSON, such as /metrics."""
         async with self._open.get(self.server + path) as answer:
             return await answer.text()
 
     async def get(self, path: str) -> dict[str, Any] | None:
-        """One object."""
+        """Return one object, or None if it does not exist."""
         return await self.call("GET", path)
 
     async def items(self, path: str, selector: str = "") -> Sequence[dict[str, Any]]:
-        """Return all objects of a list, or those with these labels."""
+        """Return all objects of a list, or those that match the label selector."""
         query = f"?{urlencode({'labelSelector': selector})}" if selector else ""
         return tuple((await self.call("GET", path + query) or {}).get("items", ()))
 
     async def apply(self, path: str, body: Manifest) -> None:
-        """Server-side applies one object."""
-        where = f"{path}?fieldManager={FIELD_MANAGER}&force=true"
-        if await self.call("PATCH", where, body, APPLY) is None:
-            raise RefusedError(404, f"there is no {path}")
+        """Apply one object by server-side apply."""
+        target = f"{path}?fieldManager={FIELD_MANAGER}&force=true"
+        if await self.call("PATCH", target, body, APPLY) is None:
+            raise RefusedError(404, f"{path} not found")
 
     async def create(self, path: str, body: Manifest) -> None:
-        """Makes one object; one that is there already stays."""
+        """Create one object; keep it if it exists."""
         try:
             await self.call("POST", path, body)
         except RefusedError as error:
@@ -115,17 +115,17 @@ class Api:
                 raise
 
     async def follow(self, path: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Yield every object of a list and whatever becomes of it, for ever: a watch that ended begins again with a list.
+        """Yield every object of a list and then its watch events, and start again with a list when the watch ends.
 
         The kinds of events are those of the API, and SYNC before each list.
         """
         while True:
             try:
-                found = await self.call("GET", path) or {}
+                listing = await self.call("GET", path) or {}
                 yield "SYNC", {}
-                for each in found.get("items", ()):
-                    yield "ADDED", each
-                async for event in self._watch(path, found["metadata"]["resourceVersion"]):
+                for body in listing.get("items", ()):
+                    yield "ADDED", body
+                async for event in self._watch(path, listing["metadata"]["resourceVersion"]):
                     yield event
             except (OSError, aiohttp.ClientError, TimeoutError, RefusedError):
                 await asyncio.sleep(_AGAIN_S)
@@ -142,7 +142,7 @@ class Api:
 
 
 async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream, each with its end; a pod may be longer than the longest line that aiohttp reads."""
+    """Yield the lines of a stream with their ends; a pod may be longer than aiohttp's longest line."""
     rest = b""
     async for chunk in stream.iter_any():
         *lines, rest = (rest + chunk).split(b"\n")
@@ -151,7 +151,7 @@ async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def several(calls: Iterable[Callable[[], Awaitable[object]]], at_once: int = AT_ONCE) -> None:
-    """All of them, so many at a time; the first that fails ends the others."""
+    """Await all calls, `at_once` of them at a time; the first error cancels the others."""
     pending = iter(calls)
 
     async def work() -> None:

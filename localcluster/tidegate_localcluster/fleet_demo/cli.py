@@ -1,4 +1,4 @@
-"""`make demo-fleet` and `make demo-fleet-down`: bring the fleet up, say where to look, and take it away again."""
+"""Commands of `make demo-fleet` and `make demo-fleet-down`."""
 
 import time
 from collections.abc import Generator
@@ -25,7 +25,7 @@ _DEFAULT: Final = Fleet()
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A fleet that nobody has to own: real controllers and a real API server, simulated GPU nodes, "
+    help="A simulated fleet: real controllers and a real API server, simulated GPU nodes, "
     "a day's load on fast forward. No root.",
 )
 
@@ -46,27 +46,27 @@ def up(
     seed: Annotated[int, typer.Option(min=0, help="Another seed is another fleet.")] = _DEFAULT.seed,
     *,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Fill the pool anew, and not from what an earlier run kept.")
+        bool, typer.Option("--fresh", help="Fill the pool from scratch instead of restoring an earlier run.")
     ] = False,
 ) -> None:
-    """Bring the fleet up, and leave it running. Where it runs already, say where it is."""
+    """Start the fleet and leave it running. If it runs already, print its addresses."""
     fleet = Fleet(nodes=nodes, inferences=inferences, speed=speed, seed=seed, fresh=fresh)
     with _messages():
         cluster, progress = _cluster(state_dir), _progress()
-        began, ran = time.monotonic(), cluster.supervisor() is not None
+        started_at, was_running = time.monotonic(), cluster.supervisor() is not None
         try:
             _bring_up(cluster, fleet, progress)
         except KeyboardInterrupt:
-            if not ran:
-                progress("interrupted; taking it away")
+            if not was_running:
+                progress("interrupted; removing the fleet")
                 _take_away(cluster, progress)
             raise typer.Exit(130) from None
-        _farewell(cluster, time.monotonic() - began)
+        _farewell(cluster, time.monotonic() - started_at)
 
 
 @app.command()
 def down(state_dir: StatePath = None) -> None:
-    """End what `up` started, and remove its folder."""
+    """Stop the fleet and remove its folder."""
     with _messages():
         cluster, progress = _cluster(state_dir), _progress()
         if not cluster.files.path.exists():
@@ -79,9 +79,9 @@ def down(state_dir: StatePath = None) -> None:
 
 
 def _take_away(cluster: Cluster, progress: Progress) -> None:
-    remains = cluster.down(progress)
-    if remains:
-        raise LocalClusterError(f"the fleet is down, but something is left: {remains}")
+    leftovers = cluster.down(progress)
+    if leftovers:
+        raise LocalClusterError(f"the fleet is down, but something is left: {leftovers}")
     cluster.remove()
     progress(f"down; no process is left, and {cluster.files.path} is gone")
 
@@ -100,13 +100,13 @@ def _bring_up(cluster: Cluster, fleet: Fleet, progress: Progress) -> None:
 
 
 def _farewell(cluster: Cluster, seconds: float) -> None:
-    """Where to look, and what to type."""
+    """Print the addresses of the fleet and the next commands to try."""
     plan, status = cluster.plan(), cluster.status()
     fleet = _fleet_of(cluster)
-    usual = cluster.files.path == _cluster(None).files.path
-    option = "" if usual else f" --state-dir {cluster.files.path}"
+    is_default = cluster.files.path == _cluster(None).files.path
+    option = "" if is_default else f" --state-dir {cluster.files.path}"
     kubectl = plan.binaries["kubectl"]
-    asked = objects.models_of(plan)[0]
+    model = objects.models_of(plan)[0]
     address = f"127.0.0.1:{plan.probes['controllers']}"
     lines = (
         "",
@@ -122,10 +122,10 @@ def _farewell(cluster: Cluster, seconds: float) -> None:
         f"  export KUBECONFIG={cluster.files.kubeconfig} PATH=$PATH:{kubectl.parent}:$PWD/.venv/bin",
         f"  kubectl get inferences -n {objects.NAMESPACE}",
         f"  tidegate plan {objects.POOL} --address {address} --factor 1.5",
-        f"  tidegate override {objects.NAMESPACE}/{asked.name} --floor {asked.most} --for 10m --reason 'a sale begins'",
+        f"  tidegate override {objects.NAMESPACE}/{model.name} --floor {model.most} --for 10m --reason 'a sale begins'",
         f"  tidegate history {objects.POOL}",
         "",
-        f"End it: {'make demo-fleet-down' if usual else f'python -m tidegate_localcluster.fleet_demo down{option}'}",
+        f"End it: {'make demo-fleet-down' if is_default else f'python -m tidegate_localcluster.fleet_demo down{option}'}",
     )
     for line in lines:
         typer.echo(line)
@@ -159,7 +159,7 @@ def _progress() -> Progress:
 
 @contextmanager
 def _messages() -> Generator[None]:
-    """Our own errors end the program with their message; anything else is a fault of ours and keeps its trace."""
+    """Exit with the message of our own errors; let others keep their traceback."""
     try:
         yield
     except LocalClusterError as error:

@@ -1,4 +1,4 @@
-"""What hour it is in the demo: a day that begins when it is told to, and passes many times as fast as the clock."""
+"""The demo's time of day: the day starts on request and passes many times as fast as the clock."""
 
 import json
 import os
@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Final
 
 BEGINS_H: Final = 7.0
-"""In the morning, when demand rises."""
+"""Morning, when demand rises."""
 
 
 class Day:
-    """The demo's clock. It stands at BEGINS_H until `begin` writes down that the day has begun, for all processes."""
+    """The demo's clock: it stays at BEGINS_H until `begin` records the start for all processes."""
 
     def __init__(self, path: Path, speed: float, now: Callable[[], float]) -> None:
-        """Keep the begin in `path`; `now` gives seconds since the epoch."""
+        """Store the start in `path`; `now` returns seconds since the epoch."""
         self._path = path
         self._speed = speed
         self._now = now
         self._began: float | None = None
 
     def begin(self) -> None:
-        """From now on it goes on; a second call changes nothing."""
+        """Start the day; a second call changes nothing."""
         if self.began is None:
             partial = self._path.with_name(f"{self._path.name}.{os.getpid()}")
             partial.write_text(json.dumps({"began": self._now()}))
@@ -29,20 +29,23 @@ class Day:
 
     @property
     def began(self) -> float | None:
-        """When it began; None before."""
+        """Return the time of the start, or None before it."""
         if self._began is None and self._path.exists():
             self._began = float(json.loads(self._path.read_text())["began"])
         return self._began
 
     def hours_since(self, at: float | None = None) -> float:
-        """Hours of the demo since its midnight, at a time or now; beyond 24 on later days, BEGINS_H before all."""
+        """Return the demo's hours since its first midnight, at a time or now.
+
+        Before the start it is BEGINS_H; on later days it is above 24.
+        """
         began = self.began
         passed_s = 0.0 if began is None else max((self._now() if at is None else at) - began, 0.0)
         return BEGINS_H + passed_s * self._speed / 3600
 
 
 def clock_text(hours: float) -> str:
-    """Hours since midnight as a person reads them: 31.5 is 07:30 of the second day."""
+    """Format hours since midnight: 31.5 is "day 2, 07:30"."""
     day, hour = divmod(hours, 24)
     minutes = int(hour * 60)
     return f"day {int(day) + 1}, {minutes // 60:02}:{minutes % 60:02}"

@@ -1,4 +1,4 @@
-"""Plays the kubelets of all nodes: a pod that has a node is ready at once, and one that is to go is gone at once."""
+"""Simulate the kubelets of all nodes: a scheduled pod is ready at once, a terminating pod is deleted at once."""
 
 import asyncio
 import time
@@ -22,43 +22,43 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Pods:
-    """The pods that are ready, by Inference; what the stand-in for Prometheus tells of them."""
+    """Ready pods by Inference, as the simulated Prometheus reports them."""
 
     by_owner: dict[Key, set[str]] = field(default_factory=dict[Key, set[str]])
 
     def put(self, owner: Key, pod: str) -> None:
-        """A pod of this Inference is ready."""
+        """Add a ready pod of this Inference."""
         self.by_owner.setdefault(owner, set()).add(pod)
 
     def drop(self, owner: Key, pod: str) -> None:
-        """It is not, or not any more."""
-        known = self.by_owner.get(owner, set())
-        known.discard(pod)
-        if not known:
+        """Remove a pod that is not ready."""
+        pods = self.by_owner.get(owner, set())
+        pods.discard(pod)
+        if not pods:
             self.by_owner.pop(owner, None)
 
     def ready(self, owner: Key) -> Sequence[str]:
-        """Names of those of one Inference."""
+        """Return the names of the ready pods of one Inference."""
         return sorted(self.by_owner.get(owner, ()))
 
     def clear(self) -> None:
-        """Nothing is known."""
+        """Remove all pods."""
         self.by_owner.clear()
 
 
 class Kubelets:
-    """Follows every pod that has a node and does with it what a kubelet would, as often as it takes."""
+    """Follow every scheduled pod and send the request that a kubelet would, until it succeeds."""
 
     def __init__(self, api: Api, pods: Pods, address: str = ADDRESS) -> None:
-        """Tell `pods` what is ready; `address` is that of every pod."""
+        """Record ready pods in `pods`; every pod gets the same `address`."""
         self._api = api
         self._pods = pods
         self._address = address
-        self._wanted: dict[Key, Mapping[str, Any]] = {}
+        self._pending_pods: dict[Key, Mapping[str, Any]] = {}
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Until cancelled. A pod is in the queue once at most, with its newest state."""
+        """Run until cancelled. The queue holds each pod at most once, with its newest state."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             for _ in range(WORKERS):
@@ -74,9 +74,9 @@ class Kubelets:
             key = pod["metadata"]["namespace"], pod["metadata"]["name"]
             self._count(kind, key, pod)
             if kind != "DELETED" and deed(pod, self._address) is not None:
-                if key not in self._wanted:
+                if key not in self._pending_pods:
                     self._queue.put_nowait(key)
-                self._wanted[key] = pod
+                self._pending_pods[key] = pod
 
     def _count(self, kind: str, key: Key, pod: Mapping[str, Any]) -> None:
         inference = (pod["metadata"].get("labels") or {}).get(_INFERENCE_LABEL)
@@ -91,23 +91,23 @@ class Kubelets:
     async def _work(self) -> None:
         while True:
             key = await self._queue.get()
-            pod = self._wanted.pop(key)
+            pod = self._pending_pods.pop(key)
             method, path, body = deed(pod, self._address) or ("", "", {})
             try:
                 await self._api.call(method, path, body)
             except RefusedError as error:
-                # Somebody changed or ended it meanwhile: then another event is on its way.
+                # The pod has changed or is deleted: the watch delivers another event.
                 if error.status != 409:
                     raise
             except (OSError, aiohttp.ClientError, TimeoutError):
                 await asyncio.sleep(_AGAIN_S)
-                if key not in self._wanted:
-                    self._wanted[key] = pod
+                if key not in self._pending_pods:
+                    self._pending_pods[key] = pod
                     self._queue.put_nowait(key)
 
 
 def deed(pod: Mapping[str, Any], address: str = ADDRESS) -> tuple[str, str, Mapping[str, Any]] | None:
-    """What a kubelet does about a pod, as method, path and body of a request; None: nothing. `address` is to be the pod's."""
+    """Return method, path and body of a kubelet's next request for a pod, or None; `address` becomes the pod's."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
     if "deletionTimestamp" in metadata:
@@ -122,33 +122,34 @@ def deed(pod: Mapping[str, Any], address: str = ADDRESS) -> tuple[str, str, Mapp
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether it says that it answers."""
+    """Return whether the pod's condition Ready is True."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def running(pod: Mapping[str, Any], address: str = ADDRESS) -> Mapping[str, Any]:
-    """The status of a pod all of whose containers run.
-
-    `address` is where a stand-in answers for its agent.
-    """
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    told = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in _CONDITIONS]
+    """Return the status of a pod whose containers all run; `address` answers for its agent."""
+    started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    conditions = [{"type": kind, "status": "True", "lastTransitionTime": started_at} for kind in _CONDITIONS]
     spec = pod["spec"]
     # A sidecar is an init container that goes on running.
-    sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    sidecars = [
+        container
+        for container in spec.get("initContainers") or ()
+        if container.get("restartPolicy") == "Always"
+    ]
     return {
         "phase": "Running",
-        "startTime": now,
+        "startTime": started_at,
         "podIP": address,
         "podIPs": [{"ip": address}],
-        "conditions": told,
-        "initContainerStatuses": [_runs(each, now) for each in sidecars],
-        "containerStatuses": [_runs(each, now) for each in spec["containers"]],
+        "conditions": conditions,
+        "initContainerStatuses": [_runs(container, started_at) for container in sidecars],
+        "containerStatuses": [_runs(container, started_at) for container in spec["containers"]],
     }
 
 
-def _runs(container: Mapping[str, Any], now: str) -> Mapping[str, Any]:
+def _runs(container: Mapping[str, Any], started_at: str) -> Mapping[str, Any]:
     return {
         "name": container["name"],
         "image": container["image"],
@@ -156,5 +157,5 @@ def _runs(container: Mapping[str, Any], now: str) -> Mapping[str, Any]:
         "ready": True,
         "started": True,
         "restartCount": 0,
-        "state": {"running": {"startedAt": now}},
+        "state": {"running": {"startedAt": started_at}},
     }

@@ -1,4 +1,4 @@
-"""Every object of the fleet: its nodes, its pool, its Inferences, and what a chart would have installed around them."""
+"""Build every object of the fleet: nodes, pool, Inferences, and what the chart would install around them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ NAMESPACE: Final = "fleet"
 SYSTEM: Final = "tidegate-system"
 RELEASE: Final = "tidegate"
 USERS: Final = {"controllers": "tidegate-controllers", "xds": "tidegate-xds"}
-"""As whom the processes of Tidegate ask the API server: each with the rights that the chart gives it."""
+"""Users of the processes of Tidegate; each has the rights that the chart gives it."""
 INTERVAL: Final = "10s"
 INTERVAL_OF_FEW: Final = "5s"
 MANY: Final = 200
-"""So many Inferences take the allocator's processes more than five seconds to follow, at the busiest hour."""
+"""With this many Inferences a tick's changes take more than five seconds to apply at the busiest hour."""
 DWELL: Final = "10s"
 """The default of five minutes would be sixteen hours of the demo's day."""
 TIERS: Final = ("realtime", "nearline", "offline")
@@ -48,21 +48,21 @@ Placed = tuple[str, Manifest]
 
 
 def slices_of(plan: Plan) -> int:
-    """Slices that the fleet has."""
+    """Return the number of slices of the plan's fleet."""
     if plan.fleet is None:
         raise LocalClusterError("the plan is not of a fleet demo")
     return plan.fleet.nodes * GPUS_PER_NODE * SLICES_PER_GPU
 
 
 def models_of(plan: Plan) -> Sequence[Model]:
-    """Who lives in the fleet of this plan."""
+    """Return the models of the plan's fleet."""
     slices = slices_of(plan)
     assert plan.fleet is not None  # noqa: S101  slices_of raised otherwise
     return population(plan.fleet.inferences, slices, plan.fleet.seed)
 
 
 def definitions(root: Path) -> Iterator[Placed]:
-    """The CRDs."""
+    """Yield the CRDs of the source tree."""
     for path in sorted((root / "crds").glob("*.yaml")):
         body = yaml.safe_load(path.read_text())
         name = body["metadata"]["name"]
@@ -70,7 +70,7 @@ def definitions(root: Path) -> Iterator[Placed]:
 
 
 def namespaces() -> Iterator[Placed]:
-    """Namespaces, which must exist before what lies in them."""
+    """Yield the namespaces, which must exist before the objects in them."""
     for name in (SYSTEM, NAMESPACE):
         yield f"/api/v1/namespaces/{name}", _body("v1", "Namespace", name)
 
@@ -97,9 +97,9 @@ def around(
 
 
 def policies(root: Path, template: str, values: Mapping[str, str]) -> Sequence[Manifest]:
-    """Return the objects of a template of the chart, without Helm: with the release's name, without labels, all conditions met.
+    """Render the objects of a template of the chart without Helm, without labels, with all conditions true.
 
-    `values` has what stands for other expressions between braces.
+    `values` maps other expressions between braces to their text.
     """
     text = (_chart(root) / "templates" / f"{template}.yaml").read_text()
     text = re.sub(r"\{\{/\*.*?\*/\}\}", "", text, flags=re.DOTALL)
@@ -112,7 +112,7 @@ def policies(root: Path, template: str, values: Mapping[str, str]) -> Sequence[M
 
 
 def rights(root: Path, kind: str, file: str, user: str, *, objects: Sequence[str] = ()) -> Iterator[Placed]:
-    """Yield a role of the chart and its binding to `user`; the role is for these objects alone, where there are any."""
+    """Yield a role of the chart and its binding to `user`; `objects` limits the role to these names."""
     rules = yaml.safe_load((_chart(root) / "files" / "rbac" / f"{file}.yaml").read_text())
     if objects:
         rules = [{**rule, "resourceNames": [*objects]} for rule in rules]
@@ -135,7 +135,7 @@ def _chart(root: Path) -> Path:
 
 
 def node(number: int) -> Manifest:
-    """A node as NVIDIA's device plugin leaves one whose GPUs are shared out under MPS, ready from its birth."""
+    """Build a ready node as NVIDIA's device plugin configures one whose GPUs are shared under MPS."""
     name = f"gpu-sim-{number:03}"
     offered = {
         "cpu": "32",
@@ -154,7 +154,7 @@ def node(number: int) -> Manifest:
         "nvidia.com/mps.capable": "true",
         "nvidia.com/device-plugin.config": f"mps-{SLICES_PER_GPU}",
     }
-    ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "said by the fleet demo"}
+    ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "set by the fleet demo"}
     return {
         **_body("v1", "Node", name, labels=labels),
         "status": {"capacity": offered, "allocatable": offered, "conditions": [ready]},
@@ -162,7 +162,7 @@ def node(number: int) -> Manifest:
 
 
 def pool(inferences: int) -> Manifest:
-    """All these nodes; its allocator moves compute by itself."""
+    """Build the pool of all simulated nodes, with an allocator that applies its decisions."""
     interval = INTERVAL if inferences >= MANY else INTERVAL_OF_FEW
     mps = {"slicesPerGPU": SLICES_PER_GPU, "cpu": "2", "memory": "8Gi"}
     return {
@@ -176,7 +176,7 @@ def pool(inferences: int) -> Manifest:
 
 
 def inference(model: Model) -> Manifest:
-    """One model, with a range for the allocator and what a replica of it serves."""
+    """Build one Inference, with bounds for the allocator and the capacity of a replica."""
     spec: dict[str, Any] = {
         "model": {"uri": f"file:///models/{model.name}", "version": "1"},
         "tier": model.tier,
@@ -191,7 +191,7 @@ def inference(model: Model) -> Manifest:
 
 
 def gateway() -> Manifest:
-    """What stands for the gateways: whoever asks for demand asks Prometheus about the gateways that take traffic."""
+    """Build a pod that represents the gateways, so that the controllers query Prometheus for demand."""
     labels = {"app.kubernetes.io/instance": RELEASE, "app.kubernetes.io/component": "gateway"}
     return {
         **_body("v1", "Pod", GATEWAY_POD, namespace=SYSTEM, labels=labels),

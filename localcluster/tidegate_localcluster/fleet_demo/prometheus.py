@@ -1,6 +1,6 @@
-"""What a Prometheus would answer if the day were real: a stand-in that knows the questions Tidegate asks, and no others.
+"""Simulate the Prometheus of the fleet: answer the queries that Tidegate sends, and no others.
 
-What the controllers say of themselves is real, and scraped; all else is made up.
+The controllers' own metrics are real and scraped; everything else is generated.
 """
 
 from array import array
@@ -19,7 +19,7 @@ from tidegate_localcluster.fleet_demo.workload import NEARLINE, REALTIME, Model
 GATEWAY_POD: Final = "tidegate-gateway-simulated"
 SLO_S: Final = {REALTIME: 0.05, NEARLINE: 2.0}
 RULES: Final = Path("charts/tidegate/files/prometheus-rules.yaml")
-"""The chart's recording rules, generated from what the controllers ask."""
+"""The chart's recording rules, generated from the controllers' queries."""
 SEEN_AGO: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptime))"
 RUNNING_FOR: Final = "min by (instance, pod) (envoy_server_uptime)"
 CLUSTER_RATES: Final = "sum by (envoy_cluster_name) (rate(envoy_cluster_upstream_rq_total[1m]))"
@@ -30,7 +30,7 @@ CLUSTER_P99_MS: Final = (
 SCRAPE_EVERY_S: Final = 5.0
 KEPT_S: Final = 3600.0
 MOST_VALUES: Final = 500_000
-"""Of one answer about a range."""
+"""Limit of one answer to a range query."""
 _WARM_S: Final = 86_400.0
 """The gateways of the simulated day have run since the day before."""
 
@@ -45,7 +45,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One model at one time: what is asked of it, and how many of its replicas answer."""
+    """One model at one time: the requests it gets, and its ready replicas."""
 
     model: Model
     offered_per_s: float
@@ -53,24 +53,24 @@ class Moment:
 
     @property
     def used(self) -> float:
-        """What is asked over what its replicas can answer; beyond 1 they cannot."""
+        """Return demand over the capacity of the ready replicas; above 1 it exceeds them."""
         can = self.ready * self.model.capacity_per_s
         return self.offered_per_s / can if can else float("inf")
 
     @property
     def served_per_s(self) -> float:
-        """What is answered."""
+        """Return the requests that are answered per second."""
         return min(self.offered_per_s, self.ready * self.model.capacity_per_s)
 
     @property
     def p99_s(self) -> float:
-        """Within the SLO as long as the replicas suffice, and far beyond it when they do not."""
+        """Return the latency: within the SLO while the replicas suffice, and far above it when they do not."""
         share = 0.3 + 0.5 * self.used**3 if self.used <= 1 else min(1.0 + 4 * (self.used - 1), 10.0)
         return SLO_S[self.model.tier] * share
 
     @property
     def queue_s(self) -> float:
-        """Mean time in the queue."""
+        """Return the mean time in the queue."""
         return SLO_S[self.model.tier] * 0.2 * min(self.used, 2.0) ** 3
 
 
@@ -78,12 +78,12 @@ Answer = Callable[[float], Iterator[Sample]]
 
 
 class StandIn:
-    """Answers for the fleet. No series and no PromQL: each question that is known has its own answer."""
+    """Answers for the fleet. It has no series and no PromQL: each known query has its own answer."""
 
     def __init__(
         self, models: Sequence[Model], namespace: str, day: Day, pods: Pods, rules: Mapping[str, str]
     ) -> None:
-        """`rules` are the recorded names and expressions of RULES."""
+        """Take the recorded names and expressions of RULES as `rules`."""
         self._models = tuple(model for model in models if model.tier in SLO_S)
         self._namespace = namespace
         self._day = day
@@ -91,69 +91,73 @@ class StandIn:
         self._scrapes: list[tuple[float, array[int]]] = []
         self.pools = Scraped()
         answers: Mapping[str, Answer] = {
-            "tidegate:inference_offered:rate1m": self._by_inference(lambda each: each.offered_per_s),
-            "tidegate:inference_served:rate1m": self._by_inference(lambda each: each.served_per_s),
-            "tidegate:inference_latency_seconds:p99_1m": self._answered(lambda each: each.p99_s),
+            "tidegate:inference_offered:rate1m": self._by_inference(lambda load: load.offered_per_s),
+            "tidegate:inference_served:rate1m": self._by_inference(lambda load: load.served_per_s),
+            "tidegate:inference_latency_seconds:p99_1m": self._answered(lambda load: load.p99_s),
             "tidegate:route_unserved:rate1m": _nothing,
-            "tidegate:pod_queue_seconds:mean1m": self._by_pod(lambda each: each.queue_s),
-            "tidegate:pod_busy:ratio1m": self._by_pod(lambda each: min(each.used, 1.0)),
+            "tidegate:pod_queue_seconds:mean1m": self._by_pod(lambda load: load.queue_s),
+            "tidegate:pod_busy:ratio1m": self._by_pod(lambda load: min(load.used, 1.0)),
         }
-        self._known: dict[str, Answer] = {
+        self._answers: dict[str, Answer] = {
             SEEN_AGO: self._gateway(lambda _: 1.0),
             RUNNING_FOR: self._gateway(self._running_for),
-            CLUSTER_RATES: self._by_cluster(lambda each: each.offered_per_s),
-            CLUSTER_P99_MS: self._by_cluster(lambda each: each.p99_s * 1000, answered=True),
+            CLUSTER_RATES: self._by_cluster(lambda load: load.offered_per_s),
+            CLUSTER_P99_MS: self._by_cluster(lambda load: load.p99_s * 1000, answered=True),
             **answers,
             **{_normal(rules[name]): answer for name, answer in answers.items() if name in rules},
         }
 
     def scrape(self, at: float) -> None:
-        """Remember how many replicas answer, for questions about the past."""
+        """Record how many replicas are ready, for queries about the past."""
         counts = (len(self._pods.by_owner.get((self._namespace, model.name), ())) for model in self._models)
         self._scrapes.append((at, array("H", counts)))
         while self._scrapes[0][0] < at - KEPT_S:
             self._scrapes.pop(0)
 
     def knows(self, query: str) -> bool:
-        """Whether this is a question that somebody of Tidegate's asks."""
-        return _normal(query) in self._known or self.pools.knows(query)
+        """Return whether Tidegate sends this query."""
+        return _normal(query) in self._answers or self.pools.knows(query)
 
     def instant(self, query: str, at: float) -> Sequence[Sample]:
-        """The answer as of now; empty for what is not known."""
+        """Return the samples at a time; empty for an unknown query."""
         return tuple(self._answer(query)(at))
 
     def range(
         self, query: str, begin: float, end: float, step: float
     ) -> Sequence[tuple[Mapping[str, str], Sequence[tuple[float, float]]]]:
-        """Values from `begin` on, every `step` seconds, by series; none from before the first scrape."""
+        """Return values from `begin` on, every `step` seconds, by series; none from before the first scrape."""
         answer = self._answer(query)
         series: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
-        at, values = begin, 0
-        while at <= end and values < MOST_VALUES:
-            if self._scrapes and self._scrapes[0][0] <= at:
-                for sample in answer(at):
-                    series.setdefault(tuple(sorted(sample.metric.items())), []).append((at, sample.value))
+        time_s, values = begin, 0
+        while time_s <= end and values < MOST_VALUES:
+            if self._scrapes and self._scrapes[0][0] <= time_s:
+                for sample in answer(time_s):
+                    series.setdefault(tuple(sorted(sample.metric.items())), []).append((time_s, sample.value))
                     values += 1
-            at += step
+            time_s += step
         return tuple((dict(metric), tuple(points)) for metric, points in series.items())
 
     def _answer(self, query: str) -> Answer:
         if self.pools.knows(query):
-            return lambda at: (Sample(*each) for each in self.pools.answer(query, at))
-        return self._known.get(_normal(query), _nothing)
+            return lambda time_s: (
+                Sample(*labelled_value) for labelled_value in self.pools.answer(query, time_s)
+            )
+        return self._answers.get(_normal(query), _nothing)
 
-    def _moments(self, at: float) -> Iterator[Moment]:
-        hour = self._day.hours_since(at)
-        counts = next((counts for when, counts in reversed(self._scrapes) if when <= at), None)
+    def _moments(self, time_s: float) -> Iterator[Moment]:
+        hour = self._day.hours_since(time_s)
+        counts = next(
+            (counts for scraped_at, counts in reversed(self._scrapes) if scraped_at <= time_s), None
+        )
         for number, model in enumerate(self._models):
             yield Moment(model, model.asked_per_s(hour), counts[number] if counts is not None else 0)
 
     def _by_inference(self, value: Callable[[Moment], float], *, answered: bool = False) -> Answer:
-        def answer(at: float) -> Iterator[Sample]:
-            for each in self._moments(at):
-                if each.ready or not answered:
-                    metric = {"namespace": self._namespace, "inference": each.model.name}
-                    yield Sample(metric, value(each))
+        def answer(time_s: float) -> Iterator[Sample]:
+            for load in self._moments(time_s):
+                if load.ready or not answered:
+                    metric = {"namespace": self._namespace, "inference": load.model.name}
+                    yield Sample(metric, value(load))
 
         return answer
 
@@ -161,28 +165,28 @@ class StandIn:
         return self._by_inference(value, answered=True)
 
     def _by_cluster(self, value: Callable[[Moment], float], *, answered: bool = False) -> Answer:
-        def answer(at: float) -> Iterator[Sample]:
-            for each in self._moments(at):
-                if each.ready or not answered:
-                    name = f"inference/{self._namespace}/{each.model.name}/grpc"
-                    yield Sample({"envoy_cluster_name": name}, value(each))
+        def answer(time_s: float) -> Iterator[Sample]:
+            for load in self._moments(time_s):
+                if load.ready or not answered:
+                    name = f"inference/{self._namespace}/{load.model.name}/grpc"
+                    yield Sample({"envoy_cluster_name": name}, value(load))
 
         return answer
 
     def _by_pod(self, value: Callable[[Moment], float]) -> Answer:
-        """Of the pods that are there now: which there were earlier nobody wrote down."""
+        """Answer by pods that are ready now, because pods of the past are not recorded."""
 
-        def answer(at: float) -> Iterator[Sample]:
-            for each in self._moments(at):
-                said = value(each)
-                for pod in self._pods.ready((self._namespace, each.model.name)) if each.ready else ():
-                    yield Sample({"namespace": self._namespace, "pod": pod}, said)
+        def answer(time_s: float) -> Iterator[Sample]:
+            for load in self._moments(time_s):
+                pod_value = value(load)
+                for pod in self._pods.ready((self._namespace, load.model.name)) if load.ready else ():
+                    yield Sample({"namespace": self._namespace, "pod": pod}, pod_value)
 
         return answer
 
     def _gateway(self, value: Callable[[float], float]) -> Answer:
-        def answer(at: float) -> Iterator[Sample]:
-            yield Sample({"instance": "simulated", "pod": GATEWAY_POD}, value(at))
+        def answer(time_s: float) -> Iterator[Sample]:
+            yield Sample({"instance": "simulated", "pod": GATEWAY_POD}, value(time_s))
 
         return answer
 
@@ -195,11 +199,11 @@ def _nothing(_: float) -> Iterator[Sample]:
 
 
 def _normal(query: str) -> str:
-    """Without what only separates: the rules file has line breaks where the controllers have spaces."""
+    """Collapse white space: the rules file has line breaks where the controllers have spaces."""
     return " ".join(query.split())
 
 
 def read_rules(root: Path) -> Mapping[str, str]:
-    """Expressions by recorded name, from the chart of a source tree."""
+    """Return expressions by recorded name, from the chart of a source tree."""
     groups = yaml.safe_load((root / RULES).read_text())["groups"]
     return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}

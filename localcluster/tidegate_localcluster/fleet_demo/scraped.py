@@ -1,4 +1,4 @@
-"""What the controllers say of their pools, scraped from their own metrics page and kept for the charts of pools."""
+"""Scrape the controllers' own metrics of their pools, and keep them for the charts of pools."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 KEPT_S: Final = 3600.0
 STALE_S: Final = 300.0
-"""As old as Prometheus's own answers may be."""
+"""Prometheus's own limit for the age of a sample."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=4)
 _PREFIX: Final = "tidegate_pool_"
 _LABELS: Final = ("pool", "tier", "state")
@@ -24,19 +24,19 @@ Key = tuple[str, str, str, str]
 
 
 class Scraped:
-    """These series are measured, in contrast to all else that the stand-in says."""
+    """Measured series of pools; all other answers of the simulated Prometheus are generated."""
 
     def __init__(self) -> None:
         self._pages: list[tuple[float, Mapping[Key, float]]] = []
 
     def keep(self, at: float, page: str) -> None:
-        """Takes a page as it was at a time."""
+        """Store a page of metrics with its time."""
         values = {
-            _key(each.name, each.labels): each.value
+            _key(sample.name, sample.labels): sample.value
             for family in text_string_to_metric_families(page)
             if family.name.startswith(_PREFIX)
-            for each in family.samples
-            if each.labels.keys() <= set(_LABELS)
+            for sample in family.samples
+            if sample.labels.keys() <= set(_LABELS)
         }
         self._pages.append((at, values))
         while self._pages[0][0] < at - KEPT_S:
@@ -44,20 +44,22 @@ class Scraped:
 
     @staticmethod
     def knows(query: str) -> bool:
-        """Whether it is the query for the charts of a pool."""
+        """Return whether this is the query of the charts of a pool."""
         return _QUESTION.fullmatch(query) is not None
 
     def answer(self, query: str, at: float) -> Iterator[tuple[Mapping[str, str], float]]:
-        """Labels and values as of then; nothing where no page was read in the five minutes before."""
-        asked = _QUESTION.fullmatch(query)
-        page = next((values for when, values in reversed(self._pages) if at - STALE_S <= when <= at), None)
-        if asked is None or page is None:
+        """Yield labels and values at a time; nothing if no page was read in the five minutes before."""
+        match = _QUESTION.fullmatch(query)
+        page = next(
+            (values for read_at, values in reversed(self._pages) if at - STALE_S <= read_at <= at), None
+        )
+        if match is None or page is None:
             return
-        names = set(asked["names"].split("|"))
+        names = set(match["names"].split("|"))
         for (name, pool, tier, state), value in page.items():
-            if name in names and pool == asked["pool"]:
+            if name in names and pool == match["pool"]:
                 labels = {"tier": tier, "state": state}
-                yield {"__name__": name, **{label: said for label, said in labels.items() if said}}, value
+                yield {"__name__": name, **{label: text for label, text in labels.items() if text}}, value
 
 
 def _key(name: str, labels: Mapping[str, str]) -> Key:
@@ -65,7 +67,7 @@ def _key(name: str, labels: Mapping[str, str]) -> Key:
 
 
 async def scrape(into: Scraped, url: str, every_s: float) -> None:
-    """Reads the page again and again; while nobody answers there is nothing to keep."""
+    """Read the page repeatedly; skip it while the controllers do not answer."""
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
         while True:
             try:

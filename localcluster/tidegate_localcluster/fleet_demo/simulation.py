@@ -1,8 +1,8 @@
-"""The process that stands in for what a fleet has besides its control plane: kubelets, agents, gateways, and their Prometheus.
+"""The process that simulates what a fleet has besides its control plane: kubelets, agents, gateways, Prometheus.
 
     python -m tidegate_localcluster.fleet_demo.simulation STATE_DIR
 
-It says what it is wherever it can be asked: in its log, at /-/healthy, and as its version.
+Its log, /-/healthy and its version say that it is a simulation.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ log = logging.getLogger("fleet-demo")
 
 
 def day_of(files: StateDir, plan: Plan) -> Day:
-    """The clock of the demo in this state folder, the same for all its processes."""
+    """Return the demo's clock of this state folder, the same for all its processes."""
     if plan.fleet is None:
         raise LocalClusterError(f"{files.path} holds no fleet demo; `make demo-fleet` makes one")
     return Day(files.data / DAY_FILE, plan.fleet.speed, time.time)
@@ -54,7 +54,7 @@ class Server:
         self._unknown: set[str] = set()
 
     def application(self) -> web.Application:
-        """The routes."""
+        """Return the application with its routes."""
         application = web.Application()
         application.add_routes(
             [
@@ -78,55 +78,55 @@ class Server:
         return _success({"version": VERSION, "revision": WHAT_IT_IS, "branch": "", "goVersion": ""})
 
     async def _query(self, request: web.Request) -> web.Response:
-        asked = {**request.query, **await request.post()}
-        query, at = str(asked.get("query", "")), float(str(asked.get("time", time.time())))
+        parameters = {**request.query, **await request.post()}
+        query, time_s = str(parameters.get("query", "")), float(str(parameters.get("time", time.time())))
         self._note(query)
-        result = [_point(each, at) for each in self._stand_in.instant(query, at)]
+        result = [_point(sample, time_s) for sample in self._stand_in.instant(query, time_s)]
         return _success({"resultType": "vector", "result": result})
 
     async def _range(self, request: web.Request) -> web.Response:
-        asked = {**request.query, **await request.post()}
-        query = str(asked.get("query", ""))
+        parameters = {**request.query, **await request.post()}
+        query = str(parameters.get("query", ""))
         try:
-            begin, end, step = (float(str(asked[name])) for name in ("start", "end", "step"))
+            begin, end, step = (float(str(parameters[name])) for name in ("start", "end", "step"))
         except (KeyError, ValueError):
             return _refused("start, end and step are needed, in seconds")
         if step <= 0 or end < begin:
             return _refused("step must be above 0, and end not before start")
         self._note(query)
-        found = self._stand_in.range(query, begin, end, step)
+        series = self._stand_in.range(query, begin, end, step)
         result = [
-            {"metric": dict(metric), "values": [[at, _text(value)] for at, value in points]}
-            for metric, points in found
+            {"metric": dict(metric), "values": [[time_s, _text(value)] for time_s, value in points]}
+            for metric, points in series
         ]
         return _success({"resultType": "matrix", "result": result})
 
     def _note(self, query: str) -> None:
-        """Say once what is asked and not known, for whoever wonders at an empty answer."""
+        """Log each unknown query once, to explain an empty answer."""
         if not self._stand_in.knows(query) and query not in self._unknown and len(self._unknown) < 1000:
             self._unknown.add(query)
-            log.info("asked what this stand-in does not know, and answered nothing: %s", query)
+            log.info("unknown query, answered with no samples: %s", query)
 
 
 def _success(data: dict[str, Any]) -> web.Response:
     return web.json_response({"status": "success", "data": data})
 
 
-def _refused(why: str) -> web.Response:
-    return web.json_response({"status": "error", "errorType": "bad_data", "error": why}, status=400)
+def _refused(message: str) -> web.Response:
+    return web.json_response({"status": "error", "errorType": "bad_data", "error": message}, status=400)
 
 
-def _point(sample: Sample, at: float) -> dict[str, Any]:
-    return {"metric": dict(sample.metric), "value": [at, _text(sample.value)]}
+def _point(sample: Sample, time_s: float) -> dict[str, Any]:
+    return {"metric": dict(sample.metric), "value": [time_s, _text(sample.value)]}
 
 
 def _text(value: float) -> str:
-    """As Prometheus writes numbers."""
+    """Format a number as Prometheus does."""
     return "+Inf" if value == float("inf") else repr(round(value, 6))
 
 
 async def _scrape(stand_in: StandIn) -> None:
-    """Every few seconds, as a Prometheus does."""
+    """Record the ready replicas every few seconds, as Prometheus scrapes."""
     while True:
         stand_in.scrape(time.time())
         await asyncio.sleep(SCRAPE_EVERY_S)
@@ -158,7 +158,7 @@ async def _run(files: StateDir, plan: Plan) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Stand in for the fleet of the state folder given, until ended."""
+    """Simulate the fleet of the given state folder until the process is stopped."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     files = StateDir(Path(arguments[0]))
     plan = Plan.read(files.plan)

@@ -1,4 +1,4 @@
-"""From a control plane that runs to a fleet whose compute moves: objects, processes, the first decision, the day."""
+"""Turn a running control plane into a fleet: objects, processes, the first decision, the start of the day."""
 
 import asyncio
 import sys
@@ -24,13 +24,13 @@ from tidegate_localcluster.state import Forward, Plan, StateDir
 from tidegate_localcluster.supplies import source_root
 
 _UNUSED: Final = (
-    # Nobody routes to these pods, and a thousand Services would be followed for nothing.
+    # No traffic is routed to these pods, and their Services would be followed for nothing.
     "endpoints-controller",
     "endpointslice-controller",
     "endpointslice-mirroring-controller",
-    # Nobody evicts one, and each pod that turns ready would be written down for its disruption budget as well.
+    # Pods are never evicted, and each ready pod would cost a write of its disruption budget.
     "disruption-controller",
-    # Nobody renews the leases of simulated nodes, which are ready from their birth.
+    # The leases of simulated nodes are not renewed; the nodes are created ready.
     "node-lifecycle-controller",
     "ttl-controller",
 )
@@ -42,9 +42,9 @@ ARGUMENTS: Final[Mapping[str, Sequence[str]]] = {
         "--concurrent-deployment-syncs=10",
     ),
 }
-"""What a control plane is told that has no kubelets: what follows pods for others costs more than all the rest."""
+"""Arguments of a control plane without kubelets: controllers that only follow pods would cost most of its CPU."""
 FILLED_WITHIN_S: Final = 3600.0
-"""On a machine that others load, too; how far it is, is said every few seconds."""
+"""Enough on a busy machine too; the progress is printed every few seconds."""
 MOVED_WITHIN_S: Final = 60.0
 SERVED_WITHIN_S: Final = 90.0
 POLL_S: Final = 0.5
@@ -61,7 +61,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How a site tells how far it is: `step` is over, `progress` goes on."""
+    """Callbacks for progress: `step` ends a step, `progress` reports within one."""
 
     step: Say
     progress: Say
@@ -69,23 +69,24 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What the pool's status says: a decision itself may have a thousand moves, and is long."""
+    """The pool's status; the decision itself may have a thousand moves and is not read."""
 
     taken: int = 0
-    """Slices that have a pod."""
+    """Slices with a pod."""
     decision: str = ""
-    """Name of the newest one."""
+    """Name of the newest decision."""
     settled: bool = False
-    """Whether something was decided, and nothing is on its way."""
+    """Whether there is a decision and it is applied."""
 
     @classmethod
     async def read(cls, api: Api) -> Self:
-        """As it is now."""
-        found: Mapping[str, Any] = await api.get(f"{objects.OURS}/computepools/{objects.POOL}") or {}
-        status = found.get("status") or {}
+        """Read the current status."""
+        body: Mapping[str, Any] = await api.get(f"{objects.OURS}/computepools/{objects.POOL}") or {}
+        status = body.get("status") or {}
         slices = status.get("slices") or {}
         allocated: Mapping[str, Any] = next(
-            (each for each in status.get("conditions") or () if each["type"] == "Allocated"), {}
+            (condition for condition in status.get("conditions") or () if condition["type"] == "Allocated"),
+            {},
         )
         return cls(
             taken=int(slices.get("total", 0)) - int(slices.get("free", 0)),
@@ -95,11 +96,11 @@ class Pool:
 
 
 class FleetSite:
-    """What a supervisor makes of a control plane for a fleet demo."""
+    """Installs and starts a fleet demo on a control plane."""
 
     def __init__(self, files: StateDir, plan: Plan, pki: Pki, parts: Parts, said: Said) -> None:
-        """Start processes among `parts`, which ends them."""
-        self._files, self._plan, self._pki, self._parts, self._said = files, plan, pki, parts, said
+        """Start processes among `parts`, which stops them."""
+        self._files, self._plan, self._pki, self._parts, self._progress = files, plan, pki, parts, said
         self._server = f"https://{LOOPBACK}:{plan.ports[Forward.APISERVER]}"
         self._root = source_root()
         self._day = day_of(files, plan)
@@ -107,22 +108,22 @@ class FleetSite:
         self._restored = False
 
     def prepare(self) -> None:
-        """Before the control plane is started: begin where an earlier fleet of the kind was filled."""
+        """Restore the objects of an earlier fleet of the same kind; called before the control plane starts."""
         self._restored = self._store.restore(self._files)
         if self._restored:
-            self._said.step("begins where an earlier run had filled such a fleet (--fresh fills it anew)")
+            self._progress.step("restored the filled fleet of an earlier run (--fresh fills it from scratch)")
 
     def start(self, control_plane: Mapping[str, int]) -> None:
-        """Return when the pool is filled, and compute has moved; raises LocalClusterError.
+        """Start the fleet, and return once the pool is filled and compute has moved.
 
-        `control_plane` are the process ids of its parts.
+        `control_plane` has the process ids of its parts. Raises LocalClusterError.
         """
         asyncio.run(self._start(control_plane))
 
     async def _start(self, control_plane: Mapping[str, int]) -> None:
         async with Api.of_administrator(self._server, self._pki) as api:
             if self._restored:
-                await api.call("DELETE", _LEASE)  # nobody who could renew it runs any more
+                await api.call("DELETE", _LEASE)  # its holder does not run any more
                 self._parts.start(self._simulation())
             else:
                 await self._install(api)
@@ -130,8 +131,8 @@ class FleetSite:
                 await self._populate(api)
             self._parts.start(self._tidegate("controllers"))
             await self._until(self._decides, "the allocator decides", SERVED_WITHIN_S)
-            self._said.step("controllers, and the stand-in for Prometheus")
-            # Only now: two processes that start at once would take twice as long.
+            self._progress.step("controllers, and the stand-in for Prometheus")
+            # Start the dashboard only now: two processes that start at once take twice as long.
             self._parts.start(self._dashboard())
             first = await self._filled(api)
             self._keep(control_plane["etcd"])
@@ -139,33 +140,33 @@ class FleetSite:
             if self._plan.fleet is not None and self._plan.fleet.speed > 0:
                 await self._moved(api, first)
             await self._until(self._open, "the dashboard answers", SERVED_WITHIN_S)
-            self._said.step("dashboard")
+            self._progress.step("dashboard")
 
     def _keep(self, etcd: int) -> None:
-        """A store that cannot be used costs the next run its time, and this one nothing."""
+        """Save the filled fleet; on failure the next run takes longer, and this one goes on."""
         try:
             self._store.keep(self._files, etcd)
         except (LocalClusterError, OSError) as error:
-            self._said.progress(f"the filled fleet cannot be kept: {error}")
+            self._progress.progress(f"the filled fleet cannot be saved: {error}")
 
     async def _install(self, api: Api) -> None:
-        for made in (objects.definitions(self._root), objects.namespaces(), objects.around(self._root)):
-            await several(partial(api.apply, path, body) for path, body in made)
+        for manifests in (objects.definitions(self._root), objects.namespaces(), objects.around(self._root)):
+            await several(partial(api.apply, path, body) for path, body in manifests)
         await self._until(
             lambda: served(api, self._root), "the API server serves Tidegate's kinds", SERVED_WITHIN_S
         )
-        self._said.step("kinds, rights and policies of the chart")
+        self._progress.step("kinds, rights and policies of the chart")
 
     async def _populate(self, api: Api) -> None:
         assert self._plan.fleet is not None  # noqa: S101  this site is of a fleet
         nodes = [objects.node(number) for number in range(self._plan.fleet.nodes)]
         await several(partial(api.create, "/api/v1/nodes", body) for body in nodes)
-        self._said.step(f"{len(nodes):,} simulated GPU nodes")
+        self._progress.step(f"{len(nodes):,} simulated GPU nodes")
         models = objects.models_of(self._plan)
         await api.create(f"{objects.OURS}/computepools", objects.pool(len(models)))
         path = f"{objects.OURS}/namespaces/{objects.NAMESPACE}/inferences"
         await several(partial(api.create, path, objects.inference(model)) for model in models)
-        self._said.step(f"{len(models):,} Inferences in three tiers")
+        self._progress.step(f"{len(models):,} Inferences in three tiers")
         gateways = f"/api/v1/namespaces/{objects.SYSTEM}/pods"
         # Refused until the namespace has its ServiceAccount.
         await self._until(
@@ -175,50 +176,52 @@ class FleetSite:
         )
 
     async def _filled(self, api: Api) -> str:
-        """The name of the decision by which the pool was filled, once all of it is there."""
-        slices, told, status = objects.slices_of(self._plan), time.monotonic(), Pool()
+        """Wait until the pool is filled, and return the name of the decision that filled it."""
+        slices, reported_at, status = objects.slices_of(self._plan), time.monotonic(), Pool()
 
-        async def there() -> bool:
-            nonlocal status, told
+        async def is_filled() -> bool:
+            nonlocal status, reported_at
             status = await Pool.read(api)
             if status.settled:
                 return True
-            if time.monotonic() - told >= 2.0:
-                told = time.monotonic()
-                self._said.progress(f"{status.taken:,} of {slices:,} slices have a pod")
+            if time.monotonic() - reported_at >= 2.0:
+                reported_at = time.monotonic()
+                self._progress.progress(f"{status.taken:,} of {slices:,} slices have a pod")
             return False
 
-        await self._until(there, "the pool is filled", FILLED_WITHIN_S)
-        self._said.step(f"the pool is filled: {status.taken:,} of {slices:,} slices have a pod")
+        await self._until(is_filled, "the pool is filled", FILLED_WITHIN_S)
+        self._progress.step(f"the pool is filled: {status.taken:,} of {slices:,} slices have a pod")
         return status.decision
 
     async def _moved(self, api: Api, first: str) -> None:
-        """Wait until another decision moves something; one may also be written since another bound holds."""
-        seen, count = first, 0
+        """Wait until a later decision moves something; a decision without moves does not count."""
+        decision_name, count = first, 0
 
-        async def moves() -> bool:
-            nonlocal seen, count
+        async def has_moved() -> bool:
+            nonlocal decision_name, count
             newest = (await Pool.read(api)).decision
-            if newest != seen:
+            if newest != decision_name:
                 decision = await api.get(f"{objects.OURS}/allocationdecisions/{newest}") or {}
-                seen, count = newest, int(decision.get("spec", {}).get("moveCount", 0))
+                decision_name, count = newest, int(decision.get("spec", {}).get("moveCount", 0))
             return count > 0
 
-        await self._until(moves, "compute moves with the load", MOVED_WITHIN_S)
-        self._said.step(f"the day has begun, and compute moves: {count} Inferences by decision {seen}")
+        await self._until(has_moved, "compute moves with the load", MOVED_WITHIN_S)
+        self._progress.step(
+            f"the day has begun, and compute moves: {count} Inferences by decision {decision_name}"
+        )
 
     async def _until(self, holds: Callable[[], Awaitable[bool]], what: str, timeout_s: float) -> None:
-        """Wait until `holds`; raises ProcessDiedError when a part ends, and NotReadyError after `timeout_s`."""
+        """Wait until `holds`. Raises ProcessDiedError when a part exits, NotReadyError after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not await holds():
             for process in self._parts.processes:
                 process.check()
             if time.monotonic() > deadline:
-                raise NotReadyError(f"waited {timeout_s:g} s in vain until {what}; see {self._files.logs}")
+                raise NotReadyError(f"not within {timeout_s:g} s: {what}; see {self._files.logs}")
             await asyncio.sleep(POLL_S)
 
     async def _decides(self) -> bool:
-        """Whether the controllers lead, and have looked at the pool."""
+        """Return whether the controllers lead and the allocator has run for the pool."""
         return await _answers(self._plan.probes["controllers"], f"/allocation/{objects.POOL}")
 
     def _simulation(self) -> Process:
@@ -229,12 +232,12 @@ class FleetSite:
         )
 
     def _tidegate(self, name: str) -> Process:
-        """`tidegate controllers`, as in a pod of the chart."""
+        """Return `tidegate controllers` as in a pod of the chart."""
         ports = self._plan.ports
         environment = {
             "TIDEGATE_PROBE_PORT": str(self._plan.probes[name]),
             "TIDEGATE_PROMETHEUS_URL": f"http://{LOOPBACK}:{ports[Forward.PROMETHEUS]}",
-            # The simulated gateways have no page of counters: whoever asks for one is told so by our own process.
+            # The simulated gateways have no metrics page; our own process answers such requests with an error.
             "TIDEGATE_GATEWAY_METRICS_PORT": str(ports[Forward.PROMETHEUS]),
             "TIDEGATE_MODELS_HOST_PATH": "/models",
             "TIDEGATE_TLS_DIRECTORY": str(certificates(self._pki, self._files.data / "tls")),
@@ -243,7 +246,7 @@ class FleetSite:
         return tidegate(name, kubeconfig, self._files.logs / f"{name}.log", environment)
 
     def _dashboard(self) -> Process:
-        """As a person opens it on their own machine: it lets in whoever has the address that it prints."""
+        """Return the dashboard as a person runs it locally; the address that it prints authenticates."""
         ports = self._plan.ports
         options = {
             "--kubeconfig": str(self._files.kubeconfig),
@@ -251,7 +254,7 @@ class FleetSite:
             "--prometheus": f"http://{LOOPBACK}:{ports[Forward.PROMETHEUS]}",
             "--controllers": f"{LOOPBACK}:{self._plan.probes['controllers']}",
         }
-        arguments = [each for option in options.items() for each in option]
+        arguments = [argument for option in options.items() for argument in option]
         return Process(
             DASHBOARD,
             [sys.executable, "-m", "tidegate", "dashboard", "--no-browser", *arguments],
@@ -263,19 +266,22 @@ class FleetSite:
 
 
 def credentials(command: str, pki: Pki) -> KeyPair:
-    """Those of a process of Tidegate, with which it has the rights that the chart gives it."""
+    """Return the credentials of a process of Tidegate, whose user has the rights that the chart gives it."""
     return pki.client(f"tidegate-{command}", user=objects.USERS[command])
 
 
 def kubeconfig_of(command: str, pki: Pki, server: str, path: Path) -> Path:
-    """Writes the kubeconfig of a process of Tidegate for `server`, and returns its path."""
+    """Write the kubeconfig of a process of Tidegate for `server`, and return its path."""
     return pki.write_kubeconfig(path, server=server, credentials=credentials(command, pki))
 
 
 def tidegate(
     command: str, kubeconfig: Path, log: Path, environment: Mapping[str, str], *, name: str = ""
 ) -> Process:
-    """`tidegate <command>`, as in a pod of the chart but on loopback; of several replicas each has a name."""
+    """Return the process `tidegate <command>`, as in a pod of the chart but on loopback.
+
+    `name` distinguishes replicas.
+    """
     common = {
         "KUBECONFIG": str(kubeconfig),
         "POD_NAME": f"tidegate-{name or command}",
@@ -288,15 +294,18 @@ def tidegate(
 
 
 def certificates(pki: Pki, folder: Path) -> Path:
-    """What the controllers show to agents, as the chart's Secret is mounted; made in `folder` unless it is there."""
+    """Return the folder of the client certificate for agents, laid out as the chart's Secret is mounted.
+
+    Creates it unless it exists.
+    """
     if folder.exists():
         return folder  # restored: pods carry the authority that was in it
     folder.mkdir(mode=0o700)
-    shown = pki.client("tidegate-agents", user=objects.USERS["controllers"])
+    key_pair = pki.client("tidegate-agents", user=objects.USERS["controllers"])
     for name, path in (
         ("ca.crt", pki.authority.certificate),
-        ("tls.crt", shown.certificate),
-        ("tls.key", shown.key),
+        ("tls.crt", key_pair.certificate),
+        ("tls.key", key_pair.key),
     ):
         (folder / name).write_bytes(path.read_bytes())
         (folder / name).chmod(0o600)
@@ -304,12 +313,12 @@ def certificates(pki: Pki, folder: Path) -> Path:
 
 
 def entrance(files: StateDir) -> str | None:
-    """The address that the dashboard has printed last; None: none yet."""
+    """Return the newest address that the dashboard has printed, or None."""
     log = files.logs / f"{DASHBOARD}.log"
     if not log.exists():
         return None
-    found = [line for line in log.read_text().splitlines() if line.startswith("http://")]
-    return found[-1] if found else None
+    addresses = [line for line in log.read_text().splitlines() if line.startswith("http://")]
+    return addresses[-1] if addresses else None
 
 
 async def _answers(port: int, path: str) -> bool:
@@ -334,7 +343,10 @@ async def _accepted(call: Awaitable[object]) -> bool:
 
 
 async def served(api: Api, root: Path) -> bool:
-    """A CRD is served a moment after it was accepted; until then the API server says 404, then 429."""
+    """Return whether the API server serves all our kinds.
+
+    A CRD is served a moment after it was accepted; until then the API server answers 404, then 429.
+    """
     for path, _ in objects.definitions(root):
         plural = path.rpartition("/")[2].partition(".")[0]
         try:

@@ -1,7 +1,7 @@
-"""Keeps what etcd had when a fleet was filled, so that the next fleet of the same kind begins there.
+"""Save etcd's data of a filled fleet, so that the next fleet of the same kind starts from it.
 
-A thousand Inferences and their pods are some forty thousand writes, one after the other from the same few processes.
-What is kept is real: the API server, the scheduler and the controllers made it, and the next ones find it as after a restart.
+A thousand Inferences and their pods are some forty thousand writes, in sequence from the same few processes.
+The data are real: API server, scheduler and controllers wrote them, and the next ones read them as after a restart.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from tidegate_localcluster.commands import run_checked
 from tidegate_localcluster.state import Plan, StateDir
 
 WORTHWHILE: Final = 200
-"""With fewer Inferences a fleet is filled as soon as it is restored."""
+"""With fewer Inferences filling a fleet takes no longer than restoring it."""
 FOLDER: Final = "fleets"
 _CODE: Final = (
     *(f"operator/tidegate/{name}" for name in ("allocation", "api", "planning", "resources")),
@@ -26,72 +26,72 @@ _CODE: Final = (
         for name in ("agents", "kubelet", "objects", "workload")
     ),
 )
-"""What decides how the objects of a filled fleet look."""
+"""Code that decides the objects of a filled fleet."""
 _OBJECTS: Final = ("crds", "charts/tidegate/files", "charts/tidegate/templates")
 
 
 class FilledFleet:
-    """One kind of fleet in the cache: that of a plan, by this source tree, on these programs."""
+    """One kind of fleet in the cache: that of a plan, of this source tree, with these programs."""
 
     def __init__(self, home: Path, root: Path, plan: Plan) -> None:
-        """Name it; nothing is read or written but the source tree at `root`."""
-        self._shelf = home / FOLDER
-        self._folder = self._shelf / _key(root, plan)
-        self._wanted = plan.fleet is not None and plan.fleet.inferences >= WORTHWHILE
+        """Compute the name; only the source tree at `root` is read."""
+        self._cache = home / FOLDER
+        self._folder = self._cache / _key(root, plan)
+        self._worth_saving = plan.fleet is not None and plan.fleet.inferences >= WORTHWHILE
         self._fresh = plan.fleet is not None and plan.fleet.fresh
 
     def restore(self, files: StateDir) -> bool:
-        """Begin where it ended, before etcd is started; False where there is nothing of the kind, or it is not wanted."""
+        """Restore the data before etcd starts; return False if there are none or `fresh` is set."""
         if self._fresh or not self._folder.is_dir():
             return False
         files.control_plane.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, place in _parts(files):
-            run_checked("cp", "-a", "--sparse=always", self._folder / name, place)
+        for name, target in _parts(files):
+            run_checked("cp", "-a", "--sparse=always", self._folder / name, target)
         return True
 
     def keep(self, files: StateDir, etcd: int) -> None:
-        """Keep what etcd, the process of this number, has now; another fleet's is thrown away for it.
+        """Save the data of etcd, the process with this id, and delete those of other fleets.
 
-        It stands still meanwhile: what it has written by then is what a killed one would find again.
+        The process is stopped meanwhile: what it has written by then is what it would read after a crash.
         """
-        if not self._wanted or (self._folder.is_dir() and not self._fresh):
+        if not self._worth_saving or (self._folder.is_dir() and not self._fresh):
             return
         partial = self._folder.with_name(f"{self._folder.name}.{os.getpid()}.partial")
         partial.mkdir(mode=0o700, parents=True)
         try:
             os.kill(etcd, signal.SIGSTOP)
             try:
-                for name, place in _parts(files):
-                    run_checked("cp", "-a", "--sparse=always", place, partial / name)
+                for name, source in _parts(files):
+                    run_checked("cp", "-a", "--sparse=always", source, partial / name)
             finally:
                 os.kill(etcd, signal.SIGCONT)
-            for other in self._shelf.iterdir():
-                if other != partial:
-                    shutil.rmtree(other)
+            for folder in self._cache.iterdir():
+                if folder != partial:
+                    shutil.rmtree(folder)
             partial.rename(self._folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
 def _parts(files: StateDir) -> Iterator[tuple[str, Path]]:
-    """What belongs together: the objects, and the certificates that some of them carry."""
+    """Yield the folders that belong together: etcd's data, and the certificates that some objects carry."""
     yield "etcd", files.control_plane / "etcd"
     yield "tls", files.data / "tls"
 
 
 def _key(root: Path, plan: Plan) -> str:
-    """Changes with everything that could make other objects: the code, the CRDs, the programs, and how many there are."""
+    """Return a digest of all that decides the objects: code, CRDs, programs, and the size of the fleet."""
     digest = hashlib.sha256()
     fleet = plan.fleet
     if fleet is not None:
         digest.update(f"{fleet.nodes} {fleet.inferences} {fleet.seed}".encode())
     for name, binary in sorted(plan.binaries.items()):
         digest.update(f"{name} {binary}".encode())
-    places = [root / name for name in (*_CODE, *_OBJECTS)]
+    roots = [root / name for name in (*_CODE, *_OBJECTS)]
     files = [
         path
-        for place in places
-        for path in (place, *place.rglob("*.*"))
+        for root_path in roots
+        for path in (root_path, *root_path.rglob("*.*"))
         if path.suffix in {".py", ".yaml"} and path.is_file()
     ]
     for path in sorted(files):

@@ -1,4 +1,4 @@
-"""Who lives in the fleet, and what is asked of each at which hour: a day with two peaks, made up and always the same."""
+"""The models of the fleet and their demand by hour: a generated day with two peaks, the same in every run."""
 
 import math
 import random
@@ -15,17 +15,17 @@ STEMS: Final = {
     NEARLINE: ("refresh", "segments"),
     OFFLINE: ("embed", "score"),
 }
-"""What models of a tier are called, in turn."""
+"""Names of a tier's models, in turn."""
 CAPACITY_PER_S: Final = {REALTIME: 100.0, NEARLINE: 50.0}
-"""What a replica answers."""
+"""Requests per second that a replica answers."""
 WORTH: Final = {REALTIME: "1", NEARLINE: "0.2", OFFLINE: "1"}
-"""Of one request; of tier offline, of a slice at work for a second."""
+"""Value of one request; in tier offline, of one second of a slice."""
 BUSIEST_SHARE: Final = {REALTIME: 0.5, NEARLINE: 0.24}
-"""Part of all slices that a tier needs at its own busiest hour."""
+"""Share of all slices that a tier needs at its own busiest hour."""
 TO_SPARE: Final = {REALTIME: 1.5, NEARLINE: 0.5}
-"""Replicas beyond what the load takes: half of one is rounding, and real-time models have one that may be lost."""
+"""Replicas beyond the load: half of one for rounding, and one more in real-time for a failure."""
 LEAST_LOAD: Final = 0.4
-"""Replicas' work that the least busy model has at its busiest hour."""
+"""Load, in replicas, of the least busy model at its busiest hour."""
 PEAKS: Final = {
     REALTIME: ((11.5, 1.0), (20.0, 0.9)),
     NEARLINE: ((3.0, 1.0),),
@@ -33,47 +33,50 @@ PEAKS: Final = {
 """Hours and heights."""
 PEAK_WIDTH_H: Final = 3.0
 NIGHT: Final = {REALTIME: 0.4, NEARLINE: 0.5}
-"""What is asked at the quietest hour, over the busiest: at 200x two cores start and end a few pods a second, and no more."""
+"""Demand at the quietest hour over the busiest; bounded by the few pods per second that two cores start at 200x."""
 SHIFT_H: Final = 0.75
-"""So much earlier or later than the others a model may have its peaks."""
+"""The most hours by which a model's peaks are earlier or later than the others'."""
 NOISE: Final = 0.04
 NOISE_EVERY_H: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One Inference of the fleet: its range, and what is asked of it at its busiest hour."""
+    """One Inference of the fleet: its bounds, and its demand at its busiest hour."""
 
     name: str
     tier: str
     least: int
     most: int
     busiest_per_s: float = 0.0
-    """Zero for offline work, which nobody asks for."""
+    """Zero for offline work, which has no requests."""
     shift_h: float = 0.0
     seed: int = 0
 
     @property
     def capacity_per_s(self) -> float:
-        """Requests per second that one replica answers within its SLO; 0 for offline work."""
+        """Return the requests per second that one replica answers within its SLO; 0 for offline work."""
         return CAPACITY_PER_S.get(self.tier, 0.0)
 
     def asked_per_s(self, hour: float) -> float:
-        """Requests per second at an hour of the day, which may be of another day: every day is the same."""
+        """Return the demand per second at an hour; every day is the same."""
         if self.tier == OFFLINE:
             return 0.0
         return self.busiest_per_s * _shape(self.tier, hour - self.shift_h) * self._noise(hour)
 
     def _noise(self, hour: float) -> float:
-        """A factor near 1 that goes from one random value to the next."""
+        """Return a factor near 1 that interpolates between random values."""
         steps = int(HOURS / NOISE_EVERY_H)
-        step, part = divmod(hour % HOURS / NOISE_EVERY_H, 1.0)
-        one, other = (_uniform(self.seed, int(each) % steps) for each in (step, step + 1))
-        return 1.0 + NOISE * (one + (other - one) * part)
+        step, fraction = divmod(hour % HOURS / NOISE_EVERY_H, 1.0)
+        first, second = (_uniform(self.seed, int(index) % steps) for index in (step, step + 1))
+        return 1.0 + NOISE * (first + (second - first) * fraction)
 
 
 def _uniform(seed: int, step: int) -> float:
-    """A number from -1 to 1 that looks random (the finaliser of splitmix64): a generator for each would be slow to seed."""
+    """Return a number from -1 to 1 that looks random.
+
+    It is the finaliser of splitmix64, because seeding a generator for each value would be slow.
+    """
     mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
@@ -81,45 +84,51 @@ def _uniform(seed: int, step: int) -> float:
 
 
 def _shape(tier: str, hour: float) -> float:
-    """The load at an hour over that of the busiest one."""
-    waves = (height * math.exp(-((_apart(hour, at) / PEAK_WIDTH_H) ** 2)) for at, height in PEAKS[tier])
+    """Return the load at an hour over that of the busiest hour."""
+    waves = (
+        height * math.exp(-((_apart(hour, peak_hour) / PEAK_WIDTH_H) ** 2))
+        for peak_hour, height in PEAKS[tier]
+    )
     night = NIGHT[tier]
     return night + (1.0 - night) * max(waves)
 
 
 def _apart(one: float, other: float) -> float:
-    """Hours between two times of day, the shorter way round."""
+    """Return the hours between two times of day, the shorter way round."""
     return abs((one - other + HOURS / 2) % HOURS - HOURS / 2)
 
 
 def population(inferences: int, slices: int, seed: int) -> Sequence[Model]:
-    """So many models that share so many slices: up to four of ten real-time, up to three near-line, the rest offline.
+    """Generate models for so many slices: up to 40 % real-time, up to 30 % near-line, the rest offline.
 
-    Their loads are made for the slices: at the busiest hour two thirds are needed, and offline work has the rest.
-    Where there are few slices for each, more are offline: a model with less than a replica's work moves nothing.
+    Their loads fit the slices: at the busiest hour two thirds are needed, and offline work has the rest.
+    With few slices per model more of them are offline, because a load of less than one replica moves nothing.
     """
     counts = {
-        tier: max(math.floor(min(inferences * most, slices * share)), 1)
-        for tier, most, share in ((REALTIME, 0.4, 0.16), (NEARLINE, 0.3, 0.15))
+        tier: max(math.floor(min(inferences * model_share, slices * slice_share)), 1)
+        for tier, model_share, slice_share in ((REALTIME, 0.4, 0.16), (NEARLINE, 0.3, 0.15))
     }
     counts[OFFLINE] = inferences - sum(counts.values())
     choice = random.Random(seed)  # noqa: S311  the same fleet for the same seed; nothing is secret about it
     busy = [model for tier in CAPACITY_PER_S for model in _asked(tier, counts[tier], slices, choice)]
-    most = max(2, math.ceil(slices / max(counts[OFFLINE], 1)))
-    return (*busy, *(Model(_name(OFFLINE, number), OFFLINE, 0, most) for number in range(counts[OFFLINE])))
+    max_replicas = max(2, math.ceil(slices / max(counts[OFFLINE], 1)))
+    return (
+        *busy,
+        *(Model(_name(OFFLINE, number), OFFLINE, 0, max_replicas) for number in range(counts[OFFLINE])),
+    )
 
 
 def _asked(tier: str, count: int, slices: int, choice: random.Random) -> Sequence[Model]:
-    """The models of a tier that answers requests: a few are asked much, most are not."""
+    """Generate the models of a tier that answers requests: a few have much demand, most have little."""
     if count == 0:
         return ()
     mean = max(slices * BUSIEST_SHARE[tier] / count - TO_SPARE[tier], LEAST_LOAD)
     weights = [choice.lognormvariate(0.0, 0.6) for _ in range(count)]
     scale = mean * count / sum(weights)
-    made: list[Model] = []
+    models: list[Model] = []
     for number, weight in enumerate(weights):
         replicas = max(weight * scale, LEAST_LOAD)
-        made.append(
+        models.append(
             Model(
                 _name(tier, number),
                 tier,
@@ -130,7 +139,7 @@ def _asked(tier: str, count: int, slices: int, choice: random.Random) -> Sequenc
                 seed=choice.getrandbits(32),
             )
         )
-    return made
+    return models
 
 
 def _name(tier: str, number: int) -> str:
