@@ -51,23 +51,23 @@ ROOMY = SolveLimits(seconds=60.0)
 
 
 def fleet(models: int, pools: int, coupled: float, seed: int) -> AllocationSnapshot:
-    """Models that hold 1 to 6 replicas where they run, in pools with 15 percent more slices than that."""
+    """Return models with 1 to 6 replicas in each of their pools, and pools with 15 percent more slices than that."""
     random = Random(seed)
     names = [f"class-{number:02}" for number in range(pools)]
     used = dict.fromkeys(names, 0)
-    made: list[ModelInput] = []
+    inputs: list[ModelInput] = []
     for number in range(models):
         tier = list(Tier)[number % 3]
         rate = random.uniform(50, 400)
         placements: list[PlacementInput] = []
         for pool in random.sample(names, 2 if random.random() < coupled else 1):
-            held = random.randint(1, 6)
-            used[pool] += held
-            here = rate * random.uniform(0.7, 1.3)
-            curve = fit_curve((count, here * count**0.95) for count in (1, 2, 4, 8, 16))
-            replicas = ReplicaCounts(ready=held)
+            ready = random.randint(1, 6)
+            used[pool] += ready
+            local_rate = rate * random.uniform(0.7, 1.3)
+            curve = fit_curve((count, local_rate * count**0.95) for count in (1, 2, 4, 8, 16))
+            replicas = ReplicaCounts(ready=ready)
             placements.append(PlacementInput(pool, curve, replicas=replicas, load_s=random.uniform(20, 60)))
-        made.append(
+        inputs.append(
             ModelInput(
                 f"ads/model-{number:04}",
                 tier,
@@ -80,49 +80,52 @@ def fleet(models: int, pools: int, coupled: float, seed: int) -> AllocationSnaps
     rules = (TierRule(Tier.REALTIME, 10), TierRule(Tier.OFFLINE, 0, 80))
     return AllocationSnapshot(
         tuple(PoolInput(name, int(used[name] * 1.15), nodes=8, spares=2, tiers=rules) for name in names),
-        tuple(made),
+        tuple(inputs),
     )
 
 
 def carried_out(snapshot: AllocationSnapshot, assignment: Assignment, seed: int) -> AllocationSnapshot:
-    """What there is some time later: the moves are made, demand has drifted, prices are those of the decision."""
+    """Return the snapshot some time later: moves applied, demand drifted, prices as decided."""
     random = Random(seed)
-    counts = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    counts = {(entry.inference, entry.pool): entry.replicas for entry in assignment.replicas}
     prices = dict(assignment.prices)
 
-    def drifted(each: ModelInput) -> ModelInput:
+    def with_drift(model: ModelInput) -> ModelInput:
         placements = tuple(
-            replace(spot, replicas=ReplicaCounts(ready=counts[each.key, spot.pool]))
-            for spot in each.placements
+            replace(placement, replicas=ReplicaCounts(ready=counts[model.key, placement.pool]))
+            for placement in model.placements
         )
-        rates = tuple(rate * random.uniform(0.95, 1.05) for rate in (each.load.rates if each.load else ()))
-        return replace(each, placements=placements, load=DemandInput(rates))
+        rates = tuple(rate * random.uniform(0.95, 1.05) for rate in (model.load.rates if model.load else ()))
+        return replace(model, placements=placements, load=DemandInput(rates))
 
     return replace(
         snapshot,
         pools=tuple(replace(pool, price=prices[pool.name]) for pool in snapshot.pools),
-        inferences=tuple(drifted(each) for each in snapshot.inferences),
+        inferences=tuple(with_drift(model) for model in snapshot.inferences),
     )
 
 
 def fewest_slices(part: Component, objective: float) -> float:
-    """The fewest slices to move in a part that keep every rule and reach `objective`, replicas in fractions allowed."""
+    """Return the fewest slices to move in a component that keep every rule and reach `objective`.
+
+    Replicas may be fractions.
+    """
     program = LinearProgram(part)
     problem = program.problem
     slices = np.zeros(len(problem.gain))
-    for number, _, spot in program.iter_options():
+    for number, _, option in program.iter_options():
         for column, _ in program.iter_columns(number):
-            slices[column] = spot.slices
-    reach = len(problem.row_low)
+            slices[column] = option.slices
+    objective_row = len(problem.row_low)
     columns = np.arange(len(problem.gain), dtype=np.int32)
-    least = objective - program.constant - 1e-6 * max(1.0, abs(objective))
+    minimum = objective - program.constant - 1e-6 * max(1.0, abs(objective))
     solved = WarmLinearProgram().solve(
         replace(
             problem,
             gain=-slices,
-            row_low=np.append(problem.row_low, least),
+            row_low=np.append(problem.row_low, minimum),
             row_high=np.append(problem.row_high, UNBOUNDED),
-            rows=np.append(problem.rows, np.full(len(columns), reach, np.int32)),
+            rows=np.append(problem.rows, np.full(len(columns), objective_row, np.int32)),
             columns=np.append(problem.columns, columns),
             values=np.append(problem.values, problem.gain),
         ),
@@ -134,24 +137,25 @@ def fewest_slices(part: Component, objective: float) -> float:
 
 
 def moves_over_fewest(snapshot: AllocationSnapshot, assignment: Assignment) -> float:
-    """Slices moved over the fewest possible, all parts together."""
-    counts = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    """Return the slices moved over the fewest possible, of all components together."""
+    counts = {(entry.inference, entry.pool): entry.replicas for entry in assignment.replicas}
     moved = fewest = 0.0
     for part in split_components(snapshot):
         target = tuple(
-            tuple(counts[worth.model.key, spot.pool] for spot in worth.options) for worth in part.utilities
+            tuple(counts[utility.model.key, option.pool] for option in utility.options)
+            for utility in part.utilities
         )
         fewest += fewest_slices(part, part.score_counts(target).value)
         moved += sum(
-            abs(count - spot.current) * spot.slices
-            for worth, replicas in zip(part.utilities, target, strict=True)
-            for spot, count in zip(worth.options, replicas, strict=True)
+            abs(count - option.current) * option.slices
+            for utility, replicas in zip(part.utilities, target, strict=True)
+            for option, count in zip(utility.options, replicas, strict=True)
         )
     return moved / fewest if fewest > 0 else 1.0
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Result, wall and processor seconds."""
+    """Return the result of `work`, and its wall and processor seconds."""
     gc.collect()
     wall, processor = time.perf_counter(), time.process_time()
     result = work()
@@ -159,23 +163,25 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
 
 
 def yardstick() -> None:
-    """Half a million additions: some 20 ms on a core that does nothing else."""
+    """Add half a million numbers: some 20 ms on an idle core."""
     total = 0
     for number in range(500_000):
         total += number
 
 
 def run(models: int, pools: int, coupled: float, seed: int) -> dict[str, Any]:
-    """One cold and one warm decision."""
+    """Measure one cold and one warm decision."""
     solver = Solver(time.monotonic)
     first = fleet(models, pools, coupled, seed)
     assignment, cold_s, cold_cpu_s = timed(lambda: solver.solve(first, ROOMY))
     second = carried_out(first, assignment, seed)
     warm, warm_s, warm_cpu_s = timed(lambda: solver.solve(second, ROOMY))
     _, yardstick_s, yardstick_cpu_s = timed(yardstick)
-    for each in (assignment, warm):
-        if each.relaxed or each.postponed or each.bound is None:
-            raise RuntimeError(f"an instance that cannot have all: {each.relaxed[:1]} {each.postponed[:1]}")
+    for result in (assignment, warm):
+        if result.relaxed or result.postponed or result.bound is None:
+            raise RuntimeError(
+                f"an instance that is not fully feasible: {result.relaxed[:1]} {result.postponed[:1]}"
+            )
     return {
         "cold_s": cold_s,
         "cold_cpu_s": cold_cpu_s,
@@ -183,7 +189,7 @@ def run(models: int, pools: int, coupled: float, seed: int) -> dict[str, Any]:
         "warm_cpu_s": warm_cpu_s,
         "yardstick_s": yardstick_s,
         "yardstick_cpu_s": yardstick_cpu_s,
-        "bound_over_objective": max(each.bound / each.objective for each in (assignment, warm)),
+        "bound_over_objective": max(result.bound / result.objective for result in (assignment, warm)),
         "moves_over_fewest": moves_over_fewest(second, warm),
         "moves": [len(assignment.moves), len(warm.moves)],
         "methods": [str(assignment.method), str(warm.method)],
@@ -191,11 +197,11 @@ def run(models: int, pools: int, coupled: float, seed: int) -> dict[str, Any]:
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Mean and spread of every figure."""
+    """Return mean and spread of every figure."""
     return {
         name: {
-            "mean": statistics.mean(each[name] for each in runs),
-            "spread": statistics.stdev(each[name] for each in runs) if len(runs) > 1 else 0.0,
+            "mean": statistics.mean(result[name] for result in runs),
+            "spread": statistics.stdev(result[name] for result in runs) if len(runs) > 1 else 0.0,
         }
         for name in runs[0]
         if isinstance(runs[0][name], float)
@@ -203,7 +209,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def main() -> int:
-    """Measures `--runs` times."""
+    """Measure `--runs` times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--pools", type=int, default=20)
@@ -211,14 +217,14 @@ def main() -> int:
     options = parser.parse_args()
     arms = {"one class each": 0.0, "a fifth on two": 0.2}
     run(20, 2, 0.2, 0)
-    # As the process does once it is up: what is there to stay is not looked through again.
+    # As the process does after its start: objects that stay are not collected again.
     gc.collect()
     gc.freeze()
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
     for number in range(options.runs):
         for name, coupled in arms.items():
             runs[name].append(run(options.models, options.pools, coupled, number + 1))
-    means = {name: summary(each) for name, each in runs.items()}
+    means = {name: summary(results) for name, results in runs.items()}
     first = means["one class each"]
     met = {name: first[name]["mean"] <= limit for name, limit in TARGETS.items()}
     print(json.dumps({"met": met, "targets": TARGETS, "summary": means, "runs": runs}, indent=2))

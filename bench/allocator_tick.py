@@ -48,7 +48,7 @@ SHARED = "nvidia.com/gpu.shared"
 
 
 def a_node(number: int) -> dict[str, Any]:
-    """A node as the device plugin leaves one that is shared out under MPS."""
+    """Return a node as the device plugin configures one that is shared under MPS."""
     labels = {
         "pool": "a",
         "nvidia.com/gpu.count": str(GPUS),
@@ -67,120 +67,120 @@ class World:
         self.api, self.controllers = api, controllers
 
     async def nodes(self, count: int) -> None:
-        """Ready nodes."""
+        """Create ready nodes."""
 
-        async def make(number: int) -> None:
+        async def create_node(number: int) -> None:
             body = a_node(number)
             status = {**body["status"], "capacity": body["status"]["allocatable"]}
             for condition in status["conditions"]:
-                condition |= {"reason": "Bench", "message": "said by a bench"}
+                condition |= {"reason": "Bench", "message": "set by a bench"}
             await self.api.call("POST", "/api/v1/nodes", body)
             path = f"/api/v1/nodes/{body['metadata']['name']}/status"
             await self.api.call("PATCH", path, {"status": status})
 
-        await several(partial(make, number) for number in range(count))
+        await several(partial(create_node, number) for number in range(count))
 
     async def inferences(self, count: int, slices: int) -> None:
-        """A third of each tier; those of real time want two replicas at least."""
-        most = max(slices // count, 2) * 2
+        """Create Inferences, a third of each tier; real-time ones have at least two replicas."""
+        max_replicas = max(slices // count, 2) * 2
 
-        async def make(number: int) -> None:
+        async def create_inference(number: int) -> None:
             tier = TIERS[number % len(TIERS)]
-            scaling = {"minReplicas": 2 if tier == "realtime" else 0, "maxReplicas": most}
+            scaling = {"minReplicas": 2 if tier == "realtime" else 0, "maxReplicas": max_replicas}
             spec = {"replicas": None, "scaling": scaling, "placement": {"pool": POOL}, "tier": tier}
             name = f"m{number}"
             body = inference_body(name, NAMESPACE, **spec)
             body["metadata"] = {"name": name, "namespace": NAMESPACE}
             await self.api.call("POST", f"{OURS}/namespaces/{NAMESPACE}/inferences", body)
 
-        await several(partial(make, number) for number in range(count))
+        await several(partial(create_inference, number) for number in range(count))
 
     async def kubelet(self) -> int:
-        """Pods with a node are ready, and those on their way out are gone; how many were changed."""
+        """Make scheduled pods ready, delete terminating ones, and return how many changed."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"
         conditions = [
             {"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "PodScheduled")
         ]
-        said = {"status": {"phase": "Running", "conditions": conditions}}
+        patch = {"status": {"phase": "Running", "conditions": conditions}}
         calls: list[Any] = []
         for pod in await self.api.items(path):
-            name = f"{path}/{pod['metadata']['name']}"
+            pod_path = f"{path}/{pod['metadata']['name']}"
             if "deletionTimestamp" in pod["metadata"]:
-                now = {"gracePeriodSeconds": 0}
-                calls.append(partial(self.api.call, "DELETE", name, now))
+                options = {"gracePeriodSeconds": 0}
+                calls.append(partial(self.api.call, "DELETE", pod_path, options))
             elif pod["spec"].get("nodeName") and not is_ready(pod):
-                calls.append(partial(self.api.call, "PATCH", f"{name}/status", said))
+                calls.append(partial(self.api.call, "PATCH", f"{pod_path}/status", patch))
 
-        async def forgiving(call: Any) -> None:
+        async def call_or_skip(call: Any) -> None:
             try:
                 await call()
             except RefusedError as error:
                 if error.status not in (404, 409):
                     raise
 
-        await several(partial(forgiving, call) for call in calls)
+        await several(partial(call_or_skip, call) for call in calls)
         return len(calls)
 
     async def newest(self) -> Mapping[str, Any]:
-        """The newest decision, if there is one."""
-        found = await self.api.items(f"{OURS}/allocationdecisions")
-        return max(found, key=lambda each: str(each["spec"]["at"]), default={})
+        """Return the newest decision, or an empty mapping."""
+        decisions = await self.api.items(f"{OURS}/allocationdecisions")
+        return max(decisions, key=lambda decision: str(decision["spec"]["at"]), default={})
 
     async def settled(self, but: str = "") -> Mapping[str, Any]:
-        """Waits until the newest decision, another one than `but`, is carried out; that decision."""
-        until, said = time.monotonic() + SETTLE_S, 0.0
-        while time.monotonic() < until:
+        """Wait until the newest decision, other than `but`, is applied, and return it."""
+        deadline, printed_at = time.monotonic() + SETTLE_S, 0.0
+        while time.monotonic() < deadline:
             changed = await self.kubelet()
             newest = await self.newest()
             name = newest.get("metadata", {}).get("name", "")
             outcome = newest.get("status", {}).get("outcome", {})
             if name and name != but and "appliedAt" in outcome and not changed:
                 return newest
-            if time.monotonic() - said > 10:
-                said = time.monotonic()
-                print(f"{name or 'nothing decided'}: {changed} pods come and go {outcome}", file=sys.stderr)
+            if time.monotonic() - printed_at > 10:
+                printed_at = time.monotonic()
+                print(f"{name or 'nothing decided'}: {changed} pods changed {outcome}", file=sys.stderr)
             await asyncio.sleep(0.5)
-        one = await self.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/m0")
+        inference = await self.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/m0")
         log = self.controllers.log.read_text()[-2000:]
-        message = f"not carried out within {SETTLE_S:g} s: {await self.newest()}\n{json.dumps(one)}\n{log}"
+        message = f"not applied within {SETTLE_S:g} s: {await self.newest()}\n{json.dumps(inference)}\n{log}"
         raise SystemExit(message)
 
     async def looked(self, times: int) -> None:
-        """Waits until the allocator has decided so many times more."""
+        """Wait for so many more ticks of the allocator."""
         goal = metric(self.controllers, "tidegate_allocator_tick_seconds_count") + times
-        until = time.monotonic() + 120
+        deadline = time.monotonic() + 120
         while metric(self.controllers, "tidegate_allocator_tick_seconds_count") < goal:
-            if time.monotonic() > until:
-                message = f"the allocator did not look {times} times in 120 s"
+            if time.monotonic() > deadline:
+                message = f"the allocator had fewer than {times} ticks in 120 s"
                 raise SystemExit(message)
             await asyncio.sleep(0.2)
 
     async def written(self) -> Counter[str]:
-        """Write requests so far to what the controllers write, by resource."""
+        """Return the write requests so far to what the controllers write, by resource."""
         counts: Counter[str] = Counter()
         for line in (await self.api.text("/metrics")).splitlines():
-            if (found := WRITES.match(line)) is None:
+            if (match := WRITES.match(line)) is None:
                 continue
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
             ours = labels["group"] in ("tidegate.io", "apps") or labels["resource"] in (
                 "configmaps",
                 "services",
             )
             if ours and labels["verb"] not in ("GET", "LIST", "WATCH"):
                 counts["/".join(filter(None, (labels["resource"], labels["subresource"])))] += round(
-                    float(found["value"])
+                    float(match["value"])
                 )
         return counts
 
 
 def metric(controllers: Running, name: str) -> float:
-    """The sum of a metric of the controllers over its labels."""
+    """Return the sum of a metric of the controllers over its labels."""
     lines = controllers.metrics().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
 
 
 def mean(controllers: Running, name: str, before: Mapping[str, float]) -> float:
-    """Mean seconds of a histogram since `before`."""
+    """Return the mean seconds of a histogram since `before`."""
     seconds, count = (
         metric(controllers, f"{name}_{part}") - before[f"{name}_{part}"] for part in ("sum", "count")
     )
@@ -188,7 +188,7 @@ def mean(controllers: Running, name: str, before: Mapping[str, float]) -> float:
 
 
 def marks(controllers: Running) -> dict[str, float]:
-    """Both histograms as they are now."""
+    """Return both histograms as they are now."""
     names = ("tidegate_allocator_tick_seconds", "tidegate_allocator_solve_seconds")
     return {
         f"{name}_{part}": metric(controllers, f"{name}_{part}") for name in names for part in ("sum", "count")
@@ -197,7 +197,7 @@ def marks(controllers: Running) -> dict[str, float]:
 
 @asynccontextmanager
 async def a_world(folder: Path) -> AsyncIterator[World]:
-    """A control plane, and the controllers on it."""
+    """Start a control plane and the controllers."""
     binaries = Binaries().ensure(CONTROL_PLANE, lambda line: print(line, file=sys.stderr))
     with a_site(binaries, folder) as site:
         async with site.api() as api:
@@ -211,7 +211,7 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
 
 
 async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """One run."""
+    """Measure one run."""
     async with a_world(folder) as world:
         began = time.monotonic()
         slices = options.nodes * GPUS * SLICES_PER_GPU
@@ -241,12 +241,12 @@ async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "target": {"kind": "Inference", "namespace": NAMESPACE, "name": "m0"},
             "floor": {"replicas": 4},
         }
-        ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+        expires_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
         override = {
             "apiVersion": "tidegate.io/v1alpha1",
             "kind": "ComputeOverride",
             "metadata": {"name": "sale"},
-            "spec": {**sale, "reason": "a sale", "expiresAt": ends},
+            "spec": {**sale, "reason": "a sale", "expiresAt": expires_at},
         }
         await world.api.apply(f"{OURS}/computeoverrides/sale", override)
         second = await world.settled(but=first["metadata"]["name"])
@@ -272,7 +272,7 @@ async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -44,7 +44,7 @@ TROUBLES_SAID: Final = 50
 
 
 class Churn:
-    """Makes the changes one after the other, and sees to it that each took effect."""
+    """Makes the changes one after the other, and waits for the effect of each."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -58,7 +58,7 @@ class Churn:
         self.load = gateway_load(space, batches, threads=BATCHES, pause_s=0.0, say=self._say)
 
     def start(self) -> None:
-        """Serves the first versions of both, and has left asked."""
+        """Serve the first versions of both, with all traffic on the left one."""
         self._space.publish("guest", GUEST)
         for name, version in FIRST_VERSIONS.items():
             self._publish(name, version)
@@ -69,7 +69,7 @@ class Churn:
             self._wait_for_replicas(name)
 
     def run(self, answers: int, seed: int, minutes: float) -> None:
-        """Makes changes until so many answers have come, or the time is over."""
+        """Make changes until so many answers have come, or the time is over."""
         end = time.monotonic() + minutes * 60
         for action in plan_actions(seed):
             if count_answers(self.load.report()) >= answers or time.monotonic() > end:
@@ -86,7 +86,7 @@ class Churn:
             self.actions[action.kind] += 1
 
     def progress(self, before: int, seconds: float) -> dict[str, Any]:
-        """How far it is; `before` answers had come `seconds` ago."""
+        """Return the progress; `before` answers had come `seconds` ago."""
         report = self.load.report()
         return {
             "seconds": round(report.seconds),
@@ -130,7 +130,7 @@ class Churn:
         def is_answered() -> bool:
             try:
                 return space.ask(name).version == str(GUEST)
-            except InferenceServerException:  # the gateways have not heard of it yet
+            except InferenceServerException:  # the gateways do not have its route yet
                 return False
 
         wait_until(is_answered, f"{name} answers", timeout_s=DONE_WITHIN_S)
@@ -185,28 +185,28 @@ class Churn:
 
 
 def count_answers(report: LoadReport) -> int:
-    """Return how many answers came, right or wrong."""
+    """Return the number of answers, correct or wrong."""
     return report.sent - report.failed
 
 
 def count_restarts(pod: Mapping[str, Any]) -> int:
-    """How often the pod's agent was started again."""
-    found = pod["status"].get("initContainerStatuses", ())  # where sidecars are
-    return sum(each["restartCount"] for each in found if each["name"] == "agent")
+    """Return how often the pod's agent was restarted."""
+    statuses = pod["status"].get("initContainerStatuses", ())  # where sidecars are
+    return sum(status["restartCount"] for status in statuses if status["name"] == "agent")
 
 
 @contextmanager
 def a_progress(churn: Churn) -> Iterator[None]:
-    """Prints how far it is while the block lasts."""
+    """Print the progress while the block lasts."""
     ended = threading.Event()
 
     def keep_printing() -> None:
-        before, at = 0, time.monotonic()
+        answers, read_at = 0, time.monotonic()
         while not ended.wait(EVERY_S):
-            now = time.monotonic()
-            progress = churn.progress(before, now - at)
+            read_next = time.monotonic()
+            progress = churn.progress(answers, read_next - read_at)
             print(json.dumps(progress), file=sys.stderr)
-            before, at = progress["answers"], now
+            answers, read_at = progress["answers"], read_next
 
     thread = threading.Thread(target=keep_printing, daemon=True)
     thread.start()
@@ -218,7 +218,7 @@ def a_progress(churn: Churn) -> Iterator[None]:
 
 
 def describe(churn: Churn, seed: int) -> dict[str, Any]:
-    """The result, also of a churn that was broken off."""
+    """Return the result, also of an interrupted churn."""
     report = churn.load.finish()
     return {
         "answers": count_answers(report),
@@ -236,7 +236,7 @@ def describe(churn: Churn, seed: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -253,7 +253,7 @@ def main() -> int:
             with churn.load, a_progress(churn):
                 churn.run(options.answers, options.seed, options.max_minutes)
         finally:
-            # What is known is worth having also where a change never took effect.
+            # The result is useful even if a change never took effect.
             result = describe(churn, options.seed)
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(json.dumps(result, indent=2) + "\n")

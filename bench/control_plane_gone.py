@@ -25,7 +25,7 @@ DEPLOYMENTS = {"tidegate-controllers": 2, "tidegate-xds": 2, "tidegate-web": 1}
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -43,25 +43,25 @@ def main() -> int:
 
         with gateway_load(space, probe_batches([1, 2]), threads=2) as load:
             time.sleep(options.seconds / 4)
-            there = load.report()
+            report_before = load.report()
             scale(dict.fromkeys(DEPLOYMENTS, 0))
             wait_until(
                 lambda: not any(space.installed.component(name) for name in ("controllers", "xds", "web")),
-                "no process of the control plane is left",
+                "no process of the control plane runs",
             )
             before = load.report()
             time.sleep(options.seconds)
-            gone = load.report().since(before)
+            report_without = load.report().since(before)
             scale(DEPLOYMENTS)
             space.patch("inference", "probe", {"model": {"version": "2"}})
             space.serves("probe", 2)
-        bad = lost(load.finish())
+        losses = lost(load.finish())
     figures = {
         name: {"requests": report.sent, **lost(report), "p99_ms": round(report.quantile_ms(0.99), 3)}
-        for name, report in (("there", there), ("gone", gone))
+        for name, report in (("there", report_before), ("gone", report_without))
     }
-    print(json.dumps({"seconds_gone": options.seconds, **bad, **figures}, indent=2))
-    return 1 if any(bad.values()) else 0
+    print(json.dumps({"seconds_gone": options.seconds, **losses, **figures}, indent=2))
+    return 1 if any(losses.values()) else 0
 
 
 if __name__ == "__main__":

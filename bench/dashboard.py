@@ -36,17 +36,19 @@ TOKEN = "token-of-ann"
 
 
 def fill(dashboard: Dashboard, count: int) -> None:
-    """Inferences, one in twenty of them not well."""
+    """Add Inferences, one in twenty of them unhealthy."""
     store = dashboard.parts.fleet.inferences.store
     for number in range(count):
-        well = number % 20 != 0
-        said = ready("AllReplicasReady" if well else "ModelLoadFailed", f"object {number}", status=well)
+        healthy = number % 20 != 0
+        condition = ready(
+            "AllReplicasReady" if healthy else "ModelLoadFailed", f"object {number}", status=healthy
+        )
         body = inference_body(f"model-{number}", f"team-{number % 40}")
-        store.observe("ADDED", {**body, "status": {"observedGeneration": 1, "conditions": [said]}})
+        store.observe("ADDED", {**body, "status": {"observedGeneration": 1, "conditions": [condition]}})
 
 
 async def first_byte(client: httpx.AsyncClient, path: str) -> float:
-    """Seconds."""
+    """Return the seconds until the first byte of a page."""
     began = time.perf_counter()
     async with client.stream("GET", path) as answer:
         async for _ in answer.aiter_raw():
@@ -59,61 +61,66 @@ async def first_byte(client: httpx.AsyncClient, path: str) -> float:
 async def compared(
     empty: httpx.AsyncClient, full: httpx.AsyncClient, rounds: int
 ) -> Mapping[str, Mapping[str, float]]:
-    """Medians in milliseconds, and their ratio; the two take turns."""
-    found: dict[str, Mapping[str, float]] = {}
+    """Return medians in milliseconds and their ratio; the two dashboards take turns."""
+    figures: dict[str, Mapping[str, float]] = {}
     for name, path in PAGES.items():
         times: dict[str, list[float]] = {"empty": [], "full": []}
         for _ in range(rounds + 3):
             times["empty"].append(await first_byte(empty, path))
             times["full"].append(await first_byte(full, path))
-        middle = {arm: median(each[3:]) for arm, each in times.items()}
-        found[name] = {
-            "emptyMs": round(middle["empty"] * 1e3, 1),
-            "fullMs": round(middle["full"] * 1e3, 1),
-            "ratio": round(middle["full"] / middle["empty"], 2),
+        medians = {arm: median(seconds[3:]) for arm, seconds in times.items()}
+        figures[name] = {
+            "emptyMs": round(medians["empty"] * 1e3, 1),
+            "fullMs": round(medians["full"] * 1e3, 1),
+            "ratio": round(medians["full"] / medians["empty"], 2),
         }
-    return found
+    return figures
 
 
 async def change(dashboard: Dashboard, client: httpx.AsyncClient, rounds: int) -> Mapping[str, float]:
-    """Seconds from a change until an open page hears of it, and until it has it; the longest of all rounds."""
-    heard_s, shown_s = 0.0, 0.0
+    """Return the seconds from a change until an open page gets its event, and until it shows it.
+
+    The figures are the longest of all rounds.
+    """
+    event_s, shown_s = 0.0, 0.0
     async with client.stream("GET", "/api/v1/events", params={"topic": "inferences"}) as stream:
         lines = stream.aiter_lines()
         await anext(lines)
         for number in range(rounds):
             began = time.perf_counter()
-            said = ready("ModelLoadFailed", f"changed {number}", status=False)
+            condition = ready("ModelLoadFailed", f"changed {number}", status=False)
             dashboard.put(
-                an_inference("model-0", "team-0", status={"observedGeneration": 1, "conditions": [said]})
+                an_inference("model-0", "team-0", status={"observedGeneration": 1, "conditions": [condition]})
             )
             while await anext(lines) != "event: inferences":
                 pass
-            heard_s = max(heard_s, time.perf_counter() - began)
+            event_s = max(event_s, time.perf_counter() - began)
             page = await client.get("/list/inferences?namespace=team-0")
             assert f"changed {number}" in page.text
             shown_s = max(shown_s, time.perf_counter() - began)
-    return {"heardS": round(heard_s, 3), "shownS": round(shown_s, 3)}
+    return {"heardS": round(event_s, 3), "shownS": round(shown_s, 3)}
 
 
 async def measured(inferences: int, rounds: int) -> dict[str, Any]:
-    async with a_dashboard() as nothing, a_dashboard() as much:
+    async with a_dashboard() as empty_dashboard, a_dashboard() as full_dashboard:
         began = time.perf_counter()
-        fill(much, inferences)
+        fill(full_dashboard, inferences)
         await asyncio.sleep(0)
-        keeping = asyncio.create_task(much.parts.listings["inferences"].refresh_forever())
-        await eventually(lambda: not much.parts.listings["inferences"].pending_rows, what="every row is made")
+        keeper = asyncio.create_task(full_dashboard.parts.listings["inferences"].keep())
+        await eventually(
+            lambda: not full_dashboard.parts.listings["inferences"].waiting, what="every row is made"
+        )
         filled_s = time.perf_counter() - began
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with (
-            served(nothing.app) as here,
-            served(much.app) as there,
-            httpx.AsyncClient(base_url=here, headers=headers, timeout=30, trust_env=False) as empty,
-            httpx.AsyncClient(base_url=there, headers=headers, timeout=30, trust_env=False) as full,
+            served(empty_dashboard.app) as empty_url,
+            served(full_dashboard.app) as full_url,
+            httpx.AsyncClient(base_url=empty_url, headers=headers, timeout=30, trust_env=False) as empty,
+            httpx.AsyncClient(base_url=full_url, headers=headers, timeout=30, trust_env=False) as full,
         ):
             pages = await compared(empty, full, rounds)
-            changes = await change(much, full, rounds)
-        keeping.cancel()
+            changes = await change(full_dashboard, full, rounds)
+        keeper.cancel()
         return {"inferences": inferences, "filledS": round(filled_s, 1), "pages": pages, "change": changes}
 
 
@@ -124,11 +131,11 @@ def main() -> int:
     parser.add_argument("--inferences", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    found = asyncio.run(measured(options.inferences, options.rounds))
-    missed = [name for name, page in found["pages"].items() if page["ratio"] > RATIO]
-    if found["change"]["shownS"] > CHANGE_S:
+    result = asyncio.run(measured(options.inferences, options.rounds))
+    missed = [name for name, page in result["pages"].items() if page["ratio"] > RATIO]
+    if result["change"]["shownS"] > CHANGE_S:
         missed.append("change")
-    print(json.dumps({"missed": missed, **found}, indent=2))
+    print(json.dumps({"missed": missed, **result}, indent=2))
     return 1 if missed else 0
 
 

@@ -38,7 +38,7 @@ WATCHED_S = 2.0
 PATIENCE_S = 30.0
 NOUGHT = np.zeros((1, 1), dtype=np.float32)
 OLD = 5
-"""So many old answers in a row before an edit."""
+"""Old answers in a row before an edit."""
 
 Spec = dict[str, Any]
 
@@ -55,25 +55,25 @@ class Edit:
 
 
 def to(inference: str, **route: Any) -> Spec:
-    """One route to one Inference."""
+    """Return one route to one Inference."""
     return {"name": "r", "targets": [{"inference": inference}], **route}
 
 
 def routes(*routes: Mapping[str, Any], **spec: Any) -> Spec:
-    """A spec with these routes, named by number."""
+    """Return a spec with these routes, named by number."""
     return {"routes": [{**route, "name": f"r{number}"} for number, route in enumerate(routes)], **spec}
 
 
 def matched(**comparison: str) -> Spec:
-    """Those with the header go to `b`, the others to `a`."""
+    """Return routes that send requests with the header to `b`, and all others to `a`."""
     headers = [{"name": "x-scene", **comparison}]
     return routes(to("b", match={"headers": headers}), to("a"))
 
 
 def asks(x: float = 0.0, **headers: str) -> Callable[[Space], str]:
-    """One request: the version that answers, or the status."""
+    """Return a function that sends one request and returns the version that answers, or the status."""
 
-    def ask(space: Space) -> str:
+    def send_request(space: Space) -> str:
         access = f"{space.namespace}/edited"
         client = access_client(space.installed.endpoints.gateway, access, headers)
         try:
@@ -81,11 +81,11 @@ def asks(x: float = 0.0, **headers: str) -> Callable[[Space], str]:
         finally:
             client.close()
 
-    return ask
+    return send_request
 
 
 def ask_for_a_host(space: Space) -> str:
-    """One REST request to a host of the access."""
+    """Send one REST request to a host of the access."""
     body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [0.0]}]}
     request = Request(
         f"http://{space.installed.endpoints.gateway}/v2/models/probe/infer",
@@ -104,24 +104,27 @@ def ask_for_a_host(space: Space) -> str:
 
 
 def ask_many(space: Space) -> str:
-    """Six slow requests at once: whether one was refused."""
+    """Send six slow requests at once, and return whether one was rejected."""
     with ThreadPoolExecutor(6) as pool:
-        seen = set(pool.map(lambda _: asks(x=1.0)(space), range(6)))
-    return "refused" if "RESOURCE_EXHAUSTED" in seen else "answered"
+        outcomes = set(pool.map(lambda _: asks(x=1.0)(space), range(6)))
+    return "refused" if "RESOURCE_EXHAUSTED" in outcomes else "answered"
 
 
 def ask_as_one_user(space: Space) -> str:
-    """Ten requests of one user: whether all went to one target (by chance once in 512 times)."""
+    """Send ten requests of one user, and return whether all went to one target.
+
+    Without the field they do so by chance once in 512 times.
+    """
     ask = asks(**{"x-user-id": "user-1"})
     return "one" if len({ask(space) for _ in range(10)}) == 1 else "both"
 
 
 def ask_and_look_for_a_copy(space: Space) -> str:
-    """One request: whether the mirror's Triton counted one more."""
+    """Send one request, and return whether the mirror's Triton counted one more."""
     before = space.counted("b")
     asks()(space)
-    until = time.monotonic() + 0.1
-    while time.monotonic() < until:
+    deadline = time.monotonic() + 0.1
+    while time.monotonic() < deadline:
         if space.counted("b") > before:
             return "copied"
     return "alone"
@@ -168,7 +171,7 @@ EDITS = (
         "protection.rateLimit",
         routes(to("a")),
         routes(to("a"), protection={"rateLimit": {"requests": 1, "per": "1m"}}),
-        asks(),  # the first request in each gateway passes, and counts as old
+        asks(),  # each gateway admits the first request, which counts as old
         "RESOURCE_EXHAUSTED",
     ),
     Edit(
@@ -182,14 +185,14 @@ EDITS = (
 
 
 class Watching:
-    """Asks the same thing all the time, and notes when each request began and what it showed."""
+    """Sends the same request repeatedly, and records when each began and what it showed."""
 
     def __init__(self, space: Space, ask: Callable[[Space], str]) -> None:
         self._space = space
         self._ask = ask
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._broken: BaseException | None = None
+        self._wrong_answer: BaseException | None = None
         self.seen: list[tuple[float, str]] = []
 
     def __enter__(self) -> Watching:
@@ -199,11 +202,11 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(30)
-        if self._broken is not None:
-            raise self._broken
+        if self._wrong_answer is not None:
+            raise self._wrong_answer
 
     def wait(self, holds: Callable[[Sequence[str]], bool], what: str) -> None:
-        """Waits until what was seen so far is as it should be."""
+        """Wait until the results so far fulfil a condition."""
         end = time.monotonic() + PATIENCE_S
         while not holds([shown for _, shown in tuple(self.seen)]):
             if time.monotonic() > end:
@@ -216,28 +219,28 @@ class Watching:
             try:
                 self.seen.append((started, self._ask(self._space)))
             except AssertionError as wrong_answer:
-                self._broken = wrong_answer
+                self._wrong_answer = wrong_answer
                 return
 
 
 def measure(space: Space, edit: Edit) -> dict[str, float]:
-    """One edit: the start of the last old behaviour after it was begun, and the longest pause between two looks."""
+    """Measure one edit: when the last old behaviour began after it, and the longest pause between requests."""
     space.patch("modelaccess", "edited", NOTHING | edit.before)
     with Watching(space, edit.ask) as watching:
-        old_again = f"{edit.field} is as before the edit"
-        watching.wait(lambda shown: len(shown) > OLD and edit.new not in shown[-OLD:], old_again)
+        old_description = f"{edit.field} is as before the edit"
+        watching.wait(lambda shown: len(shown) > OLD and edit.new not in shown[-OLD:], old_description)
         edited = time.monotonic()
         space.patch("modelaccess", "edited", edit.after)
         watching.wait(lambda shown: edit.new in shown[-1:], f"{edit.field} is as after the edit")
         time.sleep(WATCHED_S)
-    after = [(at, shown) for at, shown in watching.seen if at >= edited]
-    last_old = max((at for at, shown in after if shown != edit.new), default=edited)
-    pauses = (later - earlier for (earlier, _), (later, _) in itertools.pairwise(after))
+    outcomes = [(started_at, shown) for started_at, shown in watching.seen if started_at >= edited]
+    last_old = max((started_at for started_at, shown in outcomes if shown != edit.new), default=edited)
+    pauses = (later - earlier for (earlier, _), (later, _) in itertools.pairwise(outcomes))
     return {"seconds": round(last_old - edited, 3), "resolution_s": round(max(pauses, default=0.0), 3)}
 
 
 def main() -> int:
-    """Measures every field `--runs` times, one field after the other in each run."""
+    """Measure every field `--runs` times, one field after the other in each run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--runs", type=int, default=5)
@@ -256,10 +259,10 @@ def main() -> int:
         space.apply("ModelAccess", "edited", EDITS[0].before)
         for _ in range(options.runs):
             for edit in EDITS:
-                found = measure(space, edit)
-                print(json.dumps({"field": edit.field, **found}), file=sys.stderr)
-                times[edit.field].append(found["seconds"])
-                pauses[edit.field].append(found["resolution_s"])
+                figures = measure(space, edit)
+                print(json.dumps({"field": edit.field, **figures}), file=sys.stderr)
+                times[edit.field].append(figures["seconds"])
+                pauses[edit.field].append(figures["resolution_s"])
     fields = {
         field: {
             "median_s": statistics.median(seconds),
@@ -268,7 +271,7 @@ def main() -> int:
         }
         for field, seconds in times.items()
     }
-    slowest = max(found["max_s"] for found in fields.values())
+    slowest = max(figures["max_s"] for figures in fields.values())
     result = {"runs": options.runs, "limit_s": LIMIT_S, "slowest_s": slowest, "fields": fields}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=2) + "\n")

@@ -41,7 +41,7 @@ POOL = ObjectKey("", "cpu-a")
 
 
 class Fleet:
-    """The caches, and what is made of them."""
+    """The caches, and the views and placements that are built on them."""
 
     def __init__(self, inferences: int) -> None:
         self.stores = Stores()
@@ -68,23 +68,23 @@ class Fleet:
         self.pool_changed()
 
     def pool_changed(self) -> None:
-        """The pool as its reconciler writes it."""
+        """Deliver the pool as its reconciler writes it."""
         self.observe(
             self.stores.pools, {**compute_pool_body(), "status": {"slices": {"total": self._version}}}
         )
 
     def observe(self, store: ObjectStore, body: dict[str, Any]) -> None:
-        """One event of a watch."""
+        """Deliver one event of a watch."""
         self._version += 1
         body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
         store.observe("MODIFIED", body)
 
     def node(self, number: int, *, ready: bool = True) -> None:
-        """A node as it is now."""
+        """Deliver a node."""
         self.observe(self.occupancy._nodes, node_body(f"node-{number}", ready=ready))  # noqa: SLF001 - as its watch feeds it
 
     def deployment(self, number: int, replicas: int) -> None:
-        """The Deployment of an Inference."""
+        """Deliver the Deployment of an Inference."""
         labels = {
             "app.kubernetes.io/managed-by": "tidegate",
             "tidegate.io/inference": f"m{number}",
@@ -103,7 +103,7 @@ class Fleet:
         self.observe(self.stores.deployments, {"metadata": metadata, "spec": spec})
 
     def share(self, number: int) -> None:
-        """What one Inference is given, after the Deployment of another has changed."""
+        """Place one Inference after the Deployment of another has changed."""
         self.deployment(number + 1, SLICES - number % 2)
         inference = self.inferences.get(ObjectKey("ads", f"m{number}"))
         assert inference is not None
@@ -111,30 +111,30 @@ class Fleet:
         self.placements.forget(inference.key)
 
     def plan(self, number: int) -> None:
-        """The pool's status, after a node has changed."""
+        """Plan the pool's status after a node has changed."""
         self.node(number, ready=number % 2 == 0)
         pool = self.pools.get(POOL)
         assert pool is not None
         plan_pool(PoolObserved(pool, datetime.now(UTC), self.views.get_slices(pool)))
 
     def lose(self, number: int) -> None:
-        """A node, and those that hear of it once the pool's status says so."""
+        """Make a node unready, and deliver the pool's status that reports it."""
         self.node(number, ready=False)
         self.pool_changed()
 
 
 def median_ms(act: Callable[[int], None], changes: int) -> float:
-    """How long `act` takes, in the middle of so many times."""
+    """Return the median time of `act` in milliseconds."""
     times: list[float] = []
     for number in range(changes):
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         act(number)
-        times.append((time.perf_counter() - begun) * 1000)
+        times.append((time.perf_counter() - started_at) * 1000)
     return round(statistics.median(times), 3)
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

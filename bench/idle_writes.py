@@ -31,25 +31,25 @@ OURS = {
     "configmaps",
     "poddisruptionbudgets",
 }
-"""What the controllers write. The statuses of their children are Kubernetes' own controllers' business."""
+"""Resources that the controllers write; the statuses of their children are written by Kubernetes itself."""
 SAMPLE = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<value>\S+)$")
 
 
 def written(kubectl: Kubectl) -> Counter[str]:
-    """Write requests so far, by resource."""
+    """Return the write requests so far, by resource."""
     counts: Counter[str] = Counter()
     for line in kubectl.run("get", "--raw", "/metrics").splitlines():
-        if (found := SAMPLE.match(line)) is None:
+        if (match := SAMPLE.match(line)) is None:
             continue
-        labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
         if labels["verb"] in WRITES:
             name = "/".join(part for part in (labels["resource"], labels["subresource"]) if part)
-            counts[name] += round(float(found["value"]))
+            counts[name] += round(float(match["value"]))
     return counts
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--seconds", type=float, default=300.0)

@@ -43,7 +43,7 @@ STALE_S = 1.5
 
 
 async def runs(sweep: Sweep, scenario: Scenario, reference: Outcome, kind: str) -> AsyncIterator[Outcome]:
-    """All runs of one kind of fault."""
+    """Yield all runs of one kind of fault."""
     if kind == "watch":
         for fault in WATCH_FAULTS:
             yield await sweep.run(scenario, fault, reference.world)
@@ -58,21 +58,21 @@ async def runs(sweep: Sweep, scenario: Scenario, reference: Outcome, kind: str) 
 async def swept(
     sweep: Sweep, chosen: Sequence[Scenario], kinds: Sequence[str], until: float
 ) -> list[dict[str, object]]:
-    """One summary for each scenario and kind of fault; those for which no time is left are named as not run."""
+    """Return one summary for each scenario and kind of fault, also of those that ran out of time."""
     summaries: list[dict[str, object]] = []
     for scenario in chosen:
         reference = await sweep.run(scenario, NoFault())
         for kind in kinds:
-            began, outcomes, cut_short = time.monotonic(), [], False
+            started_at, outcomes, cut_short = time.monotonic(), [], False
             async for outcome in runs(sweep, scenario, reference, kind):
                 outcomes.append(outcome)
-                said = "; ".join(outcome.problems) or ("ok" if outcome.struck else "not reached")
-                print(f"{scenario.name}: {outcome.fault}: {said}", file=sys.stderr, flush=True)
+                message = "; ".join(outcome.problems) or ("ok" if outcome.struck else "not reached")
+                print(f"{scenario.name}: {outcome.fault}: {message}", file=sys.stderr, flush=True)
                 if time.monotonic() > until:
                     cut_short = True
                     break
             summaries.append(
-                _summary(scenario, kind, reference, outcomes, time.monotonic() - began)
+                _summary(scenario, kind, reference, outcomes, time.monotonic() - started_at)
                 | {"cut_short": cut_short}
             )
     return summaries
@@ -102,14 +102,14 @@ def _summary(
 
 
 def main() -> int:
-    """Runs the sweep."""
+    """Run the sweep."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = [scenario.name for scenario in scenarios.ALL]
     parser.add_argument("--scenario", nargs="+", choices=names, default=names)
     parser.add_argument("--faults", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--minutes", type=float, default=40.0, help="stop after this long, and say so")
     options = parser.parse_args()
-    # The agents run in this process; what they log is of no interest here.
+    # The agents run in this process; their logs are not needed here.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     binaries = Binaries().ensure(CONTROL_PLANE, lambda line: print(line, file=sys.stderr))
     chosen = [scenario for scenario in scenarios.ALL if scenario.name in options.scenario]

@@ -30,11 +30,11 @@ TARGETS_S = {"orderly": 2.0, "killed": 15.0}
 
 
 async def handover(kubeconfig: Path, end: str) -> float:
-    """Seconds from the end of one leader until the next may write."""
+    """Return the seconds from the end of one leader until the next may write."""
     async with two_candidates(kubeconfig, "default") as (first, second):
         await (first.stop() if end == "orderly" else first.kill())
         began = time.monotonic()
-        await eventually(lambda: second.writes, what="the second leads")
+        await eventually(lambda: second.writes, what="the second candidate leads")
         return time.monotonic() - began
 
 
@@ -49,14 +49,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         with ControlPlane(state, binaries, Pki(state / "pki")) as control_plane:
-            seen = {
+            seconds_by_end = {
                 end: [asyncio.run(handover(control_plane.kubeconfig, end)) for _ in range(rounds)]
                 for end in TARGETS_S
             }
-    missed = [end for end, target_s in TARGETS_S.items() if median(seen[end]) > target_s]
+    missed = [end for end, target_s in TARGETS_S.items() if median(seconds_by_end[end]) > target_s]
     document = {
-        end: {"median_s": round(median(each), 2), "max_s": round(max(each), 2), "target_s": TARGETS_S[end]}
-        for end, each in seen.items()
+        end: {
+            "median_s": round(median(seconds), 2),
+            "max_s": round(max(seconds), 2),
+            "target_s": TARGETS_S[end],
+        }
+        for end, seconds in seconds_by_end.items()
     }
     print(json.dumps({"handover": document, "missed": missed}, indent=2))
     return 1 if missed else 0

@@ -56,39 +56,39 @@ from tidegate_localcluster.programs import CONTROL_PLANE
 GATEWAY_PORT = 8080
 MARGIN_S = 1.0
 BEARS_PER_S, BEFORE_PER_S, AFTER_PER_S = 40.0, 28.0, 70.0
-"""What a replica bears, and what is asked of a model before and after."""
+"""Capacity of a replica, and demand of a model before and after the rise."""
 NAMESPACE, COLD = "models", "cold"
 OURS = "/apis/tidegate.io/v1alpha1"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
 class Server(Upstream):
-    """A model server at the port that pods have, which remembers when it was first asked."""
+    """A model server at the port of pods, which records the time of its first request."""
 
     first_at = 0.0
 
     async def start(self) -> None:
-        """Only gRPC, which is all that is asked here."""
+        """Start gRPC, the only protocol of this bench."""
         self._grpc = grpc.aio.server()
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._grpc)
         self._grpc.add_insecure_port(f"{self.address}:{GRPC_PORT}")
         await self._grpc.start()
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802  the name is gRPC's
-        """Answers as every upstream."""
+        """Answer as every upstream."""
         self.first_at = self.first_at or time.time()
         return await super().ModelInfer(request, context)
 
 
 @dataclass
 class Kubelet:
-    """Makes pods ready, each with a server of its own."""
+    """Makes pods ready, each with its own server."""
 
     api: Api
     servers: dict[str, Server] = field(default_factory=dict[str, Server])
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         while True:
             for pod in await self.api.items(PODS):
                 name = pod["metadata"]["name"]
@@ -100,16 +100,17 @@ class Kubelet:
             await asyncio.sleep(0.2)
 
     async def of(self, model: str) -> Sequence[Server]:
-        """The servers of a model."""
+        """Return the servers of a model's ready pods."""
         pods = await self.api.items(PODS, f"{INFERENCE_LABEL}={model}")
         return [self.servers[pod["metadata"]["name"]] for pod in pods if is_ready(pod)]
 
 
 async def say_ready(api: Api, path: str, address: str) -> None:
-    """What a kubelet says of a pod."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    """Set a pod's status to ready, as a kubelet does."""
+    ready_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     conditions = [
-        {"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("Ready", "ContainersReady")
+        {"type": kind, "status": "True", "lastTransitionTime": ready_at}
+        for kind in ("Ready", "ContainersReady")
     ]
     status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": conditions}
     await api.call("PATCH", f"{path}/status", {"status": status}, content_type=STRATEGIC)
@@ -120,7 +121,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 @dataclass
 class World:
-    """All of it, running."""
+    """All running parts."""
 
     api: Api
     kubelet: Kubelet
@@ -128,7 +129,7 @@ class World:
     client: Client
 
     async def until(self, what: str, condition: Any, timeout_s: float = 60.0) -> None:
-        """Waits; ends the bench with the controllers' last words when it takes too long."""
+        """Wait for a condition; exit with the end of the controllers' log after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not await condition():
             if time.monotonic() > deadline:
@@ -138,12 +139,12 @@ class World:
             await asyncio.sleep(0.05)
 
     async def pool(self, name: str, slices: int, spares: int, interval: str) -> None:
-        """A node with so many slices, and their pool."""
+        """Create a node with so many slices, and their pool."""
         body = node_body(f"node-{name}", cpu=str(slices), memory="512Gi", labels={"pool": name})
         await self.api.call("POST", "/api/v1/nodes", body)
         status = {**body["status"], "capacity": body["status"]["allocatable"]}
         for condition in status["conditions"]:
-            condition |= {"reason": "Bench", "message": "said by a bench"}
+            condition |= {"reason": "Bench", "message": "set by a bench"}
         await self.api.call("PATCH", f"/api/v1/nodes/{body['metadata']['name']}/status", {"status": status})
         pool = compute_pool_body(
             name,
@@ -156,7 +157,7 @@ class World:
         await self.api.apply(f"{OURS}/computepools/{name}", {**pool, "metadata": {"name": name}})
 
     async def model(self, name: str, pool: str) -> None:
-        """One replica, or two when one does not bear what is asked."""
+        """Create an Inference with one replica, or two under higher demand, and its access."""
         body = inference_body(
             name,
             NAMESPACE,
@@ -166,40 +167,40 @@ class World:
             placement={"pool": pool},
             capacity={"requestsPerSecond": f"{BEARS_PER_S:g}"},
         )
-        place = f"{OURS}/namespaces/{NAMESPACE}"
+        path = f"{OURS}/namespaces/{NAMESPACE}"
         body["metadata"] = {"name": name, "namespace": NAMESPACE}
-        await self.api.call("POST", f"{place}/inferences", body)
+        await self.api.call("POST", f"{path}/inferences", body)
         targets = [{"inference": name, "weight": 100}]
         access = model_access_body(name, NAMESPACE, hosts=[], routes=[a_route("default", targets=targets)])
         access["metadata"] = {"name": name, "namespace": NAMESPACE}
-        await self.api.call("POST", f"{place}/modelaccesses", access)
+        await self.api.call("POST", f"{path}/modelaccesses", access)
 
     async def told(self, name: str) -> tuple[int, int]:
-        """Replicas and spares that were decided."""
-        found = await self.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/{name}") or {}
-        allocation = found.get("status", {}).get("allocation", {})
+        """Return the replicas and spares that were decided."""
+        inference = await self.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/{name}") or {}
+        allocation = inference.get("status", {}).get("allocation", {})
         return allocation.get("replicas", 0), allocation.get("spares", 0)
 
     async def pods(self) -> set[str]:
-        """All pods of all models, by uid."""
+        """Return the uids of all pods."""
         return {pod["metadata"]["uid"] for pod in await self.api.items(PODS)}
 
-    def logged(self, event: str, since: float, **wanted: str) -> float:
-        """When the controllers first logged this after `since`."""
+    def logged(self, event: str, since: float, **values: str) -> float:
+        """Return when the controllers first logged this event with these values after `since`."""
         for line in self.controllers.log.read_text().splitlines():
-            said = json.loads(line) if line.startswith("{") else {}
-            if said.get("event") != event or any(said.get(key) != value for key, value in wanted.items()):
+            entry = json.loads(line) if line.startswith("{") else {}
+            if entry.get("event") != event or any(entry.get(key) != value for key, value in values.items()):
                 continue
-            at = datetime.fromisoformat(said["timestamp"]).timestamp()
-            if at >= since:
-                return at
-        message = f"the controllers have not logged {event} {wanted}"
+            logged_at = datetime.fromisoformat(entry["timestamp"]).timestamp()
+            if logged_at >= since:
+                return logged_at
+        message = f"the controllers have not logged {event} {values}"
         raise SystemExit(message)
 
 
 @dataclass
 class Asked:
-    """Requests to one model at a pace that can be changed; they do not wait for each other."""
+    """Requests to one model at a rate that can be changed; they do not wait for each other."""
 
     client: Client
     model: str
@@ -208,7 +209,7 @@ class Asked:
     failed: int = 0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until cancelled."""
         due = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -226,11 +227,11 @@ class Asked:
 
 @asynccontextmanager
 async def asking(client: Client, model: str, per_s: float) -> AsyncIterator[Asked]:
-    """Asks a model while the block lasts."""
-    asked = Asked(client, model, per_s)
-    task = asyncio.create_task(asked.run())
+    """Send requests to a model while the block lasts."""
+    requests = Asked(client, model, per_s)
+    task = asyncio.create_task(requests.run())
     try:
-        yield asked
+        yield requests
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -238,7 +239,7 @@ async def asking(client: Client, model: str, per_s: float) -> AsyncIterator[Aske
 
 
 async def gateway_pod(api: Api) -> None:
-    """The pod by which the controllers find the Envoy, whose page is on loopback."""
+    """Create the pod by which the controllers find the Envoy, whose metrics page is on loopback."""
     account = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/default"
     while await api.get(account) is None:  # noqa: ASYNC110 - the API server sets no Event
         await asyncio.sleep(0.1)
@@ -256,16 +257,16 @@ async def gateway_pod(api: Api) -> None:
 
 @asynccontextmanager
 async def a_world(folder: Path) -> AsyncIterator[World]:
-    """A control plane, the controllers, an xDS server and a gateway."""
+    """Start a control plane, the controllers, an xDS server and a gateway."""
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", GATEWAY_PORT)) == 0:
             raise SystemExit(
-                f"something listens at 127.0.0.1:{GATEWAY_PORT}, where the gateway is to: end it"
+                f"something listens at 127.0.0.1:{GATEWAY_PORT}, which the gateway needs; stop it"
             )
     binaries = Binaries().ensure(CONTROL_PLANE, lambda line: print(line, file=sys.stderr))
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         xds, report, contents, admin, metrics = (
-            held.enter_context(HeldPort("127.0.0.1")).number for _ in range(5)
+            stack.enter_context(HeldPort("127.0.0.1")).number for _ in range(5)
         )
     with a_site(binaries, folder) as site:
         async with site.api() as api:
@@ -303,15 +304,15 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
 
 
 async def promoted(world: World, model: str, interval_s: float, chance: random.Random) -> dict[str, Any]:
-    """One promotion."""
+    """Measure one promotion."""
     servers = await world.kubelet.of(model)
-    async with asking(world.client, model, BEFORE_PER_S) as asked:
+    async with asking(world.client, model, BEFORE_PER_S) as requests:
         await asyncio.sleep(3 * interval_s + chance.uniform(0, interval_s))
-        [spare] = [each for each in servers if not each.first_at] or [None]
+        [spare] = [server for server in servers if not server.first_at] or [None]
         if spare is None or await world.told(model) != (1, 1):
             raise SystemExit(f"{model} has no spare without requests: {await world.told(model)}")
         before = await world.pods()
-        asked.per_s, raised_at = AFTER_PER_S, time.time()
+        requests.per_s, raised_at = AFTER_PER_S, time.time()
 
         async def answered() -> bool:
             return bool(spare.first_at)
@@ -320,8 +321,8 @@ async def promoted(world: World, model: str, interval_s: float, chance: random.R
         started = await world.pods() - before
     written_at = world.logged("allocated", raised_at, inference=f"{NAMESPACE}/{model}")
     decided_at = world.logged("decided", raised_at, pool="warm")
-    found = await world.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/{model}") or {}
-    name = found["status"]["allocation"]["decision"]
+    inference = await world.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/{model}") or {}
+    name = inference["status"]["allocation"]["decision"]
     decision = (await world.api.get(f"{OURS}/allocationdecisions/{name}") or {})["spec"]
     read_at = datetime.fromisoformat(decision["at"]).timestamp()
     return {
@@ -331,29 +332,29 @@ async def promoted(world: World, model: str, interval_s: float, chance: random.R
         "write": round(written_at - decided_at, 3),
         "push": round(spare.first_at - written_at, 3),
         "pods_started": len(started),
-        "failed": asked.failed,
+        "failed": requests.failed,
         "why": next(move["why"] for move in decision["moves"] if move["inference"].endswith(f"/{model}")),
     }
 
 
 async def cold(world: World, interval_s: float) -> dict[str, Any]:
-    """The same load on a model of a pool without spares."""
+    """Measure the same load on a model of a pool without spares."""
     await world.pool(COLD, 3, 0, f"{interval_s:g}s")
     await world.model(COLD, COLD)
 
-    async def there() -> bool:
+    async def has_replica() -> bool:
         return len(await world.kubelet.of(COLD)) == 1
 
-    await world.until("the model without a spare is there", there)
-    async with asking(world.client, COLD, BEFORE_PER_S) as asked:
+    await world.until("the model without a spare is ready", has_replica)
+    async with asking(world.client, COLD, BEFORE_PER_S) as requests:
         await asyncio.sleep(3 * interval_s)
         before = await world.pods()
-        asked.per_s, raised_at = AFTER_PER_S, time.time()
+        requests.per_s, raised_at = AFTER_PER_S, time.time()
 
-        async def started() -> bool:
+        async def has_started() -> bool:
             return bool(await world.pods() - before)
 
-        await world.until("a pod starts", started, timeout_s=10 * interval_s)
+        await world.until("a pod starts", has_started, timeout_s=10 * interval_s)
         return {
             "pods_started": len(await world.pods() - before),
             "seconds": round(time.time() - raised_at, 3),
@@ -361,7 +362,7 @@ async def cold(world: World, interval_s: float) -> dict[str, Any]:
 
 
 async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """All promotions, one after the other, each of another model, and the other arm."""
+    """Measure all promotions, one after the other, each of another model, and the arm without a spare."""
     models = [f"m{number}" for number in range(options.promotions)]
     chance = random.Random(options.seed)
     async with a_world(folder) as world:
@@ -370,45 +371,45 @@ async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for model in models:
             await world.model(model, "warm")
 
-        async def there() -> bool:
-            told = [await world.told(model) == (1, 1) for model in models]
+        async def have_spares() -> bool:
+            decided = [await world.told(model) == (1, 1) for model in models]
             servers = [len(await world.kubelet.of(model)) == 2 for model in models]
-            return all(told) and all(servers)
+            return all(decided) and all(servers)
 
-        await world.until("every model has its spare", there, timeout_s=120)
+        await world.until("every model has its spare", have_spares, timeout_s=120)
         runs = [await promoted(world, model, options.interval, chance) for model in models]
-        other = await cold(world, options.interval)
-    seconds = sorted(each["seconds"] for each in runs)
+        without_spare = await cold(world, options.interval)
+    seconds = sorted(run["seconds"] for run in runs)
     limit = options.interval + MARGIN_S
-    met = seconds[-1] <= limit and not any(each["pods_started"] for each in runs)
+    met = seconds[-1] <= limit and not any(run["pods_started"] for run in runs)
     return {
-        "met": met and other["pods_started"] > 0,
+        "met": met and without_spare["pods_started"] > 0,
         "limit_s": limit,
         "interval_s": options.interval,
         "median_s": statistics.median(seconds),
         "most_s": seconds[-1],
         "median_parts_s": {
-            part: round(statistics.median(each[part] for each in runs), 3)
+            part: round(statistics.median(run[part] for run in runs), 3)
             for part in ("scrape", "decide", "write", "push")
         },
-        "most_after_scrape_s": max(round(each["seconds"] - each["scrape"], 3) for each in runs),
-        "pods_started": sum(each["pods_started"] for each in runs),
-        "failed": sum(each["failed"] for each in runs),
-        "without_spare": other,
+        "most_after_scrape_s": max(round(run["seconds"] - run["scrape"], 3) for run in runs),
+        "pods_started": sum(run["pods_started"] for run in runs),
+        "failed": sum(run["failed"] for run in runs),
+        "without_spare": without_spare,
         "promotions": runs,
     }
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--promotions", type=int, default=8)
     parser.add_argument(
-        "--interval", type=float, default=2.0, help="seconds between two looks of the allocator"
+        "--interval", type=float, default=2.0, help="seconds between two ticks of the allocator"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the moments at which load rises")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the times at which load rises")
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="tidegate-weights-") as folder:

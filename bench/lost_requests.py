@@ -30,7 +30,7 @@ from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.load import Load
 
 LEFT, RIGHT = 1, 2
-"""The versions that the two Inferences serve, by which an answer tells where it came from."""
+"""Versions that the two Inferences serve, so that an answer shows its origin."""
 KILL_EVERY = 10
 
 
@@ -43,7 +43,7 @@ class Changes:
         self.killed = 0
 
     def run(self, count: int, change: Callable[[int], int]) -> dict[str, object]:
-        """Makes `count` changes; `change` takes the number and returns the version that answers afterwards."""
+        """Make `count` changes; `change` takes the number and returns the version that answers afterwards."""
         seconds: list[float] = []
         before = self._load.report()
         for number in range(count):
@@ -76,18 +76,18 @@ class Changes:
 
 
 def weights(space: Space, left: int, right: int) -> None:
-    """Sets the weights of the access's two targets."""
+    """Set the weights of the access's two targets."""
     targets = [{"inference": "left", "weight": left}, {"inference": "right", "weight": right}]
     space.patch("modelaccess", "probe", {"routes": [route(targets)]})
 
 
 def route(targets: list[dict[str, object]]) -> dict[str, object]:
-    """The one route of the access."""
+    """Return the one route of the access."""
     return {"name": "default", "targets": targets, "timeout": "10s"}
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--flips", type=int, default=100)
@@ -124,9 +124,9 @@ def main() -> int:
                 "target_swaps": changes.run(options.targets, exchange),
                 "version_swaps_and_rollbacks": changes.run(2 * options.swaps, swap),
             }
-        bad = lost(load.finish())
-    print(json.dumps({**bad, "killed_processes": changes.killed, **figures}, indent=2))
-    return 1 if any(bad.values()) else 0
+        losses = lost(load.finish())
+    print(json.dumps({**losses, "killed_processes": changes.killed, **figures}, indent=2))
+    return 1 if any(losses.values()) else 0
 
 
 if __name__ == "__main__":

@@ -86,17 +86,17 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One process of ours that is watched."""
+    """One watched process."""
 
     process: Process
     probe: int
-    """The port."""
+    """Port of the probes."""
     memory_limit_mib: float
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was seen that should not be, and what was seen besides."""
+    """Violations, and other figures of the run."""
 
     began: float = field(default_factory=time.monotonic)
     violations: list[str] = field(default_factory=list[str])
@@ -104,23 +104,23 @@ class Verdict:
     memory_mib: dict[str, float] = field(default_factory=dict[str, float])
     held: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
-    def check(self, name: str, holds: bool, what: Callable[[], str]) -> None:
-        """Count one look of a check; note `what` where it does not hold."""
+    def check(self, name: str, holds: bool, describe: Callable[[], str]) -> None:
+        """Count one evaluation of a check; record the description if it fails."""
         self.checks[name] += 1
         if not holds and len(self.violations) < MOST_VIOLATIONS:
-            said = f"{time.monotonic() - self.began:.0f} s: {name}: {what()}"
-            self.violations.append(said)
-            print(said, file=sys.stderr)
+            violation = f"{time.monotonic() - self.began:.0f} s: {name}: {describe()}"
+            self.violations.append(violation)
+            print(violation, file=sys.stderr)
 
 
 def pool_of(tenant: str) -> Body:
-    """The nodes of a tenant as a pool of its name."""
+    """Return a pool of the tenant's nodes, with its name."""
     slices = {"cpu": {"cpu": "500m", "memory": "256Mi"}}
     return objects_body("ComputePool", tenant, {"nodeSelector": {"tenant": tenant}, "slice": slices})
 
 
 def stable_inference(name: str) -> Body:
-    """One of the victim's, in a pool of its own."""
+    """Return an Inference of the victim in its own pool."""
     spec = {
         "model": {"name": "ranker", "uri": "file:///models/ranker", "version": "1"},
         "placement": {"pool": VICTIM},
@@ -131,39 +131,39 @@ def stable_inference(name: str) -> Body:
 
 
 def access(name: str, *targets: tuple[str, int]) -> Body:
-    """A ModelAccess of the victim's with weights."""
+    """Return a ModelAccess of the victim with weights."""
     routed = [{"inference": inference, "weight": weight} for inference, weight in targets]
     spec = {"hosts": [f"{name}.example.com"], "routes": [{"name": "default", "targets": routed}]}
     return objects_body("ModelAccess", name, spec, VICTIM)
 
 
 def objects_body(kind: str, name: str, spec: Body, namespace: str = "") -> Body:
-    """An object of one of our kinds."""
+    """Return an object of one of our kinds."""
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     return {"apiVersion": "tidegate.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def pod_of(component: str, name: str) -> Body:
-    """What stands for a pod of the chart, so that the controllers find its process."""
+    """Return a pod like the chart's, so that the controllers find the process of a component."""
     body = dict(objects.gateway())
     labels = {**body["metadata"]["labels"], "app.kubernetes.io/component": component}
     return {**body, "metadata": {**body["metadata"], "name": name, "labels": labels}}
 
 
 class Victim:
-    """The tenant who wants to be left alone: some objects that stay as they are, and some that change all the time."""
+    """The tenant that must not be disturbed: some objects that stay the same, and some that change all the time."""
 
     def __init__(
         self, api: Api, contents: str, session: aiohttp.ClientSession, choice: random.Random
     ) -> None:
-        """`contents` is where an xDS server shows what it sends."""
+        """Read what an xDS server sends from the URL `contents`."""
         self._api, self._contents, self._session, self._choice = api, contents, session, choice
         self.changes: Counter[str] = Counter()
         self._present: set[str] = set()
 
     async def create(self) -> None:
-        """Create what stays as it is."""
-        await self._api.create(kinds.COMPUTE_POOL.url_path(), pool_of(VICTIM))
+        """Create the stable objects."""
+        await self._api.create(kinds.COMPUTE_POOL.path(), pool_of(VICTIM))
         for name in STABLE:
             await self._api.create(kinds.INFERENCE.url_path(VICTIM), stable_inference(name))
         for number, name in enumerate(STABLE[:3]):
@@ -171,54 +171,54 @@ class Victim:
             await self._api.create(kinds.MODEL_ACCESS.url_path(VICTIM), body)
 
     async def change(self) -> None:
-        """Create, change or delete one of those that change, or end a pod of one."""
+        """Create, change or delete one of the changing objects, or end its pods."""
         name = self._choice.choice(CHANGING)
         inference, route = kinds.INFERENCE.url_path(VICTIM, name), kinds.MODEL_ACCESS.url_path(VICTIM, name)
         if name not in self._present:
             await self._api.create(kinds.INFERENCE.url_path(VICTIM), stable_inference(name))
             await self._api.create(kinds.MODEL_ACCESS.url_path(VICTIM), access(name, (name, 1)))
             self._present.add(name)
-            what = "create"
+            kind_of_change = "create"
         elif (chance := self._choice.random()) < 0.2:
             await self._api.call("DELETE", route)
             await self._api.call("DELETE", inference)
             self._present.discard(name)
-            what = "delete"
+            kind_of_change = "delete"
         elif chance < 0.5:
             scaling = {"minReplicas": self._choice.randint(1, 2)}
             await self._api.call("PATCH", inference, {"spec": {"scaling": scaling}})
-            what = "replicas"
+            kind_of_change = "replicas"
         elif chance < 0.8:
             changed = access(name, (name, self._choice.randint(1, 100)))
             await self._api.call("PATCH", route, {"spec": changed["spec"]})
-            what = "weights"
+            kind_of_change = "weights"
         else:
             pods = await self._api.items(
                 f"{kinds.POD.url_path(VICTIM)}?labelSelector=tidegate.io/inference%3D{name}"
             )
             for pod in pods:
-                await self._api.call("DELETE", kinds.POD.url_path(VICTIM, pod["metadata"]["name"]))
-            what = "end pods"
-        self.changes[what] += 1
+                await self._api.call("DELETE", kinds.POD.path(VICTIM, pod["metadata"]["name"]))
+            kind_of_change = "end pods"
+        self.changes[kind_of_change] += 1
 
     async def gets(self) -> Mapping[str, Any]:
-        """All that its stable objects have, without times and versions."""
-        found: dict[str, Any] = {}
+        """Return the state of the stable objects, without times and versions."""
+        state: dict[str, Any] = {}
         for kind in (kinds.INFERENCE, kinds.MODEL_ACCESS):
             for body in await self._api.items(kind.url_path(VICTIM)):
                 if body["metadata"]["name"] in STABLE:
-                    found[f"{kind.plural}/{body['metadata']['name']}"] = without_times(
+                    state[f"{kind.plural}/{body['metadata']['name']}"] = without_times(
                         body.get("status") or {}
                     )
         for body in await self._api.items(kinds.DEPLOYMENT.url_path(VICTIM)):
             if body["metadata"]["labels"].get("tidegate.io/inference") in STABLE:
                 available = (body.get("status") or {}).get("availableReplicas", 0)
-                found[f"deployments/{body['metadata']['name']}"] = [body["spec"], available]
+                state[f"deployments/{body['metadata']['name']}"] = [body["spec"], available]
         for name in STABLE[:3]:
-            found[f"routed/{name}"] = await self._shown(f"access/{VICTIM}/{name}")
+            state[f"routed/{name}"] = await self._shown(f"access/{VICTIM}/{name}")
         for name in STABLE:
-            found[f"endpoints/{name}"] = await self._shown(f"inference/{VICTIM}/{name}/grpc")
-        return found
+            state[f"endpoints/{name}"] = await self._shown(f"inference/{VICTIM}/{name}/grpc")
+        return state
 
     async def _shown(self, name: str) -> Any:
         async with self._session.get(self._contents, params={"name": name}) as answer:
@@ -226,37 +226,37 @@ class Victim:
 
 
 def without_times(value: Any) -> Any:
-    """The same without what changes with time alone, or belongs to the gateways that come and go."""
+    """Return the value without what changes with time alone, or belongs to gateways that come and go."""
     if isinstance(value, dict):
         left_out = {"lastTransitionTime", "proxies", "gateways", "observedAt"}
         return {name: without_times(inner) for name, inner in value.items() if name not in left_out}
     return [without_times(inner) for inner in value] if isinstance(value, list) else value
 
 
-def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Say at which places two bodies differ."""
-    if isinstance(was, dict) and isinstance(now, dict):
-        for name in sorted(was.keys() | now.keys()):
-            yield from differences(was.get(name), now.get(name), f"{path}.{name}")
-    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
-        for number, (one, other) in enumerate(zip(was, now, strict=True)):
-            yield from differences(one, other, f"{path}[{number}]")
-    elif was != now:
-        yield f"{path} was {was} and is {now}"
+def differences(earlier: Any, current: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths at which two bodies differ."""
+    if isinstance(earlier, dict) and isinstance(current, dict):
+        for name in sorted(earlier.keys() | current.keys()):
+            yield from differences(earlier.get(name), current.get(name), f"{path}.{name}")
+    elif isinstance(earlier, list) and isinstance(current, list) and len(earlier) == len(current):
+        for number, (old_item, new_item) in enumerate(zip(earlier, current, strict=True)):
+            yield from differences(old_item, new_item, f"{path}[{number}]")
+    elif earlier != current:
+        yield f"{path} was {earlier} and is {current}"
 
 
-def lacking(gets: Mapping[str, Any]) -> Sequence[str]:
-    """Name the stable objects that are not there, not ready or not routed, with what they say."""
+def lacking(state: Mapping[str, Any]) -> Sequence[str]:
+    """Return the stable objects that are missing, not ready or not routed, with their state."""
     expected = (
         *(f"inferences/{name}" for name in STABLE),
         *(f"modelaccesses/{name}" for name in STABLE[:3]),
-        *(name for name in gets if name.startswith(("routed/", "endpoints/"))),
+        *(name for name in state if name.startswith(("routed/", "endpoints/"))),
     )
-    return [f"{name}: {gets.get(name)}" for name in expected if not _is_good(gets.get(name))]
+    return [f"{name}: {state.get(name)}" for name in expected if not _is_good(state.get(name))]
 
 
 def _is_good(value: Any) -> bool:
-    """Whether a status says Ready, or an xDS server has shown resources instead of an HTTP status."""
+    """Return whether a status has Ready=True, or an xDS server returned resources instead of an HTTP status."""
     if not isinstance(value, dict):
         return False
     conditions = value.get("conditions")
@@ -267,7 +267,7 @@ def _is_good(value: Any) -> bool:
 
 @dataclass(slots=True)
 class Oracles:
-    """Looks at everything once a second."""
+    """Evaluates all checks once a second."""
 
     api: Api
     session: aiohttp.ClientSession
@@ -278,23 +278,23 @@ class Oracles:
     behind_since: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Look at each once."""
+        """Evaluate each check once."""
         for replica in self.replicas:
             await self._look_at(replica)
         await self._generations()
-        gets = await self.victim.gets()
-        for name in sorted(self.before.keys() | gets.keys()):
-            was, now = self.before.get(name), gets.get(name)
+        state = await self.victim.gets()
+        for name in sorted(self.before.keys() | state.keys()):
+            earlier, current = self.before.get(name), state.get(name)
             self.verdict.check(
                 "same for the victim",
-                was == now,
-                lambda: f"{name}: {'; '.join(differences(was, now))}",  # noqa: B023
+                earlier == current,
+                lambda: f"{name}: {'; '.join(differences(earlier, current))}",  # noqa: B023
             )
 
     async def _look_at(self, replica: Replica) -> None:
@@ -302,18 +302,22 @@ class Oracles:
         verdict.check("no process ends", process.running, lambda: f"{process.name}: {last_lines(process)}")
         if process.pid is None:
             return
-        most = memory_mib(process.pid)[1]
-        verdict.memory_mib[process.name] = round(most, 1)
+        peak_mib = memory_mib(process.pid)[1]
+        verdict.memory_mib[process.name] = round(peak_mib, 1)
         limit = replica.memory_limit_mib
-        verdict.check("memory", most <= limit, lambda: f"{process.name}: {most:.0f} of {limit:.0f} MiB")
+        verdict.check(
+            "memory", peak_mib <= limit, lambda: f"{process.name}: {peak_mib:.0f} of {limit:.0f} MiB"
+        )
         status, text = await self._answer(replica.probe, "healthz")
         verdict.check("lives", status == 200, lambda: f"{process.name} answers {status}: {text}")
         _, page = await self._answer(replica.probe, "metrics")
-        held, crashed = held_and_crashed(page)
-        verdict.held[process.name] = held
-        longer = held.get("all", 0) - held.get(f"{HELD_AT_MOST_S:g}", 0)
+        held_by_bucket, crashed = held_and_crashed(page)
+        verdict.held[process.name] = held_by_bucket
+        above_limit = held_by_bucket.get("all", 0) - held_by_bucket.get(f"{HELD_AT_MOST_S:g}", 0)
         verdict.check(
-            "event loop", longer == 0, lambda: f"{process.name}: held {longer:g} times for more than 250 ms"
+            "event loop",
+            above_limit == 0,
+            lambda: f"{process.name}: held {above_limit:g} times for more than 250 ms",
         )
         verdict.check("no reconcile crashes", crashed == 0, lambda: f"{process.name}: {crashed:g}")
 
@@ -326,7 +330,7 @@ class Oracles:
             return 0, f"{type(error).__name__} {error}"
 
     async def _generations(self) -> None:
-        now, behind = time.monotonic(), dict[tuple[str, int], float]()
+        checked_at, behind = time.monotonic(), dict[tuple[str, int], float]()
         for kind in KINDS:
             for body in await self.api.items(kind.url_path()):
                 metadata, status = body["metadata"], body.get("status") or {}
@@ -336,8 +340,8 @@ class Oracles:
                 generation, observed = metadata["generation"], status.get("observedGeneration", 0)
                 key = name, generation
                 if observed < generation:
-                    behind[key] = self.behind_since.get(key, now)
-                late = now - behind.get(key, now)
+                    behind[key] = self.behind_since.get(key, checked_at)
+                late = checked_at - behind.get(key, checked_at)
                 self.verdict.check(
                     "observedGeneration",
                     late <= FOLLOWS_WITHIN_S,
@@ -347,31 +351,31 @@ class Oracles:
 
 
 def held_and_crashed(page: str) -> tuple[dict[str, float], float]:
-    """How often the event loop was held, by bucket, and how many reconciles ended in an error that nobody foresaw."""
-    held, crashed = dict[str, float](), 0.0
+    """Return how often the event loop was held, by bucket, and the number of crashed reconciles."""
+    held_by_bucket, crashed = dict[str, float](), 0.0
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             if sample.name == "tidegate_event_loop_held_seconds_bucket":
                 bound = sample.labels["le"]
-                held["all" if bound == "+Inf" else f"{float(bound):g}"] = sample.value
+                held_by_bucket["all" if bound == "+Inf" else f"{float(bound):g}"] = sample.value
             elif sample.name == "tidegate_reconciles_total" and sample.labels["result"] == "crashed":
                 crashed += sample.value
-    return held, crashed
+    return held_by_bucket, crashed
 
 
 def last_lines(process: Process) -> str:
-    """The end of its log."""
+    """Return the end of the process's log."""
     return process.log.read_text()[-2_000:]
 
 
 def memory_limit_mib(component: str) -> float:
-    """What the chart allows a process."""
+    """Return the chart's memory limit of a component."""
     values = yaml.safe_load((source_root() / "charts" / "tidegate" / "values.yaml").read_text())
     return float(parse_quantity(values[component]["resources"]["limits"]["memory"])) / 2**20
 
 
 async def often(per_s: float, act: Callable[[], Any], errors: Counter[str]) -> None:
-    """Do something so many times a second, until cancelled; what the API server refuses is counted."""
+    """Do something so many times a second, until cancelled; count the errors."""
     while True:
         began = time.monotonic()
         try:
@@ -382,7 +386,7 @@ async def often(per_s: float, act: Callable[[], Any], errors: Counter[str]) -> N
 
 
 async def stay_connected(node: str, port: int) -> None:
-    """A gateway whose stream is opened again whenever the server is not there, until cancelled."""
+    """Keep a gateway's stream open, also over restarts of the server, until cancelled."""
     while True:
         with suppress(grpc.aio.AioRpcError):
             await discover(node, port, lambda _: None)
@@ -390,7 +394,7 @@ async def stay_connected(node: str, port: int) -> None:
 
 
 async def come_and_go(node: str, ports: Sequence[int], choice: random.Random) -> None:
-    """A gateway whose stream ends now and then, until cancelled."""
+    """Open and close a gateway's stream repeatedly, until cancelled."""
     while True:
         with suppress(TimeoutError):
             stream = stay_connected(node, choice.choice(ports))
@@ -399,7 +403,7 @@ async def come_and_go(node: str, ports: Sequence[int], choice: random.Random) ->
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All processes, before anything happens."""
+    """All processes, before the run."""
 
     cluster: SimulatedCluster
     proxies: Sequence[LyingProxy]
@@ -410,7 +414,7 @@ class Scene:
 
 @asynccontextmanager
 async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
-    """Everything runs while the block does."""
+    """Start all processes while the block lasts."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(simulated_cluster(files, NODES))
         for number in range(NODES):
@@ -460,7 +464,7 @@ async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
 
 
 async def system_pods(api: Api) -> None:
-    """What stands for the pods of the chart."""
+    """Create pods like the chart's."""
     await until_pods_may_be_made(api, objects.SYSTEM)
     path = kinds.POD.url_path(objects.SYSTEM)
     await api.create(path, pod_of("xds", "tidegate-xds-0"))
@@ -469,20 +473,20 @@ async def system_pods(api: Api) -> None:
 
 
 async def calm(victim: Victim) -> Mapping[str, Any]:
-    """Return what the victim gets once all that it has is ready, twice in a row the same; raises LocalClusterError."""
+    """Return the victim's state once all of it is ready and unchanged. Raises LocalClusterError."""
     before: Mapping[str, Any] = {}
-    until = time.monotonic() + CALM_WITHIN_S
-    while time.monotonic() < until:
-        gets = await victim.gets()
-        if gets == before and not lacking(gets):
-            return gets
-        before = gets
+    deadline = time.monotonic() + CALM_WITHIN_S
+    while time.monotonic() < deadline:
+        state = await victim.gets()
+        if state == before and not lacking(state):
+            return state
+        before = state
         await asyncio.sleep(2 * EVERY_S)
     raise LocalClusterError("\n".join((f"not ready after {CALM_WITHIN_S:g} s:", *lacking(before))))
 
 
 async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The whole of it."""
+    """Run the whole measurement."""
     errors, choice, verdict = Counter[str](), random.Random(options.seed), Verdict()
     timeout = aiohttp.ClientTimeout(total=PROBE_WITHIN_S)
     async with the_scene(files, options.seed) as scene, aiohttp.ClientSession(timeout=timeout) as session:
@@ -510,10 +514,10 @@ async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
                 (1.0, victim.change),
             )
         ]
-        watching = asyncio.create_task(oracles.run())
-        await asyncio.wait([watching, *noise, *gateways], timeout=options.minutes * 60)
-        ended = [task for task in (*noise, *gateways, watching) if task.done()]
-        for task in (*noise, watching):
+        watcher = asyncio.create_task(oracles.run())
+        await asyncio.wait([watcher, *noise, *gateways], timeout=options.minutes * 60)
+        ended = [task for task in (*noise, *gateways, watcher) if task.done()]
+        for task in (*noise, watcher):
             task.cancel()
         for task in ended:
             task.result()
@@ -525,14 +529,14 @@ async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
             task.cancel()
         await tenant.clear()
         verdict.check("hostile kinds", not tenant.lacking(), lambda: f"nothing taken of {tenant.lacking()}")
-        told = sum((proxy.told for proxy in scene.proxies), Counter[Any]())
+        lies_told = sum((proxy.told for proxy in scene.proxies), Counter[Any]())
         return {
             "minutes": options.minutes,
             "violations": verdict.violations,
             "checks": dict(verdict.checks),
             "memory_mib": verdict.memory_mib,
             "event_loop_held": verdict.held,
-            "lies_met": dict(told),
+            "lies_met": dict(lies_told),
             "hostile_taken": dict(tenant.taken),
             "hostile_refused": dict(tenant.refused),
             "victim_changes": dict(victim.changes),
@@ -548,15 +552,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--files", type=Path, help="keep the logs and all else there")
+    parser.add_argument("--files", type=Path, help="folder for logs and all other files")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="tidegate-neighbours-") as folder:
-        found = asyncio.run(measured(options.files or Path(folder), options))
-    text = json.dumps(found, indent=2, ensure_ascii=False)
+        result = asyncio.run(measured(options.files or Path(folder), options))
+    text = json.dumps(result, indent=2, ensure_ascii=False)
     print(text)
     if options.output is not None:
         options.output.write_text(text + "\n")
-    return 1 if found["violations"] else 0
+    return 1 if result["violations"] else 0
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ MOST_MS, MOST_CALLS = 80.0, 8
 
 @dataclass(slots=True)
 class Figures:
-    """What was measured."""
+    """Measured values."""
 
     pipeline_ms: list[float] = field(default_factory=list[float])
     one_model_ms: list[float] = field(default_factory=list[float])
@@ -55,14 +55,14 @@ class Figures:
 
 
 async def timed_ms(ask: Callable[[], Awaitable[Any]]) -> float:
-    """How long one request takes."""
+    """Return the duration of one request in milliseconds."""
     began = time.perf_counter()
     await ask()
     return (time.perf_counter() - began) * 1000
 
 
 async def measure(options: argparse.Namespace, rig: Rig) -> Figures:
-    """All rounds."""
+    """Measure all rounds."""
     pods = endpoint_of(rig.models)
     optional = {"optional": True, "timeout": "500ms", "default": "0.25"}
     parts = [{"inference": name, "as": f"p{name}", **(optional if name == "gmv" else {})} for name in NAMES]
@@ -73,7 +73,7 @@ async def measure(options: argparse.Namespace, rig: Rig) -> Figures:
     )
     await rig.take(scene, Callees(inferences={model.name: an_inference_of(model) for model in MODELS}))
 
-    async def alone() -> None:
+    async def ask_one_model() -> None:
         request = service_pb2.ModelInferRequest(model_name="ctr", raw_input_contents=[bytes(4)])
         tensor = request.inputs.add()
         tensor.name, tensor.datatype = "x", "FP32"
@@ -81,19 +81,19 @@ async def measure(options: argparse.Namespace, rig: Rig) -> Figures:
         await rig.client.stub().ModelInfer(request, metadata=(("x-tidegate-access", "ads/alone"),))
 
     for _ in range(8):  # Connections and the four instances' first requests.
-        await asyncio.gather(alone(), *(rig.infer([1.0]) for _ in range(8)))
+        await asyncio.gather(ask_one_model(), *(rig.infer([1.0]) for _ in range(8)))
     figures = Figures()
     for _ in range(options.rounds):
         for _ in range(options.requests):
             figures.pipeline_ms.append(await timed_ms(lambda: rig.infer([1.0, 2.0])))
-            figures.one_model_ms.append(await timed_ms(alone))
+            figures.one_model_ms.append(await timed_ms(ask_one_model))
         await at_once(options.clients, rig, figures)
         await without_optional(options.requests, rig, figures)
     return figures
 
 
 async def at_once(clients: int, rig: Rig, figures: Figures) -> None:
-    """So many requests at the same time, and what the models' own Triton counted of it."""
+    """Send so many requests at the same time, and count the calls by the models' own Triton."""
     before = await rig.asked()
     figures.at_once_ms += await asyncio.gather(
         *(timed_ms(lambda place=place: rig.infer([float(place)])) for place in range(clients))
@@ -109,7 +109,7 @@ async def at_once(clients: int, rig: Rig, figures: Figures) -> None:
 
 
 async def without_optional(requests: int, rig: Rig, figures: Figures) -> None:
-    """Requests while the optional model has no pod any more."""
+    """Send requests while the optional model has no pods."""
     alive = rig.fleet["gmv"]
     await rig.push(gmv=backend("gmv"))
     for number in range(requests):
@@ -125,7 +125,7 @@ async def without_optional(requests: int, rig: Rig, figures: Figures) -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> Figures:
-    """Everything started, measured and ended."""
+    """Start everything, measure, and stop it."""
     files = staged(folder)
     pod_folder = folder / "pod"
     pod_folder.mkdir()
@@ -142,7 +142,7 @@ async def run(options: argparse.Namespace, folder: Path) -> Figures:
 
 
 def quantiles(values: list[float]) -> dict[str, float]:
-    """Median and 99th percentile."""
+    """Return median and 99th percentile."""
     return {
         "p50": round(statistics.median(values), 1),
         "p99": round(statistics.quantiles(values, n=100)[98], 1),
@@ -150,7 +150,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=40)

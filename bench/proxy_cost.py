@@ -42,10 +42,10 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class StaticEnvoy(Envoy):
-    """An Envoy without a control plane: it answers by itself, or hands on to `upstream` (host:port)."""
+    """An Envoy without a control plane: it answers itself, or forwards to `upstream` (host:port)."""
 
     async def begin(self, upstream: str | None = None) -> None:
-        """Returns when it listens."""
+        """Start, and return when it listens."""
         action: dict[str, Any] = {"direct_response": {"status": 200, "body": {"inline_bytes": "AAAAAAA="}}}
         clusters: list[dict[str, Any]] = []
         if upstream is not None:
@@ -58,7 +58,7 @@ class StaticEnvoy(Envoy):
 
 
 def cpu_s(envoy: Envoy) -> float:
-    """CPU time that the process has taken."""
+    """Return the CPU time of the process."""
     fields = Path(f"/proc/{envoy.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
@@ -114,7 +114,7 @@ def _cluster(host: str, port: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Arm:
-    """One way to the model, and what was measured of it."""
+    """One way to the model, and its measurements."""
 
     address: str
     hop: Envoy | None
@@ -122,21 +122,21 @@ class Arm:
     cpu_us: list[float] = field(default_factory=list[float])
 
     def run(self, load: list[str], requests: int) -> None:
-        """One load to its end."""
+        """Run one load to its end."""
         before = cpu_s(self.hop) if self.hop else 0.0
-        said = subprocess.run(
+        output = subprocess.run(
             [*load, f"http://{self.address}{INFER}"], capture_output=True, text=True, check=True, timeout=120
         ).stdout
-        found = re.search(r"([\d.]+) req/s", said)
-        if found is None or f"status codes: {requests} 2xx" not in said:
-            raise SystemExit(f"not every answer was 200:\n{said}")
-        self.per_second.append(float(found[1]))
+        match = re.search(r"([\d.]+) req/s", output)
+        if match is None or f"status codes: {requests} 2xx" not in output:
+            raise SystemExit(f"not every answer has status 200:\n{output}")
+        self.per_second.append(float(match[1]))
         if self.hop:
             self.cpu_us.append((cpu_s(self.hop) - before) / requests * 1e6)
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
-    """All rounds, the arms in turn."""
+    """Measure all rounds, the arms in turn."""
     body = folder / "request"
     message = service_pb2.ModelInferRequest(model_name="ctr", raw_input_contents=[bytes(1024)])
     data = message.SerializeToString()
@@ -167,7 +167,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
             "bare": Arm(bare.address, bare),
             "ours": Arm(gateway.envoy.address, gateway.envoy),
         }
-        for arm in arms.values():  # Connections, caches and counters are there before anything counts.
+        for arm in arms.values():  # Open connections and fill caches before the first measurement.
             await asyncio.to_thread(arm.run, load, options.requests)
             arm.per_second.clear()
             arm.cpu_us.clear()
@@ -178,7 +178,7 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=20_000)
@@ -190,13 +190,15 @@ def main() -> int:
         arms = asyncio.run(measure(options, Path(folder)))
     none, bare, ours = arms["none"], arms["bare"], arms["ours"]
     share = statistics.median(
-        one / other for one, other in zip(ours.per_second, none.per_second, strict=True)
+        with_gateway / without for with_gateway, without in zip(ours.per_second, none.per_second, strict=True)
     )
-    cpu = statistics.median(one / other for one, other in zip(ours.cpu_us, bare.cpu_us, strict=True))
+    cpu = statistics.median(
+        with_gateway / without for with_gateway, without in zip(ours.cpu_us, bare.cpu_us, strict=True)
+    )
     figures: dict[str, object] = {
         name: {
-            "requests_per_s": [round(each) for each in arm.per_second],
-            "cpu_us_per_request": [round(each, 1) for each in arm.cpu_us],
+            "requests_per_s": [round(figure) for figure in arm.per_second],
+            "cpu_us_per_request": [round(figure, 1) for figure in arm.cpu_us],
         }
         for name, arm in arms.items()
     }

@@ -36,7 +36,7 @@ _ROUTE = {"timeout": "30s"}
 
 @dataclass(frozen=True)
 class Case:
-    """A model to release, what is checked, and how that should end."""
+    """A model to release, its checks, and the expected end."""
 
     name: str
     ends: str
@@ -46,7 +46,7 @@ class Case:
     target_s: float = 0.0
     steps: tuple[int, ...] = (1, 5, 25, 50, 100)
     clients: int = 1
-    """As a multiple of what was asked for: those that wait cost no CPU."""
+    """Multiple of the option --clients; clients that wait cost no CPU."""
 
 
 CASES = (
@@ -65,7 +65,7 @@ CASES = (
 
 
 async def run(folder: Path, case: Case, options: argparse.Namespace) -> dict[str, Any]:
-    """One release from its beginning to its end, under load."""
+    """Run one release from its beginning to its end, under load."""
     async with Gateway(folder) as gateway:
         stable, target = await gateway.upstream("v3"), await gateway.upstream("v4")
         stable.delay_s, target.delay_s = case.stable_s, case.target_s
@@ -80,7 +80,7 @@ async def run(folder: Path, case: Case, options: argparse.Namespace) -> dict[str
             async with asyncio.timeout(options.limit_s):
                 await release.ended.wait()
             seconds = time.perf_counter() - started
-            # What was under way when it ended belongs to it.
+            # Requests in flight at the end belong to the release.
             await load.answered(2 * options.clients * case.clients)
         return {
             "case": case.name,
@@ -98,7 +98,7 @@ async def run(folder: Path, case: Case, options: argparse.Namespace) -> dict[str
 
 
 async def main(options: argparse.Namespace) -> int:
-    """All cases, one after the other."""
+    """Run all cases, one after the other."""
     results = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:

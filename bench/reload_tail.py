@@ -26,40 +26,40 @@ LIMIT = 1.10
 
 
 LOOK_EVERY_S = 0.5
-"""In both arms alike: the clients share a processor, and Python's lock, with whoever looks."""
+"""The same in both arms, because the clients share a processor and Python's lock with these reads."""
 
 
 class Reloads:
-    """One version after the other, each of them new to the replicas and published before anything is measured."""
+    """One version after the other, each new to the replicas and published before the measurement."""
 
-    def __init__(self, space: Space, most: int) -> None:
+    def __init__(self, space: Space, count: int) -> None:
         self._space = space
         self.version = 1
-        space.publish("probe", *range(1, most + 2))
+        space.publish("probe", *range(1, count + 2))
 
     @property
     def done(self) -> bool:
-        """Whether the newest version serves."""
+        """Return whether the newest version serves."""
         versions = self._space.status("inference", "probe").get("versions", {})
         return bool(versions.get("serving") == str(self.version))
 
     def begin(self) -> None:
-        """Asks for the next version."""
+        """Request the next version."""
         self.version += 1
         self._space.patch("inference", "probe", {"model": {"version": str(self.version)}})
 
 
 def arm(load: Load, seconds: float, every: float, reloads: Reloads, *, changing: bool) -> LoadReport:
-    """Return what became of the requests of one arm."""
+    """Return the results of the requests of one arm."""
     before = load.report()
     started = time.monotonic()
     due = started
     while time.monotonic() < started + seconds:
-        done = reloads.done
+        is_serving = reloads.done
         if changing and time.monotonic() >= due:
-            if not done:
+            if not is_serving:
                 raise SystemExit(
-                    f"version {reloads.version} does not serve {every:g} s after it was asked for"
+                    f"version {reloads.version} does not serve {every:g} s after the change of the spec"
                 )
             due += every
             reloads.begin()
@@ -68,31 +68,31 @@ def arm(load: Load, seconds: float, every: float, reloads: Reloads, *, changing:
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=10.0)
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--cpu", default="500m", help="what a replica asks for")
+    parser.add_argument("--cpu", default="500m", help="CPU request of a replica")
     options = parser.parse_args()
     arms: dict[bool, list[LoadReport]] = {True: [], False: []}
-    most = options.pairs * (int(options.seconds / options.every) + 1) + 1
+    reload_count = options.pairs * (int(options.seconds / options.every) + 1) + 1
     with a_space(options.state_dir, "tail") as space:
-        reloads = Reloads(space, most)
-        # A share of the CPU as a model has that answers in milliseconds; the tests' models ask for next to none.
+        reloads = Reloads(space, reload_count)
+        # The CPU share of a model that answers in milliseconds; the tests' models request almost none.
         space.inference(replicas=options.replicas, cpu=options.cpu)
         space.access()
         space.ready()
         reloads.begin()
         space.serves("probe", reloads.version)
-        with gateway_load(space, probe_batches(range(1, most + 2)), threads=2) as load:
+        with gateway_load(space, probe_batches(range(1, reload_count + 2)), threads=2) as load:
             for pair in range(options.pairs):
                 for changing in (pair % 2 == 0, pair % 2 == 1):
                     report = arm(load, options.seconds, options.every, reloads, changing=changing)
                     arms[changing].append(report)
-        bad = lost(load.finish())
+        losses = lost(load.finish())
     figures = {
         name: {
             "p50_ms": [round(report.quantile_ms(0.5), 3) for report in arms[changing]],
@@ -102,12 +102,14 @@ def main() -> int:
         for name, changing in (("reloads", True), ("none", False))
     }
     ratios = [
-        round(one / other, 3)
-        for one, other in zip(figures["reloads"]["p99_ms"], figures["none"]["p99_ms"], strict=True)
+        round(with_reloads / without, 3)
+        for with_reloads, without in zip(figures["reloads"]["p99_ms"], figures["none"]["p99_ms"], strict=True)
     ]
     ratio = round(statistics.median(ratios), 3)
-    print(json.dumps({**bad, "p99_ratio": ratio, "p99_ratios": ratios, "limit": LIMIT, **figures}, indent=2))
-    return 1 if any(bad.values()) or ratio > LIMIT else 0
+    print(
+        json.dumps({**losses, "p99_ratio": ratio, "p99_ratios": ratios, "limit": LIMIT, **figures}, indent=2)
+    )
+    return 1 if any(losses.values()) or ratio > LIMIT else 0
 
 
 if __name__ == "__main__":

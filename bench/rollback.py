@@ -25,7 +25,7 @@ LIMIT_S = 1.0
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--rollbacks", type=int, default=10)
@@ -46,18 +46,18 @@ def main() -> int:
                 space.patch("inference", "probe", {"model": {"version": "1"}})
 
                 def switched(before: dict[str, float] = before) -> bool:
-                    now = answered_by_servers(space, 1)
-                    return now.keys() == before.keys() and all(now[pod] > before[pod] for pod in now)
+                    counts = answered_by_servers(space, 1)
+                    return counts.keys() == before.keys() and all(counts[pod] > before[pod] for pod in counts)
 
                 wait_until(switched, "every replica answers with version 1", timeout_s=30)
                 space.serves("probe", 1)
                 seconds.append(max(load.last_sent("2") - started, 0.0))
-        bad = lost(load.finish())
+        losses = lost(load.finish())
     median = round(statistics.median(seconds), 3)
     spread = [round(min(seconds), 3), round(max(seconds), 3)]
-    result = {"replicas": options.replicas, "rollbacks": len(seconds), **bad}
+    result = {"replicas": options.replicas, "rollbacks": len(seconds), **losses}
     print(json.dumps({**result, "median_s": median, "spread_s": spread, "limit_s": LIMIT_S}, indent=2))
-    return 1 if any(bad.values()) or median > LIMIT_S else 0
+    return 1 if any(losses.values()) or median > LIMIT_S else 0
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ ROWS = 16
 
 
 def publish(folder: Path, features: int) -> None:
-    """A model of one layer: `features` numbers in, one score out."""
+    """Publish a model of one layer: `features` numbers in, one score out."""
     weights = numpy_helper.from_array(np.full((features, 1), 0.01, dtype=np.float32), "weights")
     graph = helper.make_graph(
         [
@@ -56,48 +56,51 @@ def publish(folder: Path, features: int) -> None:
 
 
 class Bench:
-    """One pod, one client."""
+    """One pod and one client."""
 
     def __init__(self, pod: ModelPod, nats: RunningNats, features: int) -> None:
         self._pod = pod
         self._nats = nats
         self._generation = 0
-        self._asked = 0
+        self._sent = 0
         self._tensor = triton.InferInput("x", [ROWS, features], "FP32")
         rows: NDArray[np.float32] = np.random.default_rng(7).random((ROWS, features), dtype=np.float32)
         self._tensor.set_data_from_numpy(rows)
 
     def order(self, share: float) -> None:
-        """Order the share, and wait until the pod has it."""
+        """Order the share, and wait until the pod applies it."""
         self._generation += 1
         samples = {"share": share, "url": self._nats.url, "subject": SUBJECT} if share else None
         self._pod.put(self._pod.order(1, generation=self._generation, samples=samples))
-        self._pod.wait_for("it serves", lambda said: said.phase is AgentPhase.READY and said.serving == 1)
+        self._pod.wait_for("it serves", lambda report: report.phase is Phase.READY and report.serving == 1)
 
     def arm(self, client: Any, share: float, requests: int) -> list[float]:
-        """The seconds of each request."""
+        """Return the seconds of each request."""
         self.order(share)
         seconds: list[float] = []
         for _ in range(requests):
-            self._asked += 1
+            self._sent += 1
             started = time.perf_counter()
-            client.infer("ctr", [self._tensor], request_id=f"request-{self._asked}")
+            client.infer("ctr", [self._tensor], request_id=f"request-{self._sent}")
             seconds.append(time.perf_counter() - started)
         wait_until(lambda: self.counted("_held") == 0, what="all is written", timeout_s=60)
         return seconds
 
     def counted(self, name: str) -> int:
-        """A figure of the agent's page."""
+        """Return a counter of the agent's metrics page."""
         return int(metric(self._pod.metrics(), f"tidegate_agent_samples{name}"))
 
 
 def hand_over_us(folder: Path, features: int, share: float) -> float:
-    """What a request itself does for the log, in microseconds: the best of many, so without what others do."""
+    """Return the microseconds that a request itself spends on the log.
+
+    The best of many, and so without the time of other processes.
+    """
     with RunnerAgent(folder, share=share) as agent, agent.sampler() as sampler:
         inputs = {"x": np.ones((ROWS, features), dtype=np.float32)}
         outputs = {"score": np.ones((ROWS, 1), dtype=np.float32)}
         best = float("inf")
-        for number in range(300):  # they fit into the buffer
+        for number in range(300):  # these fit into the buffer
             started = time.perf_counter()
             if sampler.is_active:
                 sampler.offer_sample(f"request-{number}", inputs, outputs)
@@ -106,12 +109,12 @@ def hand_over_us(folder: Path, features: int, share: float) -> float:
 
 
 def milliseconds(seconds: list[float], share: float) -> float:
-    """A quantile."""
+    """Return a quantile in milliseconds."""
     return round(float(np.quantile(seconds, share)) * 1000, 3)
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--requests", type=int, default=500)
@@ -149,18 +152,18 @@ def main() -> int:
     figures["hand_over_us_of_share"] = costs
     record_bytes = ROWS * (options.features + 1) * 4
     for share, rounds in arms.items():
-        p50, p99 = ([milliseconds(one, q) for one in rounds] for q in (0.5, 0.99))
+        p50, p99 = ([milliseconds(seconds, q) for seconds in rounds] for q in (0.5, 0.99))
         figures[f"share_{share:g}"] = {
             "p50_ms": statistics.median(p50),
             "p99_ms": statistics.median(p99),
             "p50_ms_of_rounds": p50,
             "p99_ms_of_rounds": p99,
         }
-    whole = figures["written"] == figures["in_stream"] and figures["sampled"] == (
+    complete = figures["written"] == figures["in_stream"] and figures["sampled"] == (
         figures["written"] + figures["dropped"]
     )
-    print(json.dumps({"tensor_bytes_of_a_record": record_bytes, "whole": whole, **figures}, indent=2))
-    return 0 if whole else 1
+    print(json.dumps({"tensor_bytes_of_a_record": record_bytes, "whole": complete, **figures}, indent=2))
+    return 0 if complete else 1
 
 
 if __name__ == "__main__":

@@ -62,22 +62,22 @@ TARGETS: Final[Mapping[str, float]] = {
     "api_server_cpu_s": 60.0,
     "restart_writes": 0.0,
 }
-"""At most; those in seconds and MiB are of 1,000 Inferences."""
+"""Upper limits; those in seconds and MiB are for 1,000 Inferences."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Which objects of a namespace are ready, and when each was, in seconds."""
+    """Ready objects of a namespace, with the seconds until each was ready."""
 
     began: float = field(default_factory=time.monotonic)
     ready: dict[str, float] = field(default_factory=dict[str, float])
 
     def note(self, name: str) -> None:
-        """This one is ready, if it was not."""
+        """Record that an object is ready, once."""
         self.ready.setdefault(name, time.monotonic() - self.began)
 
     def figures(self) -> dict[str, float]:
-        """Of the first, the one in the middle, and the last."""
+        """Return the times of the first, the median and the last object."""
         times = sorted(self.ready.values())
         return {
             "first_ready_s": round(times[0], 2),
@@ -87,7 +87,7 @@ class Progress:
 
 
 def inference(name: str, namespace: str) -> Manifest:
-    """A small model of one replica."""
+    """Return a small Inference of one replica."""
     spec = {
         "model": {"uri": "file:///models/ranker", "version": "1"},
         "resources": {"cpu": "100m", "memory": "256Mi"},
@@ -97,29 +97,29 @@ def inference(name: str, namespace: str) -> Manifest:
 
 
 def is_ready(body: Manifest) -> bool:
-    """Whether its condition Ready is true."""
+    """Return whether the condition Ready is True."""
     conditions = (body.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 async def until_ready(
-    api: Api, path: str, count: int, progress: Progress, what: Callable[[Manifest], bool]
+    api: Api, path: str, count: int, progress: Progress, holds: Callable[[Manifest], bool]
 ) -> None:
-    """Follow a listing until so many objects of it were ready; raises TimeoutError."""
-    told = time.monotonic()
+    """Follow a list until so many of its objects were ready. Raises TimeoutError."""
+    printed_at = time.monotonic()
     async with asyncio.timeout(TIMEOUT_S):
         async for kind, body in api.follow(f"{path}?limit=0"):
-            if kind in {"ADDED", "MODIFIED"} and what(body):
+            if kind in {"ADDED", "MODIFIED"} and holds(body):
                 progress.note(body["metadata"]["name"])
-            if time.monotonic() - told > 10:
-                told = time.monotonic()
+            if time.monotonic() - printed_at > 10:
+                printed_at = time.monotonic()
                 print(f"{len(progress.ready)} of {count} are ready", file=sys.stderr)
             if len(progress.ready) >= count:
                 return
 
 
 async def ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[str, Any]:
-    """The arm of the controllers: `count` Inferences in a namespace of their own."""
+    """Measure the arm of the controllers: `count` Inferences in their own namespace."""
     with cluster.controllers() as process:
         await leading(cluster, process)
         before, api_before = cluster.requests(), cluster.cpu_s("kube-apiserver")
@@ -132,30 +132,30 @@ async def ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[st
                 several(partial(cluster.api.create, path, inference(name, namespace)) for name in names)
             )
         await settled(cluster)
-        asked = since(before, cluster.requests())
-        now, most = memory_mib(pid_of(process))
+        requests = since(before, cluster.requests())
+        current_mib, peak_mib = memory_mib(pid_of(process))
         return {
             **progress.figures(),
             "writes_per_object": round(
-                sum(number for name, number in asked.writes.items() if name != EVENTS) / count, 2
+                sum(number for name, number in requests.writes.items() if name != EVENTS) / count, 2
             ),
-            "events_per_object": round(asked.writes[EVENTS] / count, 2),
+            "events_per_object": round(requests.writes[EVENTS] / count, 2),
             "reads_per_object": round(
-                sum(number for name, number in asked.reads.items() if name.startswith("get ")) / count, 2
+                sum(number for name, number in requests.reads.items() if name.startswith("get ")) / count, 2
             ),
-            "requests": {**asked.writes, **asked.reads},
-            "refused": dict(asked.refused),
+            "requests": {**requests.writes, **requests.reads},
+            "refused": dict(requests.refused),
             "controllers_cpu_s": round(cpu_s(pid_of(process)) - cpu_before, 1),
             "api_server_cpu_s": round(cluster.cpu_s("kube-apiserver") - api_before, 1),
-            "rss_mib": round(now, 1),
-            "rss_most_mib": round(most, 1),
+            "rss_mib": round(current_mib, 1),
+            "rss_most_mib": round(peak_mib, 1),
         }
 
 
 async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: int) -> dict[str, Any]:
-    """The arm of the bare client: what the controllers made for m0 in the namespace `pattern`, made for so many."""
+    """Measure the arm of the bare client: copies of what the controllers created for m0 in `pattern`."""
     api = cluster.api
-    made = await children_of(api, pattern, "m0")
+    children = await children_of(api, pattern, "m0")
     owner_path = f"{objects.OURS}/namespaces/{namespace}/inferences"
     status = (await api.get(f"{objects.OURS}/namespaces/{pattern}/inferences/m0") or {})["status"]
     started = {**status, "conditions": status["conditions"][:1]}
@@ -164,11 +164,11 @@ async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: i
     gate = asyncio.Semaphore(WORKERS)
     ready: dict[str, asyncio.Event] = {name: asyncio.Event() for name in names}
 
-    async def one(name: str) -> None:
+    async def make_object(name: str) -> None:
         async with gate:
             await api.create(owner_path, inference(name, namespace))
             owner = await api.get(f"{owner_path}/{name}") or {}
-            for path, body in made:
+            for path, body in children:
                 await api.create(path.format(namespace), renamed(body, name, namespace, owner))
             await write_status(api, f"{owner_path}/{name}", started)
         await ready[name].wait()
@@ -177,7 +177,7 @@ async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: i
             await api.create(f"/api/v1/namespaces/{namespace}/events", event(name, namespace, owner))
         progress.note(name)
 
-    def seen(body: Manifest) -> bool:
+    def note_ready(body: Manifest) -> bool:
         name = body["metadata"]["labels"].get("tidegate.io/inference", "")
         if is_ready(body) and name in ready:
             ready[name].set()
@@ -185,9 +185,9 @@ async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: i
 
     pods = f"/api/v1/namespaces/{namespace}/pods"
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
-        tasks.create_task(until_ready(api, pods, count, Progress(), seen))
+        tasks.create_task(until_ready(api, pods, count, Progress(), note_ready))
         for name in names:
-            tasks.create_task(one(name))
+            tasks.create_task(make_object(name))
     return {
         **progress.figures(),
         "api_server_cpu_s": round(cluster.cpu_s("kube-apiserver") - api_before, 1),
@@ -195,23 +195,23 @@ async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: i
 
 
 async def children_of(api: Api, namespace: str, name: str) -> Sequence[tuple[str, Manifest]]:
-    """What the controllers have made for an Inference, as path with a gap for the namespace, and body."""
-    found: list[tuple[str, Manifest]] = []
+    """Return the children of an Inference: paths with a placeholder for the namespace, and bodies."""
+    children: list[tuple[str, Manifest]] = []
     for plural, group in CHILDREN.items():
         listed = await api.call(
             "GET", f"{group}/namespaces/{namespace}/{plural}?labelSelector=tidegate.io/inference%3D{name}"
         )
         assert listed is not None
         kind, version = str(listed["kind"]).removesuffix("List"), listed["apiVersion"]
-        found.extend(
+        children.extend(
             (f"{group}/namespaces/{{}}/{plural}", {"apiVersion": version, "kind": kind, **body})
             for body in listed["items"]
         )
-    return found
+    return children
 
 
 def renamed(body: Manifest, name: str, namespace: str, owner: Manifest) -> Manifest:
-    """A child of m0 as one of another Inference."""
+    """Return a child of m0 as one of another Inference."""
     copy: dict[str, Any] = json.loads(
         json.dumps(body).replace('"m0"', f'"{name}"').replace("inf-m0", f"inf-{name}")
     )
@@ -231,7 +231,7 @@ def renamed(body: Manifest, name: str, namespace: str, owner: Manifest) -> Manif
 
 
 def event(name: str, namespace: str, owner: Manifest) -> Manifest:
-    """That it is ready."""
+    """Return an Event that says that the Inference is ready."""
     involved = {
         "apiVersion": "tidegate.io/v1alpha1",
         "kind": "Inference",
@@ -251,12 +251,12 @@ def event(name: str, namespace: str, owner: Manifest) -> Manifest:
 
 
 async def write_status(api: Api, path: str, status: Manifest) -> None:
-    """Writes the status of an Inference."""
+    """Write the status of an Inference."""
     await api.call("PATCH", f"{path}/status", {"status": status})
 
 
 async def restarted(cluster: SimulatedCluster) -> dict[str, Any]:
-    """What the controllers write and weigh that are started over everything that is there and settled."""
+    """Measure writes and memory of controllers that start with everything settled."""
     before = cluster.requests()
     with cluster.controllers() as process:
         await leading(cluster, process)
@@ -266,60 +266,60 @@ async def restarted(cluster: SimulatedCluster) -> dict[str, Any]:
             busy, cpu = cpu_s(pid_of(process)) - cpu, cpu_s(pid_of(process))
             if busy < QUIET_S / 4:
                 break
-        asked = since(before, cluster.requests())
-        now, most = memory_mib(pid_of(process))
+        requests = since(before, cluster.requests())
+        current_mib, peak_mib = memory_mib(pid_of(process))
         return {
-            "restart_writes": sum(asked.writes.values()),
-            "restart_requests": {**asked.writes, **asked.reads},
-            "restart_rss_mib": round(now, 1),
-            "restart_rss_most_mib": round(most, 1),
+            "restart_writes": sum(requests.writes.values()),
+            "restart_requests": {**requests.writes, **requests.reads},
+            "restart_rss_mib": round(current_mib, 1),
+            "restart_rss_most_mib": round(peak_mib, 1),
         }
 
 
 async def settled(cluster: SimulatedCluster) -> None:
-    """Wait until the controllers have asked for nothing for two seconds."""
-    known = -1
+    """Wait until the controllers have sent no request for two seconds."""
+    last_count = -1
     while True:
-        asked = cluster.requests()
-        count = sum(asked.writes.values()) + sum(asked.reads.values())
-        if count == known:
+        requests = cluster.requests()
+        count = sum(requests.writes.values()) + sum(requests.reads.values())
+        if count == last_count:
             return
-        known = count
+        last_count = count
         await asyncio.sleep(2)
 
 
-def since(before: Requests, now: Requests) -> Requests:
-    """What was asked in between."""
-    return Requests(now.writes - before.writes, now.reads - before.reads, now.refused - before.refused)
+def since(before: Requests, after: Requests) -> Requests:
+    """Return the requests in between."""
+    return Requests(after.writes - before.writes, after.reads - before.reads, after.refused - before.refused)
 
 
 def pid_of(process: Process) -> int:
-    """Of a process that runs."""
+    """Return the id of a running process."""
     assert process.pid is not None
     return process.pid
 
 
 async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """All arms and the restart."""
+    """Measure all arms and the restart."""
     count = options.inferences
-    found: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": []}
+    results: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": []}
     async with simulated_cluster(files, options.nodes) as cluster:
         for number in range(options.rounds):
-            own, other = f"ours-{number}", f"bare-{number}"
-            for name in (own, other):
+            ours_name, bare_name = f"ours-{number}", f"bare-{number}"
+            for name in (ours_name, bare_name):
                 await make_namespace(cluster.api, name)
-            found["ours"].append(await ours(cluster, own, count))
-            found["bare"].append(await bare(cluster, other, own, count))
-            print({arm: rounds[-1] for arm, rounds in found.items()}, file=sys.stderr)
-            await emptied(cluster.api, other)
+            results["ours"].append(await ours(cluster, ours_name, count))
+            results["bare"].append(await bare(cluster, bare_name, ours_name, count))
+            print({arm: rounds[-1] for arm, rounds in results.items()}, file=sys.stderr)
+            await emptied(cluster.api, bare_name)
             if number < options.rounds - 1:
-                await emptied(cluster.api, own)
+                await emptied(cluster.api, ours_name)
         again = await restarted(cluster)
-    return {"inferences": count, "nodes": options.nodes, **found, **again}
+    return {"inferences": count, "nodes": options.nodes, **results, **again}
 
 
 async def emptied(api: Api, namespace: str) -> None:
-    """Deletes a namespace and waits until it is gone."""
+    """Delete a namespace and wait until it is gone."""
     await api.call("DELETE", f"/api/v1/namespaces/{namespace}")
     async with asyncio.timeout(TIMEOUT_S):
         while await api.get(f"/api/v1/namespaces/{namespace}") is not None:  # noqa: ASYNC110  another process ends it
@@ -327,30 +327,30 @@ async def emptied(api: Api, namespace: str) -> None:
 
 
 def medians(arms: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of each figure, the one in the middle."""
+    """Return the median of each figure."""
     names = [name for name, value in arms[0].items() if isinstance(value, int | float)]
     return {name: round(statistics.median(arm[name] for arm in arms), 2) for name in names}
 
 
-def judged(found: dict[str, Any]) -> dict[str, Any]:
-    """The figures with their targets: those in seconds and MiB hold for 1,000 Inferences."""
-    ours, bare = medians(found["ours"]), medians(found["bare"])
+def judged(results: dict[str, Any]) -> dict[str, Any]:
+    """Compare the figures with their targets; those in seconds and MiB hold for 1,000 Inferences."""
+    ours, bare = medians(results["ours"]), medians(results["bare"])
     figures = {
         **ours,
         "of_bare": round(ours["all_ready_s"] / bare["all_ready_s"], 2),
         "half_of_all": round(ours["half_ready_s"] / ours["all_ready_s"], 2),
-        "restart_writes": found["restart_writes"],
+        "restart_writes": results["restart_writes"],
     }
     missed = {
         name: {"is": figures[name], "at_most": limit}
         for name, limit in TARGETS.items()
         if figures[name] > limit
     }
-    return {"medians": figures, "bare_medians": bare, "missed": missed, **found}
+    return {"medians": figures, "bare_medians": bare, "missed": missed, **results}
 
 
 def main() -> int:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -360,12 +360,12 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidegate-scale-") as folder:
-        found = judged(asyncio.run(measured(Path(folder), options)))
-    text = json.dumps(found, indent=2)
+        results = judged(asyncio.run(measured(Path(folder), options)))
+    text = json.dumps(results, indent=2)
     print(text)
     if options.output is not None:
         options.output.write_text(text + "\n")
-    return 1 if found["missed"] else 0
+    return 1 if results["missed"] else 0
 
 
 if __name__ == "__main__":

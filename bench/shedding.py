@@ -49,22 +49,22 @@ MODEL = SlowModel("ctr", factor=2.0, delay_ms=10.0)
 GOLD_SHARE = 0.4
 SETTLED_S = 6.0
 LEAST_GOLD = 0.85
-"""What a good round reaches is more; other work on the machine costs some of it."""
+"""Below what a good round reaches, because other work on the machine costs some of it."""
 ROUTES = ("gold", "rest")
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to share the model, and how many requests come each second; `names` are the accesses of gold and rest."""
+    """A way to share the model, and the request rate; `names` are the accesses of gold and rest."""
 
     accesses: tuple[ModelAccess, ...]
     load: float = 2.0
-    """Relative to what the model bears."""
+    """Relative to the model's capacity."""
     names: tuple[str, str] = ("ctr", "ctr")
 
 
 def both(protection: Mapping[str, Any], **gold: Any) -> ModelAccess:
-    """One access with a route for each."""
+    """Return one access with a route for each."""
     match = {"headers": [{"name": "x-segment", "exact": "gold"}]}
     return a_model_access(
         routes=[a_route("gold", match=match, **gold), a_route("rest")], protection=dict(protection)
@@ -72,6 +72,7 @@ def both(protection: Mapping[str, Any], **gold: Any) -> ModelAccess:
 
 
 def alone(name: str, limit: int) -> ModelAccess:
+    """Return an access of its own with a limit of concurrent requests."""
     return a_model_access(name, protection={"maxConcurrent": limit})
 
 
@@ -87,41 +88,41 @@ ARMS = {
 
 @dataclass(slots=True)
 class Seen:
-    """What became of the requests of one route in one round."""
+    """Results of the requests of one route in one round."""
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
     seconds: list[float] = field(default_factory=list[float])
 
 
 async def load(arm: Arm, per_second: float, client: Client, seconds: float, seed: int) -> Mapping[str, Seen]:
-    """Requests at random times, whatever becomes of the ones before."""
+    """Send requests at random times, independent of earlier answers."""
     choice = random.Random(seed)
-    seen = {route: Seen() for route in ROUTES}
+    results = {route: Seen() for route in ROUTES}
     began = time.monotonic()
-    at = began
+    due = began
     async with asyncio.TaskGroup() as tasks:
-        while at < began + SETTLED_S + seconds:
-            at += choice.expovariate(per_second)
-            await asyncio.sleep(max(0.0, at - time.monotonic()))
+        while due < began + SETTLED_S + seconds:
+            due += choice.expovariate(per_second)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
             route = ROUTES[choice.random() >= GOLD_SHARE]
-            counted = seen[route] if at >= began + SETTLED_S else Seen()
+            counted = results[route] if due >= began + SETTLED_S else Seen()
             metadata = (("x-tidegate-access", f"ads/{arm.names[ROUTES.index(route)]}"), ("x-segment", route))
             tasks.create_task(_ask(client, metadata, counted))
-    return seen
+    return results
 
 
-async def _ask(client: Client, metadata: tuple[tuple[str, str], ...], seen: Seen) -> None:
+async def _ask(client: Client, metadata: tuple[tuple[str, str], ...], result: Seen) -> None:
     began = time.monotonic()
     try:
         answer = await client.stub().ModelInfer(_request(), metadata=metadata, timeout=10)
     except grpc.aio.AioRpcError as error:
-        seen.outcomes["refused" if error.details() == admission.REJECTED_BODY else error.code().name] += 1
+        result.outcomes["refused" if error.details() == admission.ANSWER else error.code().name] += 1
         return
     if list(answer.raw_output_contents) != [np.float32(MODEL.factor).tobytes()]:
-        seen.outcomes["wrong"] += 1
+        result.outcomes["wrong"] += 1
         return
-    seen.outcomes["answered"] += 1
-    seen.seconds.append(time.monotonic() - began)
+    result.outcomes["answered"] += 1
+    result.seconds.append(time.monotonic() - began)
 
 
 def _request() -> Any:
@@ -135,66 +136,71 @@ def _request() -> Any:
 
 
 async def borne(client: Client, seconds: float = 4.0) -> float:
-    """Requests a second that the model answers when ten are always waiting."""
-    seen, end = Seen(), time.monotonic() + seconds
+    """Return the requests per second that the model answers while ten are always waiting."""
+    result, end = Seen(), time.monotonic() + seconds
 
     async def work() -> None:
         while time.monotonic() < end:
-            await _ask(client, (("x-tidegate-access", "ads/ctr"),), seen)
+            await _ask(client, (("x-tidegate-access", "ads/ctr"),), result)
 
     await asyncio.gather(*(work() for _ in range(10)))
-    return seen.outcomes["answered"] / seconds
+    return result.outcomes["answered"] / seconds
 
 
 async def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Mapping[str, Seen]]]:
-    """All rounds, the arms in turn."""
-    found: dict[str, list[Mapping[str, Seen]]] = {name: [] for name in ARMS}
+    """Measure all rounds, the arms in turn."""
+    results: dict[str, list[Mapping[str, Seen]]] = {name: [] for name in ARMS}
     with slow_models(staged(folder), folder / "models", MODEL) as triton:
         backend = Backend(BackendKey(BackendKind.INFERENCE, "ads", "ctr"), "ctr", (endpoint_of(triton),))
         (folder / "gateway").mkdir()
         async with Gateway(folder / "gateway") as gateway:
             client = await gateway.start(backend, *ARMS["none"].accesses)
             capacity = await borne(client)
-            print(f"the model bears {capacity:.1f} requests a second", file=sys.stderr)
+            print(f"the model's capacity is {capacity:.1f} requests a second", file=sys.stderr)
             for number in range(options.rounds):
                 for name in sorted(ARMS, reverse=bool(number % 2)):
                     arm = ARMS[name]
                     await gateway.control_plane.push(backend, *arm.accesses)
-                    found[name].append(await load(arm, arm.load * capacity, client, options.seconds, number))
-    return found
+                    results[name].append(
+                        await load(arm, arm.load * capacity, client, options.seconds, number)
+                    )
+    return results
 
 
 def figures(rounds: Sequence[Mapping[str, Seen]], route: str) -> dict[str, Any]:
-    """Of one route in one arm, round by round."""
-    seen = [each[route] for each in rounds]
+    """Return the figures of one route in one arm, round by round."""
+    results = [result[route] for result in rounds]
     return {
-        "answered": [round(each.outcomes["answered"] / each.outcomes.total(), 3) for each in seen],
-        "p99_ms": [round(float(np.quantile(each.seconds or [0.0], 0.99)) * 1000, 1) for each in seen],
-        "outcomes": dict(sum((each.outcomes for each in seen), Counter[str]())),
+        "answered": [round(result.outcomes["answered"] / result.outcomes.total(), 3) for result in results],
+        "p99_ms": [round(float(np.quantile(result.seconds or [0.0], 0.99)) * 1000, 1) for result in results],
+        "outcomes": dict(sum((result.outcomes for result in results), Counter[str]())),
     }
 
 
-def refused_for_nothing(seen: Mapping[str, Seen]) -> int:
-    """Requests that admission control refused although none failed."""
-    outcomes = sum((each.outcomes for each in seen.values()), Counter[str]())
+def refused_for_nothing(results: Mapping[str, Seen]) -> int:
+    """Return the requests that admission control rejected although none failed."""
+    outcomes = sum((result.outcomes for result in results.values()), Counter[str]())
     failed = outcomes.total() - outcomes["answered"] - outcomes["refused"]
     return 0 if failed else outcomes["refused"]
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(options, Path(folder)))
-    result = {name: {route: figures(rounds, route) for route in ROUTES} for name, rounds in found.items()}
+        measured = asyncio.run(measure(options, Path(folder)))
+    result = {name: {route: figures(rounds, route) for route in ROUTES} for name, rounds in measured.items()}
     print(json.dumps(result, indent=2))
     gold = statistics.median(result["values"]["gold"]["answered"])
-    early = sum(refused_for_nothing(one) for one in found["calm"])
+    early = sum(refused_for_nothing(results) for results in measured["calm"])
     wrong = sum(
-        seen.outcomes["wrong"] for rounds in found.values() for each in rounds for seen in each.values()
+        result.outcomes["wrong"]
+        for rounds in measured.values()
+        for by_route in rounds
+        for result in by_route.values()
     )
     return 1 if gold < LEAST_GOLD or early or wrong else 0
 

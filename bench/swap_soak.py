@@ -28,7 +28,7 @@ JUDGED = ("triton_rss_mib", "agent_rss_mib", "p50_ms", "p99_ms")
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--swaps", type=int, default=1000)
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("build/swap_soak"))
     options = parser.parse_args()
     rows: list[dict[str, float]] = []
-    bad: Counter[str] = Counter()
+    losses: Counter[str] = Counter()
     with a_space(options.state_dir, "soak") as space:
         space.publish("probe", 1)
         space.inference()
@@ -52,14 +52,14 @@ def main() -> int:
                 shutil.rmtree(space.folder("probe") / str(swap))
                 if swap % options.window:
                     continue
-                now, report = time.monotonic(), load.report()
+                window_end, report = time.monotonic(), load.report()
                 window, before = report.since(before), report
                 memory = resident_bytes(space)
-                bad.update(lost(window))
+                losses.update(lost(window))
                 rows.append(
                     {
                         "swaps": swap,
-                        "swap_s": round((now - started) / options.window, 3),
+                        "swap_s": round((window_end - started) / options.window, 3),
                         "triton_rss_mib": round(memory["triton"] / 2**20, 2),
                         "agent_rss_mib": round(memory["agent"] / 2**20, 2),
                         "p50_ms": round(window.quantile_ms(0.5), 3),
@@ -68,9 +68,9 @@ def main() -> int:
                     }
                 )
                 print(json.dumps(rows[-1]), file=sys.stderr)
-                started = now
-    grown = {name: round(growth([row[name] for row in rows]), 4) for name in JUDGED}
-    result = {"swaps": options.swaps, **bad, "growth": grown, "limit": LIMIT, "windows": len(rows)}
+                started = window_end
+    growths = {name: round(growth([row[name] for row in rows]), 4) for name in JUDGED}
+    result = {"swaps": options.swaps, **losses, "growth": growths, "limit": LIMIT, "windows": len(rows)}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.with_suffix(".json").write_text(json.dumps({**result, "rows": rows}, indent=2) + "\n")
     with options.output.with_suffix(".csv").open("w", newline="") as file:
@@ -78,7 +78,7 @@ def main() -> int:
         writer.writeheader()
         writer.writerows(rows)
     print(json.dumps(result, indent=2))
-    return 1 if bad.total() or any(share > LIMIT for share in grown.values()) else 0
+    return 1 if losses.total() or any(share > LIMIT for share in growths.values()) else 0
 
 
 if __name__ == "__main__":

@@ -87,68 +87,71 @@ SPLIT: Final = {
 
 
 def per_second(hour: float) -> float:
-    """Real-time requests per second at an hour of the day."""
-    waves = (height * math.exp(-(((hour - at) / PEAK_WIDTH_H) ** 2)) for at, height in PEAKS_H)
+    """Return the real-time requests per second at an hour of the day."""
+    waves = (height * math.exp(-(((hour - peak_hour) / PEAK_WIDTH_H) ** 2)) for peak_hour, height in PEAKS_H)
     return LOWEST_PER_S + (HIGHEST_PER_S - LOWEST_PER_S) * max(waves)
 
 
 @dataclass(slots=True)
 class Asked:
-    """What became of the requests of one arm."""
+    """Results of the requests of one arm."""
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
     seconds: list[float] = field(default_factory=list[float])
     hours: list[int] = field(default_factory=list[int])
-    """When each of these was sent."""
+    """Hour at which each of these was sent."""
 
     @property
     def failed(self) -> int:
-        """Those without an answer."""
+        """Return the number of requests without an answer."""
         return self.outcomes.total() - self.outcomes["answered"] - self.wrong
 
     @property
     def wrong(self) -> int:
-        """Those with an answer that is not the model's."""
+        """Return the number of answers that are not the model's."""
         return self.outcomes["wrong"]
 
 
 async def replay(address: str, access: str, speed: float, hours: float) -> Asked:
-    """The day's requests, each at its own random time, whatever becomes of the ones before; the same in every arm."""
-    choice, asked = random.Random(1), Asked()
+    """Send the day's requests, each at its own random time, independent of earlier answers.
+
+    The times are the same in every arm.
+    """
+    choice, results = random.Random(1), Asked()
     request, metadata = _request(), (("x-tidegate-access", access),)
     under_way: set[asyncio.Task[None]] = set()
     async with grpc.aio.insecure_channel(address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         began = time.monotonic()
-        at = 0.0
-        while at * speed < hours * 3600:
-            at += choice.expovariate(per_second(at * speed / 3600))
-            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+        due_s = 0.0
+        while due_s * speed < hours * 3600:
+            due_s += choice.expovariate(per_second(due_s * speed / 3600))
+            await asyncio.sleep(max(0.0, began + due_s - time.monotonic()))
             if len(under_way) >= MOST_UNDER_WAY:
-                asked.outcomes["not sent"] += 1
+                results.outcomes["not sent"] += 1
                 continue
-            task = asyncio.create_task(_ask(stub, request, metadata, asked, int(at * speed / 3600)))
+            task = asyncio.create_task(_ask(stub, request, metadata, results, int(due_s * speed / 3600)))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
         if under_way:
             await asyncio.wait(under_way)
-    return asked
+    return results
 
 
 async def _ask(
-    stub: Any, request: Any, metadata: tuple[tuple[str, str], ...], asked: Asked, hour: int
+    stub: Any, request: Any, metadata: tuple[tuple[str, str], ...], results: Asked, hour: int
 ) -> None:
     began = time.monotonic()
     try:
         answer = await stub.ModelInfer(request, metadata=metadata, timeout=10)
     except grpc.aio.AioRpcError as error:
-        asked.outcomes[error.code().name] += 1
+        results.outcomes[error.code().name] += 1
         print(f"a request failed: {error.code().name} {error.details()}", file=sys.stderr)
         return
     right = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [RIGHT]
-    asked.outcomes["answered" if right else "wrong"] += 1
-    asked.seconds.append(time.monotonic() - began)
-    asked.hours.append(hour)
+    results.outcomes["answered" if right else "wrong"] += 1
+    results.seconds.append(time.monotonic() - began)
+    results.hours.append(hour)
 
 
 def _request() -> Any:
@@ -161,55 +164,57 @@ def _request() -> Any:
     return request
 
 
-def arm(there: Installed, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One day of one arm."""
+def arm(installation: Installed, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one day of one arm."""
     auto = name == "auto"
     counts: Mapping[str, Mapping[str, Any]] = RANGES if auto else SPLIT
     with ExitStack() as stack:
-        space = stack.enter_context(installed.a_space(there, f"bench-day-{name}"))
+        space = stack.enter_context(installed.a_space(installation, f"bench-day-{name}"))
         publish_all(space)
         stack.enter_context(a_pool(space, "Auto" if auto else "RecommendOnly"))
         url, work = stack.enter_context(a_broker(space, "rank"))
         for model, spec in specs(space, url, counts).items():
             space.apply("Inference", model, spec)
         space.access(("home", 100), name="home")
-        wanted = {"home": 2, "rank": 1, "embed": 1} if auto else {n: c["replicas"] for n, c in SPLIT.items()}
+        ready_counts = (
+            {"home": 2, "rank": 1, "embed": 1} if auto else {n: c["replicas"] for n, c in SPLIT.items()}
+        )
         wait_until(
-            lambda: all(_ready(space, model) >= count for model, count in wanted.items()),
-            f"{wanted} answer",
+            lambda: all(_ready(space, model) >= count for model, count in ready_counts.items()),
+            f"{ready_counts} answer",
             timeout_s=180,
-            evidence=lambda: {model: space.status("inference", model) for model in wanted},
+            evidence=lambda: {model: space.status("inference", model) for model in ready_counts},
         )
         space.ready("inference/home", "modelaccess/home")
         pods = stack.enter_context(Pods(space))
         publisher = stack.enter_context(Publisher(work))
         before, began = rows_scored(space), time.monotonic()
         access = f"{space.namespace}/home"
-        asked = asyncio.run(replay(there.endpoints.gateway, access, options.speed, options.hours))
+        results = asyncio.run(replay(installation.endpoints.gateway, access, options.speed, options.hours))
         seconds, rows = time.monotonic() - began, rows_scored(space) - before
         publisher.finish()
         wait_until(
             lambda: sum(work.unsettled()) == 0, "all messages are answered", timeout_s=DRAINED_WITHIN_S
         )
         wait_until(
-            lambda: all(each.gone_at is not None for each in pods.yields.values()),
-            "all near-line pods that were told to go are gone",
+            lambda: all(yielding.gone_at is not None for yielding in pods.yields.values()),
+            "all deleted near-line pods are gone",
         )
         decisions = _decisions(space)
-        # The next arm has its slices to itself.
+        # Free the slices for the next arm.
         space.kubectl.run("delete", "inference", "--all", "-n", space.namespace)
         wait_until(lambda: not pods.there, "the pods of this arm are gone", evidence=lambda: pods.there)
-        there_were = slices(space).get("total", 0)
-        if there_were != SLICES:
+        total_slices = slices(space).get("total", 0)
+        if total_slices != SLICES:
             sys.exit(
-                f"the pool had {there_were} slices in the end instead of {SLICES}: is the node used by others?"
+                f"the pool had {total_slices} slices in the end instead of {SLICES}; another workload uses the node"
             )
         return {
             "seconds": round(seconds, 1),
-            "realtime": _of_realtime(asked),
+            "realtime": _of_realtime(results),
             "nearline": _of_nearline(publisher, work, pods),
             "offline": {"rows": rows},
-            "slice_seconds": {each: round(total) for each, total in sorted(pods.slice_seconds.items())},
+            "slice_seconds": {model: round(total) for model, total in sorted(pods.slice_seconds.items())},
             "most_pods": pods.most,
             "decisions": _of_decisions(decisions),
         }
@@ -220,46 +225,52 @@ def _ready(space: Space, name: str) -> int:
 
 
 def _decisions(space: Space) -> Sequence[Mapping[str, Any]]:
-    """Those of this arm's pool that were to be carried out, the oldest first."""
-    found = space.installed.api.items("/apis/tidegate.io/v1alpha1/allocationdecisions")
+    """Return the decisions of this arm's pool that were to be applied, oldest first."""
+    decisions = space.installed.api.items("/apis/tidegate.io/v1alpha1/allocationdecisions")
     ours = [
-        each for each in found if each["spec"]["pool"] == POOL and each["spec"]["mode"] != "RecommendOnly"
+        decision
+        for decision in decisions
+        if decision["spec"]["pool"] == POOL and decision["spec"]["mode"] != "RecommendOnly"
     ]
-    return sorted(ours, key=lambda each: str(each["spec"]["at"]))
+    return sorted(ours, key=lambda decision: str(decision["spec"]["at"]))
 
 
-def _of_realtime(asked: Asked) -> dict[str, Any]:
-    p50, p99 = (float(np.quantile(asked.seconds, each)) for each in (0.5, 0.99))
+def _of_realtime(results: Asked) -> dict[str, Any]:
+    p50, p99 = (float(np.quantile(results.seconds, quantile)) for quantile in (0.5, 0.99))
     return {
-        "requests": asked.outcomes.total(),
-        "failed": asked.failed,
-        "wrong": asked.wrong,
-        "outcomes": dict(asked.outcomes),
+        "requests": results.outcomes.total(),
+        "failed": results.failed,
+        "wrong": results.wrong,
+        "outcomes": dict(results.outcomes),
         "p50_ms": round(p50 * 1000),
         "p99_ms": round(p99 * 1000),
         "slo_ms": round(SLO_S * 1000),
-        "worst_by_hour_ms": _by_hour(asked),
+        "worst_by_hour_ms": _by_hour(results),
     }
 
 
-def _by_hour(asked: Asked) -> list[int]:
-    """The slowest answer to requests of each hour, to see when it was tight."""
+def _by_hour(results: Asked) -> list[int]:
+    """Return the slowest answer to the requests of each hour, to show when the slices were scarce."""
     worst: dict[int, float] = {}
-    for hour, seconds in zip(asked.hours, asked.seconds, strict=True):
+    for hour, seconds in zip(results.hours, results.seconds, strict=True):
         worst[hour] = max(worst.get(hour, 0.0), seconds)
     return [round(worst[hour] * 1000) for hour in sorted(worst)]
 
 
 def _of_nearline(publisher: Publisher, work: Worked, pods: Pods) -> dict[str, Any]:
-    kept, results = work.kept(), work.results()
+    kept_count, results = work.kept(), work.results()
     end = time.monotonic() + READ_WITHIN_S
     while len(results) < publisher.sent and time.monotonic() < end:  # a client may see the keys too late
         results = work.results()
-    seconds = [each.gone_at - each.told_at for each in pods.yields.values() if each.gone_at is not None]
+    seconds = [
+        yielding.gone_at - yielding.told_at
+        for yielding in pods.yields.values()
+        if yielding.gone_at is not None
+    ]
     return {
         "messages": publisher.sent,
         "lost": sum(f"job-{number}" not in results for number in range(publisher.sent)),
-        "answered_twice": kept - len(results),
+        "answered_twice": kept_count - len(results),
         "wrong": sum(score(result) != RIGHT for result in results.values()),
         "dead": len(work.dead()),
         "yields": len(seconds),
@@ -268,45 +279,47 @@ def _of_nearline(publisher: Publisher, work: Worked, pods: Pods) -> dict[str, An
 
 
 def _of_decisions(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    moving = [each for each in decisions if each["spec"].get("moves")]
-    named = [each for each in moving if each["spec"].get("binding")]
+    moving = [decision for decision in decisions if decision["spec"].get("moves")]
+    named = [decision for decision in moving if decision["spec"].get("binding")]
     return {
         "decisions": len(decisions),
         "with_moves": len(moving),
         "naming_a_constraint": len(named),
         "constraints": dict(
-            Counter(each["spec"]["binding"][0]["constraint"].partition(":")[0] for each in named)
+            Counter(decision["spec"]["binding"][0]["constraint"].partition(":")[0] for decision in named)
         ),
-        "unnamed": [move["why"] for each in moving if each not in named for move in each["spec"]["moves"]],
+        "unnamed": [
+            move["why"] for decision in moving if decision not in named for move in decision["spec"]["moves"]
+        ],
     }
 
 
 def missed(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The targets that were not reached, in words."""
+    """Return the targets that were missed, as text."""
     wrong: list[str] = []
-    for name, each in arms.items():
-        realtime, nearline = each["realtime"], each["nearline"]
+    for name, arm_result in arms.items():
+        realtime, nearline = arm_result["realtime"], arm_result["nearline"]
         not_once = nearline["lost"] + nearline["dead"] + nearline["answered_twice"]
-        found = {
+        failures = {
             "real-time requests failed": realtime["failed"] > 0,
             "answers were wrong": realtime["wrong"] + nearline["wrong"] > 0,
             "the p99 missed its SLO": realtime["p99_ms"] > realtime["slo_ms"],
             "messages were lost, dead or answered twice": not_once > 0,
             "a near-line pod was slow to yield": nearline["slowest_yield_s"] > YIELD_S,
-            "there were more pods than slices": each["most_pods"] > SLICES,
-            "a decision moved something and named no constraint": bool(each["decisions"]["unnamed"]),
+            "there were more pods than slices": arm_result["most_pods"] > SLICES,
+            "a decision moved something and named no constraint": bool(arm_result["decisions"]["unnamed"]),
         }
-        wrong += [f"{name}: {what}" for what, holds in found.items() if holds]
+        wrong += [f"{name}: {failure}" for failure, holds in failures.items() if holds]
     auto, static = arms["auto"], arms["static"]
     if auto["nearline"]["yields"] == 0:
-        wrong.append("auto: no near-line pod had to yield, so that nothing is known about it")
+        wrong.append("auto: no near-line pod had to yield, so yields were not measured")
     if auto["offline"]["rows"] <= static["offline"]["rows"]:
         wrong.append("auto scored no more rows than static")
     return wrong
 
 
 def main() -> int:
-    """Measures once."""
+    """Measure once."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -319,9 +332,9 @@ def main() -> int:
     options = parser.parse_args()
     with installed.an_installation(
         Cluster(options.state_dir), lambda line: print(line, file=sys.stderr)
-    ) as there:
-        there.upgrade(models__allowPython=True)
-        arms = {name: arm(there, name, options) for name in options.arms}
+    ) as installation:
+        installation.upgrade(models__allowPython=True)
+        arms = {name: arm(installation, name, options) for name in options.arms}
     wrong = missed(arms) if len(arms) > 1 else []
     ratio = {"rows_auto_over_static": _ratio(arms)} if len(arms) > 1 else {}
     report = {"speed": options.speed, "hours": options.hours, "slices": SLICES, "static": SPLIT, "arms": arms}

@@ -35,33 +35,33 @@ RATIO_LIMIT = 10.0
 _ACCESS = (("x-tidegate-access", "ads/ctr"),)
 _SIDES = ("left", "right")
 _AFTERWARDS = 40
-"""Requests after each flip: none of the old weight may come after so many."""
+"""Requests after each flip: a request by the old weight does not come later."""
 
 
 class Side(Upstream):
-    """An upstream that remembers when it was last asked."""
+    """An upstream that records the time of its last request."""
 
     last = 0.0
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802  the name is gRPC's
-        """Answers as every upstream."""
+        """Answer as every upstream."""
         self.last = time.perf_counter()
         return await super().ModelInfer(request, context)
 
 
 def access(heavy: str) -> ModelAccess:
-    """All weight on one side."""
+    """Return an access with all weight on one side."""
     targets = [{"inference": side, "weight": 100 if side == heavy else 0} for side in _SIDES]
     return a_model_access(routes=[a_route("default", targets=targets)])
 
 
 def p99_ms(seconds: list[float]) -> float:
-    """The 99th percentile, in milliseconds."""
+    """Return the 99th percentile, in milliseconds."""
     return float(np.quantile(seconds, 0.99)) * 1000
 
 
 async def idle(client: Client, count: int) -> list[float]:
-    """The times of requests one after the other."""
+    """Return the times of requests one after the other."""
     times: list[float] = []
     for _ in range(count):
         started = time.perf_counter()
@@ -71,7 +71,7 @@ async def idle(client: Client, count: int) -> list[float]:
 
 
 async def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """One gateway: requests while nothing changes, then flips under load."""
+    """Measure one gateway: requests while nothing changes, then flips under load."""
     async with Gateway(folder) as gateway:
         sides = [Side(name, f"127.0.0.{number}") for number, name in enumerate(_SIDES, 2)]
         for side in sides:
@@ -82,7 +82,7 @@ async def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         ]
         client = await gateway.start(access(_SIDES[0]), *backends)
         await idle(client, 50)
-        alone = await idle(client, 500)
+        idle_seconds = await idle(client, 500)
         load = Load(client, _ACCESS)
         flips: list[float] = []
         async with load.running(options.clients):
@@ -97,16 +97,16 @@ async def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             await side.stop()
     return {
         "failed": len(load.errors),
-        "idle_p99_ms": p99_ms(alone),
+        "idle_p99_ms": p99_ms(idle_seconds),
         "flip_p99_ms": p99_ms(flips),
         "flip_p50_ms": statistics.median(flips) * 1000,
-        "ratio": p99_ms(flips) / p99_ms(alone),
-        "flips_ms": [round(each * 1000, 3) for each in flips],
+        "ratio": p99_ms(flips) / p99_ms(idle_seconds),
+        "flips_ms": [round(seconds * 1000, 3) for seconds in flips],
     }
 
 
 def main() -> int:
-    """Measures `--runs` times."""
+    """Measure `--runs` times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--flips", type=int, default=40)
@@ -117,8 +117,8 @@ def main() -> int:
     for _ in range(options.runs):
         with tempfile.TemporaryDirectory() as folder:
             runs.append(asyncio.run(run(Path(folder), options)))
-    ratio = statistics.median(each["ratio"] for each in runs)
-    failed = sum(each["failed"] for each in runs)
+    ratio = statistics.median(result["ratio"] for result in runs)
+    failed = sum(result["failed"] for result in runs)
     met = ratio <= RATIO_LIMIT and not failed
     document = {"met": met, "failed": failed, "ratio": ratio, "limit": RATIO_LIMIT, "runs": runs}
     print(json.dumps(document, indent=2))

@@ -36,21 +36,21 @@ ONE_LIMIT_S = 0.005
 
 
 def timed(work: Callable[[], object]) -> dict[str, float]:
-    """Wall and processor time of `work`, in seconds."""
+    """Return wall and processor time of `work`, in seconds."""
     wall, processor = time.perf_counter(), time.process_time()
     work()
     return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - processor}
 
 
 def yardstick() -> None:
-    """Half a million additions: some 20 ms on a core that does nothing else."""
+    """Add half a million numbers: some 20 ms on an idle core."""
     total = 0
     for number in range(500_000):
         total += number
 
 
 def parts(routes: int) -> list[ModelAccess | Backend]:
-    """The objects of the fleet."""
+    """Return the objects of the fleet."""
     names = [f"model-{number}" for number in range(routes)]
     addresses = [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}" for number in range(routes)]
     return [
@@ -60,7 +60,7 @@ def parts(routes: int) -> list[ModelAccess | Backend]:
 
 
 class Server:
-    """What one xDS server has of the routing."""
+    """The routing state of one xDS server."""
 
     def __init__(self) -> None:
         self.routing = IncrementalTranslator()
@@ -68,29 +68,29 @@ class Server:
         self.snapshots: list[Snapshot] = []
 
     def build(self) -> None:
-        """The next snapshot."""
-        self.snapshots = [*self.snapshots[-1:], self.builder.apply_change(self.routing.take_change())]
+        """Build the next snapshot."""
+        self.snapshots = [*self.snapshots[-1:], self.builder.apply(self.routing.take_change())]
 
 
 def run(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[str, Any]:
-    """One whole build, and a change of one route."""
+    """Measure one whole build, and a change of one route."""
     fleet = a_fleet(*objects)
     server = Server()
     changed = a_model_access(
         f"model-{number}", routes=[a_route("default", f"model-{routes - 1}")], metadata={"generation": 2}
     )
 
-    def whole() -> None:
-        with pause_garbage_collection():
-            server.routing.replace_fleet(fleet)
+    def build_all() -> None:
+        with collection_paused():
+            server.routing.replace(fleet)
             server.build()
 
-    def one() -> None:
-        with pause_garbage_collection():
+    def build_change() -> None:
+        with collection_paused():
             server.routing.put_access(changed.key, changed)
             server.build()
 
-    result = {"yardstick": timed(yardstick), "full": timed(whole), "one": timed(one)}
+    result = {"yardstick": timed(yardstick), "full": timed(build_all), "one": timed(build_change)}
     before, after = server.snapshots
     if before.revision == after.revision:
         raise RuntimeError(f"changing the route of {changed.key} made no new snapshot")
@@ -98,20 +98,22 @@ def run(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[
 
 
 def main() -> int:
-    """Measures `--runs` times."""
+    """Measure `--runs` times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--routes", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     objects = parts(options.routes)
     run(parts(10), 10, 0)
-    # As the process does once its caches are full: what is there to stay is not looked through again.
+    # As the process does once its caches are full: objects that stay are not collected again.
     gc.collect()
     gc.freeze()
     runs = [run(objects, options.routes, number) for number in range(options.runs)]
     medians = {
-        what: {unit: statistics.median(each[what][unit] for each in runs) for unit in ("wall_s", "cpu_s")}
-        for what in ("yardstick", "full", "one")
+        figure: {
+            unit: statistics.median(result[figure][unit] for result in runs) for unit in ("wall_s", "cpu_s")
+        }
+        for figure in ("yardstick", "full", "one")
     }
     limits = {"full_s": FULL_LIMIT_S, "one_s": ONE_LIMIT_S}
     met = medians["full"]["wall_s"] <= FULL_LIMIT_S and medians["one"]["wall_s"] <= ONE_LIMIT_S

@@ -37,7 +37,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def an_access(number: int, weight: int, accesses: int) -> Any:
-    """One access with two targets."""
+    """Return one access with two targets."""
     targets = [
         {"inference": f"m{number}", "weight": weight},
         {"inference": f"m{(number + 1) % accesses}", "weight": 100},
@@ -48,23 +48,23 @@ def an_access(number: int, weight: int, accesses: int) -> Any:
 
 
 def backends(accesses: int) -> list[Any]:
-    """One Inference with one pod for each access."""
+    """Return one Inference with one pod for each access."""
     return [a_backend(f"m{n}", f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}") for n in range(accesses)]
 
 
 def cpu_s(envoy: Envoy) -> float:
-    """Processor time of the whole process so far."""
+    """Return the processor time of the whole process so far."""
     fields = Path(f"/proc/{envoy.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def memory_mib(envoy: Envoy) -> float:
-    """Resident memory."""
+    """Return the resident memory."""
     return int(Path(f"/proc/{envoy.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 async def programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
-    """Return when the gateway runs it."""
+    """Wait until the gateway runs the access."""
     host = HostKey(HostKind.ACCESS, access.key)
 
     async def runs_it() -> bool:
@@ -74,7 +74,7 @@ async def programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
 
 
 async def received(envoy: Envoy) -> int:
-    """Bytes from the xDS server so far."""
+    """Return the bytes from the xDS server so far."""
     name = "cluster.tidegate-xds.upstream_cx_rx_bytes_total"
     return int((await envoy.get_admin(f"/stats?filter=^{name}$")).rsplit(":", 1)[1])
 
@@ -126,7 +126,7 @@ async def run(accesses: int, changes: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures once for each size."""
+    """Measure once for each size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--accesses", type=int, nargs="+", default=[1000])
     parser.add_argument("--changes", type=int, default=20)

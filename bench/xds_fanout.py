@@ -41,7 +41,7 @@ LIMIT_S = 0.2
 
 
 class Arrivals:
-    """When the routes of each version came to how many proxies, on the clock that all processes share."""
+    """Counts the proxies that have each version of the routes, with times of a clock that all processes share."""
 
     def __init__(self, proxies: int) -> None:
         self._proxies = proxies
@@ -49,24 +49,24 @@ class Arrivals:
         self.last: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
 
     def count(self, version: str) -> None:
-        """One proxy has this version."""
+        """Count one proxy that has this version."""
         self._counts[version] = self._counts.get(version, 0) + 1
         if self._counts[version] == self._proxies:
             self.last.put_nowait((version, time.monotonic()))
 
 
 async def proxy(number: int, port: int, arrivals: Arrivals) -> None:
-    """One proxy, which counts the routes that it gets."""
+    """Run one proxy, which counts the routes that it gets."""
 
-    def received(response: Any) -> None:
+    def count_routes(response: Any) -> None:
         if response.type_url == TypeUrl.SCOPE:
             arrivals.count(response.system_version_info)
 
-    await discover(f"gateway-{number}", port, received)
+    await discover(f"gateway-{number}", port, count_routes)
 
 
 def proxies(count: int, port: int, parent: Connection) -> None:
-    """The process of all proxies: tells `parent` the version and the time whenever the last has got one."""
+    """Run all proxies in this process; send `parent` each version and the time when the last proxy has it."""
 
     async def run() -> None:
         arrivals = Arrivals(count)
@@ -87,7 +87,7 @@ def _many_files() -> None:
 
 @asynccontextmanager
 async def connected(count: int, port: int) -> AsyncIterator[Connection]:
-    """The process of all proxies, as long as the block lasts."""
+    """Run the process of all proxies while the block lasts."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("spawn").Process(target=proxies, args=(count, port, theirs))
     process.start()
@@ -99,23 +99,25 @@ async def connected(count: int, port: int) -> AsyncIterator[Connection]:
 
 
 async def arrival(pipe: Connection, version: str) -> float:
-    """When the last proxy got `version`."""
+    """Return when the last proxy got `version`."""
     while True:
-        got, at = await asyncio.wait_for(asyncio.to_thread(pipe.recv), 60)
-        if got == version:
-            return float(at)
+        arrived, arrived_at = await asyncio.wait_for(asyncio.to_thread(pipe.recv), 60)
+        if arrived == version:
+            return float(arrived_at)
 
 
 def fleet(weight: int) -> list[Any]:
-    """Ten accesses, one of which sends so much to its target."""
+    """Return ten accesses; one of them has this weight on its target."""
     targets = [{"inference": "m0", "weight": weight}, {"inference": "m1", "weight": 100}]
     changing = a_model_access("changing", routes=[a_route("default", targets=targets)])
-    others = [a_model_access(f"a{number}", routes=[a_route("default", f"m{number}")]) for number in range(9)]
-    return [changing, *others, *(a_backend(f"m{number}", f"10.0.0.{number + 1}") for number in range(10))]
+    unchanged = [
+        a_model_access(f"a{number}", routes=[a_route("default", f"m{number}")]) for number in range(9)
+    ]
+    return [changing, *unchanged, *(a_backend(f"m{number}", f"10.0.0.{number + 1}") for number in range(10))]
 
 
 async def run(count: int, changes: int) -> list[float]:
-    """The time of each change, in seconds."""
+    """Return the time of each change, in seconds."""
     control_plane = ControlPlane()
     snapshot = control_plane.set(*fleet(1))
     port = await control_plane.start()
@@ -132,7 +134,7 @@ async def run(count: int, changes: int) -> list[float]:
 
 
 async def quiet(control_plane: ControlPlane, count: int) -> None:
-    """Until every proxy runs the newest."""
+    """Wait until every proxy runs the newest snapshot."""
 
     async def all_run_it() -> bool:
         report = control_plane.ledger.build_report()
@@ -142,7 +144,7 @@ async def quiet(control_plane: ControlPlane, count: int) -> None:
 
 
 async def measure(options: argparse.Namespace) -> int:
-    """All runs, the sizes in turn."""
+    """Measure all runs, the sizes in turn."""
     runs: dict[int, list[list[float]]] = {count: [] for count in options.proxies}
     for _ in range(options.runs):
         for count in options.proxies:
@@ -164,7 +166,7 @@ async def measure(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures `--runs` times."""
+    """Measure `--runs` times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--proxies", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--runs", type=int, default=5)

@@ -1,4 +1,4 @@
-"""What the measurements of a whole cluster share: an installed checkout, a namespace, a load, memory."""
+"""Shared parts of the measurements of a whole cluster: an installed checkout, a namespace, a load, memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from tidegate_localcluster.cluster import Cluster
 from tidegate_localcluster.demo.load import Batch, Load, LoadReport
 
 PAUSE_S = 0.01
-"""Between two requests of one client: the machine is to be busy with the change, not with the clients."""
+"""Between two requests of one client, so that the change uses the machine and not the clients."""
 TIMEOUT_S = 30.0
-"""Longer than the routes' own: what is lost is lost in the cluster."""
+"""Longer than the timeouts of the routes, so that only the cluster can lose a request."""
 
 
 @contextmanager
 def a_space(state_dir: Path, name: str) -> Iterator[Space]:
-    """This checkout on the cluster of `state_dir` (started when it does not run), and a namespace of one's own."""
+    """Install this checkout on the cluster of `state_dir`, and yield a namespace of its own.
+
+    Starts the cluster if it does not run.
+    """
     with (
-        installed.an_installation(Cluster(state_dir), lambda line: print(line, file=sys.stderr)) as there,
-        installed.a_space(there, f"bench-{name}") as space,
+        installed.an_installation(
+            Cluster(state_dir), lambda line: print(line, file=sys.stderr)
+        ) as installation,
+        installed.a_space(installation, f"bench-{name}") as space,
     ):
         yield space
 
@@ -42,9 +47,9 @@ def gateway_load(
     pause_s: float = PAUSE_S,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
 ) -> Load:
-    """Return a load on the ModelAccess `probe` of a space, without an end of its own; `say` hears of each request that is lost."""
+    """Return an endless load on the ModelAccess `probe` of a space; `say` gets a line for each lost request."""
     gateway, access = space.installed.endpoints.gateway, f"{space.namespace}/probe"
-    # Each client has a connection of its own, and repeats nothing: that would hide that a request was lost.
+    # Each client has its own connection, and no retries, which would hide a lost request.
     options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
     return Load(
         lambda: access_client(gateway, access, timeout_s=TIMEOUT_S, channel_args=options),
@@ -57,12 +62,12 @@ def gateway_load(
 
 
 def lost(report: LoadReport) -> dict[str, int]:
-    """Return requests without a right answer: those that failed, and those whose answer is not exactly the named version's."""
+    """Return the numbers of requests that failed, and of answers that are not exactly the named version's."""
     return {"failed": report.failed, "wrong": report.wrong}
 
 
 def answered_by_servers(space: Space, version: int) -> dict[str, float]:
-    """Requests that each replica's own Triton has answered with `version`, by pod."""
+    """Return how many requests each replica's own Triton has answered with `version`, by pod."""
     counts: dict[str, float] = {}
     for pod in space.installed.pods(space.namespace, "tidegate.io/inference=probe"):
         name = pod["metadata"]["name"]
@@ -76,20 +81,22 @@ def answered_by_servers(space: Space, version: int) -> dict[str, float]:
 
 
 def resident_bytes(space: Space) -> dict[str, int]:
-    """Anonymous memory of the model pods' containers by the kubelet's account, which is about ten seconds old."""
-    found: dict[str, int] = {}
+    """Return the anonymous memory of the model pods' containers by the kubelet's account, some ten seconds old."""
+    bytes_by_container: dict[str, int] = {}
     page = space.kubectl.run("get", "--raw", "/api/v1/nodes/node-0/proxy/stats/summary")
     for pod in json.loads(page)["pods"]:
         if pod["podRef"]["namespace"] == space.namespace:
             for container in pod["containers"]:
                 name = container["name"]
-                found[name] = found.get(name, 0) + int((container.get("memory") or {}).get("rssBytes", 0))
-    return found
+                bytes_by_container[name] = bytes_by_container.get(name, 0) + int(
+                    (container.get("memory") or {}).get("rssBytes", 0)
+                )
+    return bytes_by_container
 
 
 def growth(values: Sequence[float]) -> float:
-    """The median of the last third over that of the first, less one; a tenth at the start is left out."""
-    settled = values[len(values) // 10 :]
-    third = max(len(settled) // 3, 1)
-    first = statistics.median(settled[:third])
-    return statistics.median(settled[-third:]) / first - 1 if first else 0.0
+    """Return the median of the last third over that of the first, less one, without the first tenth."""
+    steady = values[len(values) // 10 :]
+    third = max(len(steady) // 3, 1)
+    first = statistics.median(steady[:third])
+    return statistics.median(steady[-third:]) / first - 1 if first else 0.0

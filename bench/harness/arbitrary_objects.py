@@ -1,4 +1,4 @@
-"""What a hostile tenant writes: objects of every kind that Tidegate watches, with its labels and whatever the API server takes."""
+"""Generate the objects of a hostile tenant: every kind that Tidegate watches, with its labels and odd values."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Body = dict[str, Any]
 Path = tuple[str | int, ...]
 
 MOST_OBJECTS: Final = 12
-"""Of each kind; then one goes for each that comes."""
+"""Bound for each kind; beyond it a write deletes one."""
 NEVER: Final = "example.com/never"
-"""A finalizer that nobody removes."""
+"""A finalizer that is never removed."""
 TEXTS: Final = (
     "",
     "1e90",
@@ -47,7 +47,7 @@ NUMBERS: Final = (0, 1, -1, 2**31 - 1, -(2**31), 2**63 - 1, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class Hostile:
-    """One kind: where its objects are, one that the API server takes, and whether the tenant also writes statuses."""
+    """One kind: its path, an object that the API server accepts, and whether the tenant also writes statuses."""
 
     path: str
     body: Callable[[str], Body]
@@ -55,7 +55,10 @@ class Hostile:
 
 
 def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostile]:
-    """Every watched kind in a namespace; objects name `victim`, an Inference of somebody else, and `pool`, where it runs."""
+    """Return every watched kind in a namespace.
+
+    Its objects name `victim`, another tenant's Inference, and `pool`, where that runs.
+    """
     labels = {
         "app.kubernetes.io/managed-by": "tidegate",
         "tidegate.io/inference": victim,
@@ -83,8 +86,8 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
     }
 
     def metadata(name: str, *, cluster: bool = False) -> Body:
-        where = {} if cluster else {"namespace": namespace, "ownerReferences": [dict(owner)]}
-        return {"name": name, "labels": dict(labels), "annotations": dict(annotations), **where}
+        scope = {} if cluster else {"namespace": namespace, "ownerReferences": [dict(owner)]}
+        return {"name": name, "labels": dict(labels), "annotations": dict(annotations), **scope}
 
     def pod_spec() -> Body:
         requests = {"cpu": "10m", "memory": "1Mi"}
@@ -106,9 +109,9 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
 
     def node(name: str) -> Body:
         body = dict(objects.node(0))
-        there = {**body["metadata"]["labels"], **labels, "tenant": namespace}
-        del there["tidegate.io/simulated"]
-        return {**body, "metadata": {"name": name, "labels": there, "annotations": dict(annotations)}}
+        node_labels = {**body["metadata"]["labels"], **labels, "tenant": namespace}
+        del node_labels["tidegate.io/simulated"]
+        return {**body, "metadata": {"name": name, "labels": node_labels, "annotations": dict(annotations)}}
 
     def autoscaler(name: str) -> Body:
         target = {"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "name": victim}
@@ -122,7 +125,7 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
             "spec": spec,
         }
 
-    def ours(kind: str, spec: Body, *, cluster: bool = False) -> Callable[[str], Body]:
+    def our_object(kind: str, spec: Body, *, cluster: bool = False) -> Callable[[str], Body]:
         return lambda name: {
             "apiVersion": "tidegate.io/v1alpha1",
             "kind": kind,
@@ -130,40 +133,42 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
             "spec": copy.deepcopy(spec),
         }
 
-    def plain(version: str, kind: str, fields: Callable[[], Body]) -> Callable[[str], Body]:
+    def plain_object(version: str, kind: str, fields: Callable[[], Body]) -> Callable[[str], Body]:
         return lambda name: {"apiVersion": version, "kind": kind, "metadata": metadata(name), **fields()}
 
-    inside = f"/namespaces/{namespace}"
-    core, tidegate = f"/api/v1{inside}", f"{objects.OURS}{inside}"
+    namespace_path = f"/namespaces/{namespace}"
+    core, tidegate = f"/api/v1{namespace_path}", f"{objects.OURS}{namespace_path}"
     own_pool = {"nodeSelector": {"tenant": namespace}, "slice": {"cpu": {"cpu": "1", "memory": "1Gi"}}}
     return {
-        "Pod": Hostile(f"{core}/pods", plain("v1", "Pod", lambda: {"spec": pod_spec()}), with_status=True),
-        "Deployment": Hostile(f"/apis/apps/v1{inside}/deployments", deployment, with_status=True),
+        "Pod": Hostile(
+            f"{core}/pods", plain_object("v1", "Pod", lambda: {"spec": pod_spec()}), with_status=True
+        ),
+        "Deployment": Hostile(f"/apis/apps/v1{namespace_path}/deployments", deployment, with_status=True),
         "Job": Hostile(
-            f"/apis/batch/v1{inside}/jobs",
-            plain("batch/v1", "Job", lambda: {"spec": {"completions": 1, "template": template()}}),
+            f"/apis/batch/v1{namespace_path}/jobs",
+            plain_object("batch/v1", "Job", lambda: {"spec": {"completions": 1, "template": template()}}),
         ),
         "ConfigMap": Hostile(
-            f"{core}/configmaps", plain("v1", "ConfigMap", lambda: {"data": {"config.json": "{}"}})
+            f"{core}/configmaps", plain_object("v1", "ConfigMap", lambda: {"data": {"config.json": "{}"}})
         ),
         "Secret": Hostile(
-            f"{core}/secrets", plain("v1", "Secret", lambda: {"stringData": {"key": "k" * 16}})
+            f"{core}/secrets", plain_object("v1", "Secret", lambda: {"stringData": {"key": "k" * 16}})
         ),
         "PodDisruptionBudget": Hostile(
-            f"/apis/policy/v1{inside}/poddisruptionbudgets",
-            plain(
+            f"/apis/policy/v1{namespace_path}/poddisruptionbudgets",
+            plain_object(
                 "policy/v1",
                 "PodDisruptionBudget",
                 lambda: {"spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels)}}},
             ),
         ),
         "HorizontalPodAutoscaler": Hostile(
-            f"/apis/autoscaling/v2{inside}/horizontalpodautoscalers", autoscaler
+            f"/apis/autoscaling/v2{namespace_path}/horizontalpodautoscalers", autoscaler
         ),
         "Node": Hostile("/api/v1/nodes", node, with_status=True),
         "Inference": Hostile(
             f"{tidegate}/inferences",
-            ours(
+            our_object(
                 "Inference",
                 {
                     "model": {"uri": "file:///models/odd", "version": "1"},
@@ -177,7 +182,7 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
         ),
         "ModelAccess": Hostile(
             f"{tidegate}/modelaccesses",
-            ours(
+            our_object(
                 "ModelAccess",
                 {
                     "hosts": [f"{victim}.example.com"],
@@ -193,7 +198,7 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
         ),
         "FeatureCompute": Hostile(
             f"{tidegate}/featurecomputes",
-            ours(
+            our_object(
                 "FeatureCompute",
                 {
                     "entities": [{"name": "user", "key": "user_id", "type": "int64"}],
@@ -205,10 +210,12 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
                 },
             ),
         ),
-        "ComputePool": Hostile(f"{objects.OURS}/computepools", ours("ComputePool", own_pool, cluster=True)),
+        "ComputePool": Hostile(
+            f"{objects.OURS}/computepools", our_object("ComputePool", own_pool, cluster=True)
+        ),
         "ComputeOverride": Hostile(
             f"{objects.OURS}/computeoverrides",
-            ours(
+            our_object(
                 "ComputeOverride",
                 {
                     "target": {"kind": "Inference", "namespace": namespace, "name": victim},
@@ -227,33 +234,33 @@ def _in_an_hour() -> str:
 
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Give every place of a body, but those that say which object of which kind it is."""
+    """Yield every path in a body, except those that identify the object."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
-        here = (*path, name)
-        if here[:2] in {("metadata", "name"), ("metadata", "namespace")} or here in {
+        inner_path = (*path, name)
+        if inner_path[:2] in {("metadata", "name"), ("metadata", "namespace")} or inner_path in {
             ("apiVersion",),
             ("kind",),
         }:
             continue
-        yield here
-        yield from places(inner, here)
+        yield inner_path
+        yield from places(inner, inner_path)
 
 
 def mutated(body: Body, choice: random.Random) -> Body:
     """Return a copy with up to three values replaced by odd ones, mostly of the same type."""
     copied = copy.deepcopy(body)
     for _ in range(choice.randint(0, 3)):
-        *way, last = choice.choice([path for path in places(copied) if len(path) > 1])
-        place: Any = copied
-        for step in way:
-            place = place[step]
-        place[last] = odd_value(place[last], choice)
+        *parents, last = choice.choice([path for path in places(copied) if len(path) > 1])
+        container: Any = copied
+        for step in parents:
+            container = container[step]
+        container[last] = odd_value(container[last], choice)
     return copied
 
 
 def odd_value(value: Any, choice: random.Random) -> Any:
-    """Return something else, of the type that `value` has nine times of ten."""
+    """Return another value, nine times of ten of the same type."""
     if choice.random() < 0.1:
         return choice.choice([None, [], {}, "", 0])
     match value:
@@ -272,7 +279,7 @@ def odd_value(value: Any, choice: random.Random) -> Any:
 
 
 def odd_status(kind: str, choice: random.Random) -> Body:
-    """Return a status for an object of a kind, as a kubelet or a controller that lies would write it."""
+    """Return a status for an object of a kind, as a lying kubelet or controller would write it."""
     number, text = choice.choice(NUMBERS[:4]), choice.choice(TEXTS)
     condition = {"type": "Ready", "status": choice.choice(["True", "False", "Unknown"]), "reason": text[:100]}
     match kind:
@@ -298,7 +305,7 @@ def odd_status(kind: str, choice: random.Random) -> Body:
 
 @dataclass(slots=True)
 class HostileTenant:
-    """Creates, changes and deletes objects of every watched kind, and counts what the API server took and refused."""
+    """Creates, changes and deletes objects of every watched kind, and counts what the API server accepts."""
 
     api: Api
     kinds: Mapping[str, Hostile]
@@ -308,10 +315,10 @@ class HostileTenant:
     taken: Counter[str] = field(default_factory=Counter[str])
     refused: Counter[str] = field(default_factory=Counter[str])
     why: dict[str, str] = field(default_factory=dict[str, str])
-    """What the API server said when it refused the last object of a kind."""
+    """The API server's message for the last rejected object of a kind."""
 
     async def write(self) -> None:
-        """Write one object, or delete one where there are enough."""
+        """Write one object, or delete one if there are enough."""
         kind = self.choice.choice(list(self.kinds))
         hostile, names = self.kinds[kind], self.names.setdefault(kind, [])
         if len(names) >= MOST_OBJECTS:
@@ -329,7 +336,7 @@ class HostileTenant:
                 await self._accepted(f"{kind}/status", "PATCH", f"{hostile.path}/{name}/status", status)
 
     async def change(self) -> None:
-        """Give one object labels and annotations that say something else."""
+        """Replace labels and annotations of one object by odd ones."""
         kind = self.choice.choice(list(self.kinds))
         names = self.names.get(kind)
         if not names:
@@ -340,32 +347,32 @@ class HostileTenant:
         await self._accepted(f"{kind} changed", "PATCH", f"{hostile.path}/{name}", changed)
 
     async def clear(self) -> None:
-        """Delete what lies outside of the namespace."""
+        """Delete the cluster-scoped objects."""
         for kind in ("Node", "ComputePool", "ComputeOverride"):
             for name in self.names.pop(kind, []):
                 await self._delete(self.kinds[kind], name)
 
     def lacking(self) -> Sequence[str]:
-        """Name the kinds of which the API server took nothing, and say why."""
+        """Return the kinds of which the API server accepted nothing, with its reasons."""
         return [f"{kind}: {self.why.get(kind)}" for kind in self.kinds if not self.taken[kind]]
 
     async def _delete(self, hostile: Hostile, name: str) -> None:
         await self._refusal("DELETE", f"{hostile.path}/{name}", None)
         await self._refusal("PATCH", f"{hostile.path}/{name}", {"metadata": {"finalizers": None}})
 
-    async def _accepted(self, what: str, method: str, path: str, body: Body) -> bool:
-        why = await self._refusal(method, path, body)
-        if why is None:
-            self.taken[what] += 1
+    async def _accepted(self, counted_as: str, method: str, path: str, body: Body) -> bool:
+        reason = await self._refusal(method, path, body)
+        if reason is None:
+            self.taken[counted_as] += 1
             return True
-        self.refused[what] += 1
-        self.why[what] = why
+        self.refused[counted_as] += 1
+        self.why[counted_as] = reason
         return False
 
     async def _refusal(self, method: str, path: str, body: Body | None) -> str | None:
-        """Ask for something; return why it was refused, if it was."""
+        """Send a request; return why it was rejected, or None."""
         try:
-            found = await self.api.call(method, path, body)
-            return None if found is not None else "there is no such object"
+            answer = await self.api.call(method, path, body)
+            return None if answer is not None else "there is no such object"
         except RefusedError as error:
             return str(error)

@@ -1,4 +1,4 @@
-"""The changes of bench/churn.py in their order: a pure function of the seed."""
+"""Plan the changes of bench/churn.py in their order: a pure function of the seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WEIGHTS: Final = ((100, 0), (0, 100), (50, 50), (90, 10), (10, 90))
 
 
 class Kind(StrEnum):
-    """What is done."""
+    """Kind of a change."""
 
     CREATE = "create"
     DELETE = "delete"
@@ -35,14 +35,14 @@ ROUND: Final = (
     *(Kind.FLIP, Kind.FLIP, Kind.TARGETS, Kind.TARGETS),
     *(Kind.KILL_CONTROLLERS, Kind.KILL_XDS, Kind.KILL_AGENT),
 )
-"""The kinds of every round, which comes in another order each time; none is left out however short a churn is."""
+"""Kinds of every round, in another order each time; so even a short churn has each of them."""
 _IN_ORDER: Final = ((Kind.CREATE, Kind.DELETE), (Kind.SWAP, Kind.ROLLBACK))
 """The second of these needs one of the first before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One change, to `inference` where it is about one, and the versions that answer requests from then on."""
+    """One change, of `inference` if it concerns one, and the versions that answer requests from then on."""
 
     kind: Kind
     inference: str = ""
@@ -52,7 +52,7 @@ class Action:
 
 
 class _State:
-    """What serves, and what may be chosen next."""
+    """What serves, and what the next action may choose."""
 
     def __init__(self, seed: int) -> None:
         self.choice = random.Random(seed)
@@ -64,7 +64,7 @@ class _State:
         self._targets: tuple[tuple[str, int], ...] = ((LEFT, 100), (RIGHT, 0))
 
     def act(self, kind: Kind) -> Action:
-        """Choose an action of this kind, and take it as done."""
+        """Choose an action of this kind, and record it as done."""
         inference, version = "", 0
         match kind:
             case Kind.CREATE:
@@ -91,11 +91,11 @@ class _State:
         return Action(kind, inference, version, self._targets, answered_by)
 
     def _retarget(self, *choices: tuple[tuple[str, int], ...]) -> None:
-        self._targets = self.choice.choice([each for each in choices if each != self._targets])
+        self._targets = self.choice.choice([targets for targets in choices if targets != self._targets])
 
 
 def plan_actions(seed: int) -> Iterator[Action]:
-    """Yield actions without end, round by round; the same seed gives the same ones in the same order."""
+    """Yield actions without end, round by round; equal seeds give equal actions."""
     state = _State(seed)
     while True:
         for kind in _shuffle(state.choice):
@@ -103,10 +103,10 @@ def plan_actions(seed: int) -> Iterator[Action]:
 
 
 def _shuffle(choice: random.Random) -> list[Kind]:
-    """Return the kinds of one round in some order in which each has before it what it needs."""
+    """Return the kinds of one round in an order in which each follows what it needs."""
     kinds = choice.sample(ROUND, len(ROUND))
     for first, second in _IN_ORDER:
-        one, other = kinds.index(first), kinds.index(second)
-        if other < one:
-            kinds[one], kinds[other] = second, first
+        first_index, second_index = kinds.index(first), kinds.index(second)
+        if second_index < first_index:
+            kinds[first_index], kinds[second_index] = second, first
     return kinds

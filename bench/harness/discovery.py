@@ -1,4 +1,4 @@
-"""A proxy as an xDS server sees one: a delta stream that asks for everything and accepts everything."""
+"""Simulate a proxy of an xDS server: a delta stream that subscribes to everything and accepts everything."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _RESPONSE: Final = "envoy.service.discovery.v3.DeltaDiscoveryResponse"
 
 
 async def discover(node: str, port: int, received: Callable[[Any], None]) -> None:
-    """Tell `received` of each response until the server ends the stream."""
+    """Call `received` with each response until the server ends the stream."""
     # A connection of its own, as every proxy has.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         call: Any = channel.stream_stream(_METHOD)()
 
-        async def say(type_url: str, **fields: Any) -> None:
+        async def send_request(type_url: str, **fields: Any) -> None:
             await call.write(protos.encode(_REQUEST, {"type_url": type_url, **fields}))
 
         for type_url in (TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE):
-            await say(type_url, node={"id": node})
+            await send_request(type_url, node={"id": node})
         while True:
             data = await call.read()
             if not isinstance(data, bytes):
                 return
             response = protos.decode(_RESPONSE, data)
             received(response)
-            await say(response.type_url, response_nonce=response.nonce)
+            await send_request(response.type_url, response_nonce=response.nonce)
             if response.type_url == TypeUrl.CLUSTER:
                 names = [resource.name for resource in response.resources]
-                await say(TypeUrl.ENDPOINT, resource_names_subscribe=names)
+                await send_request(TypeUrl.ENDPOINT, resource_names_subscribe=names)

@@ -31,7 +31,7 @@ _LARGEST_BODY: Final = 16 * 1024 * 1024
 
 
 class Lie(StrEnum):
-    """What it does instead of passing a request on."""
+    """What the proxy does instead of forwarding a request."""
 
     EMPTY_WATCH = "empty-watch"
     HTML = "html"
@@ -43,7 +43,10 @@ class Lie(StrEnum):
 
 @dataclass(slots=True)
 class LyingProxy:
-    """Passes requests on, and lies about some while `lies` is true; a Lease is never lied about, or nobody would lead."""
+    """Forwards requests, and lies about some while `lies` is true.
+
+    Leases are always forwarded, because otherwise no process would lead.
+    """
 
     upstream: str
     session: aiohttp.ClientSession
@@ -52,12 +55,12 @@ class LyingProxy:
     lie: Lie | None = None
     until: asyncio.Event = field(default_factory=asyncio.Event)
     told: Counter[Lie] = field(default_factory=Counter[Lie])
-    """How many requests each lie has met."""
+    """Number of requests that each lie has affected."""
     watches: list[web.Request] = field(default_factory=list[web.Request])
-    """Those that are open: each lie begins with their end, or it would meet few."""
+    """Open watches: each lie begins with their end, because otherwise it would affect few."""
 
     async def run(self) -> None:
-        """Change from truth to lie and back, until cancelled."""
+        """Alternate between truth and lies until cancelled."""
         while True:
             await asyncio.sleep(self.random.uniform(*HONEST_S))
             if self.lies:
@@ -68,13 +71,13 @@ class LyingProxy:
                 self.stop()
 
     def stop(self) -> None:
-        """Say the truth again, also to whom nothing was said so far."""
+        """Stop the current lie, and end the requests that got no answer."""
         self.lie = None
         self.until.set()
         self.until = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request; who has gone meanwhile gets no answer."""
+        """Answer one request; skip clients that have disconnected."""
         try:
             return await self._answer(request)
         except (aiohttp.ClientError, ConnectionError):
@@ -145,13 +148,13 @@ def _break_off(request: web.Request) -> None:
 async def lying_proxy(
     upstream: str, pki: Pki, credentials: KeyPair, seed: int
 ) -> AsyncGenerator[tuple[str, LyingProxy]]:
-    """Run one while the block does, which asks `upstream` as the owner of `credentials`; give its URL and itself."""
-    towards = ssl.create_default_context(cafile=str(pki.authority.certificate))
-    towards.load_cert_chain(credentials.certificate, credentials.key)
+    """Run a proxy to `upstream` with `credentials` while the block lasts; yield its URL and itself."""
+    client_tls = ssl.create_default_context(cafile=str(pki.authority.certificate))
+    client_tls.load_cert_chain(credentials.certificate, credentials.key)
     certificate = pki.server("lying-proxy", [LOOPBACK])
-    shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    shown.load_cert_chain(certificate.certificate, certificate.key)
-    connector, timeout = aiohttp.TCPConnector(ssl=towards, limit=0), aiohttp.ClientTimeout(total=None)
+    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_tls.load_cert_chain(certificate.certificate, certificate.key)
+    connector, timeout = aiohttp.TCPConnector(ssl=client_tls, limit=0), aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
         proxy = LyingProxy(upstream, session, random.Random(seed))
         application = web.Application(client_max_size=_LARGEST_BODY)
@@ -161,7 +164,7 @@ async def lying_proxy(
         task = asyncio.create_task(proxy.run())
         try:
             port = unused(LOOPBACK)
-            await web.TCPSite(runner, LOOPBACK, port, ssl_context=shown).start()
+            await web.TCPSite(runner, LOOPBACK, port, ssl_context=server_tls).start()
             yield f"https://{LOOPBACK}:{port}", proxy
         finally:
             task.cancel()

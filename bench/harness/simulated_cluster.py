@@ -55,16 +55,16 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """What the controllers asked of the API server, by verb and resource, with leases and watches left out."""
+    """Requests of the controllers to the API server, by verb and resource, without leases and watches."""
 
     writes: Counter[str]
     reads: Counter[str]
     refused: Counter[str]
-    """Those of both that were answered with 400 or more."""
+    """Reads and writes that were answered with 400 or more."""
 
 
 class SimulatedCluster:
-    """A control plane with nodes and whoever plays their kubelets; see `simulated_cluster`."""
+    """A control plane with nodes and simulated kubelets; see `simulated_cluster`."""
 
     def __init__(self, files: Path, control_plane: ControlPlane, pki: Pki, api: Api) -> None:
         self.files, self.pki = files, pki
@@ -74,9 +74,9 @@ class SimulatedCluster:
     def controllers(
         self, arguments: Mapping[str, str] | None = None, *, name: str = "controllers", server: str = ""
     ) -> Generator[Process]:
-        """Run `tidegate controllers`, with the rights that the chart gives them, and `arguments` as further environment.
+        """Run `tidegate controllers` with the chart's rights, and `arguments` as further environment.
 
-        `server` is where they find the API server, if not there where it is; two replicas have two names.
+        `server` overrides the API server's address; replicas differ by `name`.
         """
         environment = {
             "TIDEGATE_MODELS_HOST_PATH": "/models",
@@ -88,7 +88,7 @@ class SimulatedCluster:
 
     @contextmanager
     def xds(self, arguments: Mapping[str, str], *, name: str = "xds", server: str = "") -> Generator[Process]:
-        """Run `tidegate xds` likewise."""
+        """Run `tidegate xds` in the same way."""
         with self._running("xds", name, arguments, server) as process:
             yield process
 
@@ -107,21 +107,21 @@ class SimulatedCluster:
             process.stop()
 
     def requests(self) -> Requests:
-        """All that the controllers have asked so far, by the API server's audit log."""
-        found = Requests(Counter(), Counter(), Counter())
+        """Return all requests of the controllers so far, from the API server's audit log."""
+        requests = Requests(Counter(), Counter(), Counter())
         for log in sorted(self.files.glob("audit*.log")):
             for line in log.read_text().splitlines():
-                _count(json.loads(line), found)
-        return found
+                _count(json.loads(line), requests)
+        return requests
 
     def cpu_s(self, name: str) -> float:
-        """Seconds of CPU that a part of the control plane has used."""
+        """Return the CPU seconds that a part of the control plane has used."""
         return cpu_s(self.control_plane.pids[name])
 
 
 @asynccontextmanager
 async def simulated_cluster(files: Path, nodes: int) -> AsyncGenerator[SimulatedCluster]:
-    """A control plane with so many nodes, our kinds and the controllers' rights; everything it writes lies in `files`."""
+    """Start a control plane with so many nodes, our kinds and the controllers' rights, in the folder `files`."""
     pki = Pki(files / "pki")
     with _control_plane(files, pki) as control_plane:
         server = control_plane.server
@@ -135,21 +135,21 @@ async def simulated_cluster(files: Path, nodes: int) -> AsyncGenerator[Simulated
 
 
 async def make_namespace(api: Api, name: str) -> None:
-    """Make a namespace, and wait until pods may be made in it."""
+    """Create a namespace, and wait until it accepts pods."""
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await api.create("/api/v1/namespaces", body)
     await until_pods_may_be_made(api, name)
 
 
 async def until_pods_may_be_made(api: Api, namespace: str) -> None:
-    """Wait until the namespace has its ServiceAccount: pods are refused before."""
+    """Wait until the namespace has its ServiceAccount; pods are rejected before."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
     while await api.get(path) is None:  # noqa: ASYNC110  another process makes it
         await asyncio.sleep(0.1)
 
 
 async def leading(cluster: SimulatedCluster, process: Process) -> None:
-    """Wait until these controllers hold the Lease; raises ProcessDiedError when they end."""
+    """Wait until these controllers hold the Lease. Raises ProcessDiedError when they exit."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.SYSTEM}/leases/{objects.RELEASE}-controllers"
     first = await cluster.api.get(path)
     began = (first or {}).get("spec", {}).get("renewTime")
@@ -171,39 +171,39 @@ def _control_plane(files: Path, pki: Pki) -> ControlPlane:
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
+    """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def memory_mib(pid: int) -> tuple[float, float]:
-    """Resident memory of a process, now and at most so far, in MiB."""
+    """Return the resident memory of a process in MiB, now and at its peak."""
     lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    found = {line[0]: int(line[1]) / 1024 for line in lines if line and line[0] in {"VmRSS:", "VmHWM:"}}
-    return found["VmRSS:"], found["VmHWM:"]
+    memory = {line[0]: int(line[1]) / 1024 for line in lines if line and line[0] in {"VmRSS:", "VmHWM:"}}
+    return memory["VmRSS:"], memory["VmHWM:"]
 
 
 async def _install(api: Api) -> None:
     root = source_root()
-    for made in (objects.definitions(root), objects.namespaces(), objects.around(root)):
-        await several(partial(api.apply, path, body) for path, body in made)
+    for manifests in (objects.definitions(root), objects.namespaces(), objects.around(root)):
+        await several(partial(api.apply, path, body) for path, body in manifests)
     while not await served(api, root):  # noqa: ASYNC110  another process serves them
         await asyncio.sleep(0.2)
 
 
 @contextmanager
 def _played(server: str, pki: Path) -> Generator[None]:
-    """Kubelets and agents, each in a process of their own: neither waits for the other, nor for whoever measures."""
+    """Run kubelets and agents in their own processes, so that neither delays the other or the measurement."""
     context = multiprocessing.get_context("spawn")
-    begun = [context.Event() for _ in range(2)]
+    started = [context.Event() for _ in range(2)]
     players = (
-        context.Process(target=_play, args=(_play_kubelets, server, pki, begun[0]), daemon=True),
-        context.Process(target=_play, args=(_play_agents, server, pki, begun[1]), daemon=True),
+        context.Process(target=_play, args=(_play_kubelets, server, pki, started[0]), daemon=True),
+        context.Process(target=_play, args=(_play_agents, server, pki, started[1]), daemon=True),
     )
     for player in players:
         player.start()
     try:
-        if not all(each.wait(PLAYERS_WITHIN_S) for each in begun):
+        if not all(event.wait(PLAYERS_WITHIN_S) for event in started):
             message = f"the simulated kubelets or agents have not begun within {PLAYERS_WITHIN_S:g} s"
             raise LocalClusterError(message)
         yield
@@ -234,12 +234,12 @@ async def _play_agents(_server: str, pki: Path, begun: Event) -> None:
         await asyncio.Event().wait()
 
 
-def _count(entry: Mapping[str, Any], found: Requests) -> None:
+def _count(entry: Mapping[str, Any], requests: Requests) -> None:
     reference = entry.get("objectRef") or {}
     if entry["verb"] == "watch" or reference.get("resource") in {None, "leases"}:
         return
     parts = (reference["resource"], reference.get("subresource"))
     name = f"{entry['verb']} {'/'.join(part for part in parts if part)}"
-    (found.writes if entry["verb"] in _WRITES else found.reads)[name] += 1
+    (requests.writes if entry["verb"] in _WRITES else requests.reads)[name] += 1
     if entry.get("responseStatus", {}).get("code", 200) >= 400:
-        found.refused[name] += 1
+        requests.refused[name] += 1

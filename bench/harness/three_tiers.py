@@ -1,4 +1,4 @@
-"""The world of three_tier_day: a pool of a few slices, a model of each tier on it, its work, and what its pods do."""
+"""Build the scene of three_tier_day: a pool of a few slices, a model of each tier on it, its work, its pods."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLICES: Final = 7
 SLICE_CPU_M: Final = 150
 REALTIME_S: Final = 0.1
 REALTIME_PER_S: Final = 5.0
-"""What a replica serves within the SLO: half of what it answers, so that nobody waits while another one starts."""
+"""What a replica serves within the SLO: half of its throughput, so that no request waits while another starts."""
 SLO_S: Final = 1.0
 NEARLINE_S: Final = 0.2
 NEARLINE_PER_S: Final = 4.0
@@ -48,7 +48,7 @@ ROWS_PER_FILE: Final = 640
 SHARDS: Final = 12
 ROWS: Final = SHARDS * 70_000
 OURS: Final = ("tidegate_dataplane.agent", "tritonserver", "triton_python_backend_stub")
-"""Command lines of what works in a pod, so not of the container that only holds its network."""
+"""Command lines of a pod's working processes, without the container that only holds its network."""
 READ: Final = """
 import glob
 import pyarrow.parquet as pq
@@ -58,7 +58,7 @@ print(sum(pq.read_metadata(path).num_rows for path in glob.glob('/mnt/pvc/scores
 
 @contextmanager
 def a_pool(space: Space, mode: str) -> Generator[None]:
-    """The pool of the arm: exactly SLICES slices, however much room the node has."""
+    """Create the pool of the arm with exactly SLICES slices, whatever the node's capacity."""
     kubectl = space.kubectl
     kubectl.run("label", "node", node_name(0), f"{LABEL}=here", "--overwrite")
     spec = {
@@ -69,14 +69,14 @@ def a_pool(space: Space, mode: str) -> Generator[None]:
     }
     space.apply("ComputePool", POOL, spec)
     try:
-        # What an upgrade or an earlier arm leaves has room of the node until it is gone, and would be slices then.
-        wait_until(lambda: not _leavers(space), "no pod is on its way out", evidence=lambda: _leavers(space))
+        # Pods of an upgrade or an earlier arm use the node until they are gone, and would become slices then.
+        wait_until(lambda: not _leavers(space), "no pod is terminating", evidence=lambda: _leavers(space))
         wait_until(lambda: _free(space) > 0, "the pool has slices", evidence=lambda: _free(space))
-        room = _free(space)
-        if room < SLICES:
-            sys.exit(f"the node has room for {room} slices of {SLICE_CPU_M}m and 768Mi; {SLICES} are needed")
-        kubectl.apply(json.dumps(_ballast(space, room - SLICES)), space.namespace)
-        wait_until(lambda: _free(space) == SLICES, f"{SLICES} slices are left", evidence=lambda: _free(space))
+        free = _free(space)
+        if free < SLICES:
+            sys.exit(f"the node has room for {free} slices of {SLICE_CPU_M}m and 768Mi; {SLICES} are needed")
+        kubectl.apply(json.dumps(_ballast(space, free - SLICES)), space.namespace)
+        wait_until(lambda: _free(space) == SLICES, f"{SLICES} slices are free", evidence=lambda: _free(space))
         kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
         yield
     finally:
@@ -85,18 +85,18 @@ def a_pool(space: Space, mode: str) -> Generator[None]:
 
 
 def rows_scored(space: Space) -> int:
-    """Rows of the files of results that are there."""
+    """Return the rows in the files of results."""
     return int(space.kubectl.run("exec", "-n", space.namespace, "reader", "--", "python3", "-c", READ))
 
 
 def _leavers(space: Space) -> Sequence[str]:
-    """Pods on their way out, and those of an arm whose namespace is."""
-    pods = [each["metadata"] for each in space.installed.api.items("/api/v1/pods")]
+    """Return terminating pods, and those in the namespaces of other arms."""
+    pods = [pod["metadata"] for pod in space.installed.api.items("/api/v1/pods")]
     return [
-        each["name"]
-        for each in pods
-        if "deletionTimestamp" in each
-        or (each["namespace"].startswith("bench-") and each["namespace"] != space.namespace)
+        metadata["name"]
+        for metadata in pods
+        if "deletionTimestamp" in metadata
+        or (metadata["namespace"].startswith("bench-") and metadata["namespace"] != space.namespace)
     ]
 
 
@@ -105,14 +105,14 @@ def _free(space: Space) -> int:
 
 
 def slices(space: Space) -> Mapping[str, int]:
-    """What the pool's status counts: total, healthy, free."""
-    found = space.installed.api.get(f"/apis/tidegate.io/v1alpha1/computepools/{POOL}") or {}
-    counted: Mapping[str, int] = found.get("status", {}).get("slices", {})
-    return counted
+    """Return the counts of the pool's status: total, healthy, free."""
+    pool = space.installed.api.get(f"/apis/tidegate.io/v1alpha1/computepools/{POOL}") or {}
+    counts: Mapping[str, int] = pool.get("status", {}).get("slices", {})
+    return counts
 
 
 def _ballast(space: Space, slices: int) -> Mapping[str, Any]:
-    """A pod that has room for so many slices, and reads the results of the batch for us."""
+    """Return a pod that occupies so many slices, and reads the results of the batch for us."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -144,7 +144,7 @@ CLAIM: Final = {
 
 
 def publish_all(space: Space) -> None:
-    """The three models, the table that the offline one scores, and the claim for its results."""
+    """Publish the three models and the offline one's table, and create the claim for its results."""
     for model, delay_s in (("home", REALTIME_S), ("rank", NEARLINE_S), ("embed", OFFLINE_S)):
         shutil.rmtree(space.folder(model), ignore_errors=True)  # of an earlier run
         SlowModel(model, 2.0, delay_s * 1000).write(space.folder(model).parent)
@@ -157,11 +157,11 @@ def publish_all(space: Space) -> None:
 
 
 def specs(space: Space, url: str, counts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """The three Inferences; `counts` has spec.scaling or spec.replicas of each."""
+    """Return the specs of the three Inferences; `counts` has spec.scaling or spec.replicas of each."""
 
-    def model(name: str, tier: str, **more: Any) -> Mapping[str, Any]:
+    def model(name: str, tier: str, **fields: Any) -> Mapping[str, Any]:
         served = {"name": "probe", "uri": space.uri(name), "version": "1", "format": "Python"}
-        return {"model": served, "tier": tier, "placement": {"pool": POOL}, **counts[name], **more}
+        return {"model": served, "tier": tier, "placement": {"pool": POOL}, **counts[name], **fields}
 
     stream = nearline_spec(
         nats={"url": url, "stream": STREAM, "subject": SUBJECT},
@@ -193,7 +193,7 @@ def specs(space: Space, url: str, counts: Mapping[str, Mapping[str, Any]]) -> Ma
 
 
 class Publisher:
-    """Messages at a constant rate, in the background."""
+    """Publishes messages at a constant rate, in the background."""
 
     def __init__(self, work: Worked) -> None:
         self._work = work
@@ -214,12 +214,12 @@ class Publisher:
         self._thread.join(30)
 
     def publish(self, count: int) -> None:
-        """So many more. What is sent again after an error has the same ids, and so one result."""
+        """Publish so many more; a repetition after an error has the same ids, and so one result."""
         self._work.publish([a_message(1, f"job-{self.sent + number}") for number in range(count)])
         self.sent += count
 
     def finish(self) -> None:
-        """No more, and all that were due are in the stream. Raises what the last try raised."""
+        """Stop, and publish all that are due. Raises the error of the last attempt."""
         self._ended.set()
         self._thread.join(30)
         self.publish(self._due)
@@ -239,14 +239,14 @@ class Publisher:
 
 @dataclass(slots=True)
 class Yielding:
-    """A near-line pod that was told to go."""
+    """A near-line pod that was deleted."""
 
     told_at: float
     gone_at: float | None = None
 
 
 class Pods:
-    """Looks at the pods of a space four times a second: how many there are, and how long near-line ones take to yield."""
+    """Reads the pods of a space four times a second: how many there are, and how long near-line ones take to yield."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -268,46 +268,46 @@ class Pods:
         self._thread.join(30)
 
     def _run(self) -> None:
-        before, shown = time.monotonic(), ""
+        read_before, shown = time.monotonic(), ""
         while not self._ended.wait(0.25):
             try:
                 pods = self._look()
             except OSError as error:
                 print(f"pods were not read: {error}", file=sys.stderr)
                 continue
-            now = time.monotonic()
+            read_at = time.monotonic()
             for pod in pods:
                 if "deletionTimestamp" not in pod["metadata"] and is_ready(pod):
                     name = pod["metadata"]["labels"][INFERENCE_LABEL]
-                    self.slice_seconds[name] = self.slice_seconds.get(name, 0.0) + now - before
-            self.most, before = max(self.most, len(pods)), now
+                    self.slice_seconds[name] = self.slice_seconds.get(name, 0.0) + read_at - read_before
+            self.most, read_before = max(self.most, len(pods)), read_at
             self.there = [pod["metadata"]["name"] for pod in pods]
-            self._follow(pods, now)
+            self._follow(pods, read_at)
             counts = Counter(pod["metadata"]["labels"][INFERENCE_LABEL] for pod in pods)
             if str(sorted(counts.items())) != shown:
                 shown = str(sorted(counts.items()))
                 print(f"{time.strftime('%X')} pods: {dict(sorted(counts.items()))}", file=sys.stderr)
 
     def _look(self) -> Sequence[Mapping[str, Any]]:
-        """Those on slices that have not ended, also those on their way out."""
+        """Return pods on slices that have not ended, terminating ones included."""
         path = f"/api/v1/namespaces/{self._space.namespace}/pods?labelSelector={INFERENCE_LABEL}"
         ended = ("Succeeded", "Failed")
         return [
             pod for pod in self._space.installed.api.items(path) if pod["status"].get("phase") not in ended
         ]
 
-    def _follow(self, pods: Sequence[Mapping[str, Any]], now: float) -> None:
+    def _follow(self, pods: Sequence[Mapping[str, Any]], time_s: float) -> None:
         for pod in pods:
             metadata = pod["metadata"]
             if metadata["labels"][INFERENCE_LABEL] == "rank" and "deletionTimestamp" in metadata:
-                self.yields.setdefault(metadata["uid"], Yielding(now))
-        for uid, each in self.yields.items():
-            if each.gone_at is None and not at_work(uid):
-                each.gone_at = time.monotonic()
+                self.yields.setdefault(metadata["uid"], Yielding(time_s))
+        for uid, yielding in self.yields.items():
+            if yielding.gone_at is None and not at_work(uid):
+                yielding.gone_at = time.monotonic()
 
 
 def at_work(uid: str) -> bool:
-    """Whether a process of a pod's containers still runs."""
+    """Return whether a process of a pod's containers still runs."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if uid in (folder / "cgroup").read_text().replace("_", "-"):
