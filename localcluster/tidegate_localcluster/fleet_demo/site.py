@@ -71,7 +71,7 @@ class Said:
 class Pool:
     """The pool's status; the decision itself may have a thousand moves and is not read."""
 
-    taken: int = 0
+    occupied_slices: int = 0
     """Slices with a pod."""
     decision: str = ""
     """Name of the newest decision."""
@@ -89,7 +89,7 @@ class Pool:
             {},
         )
         return cls(
-            taken=int(slices.get("total", 0)) - int(slices.get("free", 0)),
+            occupied_slices=int(slices.get("total", 0)) - int(slices.get("free", 0)),
             decision=str(status.get("lastDecision") or ""),
             settled=bool(status.get("lastDecision")) and allocated.get("status") == "True",
         )
@@ -186,11 +186,11 @@ class FleetSite:
                 return True
             if time.monotonic() - reported_at >= 2.0:
                 reported_at = time.monotonic()
-                self._progress.progress(f"{status.taken:,} of {slices:,} slices have a pod")
+                self._progress.progress(f"{status.occupied_slices:,} of {slices:,} slices have a pod")
             return False
 
         await self._until(is_filled, "the pool is filled", FILLED_WITHIN_S)
-        self._progress.step(f"the pool is filled: {status.taken:,} of {slices:,} slices have a pod")
+        self._progress.step(f"the pool is filled: {status.occupied_slices:,} of {slices:,} slices have a pod")
         return status.decision
 
     async def _moved(self, api: Api, first: str) -> None:
