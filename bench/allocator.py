@@ -50,7 +50,7 @@ VALUES = {Tier.REALTIME: 5.0, Tier.NEARLINE: 1.0, Tier.OFFLINE: 0.2}
 ROOMY = SolveLimits(seconds=60.0)
 
 
-def fleet(models: int, pools: int, coupled: float, seed: int) -> AllocationSnapshot:
+def make_fleet(models: int, pools: int, coupled: float, seed: int) -> AllocationSnapshot:
     """Return models with 1 to 6 replicas in each of their pools, and pools with 15 percent more slices than that."""
     random = Random(seed)
     names = [f"class-{number:02}" for number in range(pools)]
@@ -84,7 +84,7 @@ def fleet(models: int, pools: int, coupled: float, seed: int) -> AllocationSnaps
     )
 
 
-def carried_out(snapshot: AllocationSnapshot, assignment: Assignment, seed: int) -> AllocationSnapshot:
+def apply_with_drift(snapshot: AllocationSnapshot, assignment: Assignment, seed: int) -> AllocationSnapshot:
     """Return the snapshot some time later: moves applied, demand drifted, prices as decided."""
     random = Random(seed)
     counts = {(entry.inference, entry.pool): entry.replicas for entry in assignment.replicas}
@@ -105,7 +105,7 @@ def carried_out(snapshot: AllocationSnapshot, assignment: Assignment, seed: int)
     )
 
 
-def fewest_slices(part: Component, objective: float) -> float:
+def find_fewest_slices(part: Component, objective: float) -> float:
     """Return the fewest slices to move in a component that keep every rule and reach `objective`.
 
     Replicas may be fractions.
@@ -145,7 +145,7 @@ def moves_over_fewest(snapshot: AllocationSnapshot, assignment: Assignment) -> f
             tuple(counts[utility.model.key, option.pool] for option in utility.options)
             for utility in part.utilities
         )
-        fewest += fewest_slices(part, part.score_counts(target).value)
+        fewest += find_fewest_slices(part, part.score_counts(target).value)
         moved += sum(
             abs(count - option.current) * option.slices
             for utility, replicas in zip(part.utilities, target, strict=True)
@@ -154,7 +154,7 @@ def moves_over_fewest(snapshot: AllocationSnapshot, assignment: Assignment) -> f
     return moved / fewest if fewest > 0 else 1.0
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+def time_call(work: Callable[[], Any]) -> tuple[Any, float, float]:
     """Return the result of `work`, and its wall and processor seconds."""
     gc.collect()
     wall, processor = time.perf_counter(), time.process_time()
@@ -162,21 +162,21 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     return result, time.perf_counter() - wall, time.process_time() - processor
 
 
-def yardstick() -> None:
+def run_yardstick() -> None:
     """Add half a million numbers: some 20 ms on an idle core."""
     total = 0
     for number in range(500_000):
         total += number
 
 
-def run(models: int, pools: int, coupled: float, seed: int) -> dict[str, Any]:
+def measure_run(models: int, pools: int, coupled: float, seed: int) -> dict[str, Any]:
     """Measure one cold and one warm decision."""
     solver = Solver(time.monotonic)
-    first = fleet(models, pools, coupled, seed)
-    assignment, cold_s, cold_cpu_s = timed(lambda: solver.solve(first, ROOMY))
-    second = carried_out(first, assignment, seed)
-    warm, warm_s, warm_cpu_s = timed(lambda: solver.solve(second, ROOMY))
-    _, yardstick_s, yardstick_cpu_s = timed(yardstick)
+    first = make_fleet(models, pools, coupled, seed)
+    assignment, cold_s, cold_cpu_s = time_call(lambda: solver.solve(first, ROOMY))
+    second = apply_with_drift(first, assignment, seed)
+    warm, warm_s, warm_cpu_s = time_call(lambda: solver.solve(second, ROOMY))
+    _, yardstick_s, yardstick_cpu_s = time_call(run_yardstick)
     for result in (assignment, warm):
         if result.relaxed or result.postponed or result.bound is None:
             raise RuntimeError(
@@ -196,7 +196,7 @@ def run(models: int, pools: int, coupled: float, seed: int) -> dict[str, Any]:
     }
 
 
-def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def summarise_runs(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return mean and spread of every figure."""
     return {
         name: {
@@ -216,15 +216,15 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     arms = {"one class each": 0.0, "a fifth on two": 0.2}
-    run(20, 2, 0.2, 0)
+    measure_run(20, 2, 0.2, 0)
     # As the process does after its start: objects that stay are not collected again.
     gc.collect()
     gc.freeze()
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
     for number in range(options.runs):
         for name, coupled in arms.items():
-            runs[name].append(run(options.models, options.pools, coupled, number + 1))
-    means = {name: summary(results) for name, results in runs.items()}
+            runs[name].append(measure_run(options.models, options.pools, coupled, number + 1))
+    means = {name: summarise_runs(results) for name, results in runs.items()}
     first = means["one class each"]
     met = {name: first[name]["mean"] <= limit for name, limit in TARGETS.items()}
     print(json.dumps({"met": met, "targets": TARGETS, "summary": means, "runs": runs}, indent=2))

@@ -34,7 +34,7 @@ from faults.installation import a_site, certificates, install
 from fixtures.processes import Running, tidegate
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import Binaries
-from tidegate_localcluster.fleet_demo.api import Api, RefusedError, several
+from tidegate_localcluster.fleet_demo.api import ApiServerClient, RefusedError, run_concurrently
 from tidegate_localcluster.programs import CONTROL_PLANE
 
 LIMIT_S = 2.0
@@ -47,7 +47,7 @@ OURS = "/apis/tidegate.io/v1alpha1"
 SHARED = "nvidia.com/gpu.shared"
 
 
-def a_node(number: int) -> dict[str, Any]:
+def make_node(number: int) -> dict[str, Any]:
     """Return a node as the device plugin configures one that is shared under MPS."""
     labels = {
         "pool": "a",
@@ -60,17 +60,17 @@ def a_node(number: int) -> dict[str, Any]:
     return node_body(f"gpu-{number}", cpu="128", memory="1Ti", labels=labels, **offered)
 
 
-class World:
+class AllocatorWorld:
     """The cluster, and the kubelet of all its nodes."""
 
-    def __init__(self, api: Api, controllers: Running) -> None:
+    def __init__(self, api: ApiServerClient, controllers: Running) -> None:
         self.api, self.controllers = api, controllers
 
-    async def nodes(self, count: int) -> None:
+    async def create_nodes(self, count: int) -> None:
         """Create ready nodes."""
 
         async def create_node(number: int) -> None:
-            body = a_node(number)
+            body = make_node(number)
             status = {**body["status"], "capacity": body["status"]["allocatable"]}
             for condition in status["conditions"]:
                 condition |= {"reason": "Bench", "message": "set by a bench"}
@@ -78,9 +78,9 @@ class World:
             path = f"/api/v1/nodes/{body['metadata']['name']}/status"
             await self.api.call("PATCH", path, {"status": status})
 
-        await several(partial(create_node, number) for number in range(count))
+        await run_concurrently(partial(create_node, number) for number in range(count))
 
-    async def inferences(self, count: int, slices: int) -> None:
+    async def create_inferences(self, count: int, slices: int) -> None:
         """Create Inferences, a third of each tier; real-time ones have at least two replicas."""
         max_replicas = max(slices // count, 2) * 2
 
@@ -93,9 +93,9 @@ class World:
             body["metadata"] = {"name": name, "namespace": NAMESPACE}
             await self.api.call("POST", f"{OURS}/namespaces/{NAMESPACE}/inferences", body)
 
-        await several(partial(create_inference, number) for number in range(count))
+        await run_concurrently(partial(create_inference, number) for number in range(count))
 
-    async def kubelet(self) -> int:
+    async def update_pods(self) -> int:
         """Make scheduled pods ready, delete terminating ones, and return how many changed."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"
         conditions = [
@@ -103,7 +103,7 @@ class World:
         ]
         patch = {"status": {"phase": "Running", "conditions": conditions}}
         calls: list[Any] = []
-        for pod in await self.api.items(path):
+        for pod in await self.api.list_objects(path):
             pod_path = f"{path}/{pod['metadata']['name']}"
             if "deletionTimestamp" in pod["metadata"]:
                 options = {"gracePeriodSeconds": 0}
@@ -118,23 +118,23 @@ class World:
                 if error.status not in (404, 409):
                     raise
 
-        await several(partial(call_or_skip, call) for call in calls)
+        await run_concurrently(partial(call_or_skip, call) for call in calls)
         return len(calls)
 
-    async def newest(self) -> Mapping[str, Any]:
+    async def newest_decision(self) -> Mapping[str, Any]:
         """Return the newest decision, or an empty mapping."""
-        decisions = await self.api.items(f"{OURS}/allocationdecisions")
+        decisions = await self.api.list_objects(f"{OURS}/allocationdecisions")
         return max(decisions, key=lambda decision: str(decision["spec"]["at"]), default={})
 
-    async def settled(self, but: str = "") -> Mapping[str, Any]:
-        """Wait until the newest decision, other than `but`, is applied, and return it."""
+    async def wait_applied(self, other_than: str = "") -> Mapping[str, Any]:
+        """Wait until the newest decision, other than `other_than`, is applied, and return it."""
         deadline, printed_at = time.monotonic() + SETTLE_S, 0.0
         while time.monotonic() < deadline:
-            changed = await self.kubelet()
-            newest = await self.newest()
+            changed = await self.update_pods()
+            newest = await self.newest_decision()
             name = newest.get("metadata", {}).get("name", "")
             outcome = newest.get("status", {}).get("outcome", {})
-            if name and name != but and "appliedAt" in outcome and not changed:
+            if name and name != other_than and "appliedAt" in outcome and not changed:
                 return newest
             if time.monotonic() - printed_at > 10:
                 printed_at = time.monotonic()
@@ -142,23 +142,23 @@ class World:
             await asyncio.sleep(0.5)
         inference = await self.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/m0")
         log = self.controllers.log.read_text()[-2000:]
-        message = f"not applied within {SETTLE_S:g} s: {await self.newest()}\n{json.dumps(inference)}\n{log}"
+        message = f"not applied within {SETTLE_S:g} s: {await self.newest_decision()}\n{json.dumps(inference)}\n{log}"
         raise SystemExit(message)
 
-    async def looked(self, times: int) -> None:
+    async def wait_ticks(self, times: int) -> None:
         """Wait for so many more ticks of the allocator."""
-        goal = metric(self.controllers, "tidegate_allocator_tick_seconds_count") + times
+        goal = sum_metric(self.controllers, "tidegate_allocator_tick_seconds_count") + times
         deadline = time.monotonic() + 120
-        while metric(self.controllers, "tidegate_allocator_tick_seconds_count") < goal:
+        while sum_metric(self.controllers, "tidegate_allocator_tick_seconds_count") < goal:
             if time.monotonic() > deadline:
                 message = f"the allocator had fewer than {times} ticks in 120 s"
                 raise SystemExit(message)
             await asyncio.sleep(0.2)
 
-    async def written(self) -> Counter[str]:
+    async def count_writes(self) -> Counter[str]:
         """Return the write requests so far to what the controllers write, by resource."""
         counts: Counter[str] = Counter()
-        for line in (await self.api.text("/metrics")).splitlines():
+        for line in (await self.api.get_text("/metrics")).splitlines():
             if (match := WRITES.match(line)) is None:
                 continue
             labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
@@ -173,30 +173,32 @@ class World:
         return counts
 
 
-def metric(controllers: Running, name: str) -> float:
+def sum_metric(controllers: Running, name: str) -> float:
     """Return the sum of a metric of the controllers over its labels."""
     lines = controllers.metrics().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
 
 
-def mean(controllers: Running, name: str, before: Mapping[str, float]) -> float:
+def mean_seconds(controllers: Running, name: str, before: Mapping[str, float]) -> float:
     """Return the mean seconds of a histogram since `before`."""
     seconds, count = (
-        metric(controllers, f"{name}_{part}") - before[f"{name}_{part}"] for part in ("sum", "count")
+        sum_metric(controllers, f"{name}_{part}") - before[f"{name}_{part}"] for part in ("sum", "count")
     )
     return round(seconds / count, 4) if count else 0.0
 
 
-def marks(controllers: Running) -> dict[str, float]:
+def read_histograms(controllers: Running) -> dict[str, float]:
     """Return both histograms as they are now."""
     names = ("tidegate_allocator_tick_seconds", "tidegate_allocator_solve_seconds")
     return {
-        f"{name}_{part}": metric(controllers, f"{name}_{part}") for name in names for part in ("sum", "count")
+        f"{name}_{part}": sum_metric(controllers, f"{name}_{part}")
+        for name in names
+        for part in ("sum", "count")
     }
 
 
 @asynccontextmanager
-async def a_world(folder: Path) -> AsyncIterator[World]:
+async def start_world(folder: Path) -> AsyncIterator[AllocatorWorld]:
     """Start a control plane and the controllers."""
     binaries = Binaries().ensure(CONTROL_PLANE, lambda line: print(line, file=sys.stderr))
     with a_site(binaries, folder) as site:
@@ -207,12 +209,12 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
             settings = {"tls_directory": str(certificates(folder)), "models_host_path": "/models"}
             kubeconfig = site.control_plane.kubeconfig
             with tidegate("controllers", kubeconfig, folder / "controllers", **settings) as controllers:
-                yield World(api, controllers)
+                yield AllocatorWorld(api, controllers)
 
 
-async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+async def measure_ticks(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure one run."""
-    async with a_world(folder) as world:
+    async with start_world(folder) as world:
         began = time.monotonic()
         slices = options.nodes * GPUS * SLICES_PER_GPU
         mps = {"slicesPerGPU": SLICES_PER_GPU, "runAsUser": 1000, "cpu": "1", "memory": "4Gi"}
@@ -220,23 +222,23 @@ async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             POOL, slice={"cpu": None, "mps": mps}, policy={"mode": "Auto", "interval": "5s"}
         )
         pool["metadata"] = {"name": POOL}
-        await world.nodes(options.nodes)
+        await world.create_nodes(options.nodes)
         await world.api.apply(f"{OURS}/computepools/{POOL}", pool)
-        await world.inferences(options.inferences, min(slices, 4 * options.inferences))
-        first = await world.settled()
+        await world.create_inferences(options.inferences, min(slices, 4 * options.inferences))
+        first = await world.wait_applied()
         settled_s = time.monotonic() - began
-        filling = {name: round(value, 3) for name, value in marks(world.controllers).items()}
+        filling = {name: round(value, 3) for name, value in read_histograms(world.controllers).items()}
 
-        before, writes = marks(world.controllers), await world.written()
-        await world.looked(options.looks)
+        before, writes = read_histograms(world.controllers), await world.count_writes()
+        await world.wait_ticks(options.looks)
         idle = {
             "looks": options.looks,
-            "tick_s": mean(world.controllers, "tidegate_allocator_tick_seconds", before),
-            "solve_s": mean(world.controllers, "tidegate_allocator_solve_seconds", before),
-            "writes": dict((await world.written()) - writes),
+            "tick_s": mean_seconds(world.controllers, "tidegate_allocator_tick_seconds", before),
+            "solve_s": mean_seconds(world.controllers, "tidegate_allocator_solve_seconds", before),
+            "writes": dict((await world.count_writes()) - writes),
         }
 
-        before = marks(world.controllers)
+        before = read_histograms(world.controllers)
         sale = {
             "target": {"kind": "Inference", "namespace": NAMESPACE, "name": "m0"},
             "floor": {"replicas": 4},
@@ -249,13 +251,13 @@ async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "spec": {**sale, "reason": "a sale", "expiresAt": expires_at},
         }
         await world.api.apply(f"{OURS}/computeoverrides/sale", override)
-        second = await world.settled(but=first["metadata"]["name"])
+        second = await world.wait_applied(other_than=first["metadata"]["name"])
         change = {
-            "tick_s": mean(world.controllers, "tidegate_allocator_tick_seconds", before),
-            "solve_s": mean(world.controllers, "tidegate_allocator_solve_seconds", before),
+            "tick_s": mean_seconds(world.controllers, "tidegate_allocator_tick_seconds", before),
+            "solve_s": mean_seconds(world.controllers, "tidegate_allocator_solve_seconds", before),
             "moves": second["spec"]["moveCount"],
         }
-        pods = len(await world.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods"))
+        pods = len(await world.api.list_objects(f"/api/v1/namespaces/{NAMESPACE}/pods"))
     worst = max(idle["tick_s"], change["tick_s"])
     return {
         "met": worst <= LIMIT_S and not idle["writes"],
@@ -282,7 +284,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="tidegate-tick-") as folder:
-        result = asyncio.run(measured(options, Path(folder)))
+        result = asyncio.run(measure_ticks(options, Path(folder)))
     print(json.dumps(result, indent=2))
     return 0 if result["met"] else 1
 

@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from harness import a_space, gateway_load
-from harness.churn_plan import FIRST_VERSIONS, LEFT, RIGHT, Action, Kind, plan_actions
+from harness import gateway_load, open_space
+from harness.churn_plan import FIRST_VERSIONS, LEFT, RIGHT, ChangeKind, ChurnAction, plan_actions
 from tritonclient.utils import InferenceServerException
 
 from builders.load import BATCHES, probe_batches
@@ -52,23 +52,23 @@ class Churn:
         self._troubles = 0
         self._restarts: dict[str, int] = {}
         self.doing = "the start"
-        self.actions: Counter[str] = Counter({kind.value: 0 for kind in Kind})
+        self.actions: Counter[str] = Counter({kind.value: 0 for kind in ChangeKind})
         self._published: set[int] = set()
         batches = probe_batches(self._published)
-        self.load = gateway_load(space, batches, threads=BATCHES, pause_s=0.0, say=self._say)
+        self.load = gateway_load(space, batches, threads=BATCHES, pause_s=0.0, say=self._print_trouble)
 
-    def start(self) -> None:
+    def start_serving(self) -> None:
         """Serve the first versions of both, with all traffic on the left one."""
         self._space.publish("guest", GUEST)
         for name, version in FIRST_VERSIONS.items():
-            self._publish(name, version)
+            self._publish_version(name, version)
             self._space.inference(name, version=version, replicas=REPLICAS)
         self._space.access((LEFT, 100), (RIGHT, 0))
         self._space.ready(f"inference/{LEFT}", f"inference/{RIGHT}", "modelaccess/probe")
         for name in FIRST_VERSIONS:
             self._wait_for_replicas(name)
 
-    def run(self, answers: int, seed: int, minutes: float) -> None:
+    def make_changes(self, answers: int, seed: int, minutes: float) -> None:
         """Make changes until so many answers have come, or the time is over."""
         end = time.monotonic() + minutes * 60
         for action in plan_actions(seed):
@@ -76,16 +76,16 @@ class Churn:
                 return
             began = time.monotonic()
             self.doing = f"{action.kind} {action.inference} {action.version or ''}".rstrip()
-            self._do(action)
+            self._perform_action(action)
             wait_until(
-                lambda: all(self.load.last_sent(str(version)) > began for version in action.answered_by),  # noqa: B023
+                lambda: all(self.load.last_sent_at(str(version)) > began for version in action.answered_by),  # noqa: B023
                 f"versions {action.answered_by} answer after {self.doing}",
                 timeout_s=DONE_WITHIN_S,
                 evidence=lambda: self.load.report().versions,
             )
             self.actions[action.kind] += 1
 
-    def progress(self, before: int, seconds: float) -> dict[str, Any]:
+    def describe_progress(self, before: int, seconds: float) -> dict[str, Any]:
         """Return the progress; `before` answers had come `seconds` ago."""
         report = self.load.report()
         return {
@@ -98,30 +98,30 @@ class Churn:
             "doing": self.doing,
         }
 
-    def _do(self, action: Action) -> None:
+    def _perform_action(self, action: ChurnAction) -> None:
         space, name = self._space, action.inference
         match action.kind:
-            case Kind.CREATE:
-                self._create(name)
-            case Kind.DELETE:
+            case ChangeKind.CREATE:
+                self._create_guest(name)
+            case ChangeKind.DELETE:
                 for kind in ("modelaccess", "inference"):
                     space.kubectl.run("delete", kind, name, "-n", space.namespace, "--wait=false")
-            case Kind.SWAP | Kind.ROLLBACK:
-                self._publish(name, action.version)
+            case ChangeKind.SWAP | ChangeKind.ROLLBACK:
+                self._publish_version(name, action.version)
                 space.patch("inference", name, {"model": {"version": str(action.version)}})
                 space.serves(name, action.version, timeout_s=DONE_WITHIN_S)
-            case Kind.FLIP | Kind.TARGETS:
+            case ChangeKind.FLIP | ChangeKind.TARGETS:
                 targets = [{"inference": target, "weight": weight} for target, weight in action.targets]
                 route = {"name": "default", "targets": targets, "timeout": "10s"}
                 space.patch("modelaccess", "probe", {"routes": [route]})
-            case Kind.KILL_CONTROLLERS:
-                self._kill("controllers")
-            case Kind.KILL_XDS:
-                self._kill("xds")
-            case Kind.KILL_AGENT:
+            case ChangeKind.KILL_CONTROLLERS:
+                self._kill_component("controllers")
+            case ChangeKind.KILL_XDS:
+                self._kill_component("xds")
+            case ChangeKind.KILL_AGENT:
                 self._kill_agent(name)
 
-    def _create(self, name: str) -> None:
+    def _create_guest(self, name: str) -> None:
         space = self._space
         space.inference(name, uri=space.uri("guest"), version=GUEST)
         space.access((name, 100), name=name)
@@ -135,12 +135,12 @@ class Churn:
 
         wait_until(is_answered, f"{name} answers", timeout_s=DONE_WITHIN_S)
 
-    def _publish(self, name: str, version: int) -> None:
+    def _publish_version(self, name: str, version: int) -> None:
         if not (self._space.folder(name) / str(version)).is_dir():
             self._space.publish(name, version)
         self._published.add(version)
 
-    def _kill(self, component: str) -> None:
+    def _kill_component(self, component: str) -> None:
         # The pods of those that were killed last may not run yet.
         wait_until(
             lambda: self._space.installed.kill(f"tidegate {component}") >= 1,
@@ -156,7 +156,7 @@ class Churn:
         # Its pod takes no requests until it is back: the other one has to.
         self._wait_for_replicas(name)
         pods = sorted(self._space.pods(name), key=lambda pod: str(pod["metadata"]["name"]))
-        chosen = pods[self.actions[Kind.KILL_AGENT] % len(pods)]
+        chosen = pods[self.actions[ChangeKind.KILL_AGENT] % len(pods)]
         uid = chosen["metadata"]["uid"]
         self._restarts[uid] = count_restarts(chosen)
         assert self._space.installed.kill_in_pods("tidegate_dataplane.agent", [uid]) >= 1, name
@@ -177,7 +177,7 @@ class Churn:
             evidence=lambda: self._space.status("inference", name),
         )
 
-    def _say(self, trouble: str) -> None:
+    def _print_trouble(self, trouble: str) -> None:
         self._troubles += 1
         if self._troubles <= TROUBLES_SAID:
             seconds = time.monotonic() - self._began
@@ -196,7 +196,7 @@ def count_restarts(pod: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def a_progress(churn: Churn) -> Iterator[None]:
+def print_progress(churn: Churn) -> Iterator[None]:
     """Print the progress while the block lasts."""
     ended = threading.Event()
 
@@ -204,7 +204,7 @@ def a_progress(churn: Churn) -> Iterator[None]:
         answers, read_at = 0, time.monotonic()
         while not ended.wait(EVERY_S):
             read_next = time.monotonic()
-            progress = churn.progress(answers, read_next - read_at)
+            progress = churn.describe_progress(answers, read_next - read_at)
             print(json.dumps(progress), file=sys.stderr)
             answers, read_at = progress["answers"], read_next
 
@@ -217,7 +217,7 @@ def a_progress(churn: Churn) -> Iterator[None]:
         thread.join(EVERY_S)
 
 
-def describe(churn: Churn, seed: int) -> dict[str, Any]:
+def describe_result(churn: Churn, seed: int) -> dict[str, Any]:
     """Return the result, also of an interrupted churn."""
     report = churn.load.finish()
     return {
@@ -246,15 +246,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("build/churn.json"))
     options = parser.parse_args()
-    with a_space(options.state_dir, "churn") as space:
+    with open_space(options.state_dir, "churn") as space:
         churn = Churn(space)
-        churn.start()
+        churn.start_serving()
         try:
-            with churn.load, a_progress(churn):
-                churn.run(options.answers, options.seed, options.max_minutes)
+            with churn.load, print_progress(churn):
+                churn.make_changes(options.answers, options.seed, options.max_minutes)
         finally:
             # The result is useful even if a change never took effect.
-            result = describe(churn, options.seed)
+            result = describe_result(churn, options.seed)
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(json.dumps(result, indent=2) + "\n")
             print(json.dumps(result, indent=2))

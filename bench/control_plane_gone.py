@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import a_space, gateway_load, lost
+from harness import count_lost, gateway_load, open_space
 
 from builders.load import probe_batches
 from builders.waiting import wait_until
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
     parser.add_argument("--seconds", type=float, default=60.0)
     options = parser.parse_args()
-    with a_space(options.state_dir, "gone") as space:
+    with open_space(options.state_dir, "gone") as space:
         space.publish("probe", 1, 2)
         space.inference(replicas=2)
         space.access()
@@ -51,13 +51,13 @@ def main() -> int:
             )
             before = load.report()
             time.sleep(options.seconds)
-            report_without = load.report().since(before)
+            report_without = load.report().since_report(before)
             scale(DEPLOYMENTS)
             space.patch("inference", "probe", {"model": {"version": "2"}})
             space.serves("probe", 2)
-        losses = lost(load.finish())
+        losses = count_lost(load.finish())
     figures = {
-        name: {"requests": report.sent, **lost(report), "p99_ms": round(report.quantile_ms(0.99), 3)}
+        name: {"requests": report.sent, **count_lost(report), "p99_ms": round(report.quantile_ms(0.99), 3)}
         for name, report in (("there", report_before), ("gone", report_without))
     }
     print(json.dumps({"seconds_gone": options.seconds, **losses, **figures}, indent=2))

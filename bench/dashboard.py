@@ -35,7 +35,7 @@ PAGES = {"overview": "/", "list": "/list/inferences", "search": "/list/inference
 TOKEN = "token-of-ann"
 
 
-def fill(dashboard: Dashboard, count: int) -> None:
+def add_inferences(dashboard: Dashboard, count: int) -> None:
     """Add Inferences, one in twenty of them unhealthy."""
     store = dashboard.parts.fleet.inferences.store
     for number in range(count):
@@ -47,7 +47,7 @@ def fill(dashboard: Dashboard, count: int) -> None:
         store.observe("ADDED", {**body, "status": {"observedGeneration": 1, "conditions": [condition]}})
 
 
-async def first_byte(client: httpx.AsyncClient, path: str) -> float:
+async def time_first_byte(client: httpx.AsyncClient, path: str) -> float:
     """Return the seconds until the first byte of a page."""
     began = time.perf_counter()
     async with client.stream("GET", path) as answer:
@@ -58,7 +58,7 @@ async def first_byte(client: httpx.AsyncClient, path: str) -> float:
     raise AssertionError(message)
 
 
-async def compared(
+async def compare_dashboards(
     empty: httpx.AsyncClient, full: httpx.AsyncClient, rounds: int
 ) -> Mapping[str, Mapping[str, float]]:
     """Return medians in milliseconds and their ratio; the two dashboards take turns."""
@@ -66,8 +66,8 @@ async def compared(
     for name, path in PAGES.items():
         times: dict[str, list[float]] = {"empty": [], "full": []}
         for _ in range(rounds + 3):
-            times["empty"].append(await first_byte(empty, path))
-            times["full"].append(await first_byte(full, path))
+            times["empty"].append(await time_first_byte(empty, path))
+            times["full"].append(await time_first_byte(full, path))
         medians = {arm: median(seconds[3:]) for arm, seconds in times.items()}
         figures[name] = {
             "emptyMs": round(medians["empty"] * 1e3, 1),
@@ -77,7 +77,7 @@ async def compared(
     return figures
 
 
-async def change(dashboard: Dashboard, client: httpx.AsyncClient, rounds: int) -> Mapping[str, float]:
+async def time_change(dashboard: Dashboard, client: httpx.AsyncClient, rounds: int) -> Mapping[str, float]:
     """Return the seconds from a change until an open page gets its event, and until it shows it.
 
     The figures are the longest of all rounds.
@@ -101,14 +101,14 @@ async def change(dashboard: Dashboard, client: httpx.AsyncClient, rounds: int) -
     return {"heardS": round(event_s, 3), "shownS": round(shown_s, 3)}
 
 
-async def measured(inferences: int, rounds: int) -> dict[str, Any]:
+async def measure_dashboards(inferences: int, rounds: int) -> dict[str, Any]:
     async with a_dashboard() as empty_dashboard, a_dashboard() as full_dashboard:
         began = time.perf_counter()
-        fill(full_dashboard, inferences)
+        add_inferences(full_dashboard, inferences)
         await asyncio.sleep(0)
-        keeper = asyncio.create_task(full_dashboard.parts.listings["inferences"].keep())
+        keeper = asyncio.create_task(full_dashboard.parts.listings["inferences"].refresh_forever())
         await eventually(
-            lambda: not full_dashboard.parts.listings["inferences"].waiting, what="every row is made"
+            lambda: not full_dashboard.parts.listings["inferences"].pending_rows, what="every row is made"
         )
         filled_s = time.perf_counter() - began
         headers = {"authorization": f"Bearer {TOKEN}"}
@@ -118,8 +118,8 @@ async def measured(inferences: int, rounds: int) -> dict[str, Any]:
             httpx.AsyncClient(base_url=empty_url, headers=headers, timeout=30, trust_env=False) as empty,
             httpx.AsyncClient(base_url=full_url, headers=headers, timeout=30, trust_env=False) as full,
         ):
-            pages = await compared(empty, full, rounds)
-            changes = await change(full_dashboard, full, rounds)
+            pages = await compare_dashboards(empty, full, rounds)
+            changes = await time_change(full_dashboard, full, rounds)
         keeper.cancel()
         return {"inferences": inferences, "filledS": round(filled_s, 1), "pages": pages, "change": changes}
 
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--inferences", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
-    result = asyncio.run(measured(options.inferences, options.rounds))
+    result = asyncio.run(measure_dashboards(options.inferences, options.rounds))
     missed = [name for name, page in result["pages"].items() if page["ratio"] > RATIO]
     if result["change"]["shownS"] > CHANGE_S:
         missed.append("change")

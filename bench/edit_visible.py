@@ -25,7 +25,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
-from harness import a_space
+from harness import open_space
 
 from builders import probe_model
 from builders.load import access_client
@@ -44,7 +44,7 @@ Spec = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class FieldEdit:
     """A field, the spec before and after, and what a request shows of it."""
 
     field: str
@@ -54,23 +54,23 @@ class Edit:
     new: str
 
 
-def to(inference: str, **route: Any) -> Spec:
+def route_to(inference: str, **route: Any) -> Spec:
     """Return one route to one Inference."""
     return {"name": "r", "targets": [{"inference": inference}], **route}
 
 
-def routes(*routes: Mapping[str, Any], **spec: Any) -> Spec:
+def spec_with_routes(*routes: Mapping[str, Any], **spec: Any) -> Spec:
     """Return a spec with these routes, named by number."""
     return {"routes": [{**route, "name": f"r{number}"} for number, route in enumerate(routes)], **spec}
 
 
-def matched(**comparison: str) -> Spec:
+def routes_by_header(**comparison: str) -> Spec:
     """Return routes that send requests with the header to `b`, and all others to `a`."""
     headers = [{"name": "x-scene", **comparison}]
-    return routes(to("b", match={"headers": headers}), to("a"))
+    return spec_with_routes(route_to("b", match={"headers": headers}), route_to("a"))
 
 
-def asks(x: float = 0.0, **headers: str) -> Callable[[Space], str]:
+def make_ask(x: float = 0.0, **headers: str) -> Callable[[Space], str]:
     """Return a function that sends one request and returns the version that answers, or the status."""
 
     def send_request(space: Space) -> str:
@@ -106,7 +106,7 @@ def ask_for_a_host(space: Space) -> str:
 def ask_many(space: Space) -> str:
     """Send six slow requests at once, and return whether one was rejected."""
     with ThreadPoolExecutor(6) as pool:
-        outcomes = set(pool.map(lambda _: asks(x=1.0)(space), range(6)))
+        outcomes = set(pool.map(lambda _: make_ask(x=1.0)(space), range(6)))
     return "refused" if "RESOURCE_EXHAUSTED" in outcomes else "answered"
 
 
@@ -115,14 +115,14 @@ def ask_as_one_user(space: Space) -> str:
 
     Without the field they do so by chance once in 512 times.
     """
-    ask = asks(**{"x-user-id": "user-1"})
+    ask = make_ask(**{"x-user-id": "user-1"})
     return "one" if len({ask(space) for _ in range(10)}) == 1 else "both"
 
 
 def ask_and_look_for_a_copy(space: Space) -> str:
     """Send one request, and return whether the mirror's Triton counted one more."""
     before = space.counted("b")
-    asks()(space)
+    make_ask()(space)
     deadline = time.monotonic() + 0.1
     while time.monotonic() < deadline:
         if space.counted("b") > before:
@@ -133,58 +133,90 @@ def ask_and_look_for_a_copy(space: Space) -> str:
 NOTHING: Spec = {"hosts": None, "protection": None}
 HALVES = {"targets": [{"inference": "a", "weight": 1}, {"inference": "b", "weight": 1}]}
 EDITS = (
-    Edit("targets.inference", routes(to("a")), routes(to("b")), asks(), "2"),
-    Edit(
+    FieldEdit(
+        "targets.inference", spec_with_routes(route_to("a")), spec_with_routes(route_to("b")), make_ask(), "2"
+    ),
+    FieldEdit(
         "targets.weight",
-        routes({"targets": [{"inference": "a", "weight": 1}, {"inference": "b", "weight": 0}]}),
-        routes({"targets": [{"inference": "a", "weight": 0}, {"inference": "b", "weight": 1}]}),
-        asks(),
+        spec_with_routes({"targets": [{"inference": "a", "weight": 1}, {"inference": "b", "weight": 0}]}),
+        spec_with_routes({"targets": [{"inference": "a", "weight": 0}, {"inference": "b", "weight": 1}]}),
+        make_ask(),
         "2",
     ),
-    Edit("match.exact", matched(exact="feed"), matched(exact="home"), asks(**{"x-scene": "home"}), "2"),
-    Edit("match.prefix", matched(prefix="fe"), matched(prefix="ho"), asks(**{"x-scene": "home"}), "2"),
-    Edit("match.regex", matched(regex="f.*"), matched(regex="h.*"), asks(**{"x-scene": "home"}), "2"),
-    Edit("hosts", routes(to("a")), routes(to("a"), hosts=["edited.example.com"]), ask_for_a_host, "1"),
-    Edit(
+    FieldEdit(
+        "match.exact",
+        routes_by_header(exact="feed"),
+        routes_by_header(exact="home"),
+        make_ask(**{"x-scene": "home"}),
+        "2",
+    ),
+    FieldEdit(
+        "match.prefix",
+        routes_by_header(prefix="fe"),
+        routes_by_header(prefix="ho"),
+        make_ask(**{"x-scene": "home"}),
+        "2",
+    ),
+    FieldEdit(
+        "match.regex",
+        routes_by_header(regex="f.*"),
+        routes_by_header(regex="h.*"),
+        make_ask(**{"x-scene": "home"}),
+        "2",
+    ),
+    FieldEdit(
+        "hosts",
+        spec_with_routes(route_to("a")),
+        spec_with_routes(route_to("a"), hosts=["edited.example.com"]),
+        ask_for_a_host,
+        "1",
+    ),
+    FieldEdit(
         "timeout",
-        routes(to("slow", timeout="10s")),
-        routes(to("slow", timeout="20ms")),
-        asks(x=1.0),
+        spec_with_routes(route_to("slow", timeout="10s")),
+        spec_with_routes(route_to("slow", timeout="20ms")),
+        make_ask(x=1.0),
         "DEADLINE_EXCEEDED",
     ),
-    Edit(
+    FieldEdit(
         "sticky",
-        routes(HALVES),
-        routes({**HALVES, "sticky": {"header": "x-user-id"}}),
+        spec_with_routes(HALVES),
+        spec_with_routes({**HALVES, "sticky": {"header": "x-user-id"}}),
         ask_as_one_user,
         "one",
     ),
-    Edit(
+    FieldEdit(
         "mirror",
-        routes(to("a")),
-        routes(to("a", mirror=[{"inference": "b"}])),
+        spec_with_routes(route_to("a")),
+        spec_with_routes(route_to("a", mirror=[{"inference": "b"}])),
         ask_and_look_for_a_copy,
         "copied",
     ),
-    Edit("fallback", routes(to("nobody")), routes(to("nobody", fallback={"inference": "b"})), asks(), "2"),
-    Edit(
+    FieldEdit(
+        "fallback",
+        spec_with_routes(route_to("nobody")),
+        spec_with_routes(route_to("nobody", fallback={"inference": "b"})),
+        make_ask(),
+        "2",
+    ),
+    FieldEdit(
         "protection.rateLimit",
-        routes(to("a")),
-        routes(to("a"), protection={"rateLimit": {"requests": 1, "per": "1m"}}),
-        asks(),  # each gateway admits the first request, which counts as old
+        spec_with_routes(route_to("a")),
+        spec_with_routes(route_to("a"), protection={"rateLimit": {"requests": 1, "per": "1m"}}),
+        make_ask(),  # each gateway admits the first request, which counts as old
         "RESOURCE_EXHAUSTED",
     ),
-    Edit(
+    FieldEdit(
         "protection.maxConcurrent",
-        routes(to("slow", timeout="10s")),
-        routes(to("slow", timeout="10s"), protection={"maxConcurrent": 1}),
+        spec_with_routes(route_to("slow", timeout="10s")),
+        spec_with_routes(route_to("slow", timeout="10s"), protection={"maxConcurrent": 1}),
         ask_many,
         "refused",
     ),
 )
 
 
-class Watching:
+class RequestWatcher:
     """Sends the same request repeatedly, and records when each began and what it showed."""
 
     def __init__(self, space: Space, ask: Callable[[Space], str]) -> None:
@@ -193,9 +225,9 @@ class Watching:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._wrong_answer: BaseException | None = None
-        self.seen: list[tuple[float, str]] = []
+        self.outcomes: list[tuple[float, str]] = []
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> RequestWatcher:
         self._thread.start()
         return self
 
@@ -205,35 +237,35 @@ class Watching:
         if self._wrong_answer is not None:
             raise self._wrong_answer
 
-    def wait(self, holds: Callable[[Sequence[str]], bool], what: str) -> None:
+    def wait_until(self, holds: Callable[[Sequence[str]], bool], description: str) -> None:
         """Wait until the results so far fulfil a condition."""
         end = time.monotonic() + PATIENCE_S
-        while not holds([shown for _, shown in tuple(self.seen)]):
+        while not holds([shown for _, shown in tuple(self.outcomes)]):
             if time.monotonic() > end:
-                raise AssertionError(f"not in {PATIENCE_S} s: {what}; last seen: {self.seen[-5:]}")
+                raise AssertionError(f"not in {PATIENCE_S} s: {description}; last seen: {self.outcomes[-5:]}")
             time.sleep(0.01)
 
     def _run(self) -> None:
         while not self._ended.is_set():
             started = time.monotonic()
             try:
-                self.seen.append((started, self._ask(self._space)))
+                self.outcomes.append((started, self._ask(self._space)))
             except AssertionError as wrong_answer:
                 self._wrong_answer = wrong_answer
                 return
 
 
-def measure(space: Space, edit: Edit) -> dict[str, float]:
+def measure_edit(space: Space, edit: FieldEdit) -> dict[str, float]:
     """Measure one edit: when the last old behaviour began after it, and the longest pause between requests."""
     space.patch("modelaccess", "edited", NOTHING | edit.before)
-    with Watching(space, edit.ask) as watching:
+    with RequestWatcher(space, edit.ask) as watching:
         old_description = f"{edit.field} is as before the edit"
-        watching.wait(lambda shown: len(shown) > OLD and edit.new not in shown[-OLD:], old_description)
+        watching.wait_until(lambda shown: len(shown) > OLD and edit.new not in shown[-OLD:], old_description)
         edited = time.monotonic()
         space.patch("modelaccess", "edited", edit.after)
-        watching.wait(lambda shown: edit.new in shown[-1:], f"{edit.field} is as after the edit")
+        watching.wait_until(lambda shown: edit.new in shown[-1:], f"{edit.field} is as after the edit")
         time.sleep(WATCHED_S)
-    outcomes = [(started_at, shown) for started_at, shown in watching.seen if started_at >= edited]
+    outcomes = [(started_at, shown) for started_at, shown in watching.outcomes if started_at >= edited]
     last_old = max((started_at for started_at, shown in outcomes if shown != edit.new), default=edited)
     pauses = (later - earlier for (earlier, _), (later, _) in itertools.pairwise(outcomes))
     return {"seconds": round(last_old - edited, 3), "resolution_s": round(max(pauses, default=0.0), 3)}
@@ -248,7 +280,7 @@ def main() -> int:
     options = parser.parse_args()
     times: dict[str, list[float]] = {edit.field: [] for edit in EDITS}
     pauses: dict[str, list[float]] = {edit.field: [] for edit in EDITS}
-    with a_space(options.state_dir, "edits") as space:
+    with open_space(options.state_dir, "edits") as space:
         space.publish("a", 1)
         space.publish("b", 2)
         probe_model.publish_slow(space.folder("slow"), 3, rounds=100_000)
@@ -259,7 +291,7 @@ def main() -> int:
         space.apply("ModelAccess", "edited", EDITS[0].before)
         for _ in range(options.runs):
             for edit in EDITS:
-                figures = measure(space, edit)
+                figures = measure_edit(space, edit)
                 print(json.dumps({"field": edit.field, **figures}), file=sys.stderr)
                 times[edit.field].append(figures["seconds"])
                 pauses[edit.field].append(figures["resolution_s"])

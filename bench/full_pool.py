@@ -40,7 +40,7 @@ SLICES = 4
 POOL = ObjectKey("", "cpu-a")
 
 
-class Fleet:
+class PoolFleet:
     """The caches, and the views and placements that are built on them."""
 
     def __init__(self, inferences: int) -> None:
@@ -58,32 +58,32 @@ class Fleet:
         self.placements.subscribe(self.woken.append)
         self.occupancy.start_watching()
         self._version = 0
-        self.observe(self.stores.pools, compute_pool_body())
+        self.deliver_event(self.stores.pools, compute_pool_body())
         for number in range(inferences):
-            self.node(number)
+            self.deliver_node(number)
             placement = {"pool": POOL.name, "slices": 1}
             body = inference_body(f"m{number}", "ads", placement=placement, replicas=SLICES + 1)
-            self.observe(self.stores.inferences, body)
-            self.deployment(number, SLICES)
-        self.pool_changed()
+            self.deliver_event(self.stores.inferences, body)
+            self.deliver_deployment(number, SLICES)
+        self.deliver_pool()
 
-    def pool_changed(self) -> None:
+    def deliver_pool(self) -> None:
         """Deliver the pool as its reconciler writes it."""
-        self.observe(
+        self.deliver_event(
             self.stores.pools, {**compute_pool_body(), "status": {"slices": {"total": self._version}}}
         )
 
-    def observe(self, store: ObjectStore, body: dict[str, Any]) -> None:
+    def deliver_event(self, store: ObjectStore, body: dict[str, Any]) -> None:
         """Deliver one event of a watch."""
         self._version += 1
         body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
         store.observe("MODIFIED", body)
 
-    def node(self, number: int, *, ready: bool = True) -> None:
+    def deliver_node(self, number: int, *, ready: bool = True) -> None:
         """Deliver a node."""
-        self.observe(self.occupancy._nodes, node_body(f"node-{number}", ready=ready))  # noqa: SLF001 - as its watch feeds it
+        self.deliver_event(self.occupancy._nodes, node_body(f"node-{number}", ready=ready))  # noqa: SLF001 - as its watch feeds it
 
-    def deployment(self, number: int, replicas: int) -> None:
+    def deliver_deployment(self, number: int, replicas: int) -> None:
         """Deliver the Deployment of an Inference."""
         labels = {
             "app.kubernetes.io/managed-by": "tidegate",
@@ -100,27 +100,27 @@ class Fleet:
             **of_inference(f"m{number}"),
         }
         spec = {"replicas": replicas, "template": {"metadata": {"labels": labels}, "spec": {}}}
-        self.observe(self.stores.deployments, {"metadata": metadata, "spec": spec})
+        self.deliver_event(self.stores.deployments, {"metadata": metadata, "spec": spec})
 
-    def share(self, number: int) -> None:
+    def place_inference(self, number: int) -> None:
         """Place one Inference after the Deployment of another has changed."""
-        self.deployment(number + 1, SLICES - number % 2)
+        self.deliver_deployment(number + 1, SLICES - number % 2)
         inference = self.inferences.get(ObjectKey("ads", f"m{number}"))
         assert inference is not None
         self.placements.place(inference)
         self.placements.forget(inference.key)
 
-    def plan(self, number: int) -> None:
+    def plan_status(self, number: int) -> None:
         """Plan the pool's status after a node has changed."""
-        self.node(number, ready=number % 2 == 0)
+        self.deliver_node(number, ready=number % 2 == 0)
         pool = self.pools.get(POOL)
         assert pool is not None
         plan_pool(PoolObserved(pool, datetime.now(UTC), self.views.get_slices(pool)))
 
-    def lose(self, number: int) -> None:
+    def lose_node(self, number: int) -> None:
         """Make a node unready, and deliver the pool's status that reports it."""
-        self.node(number, ready=False)
-        self.pool_changed()
+        self.deliver_node(number, ready=False)
+        self.deliver_pool()
 
 
 def median_ms(act: Callable[[int], None], changes: int) -> float:
@@ -141,13 +141,13 @@ def main() -> None:
     parser.add_argument("--inferences", type=int, default=10_000)
     parser.add_argument("--changes", type=int, default=100)
     args = parser.parse_args()
-    fleet = Fleet(args.inferences)
+    fleet = PoolFleet(args.inferences)
     figures = {
-        "share_ms": median_ms(fleet.share, args.changes),
-        "plan_ms": median_ms(fleet.plan, args.changes),
+        "share_ms": median_ms(fleet.place_inference, args.changes),
+        "plan_ms": median_ms(fleet.plan_status, args.changes),
     }
     fleet.woken.clear()
-    figures["lost_node_ms"] = median_ms(fleet.lose, args.changes)
+    figures["lost_node_ms"] = median_ms(fleet.lose_node, args.changes)
     figures["woken_per_lost_node"] = len(fleet.woken) / args.changes
     print(json.dumps({"inferences": args.inferences, **figures}, indent=2))
 

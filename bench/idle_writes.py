@@ -35,7 +35,7 @@ OURS = {
 SAMPLE = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<value>\S+)$")
 
 
-def written(kubectl: Kubectl) -> Counter[str]:
+def count_writes(kubectl: Kubectl) -> Counter[str]:
     """Return the write requests so far, by resource."""
     counts: Counter[str] = Counter()
     for line in kubectl.run("get", "--raw", "/metrics").splitlines():
@@ -57,9 +57,9 @@ def main() -> int:
     binary = Binaries().ensure(["kubectl"], lambda line: None)["kubectl"]
     kubectl = Kubectl(binary, options.state_dir / "kubeconfig")
     objects = json.loads(kubectl.run("get", "inferences,modelaccesses,featurecomputes", "-A", "-o", "json"))
-    before = written(kubectl)
+    before = count_writes(kubectl)
     time.sleep(options.seconds)
-    after = written(kubectl)
+    after = count_writes(kubectl)
     moved = {name: after[name] - before[name] for name in sorted(after) if after[name] != before[name]}
     ours = {name: count for name, count in moved.items() if name in OURS}
     result = {

@@ -42,7 +42,9 @@ WATCH_FAULTS = (
 STALE_S = 1.5
 
 
-async def runs(sweep: Sweep, scenario: Scenario, reference: Outcome, kind: str) -> AsyncIterator[Outcome]:
+async def iter_runs(
+    sweep: Sweep, scenario: Scenario, reference: Outcome, kind: str
+) -> AsyncIterator[Outcome]:
     """Yield all runs of one kind of fault."""
     if kind == "watch":
         for fault in WATCH_FAULTS:
@@ -55,7 +57,7 @@ async def runs(sweep: Sweep, scenario: Scenario, reference: Outcome, kind: str) 
             yield outcome
 
 
-async def swept(
+async def run_sweeps(
     sweep: Sweep, chosen: Sequence[Scenario], kinds: Sequence[str], until: float
 ) -> list[dict[str, object]]:
     """Return one summary for each scenario and kind of fault, also of those that ran out of time."""
@@ -64,7 +66,7 @@ async def swept(
         reference = await sweep.run(scenario, NoFault())
         for kind in kinds:
             started_at, outcomes, cut_short = time.monotonic(), [], False
-            async for outcome in runs(sweep, scenario, reference, kind):
+            async for outcome in iter_runs(sweep, scenario, reference, kind):
                 outcomes.append(outcome)
                 message = "; ".join(outcome.problems) or ("ok" if outcome.struck else "not reached")
                 print(f"{scenario.name}: {outcome.fault}: {message}", file=sys.stderr, flush=True)
@@ -72,13 +74,13 @@ async def swept(
                     cut_short = True
                     break
             summaries.append(
-                _summary(scenario, kind, reference, outcomes, time.monotonic() - started_at)
+                _summarise_runs(scenario, kind, reference, outcomes, time.monotonic() - started_at)
                 | {"cut_short": cut_short}
             )
     return summaries
 
 
-def _summary(
+def _summarise_runs(
     scenario: Scenario, kind: str, reference: Outcome, outcomes: Sequence[Outcome], seconds: float
 ) -> dict[str, object]:
     struck = [outcome for outcome in outcomes if outcome.struck]
@@ -116,7 +118,7 @@ def main() -> int:
 
     async def work() -> list[dict[str, object]]:
         async with a_sweep(site) as sweep:
-            return await swept(sweep, chosen, options.faults, time.monotonic() + 60 * options.minutes)
+            return await run_sweeps(sweep, chosen, options.faults, time.monotonic() + 60 * options.minutes)
 
     with (
         tempfile.TemporaryDirectory(prefix="tidegate-sweep-") as folder,

@@ -29,7 +29,7 @@ from tidegate_localcluster.programs import CONTROL_PLANE
 TARGETS_S = {"orderly": 2.0, "killed": 15.0}
 
 
-async def handover(kubeconfig: Path, end: str) -> float:
+async def measure_handover(kubeconfig: Path, end: str) -> float:
     """Return the seconds from the end of one leader until the next may write."""
     async with two_candidates(kubeconfig, "default") as (first, second):
         await (first.stop() if end == "orderly" else first.kill())
@@ -50,7 +50,7 @@ def main() -> int:
         state = Path(folder)
         with ControlPlane(state, binaries, Pki(state / "pki")) as control_plane:
             seconds_by_end = {
-                end: [asyncio.run(handover(control_plane.kubeconfig, end)) for _ in range(rounds)]
+                end: [asyncio.run(measure_handover(control_plane.kubeconfig, end)) for _ in range(rounds)]
                 for end in TARGETS_S
             }
     missed = [end for end, target_s in TARGETS_S.items() if median(seconds_by_end[end]) > target_s]

@@ -49,20 +49,20 @@ from tidegate.planning.pods import is_ready
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.pod import GRPC_PORT
 from tidegate_localcluster.binaries import Binaries
-from tidegate_localcluster.fleet_demo.api import Api
-from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.fleet_demo.api import ApiServerClient
+from tidegate_localcluster.ports import ReservedPort
 from tidegate_localcluster.programs import CONTROL_PLANE
 
 GATEWAY_PORT = 8080
 MARGIN_S = 1.0
-BEARS_PER_S, BEFORE_PER_S, AFTER_PER_S = 40.0, 28.0, 70.0
+CAPACITY_PER_S, BEFORE_PER_S, AFTER_PER_S = 40.0, 28.0, 70.0
 """Capacity of a replica, and demand of a model before and after the rise."""
 NAMESPACE, COLD = "models", "cold"
 OURS = "/apis/tidegate.io/v1alpha1"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
-class Server(Upstream):
+class TimedModelServer(Upstream):
     """A model server at the port of pods, which records the time of its first request."""
 
     first_at = 0.0
@@ -81,31 +81,31 @@ class Server(Upstream):
 
 
 @dataclass
-class Kubelet:
+class BenchKubelet:
     """Makes pods ready, each with its own server."""
 
-    api: Api
-    servers: dict[str, Server] = field(default_factory=dict[str, Server])
+    api: ApiServerClient
+    servers: dict[str, TimedModelServer] = field(default_factory=dict[str, TimedModelServer])
 
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            for pod in await self.api.items(PODS):
+            for pod in await self.api.list_objects(PODS):
                 name = pod["metadata"]["name"]
                 if pod["spec"].get("nodeName") and name not in self.servers:
-                    server = self.servers[name] = Server(name, f"127.92.0.{len(self.servers) + 1}")
+                    server = self.servers[name] = TimedModelServer(name, f"127.92.0.{len(self.servers) + 1}")
                     await server.start()
                 if name in self.servers and not is_ready(pod):
-                    await say_ready(self.api, f"{PODS}/{name}", self.servers[name].address)
+                    await set_ready(self.api, f"{PODS}/{name}", self.servers[name].address)
             await asyncio.sleep(0.2)
 
-    async def of(self, model: str) -> Sequence[Server]:
+    async def ready_servers(self, model: str) -> Sequence[TimedModelServer]:
         """Return the servers of a model's ready pods."""
-        pods = await self.api.items(PODS, f"{INFERENCE_LABEL}={model}")
+        pods = await self.api.list_objects(PODS, f"{INFERENCE_LABEL}={model}")
         return [self.servers[pod["metadata"]["name"]] for pod in pods if is_ready(pod)]
 
 
-async def say_ready(api: Api, path: str, address: str) -> None:
+async def set_ready(api: ApiServerClient, path: str, address: str) -> None:
     """Set a pod's status to ready, as a kubelet does."""
     ready_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     conditions = [
@@ -120,25 +120,25 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @dataclass
-class World:
+class PromotionWorld:
     """All running parts."""
 
-    api: Api
-    kubelet: Kubelet
+    api: ApiServerClient
+    kubelet: BenchKubelet
     controllers: Running
     client: Client
 
-    async def until(self, what: str, condition: Any, timeout_s: float = 60.0) -> None:
+    async def wait_for(self, description: str, condition: Any, timeout_s: float = 60.0) -> None:
         """Wait for a condition; exit with the end of the controllers' log after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while not await condition():
             if time.monotonic() > deadline:
                 raise SystemExit(
-                    f"not within {timeout_s:g} s: {what}\n{self.controllers.log.read_text()[-4000:]}"
+                    f"not within {timeout_s:g} s: {description}\n{self.controllers.log.read_text()[-4000:]}"
                 )
             await asyncio.sleep(0.05)
 
-    async def pool(self, name: str, slices: int, spares: int, interval: str) -> None:
+    async def create_pool(self, name: str, slices: int, spares: int, interval: str) -> None:
         """Create a node with so many slices, and their pool."""
         body = node_body(f"node-{name}", cpu=str(slices), memory="512Gi", labels={"pool": name})
         await self.api.call("POST", "/api/v1/nodes", body)
@@ -156,7 +156,7 @@ class World:
         pool["spec"]["nodeSelector"] = {"pool": name}
         await self.api.apply(f"{OURS}/computepools/{name}", {**pool, "metadata": {"name": name}})
 
-    async def model(self, name: str, pool: str) -> None:
+    async def create_model(self, name: str, pool: str) -> None:
         """Create an Inference with one replica, or two under higher demand, and its access."""
         body = inference_body(
             name,
@@ -165,7 +165,7 @@ class World:
             replicas=None,
             scaling={"minReplicas": 1, "maxReplicas": 2},
             placement={"pool": pool},
-            capacity={"requestsPerSecond": f"{BEARS_PER_S:g}"},
+            capacity={"requestsPerSecond": f"{CAPACITY_PER_S:g}"},
         )
         path = f"{OURS}/namespaces/{NAMESPACE}"
         body["metadata"] = {"name": name, "namespace": NAMESPACE}
@@ -175,17 +175,17 @@ class World:
         access["metadata"] = {"name": name, "namespace": NAMESPACE}
         await self.api.call("POST", f"{path}/modelaccesses", access)
 
-    async def told(self, name: str) -> tuple[int, int]:
+    async def decided_replicas(self, name: str) -> tuple[int, int]:
         """Return the replicas and spares that were decided."""
         inference = await self.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/{name}") or {}
         allocation = inference.get("status", {}).get("allocation", {})
         return allocation.get("replicas", 0), allocation.get("spares", 0)
 
-    async def pods(self) -> set[str]:
+    async def pod_uids(self) -> set[str]:
         """Return the uids of all pods."""
-        return {pod["metadata"]["uid"] for pod in await self.api.items(PODS)}
+        return {pod["metadata"]["uid"] for pod in await self.api.list_objects(PODS)}
 
-    def logged(self, event: str, since: float, **values: str) -> float:
+    def logged_at(self, event: str, since: float, **values: str) -> float:
         """Return when the controllers first logged this event with these values after `since`."""
         for line in self.controllers.log.read_text().splitlines():
             entry = json.loads(line) if line.startswith("{") else {}
@@ -199,7 +199,7 @@ class World:
 
 
 @dataclass
-class Asked:
+class RequestStream:
     """Requests to one model at a rate that can be changed; they do not wait for each other."""
 
     client: Client
@@ -213,11 +213,11 @@ class Asked:
         due = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(self._one())
+                tasks.create_task(self._send_request())
                 due = max(due + 1 / self.per_s, time.monotonic() - 0.1)
                 await asyncio.sleep(max(due - time.monotonic(), 0.0))
 
-    async def _one(self) -> None:
+    async def _send_request(self) -> None:
         self.sent += 1
         try:
             await self.client.infer(metadata=(("x-tidegate-access", f"{NAMESPACE}/{self.model}"),))
@@ -226,9 +226,9 @@ class Asked:
 
 
 @asynccontextmanager
-async def asking(client: Client, model: str, per_s: float) -> AsyncIterator[Asked]:
+async def send_requests(client: Client, model: str, per_s: float) -> AsyncIterator[RequestStream]:
     """Send requests to a model while the block lasts."""
-    requests = Asked(client, model, per_s)
+    requests = RequestStream(client, model, per_s)
     task = asyncio.create_task(requests.run())
     try:
         yield requests
@@ -238,7 +238,7 @@ async def asking(client: Client, model: str, per_s: float) -> AsyncIterator[Aske
             await task
 
 
-async def gateway_pod(api: Api) -> None:
+async def create_gateway_pod(api: ApiServerClient) -> None:
     """Create the pod by which the controllers find the Envoy, whose metrics page is on loopback."""
     account = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/default"
     while await api.get(account) is None:  # noqa: ASYNC110 - the API server sets no Event
@@ -252,11 +252,11 @@ async def gateway_pod(api: Api) -> None:
     }
     path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
     await api.call("POST", path, body)
-    await say_ready(api, f"{path}/gateway-1", "127.0.0.1")
+    await set_ready(api, f"{path}/gateway-1", "127.0.0.1")
 
 
 @asynccontextmanager
-async def a_world(folder: Path) -> AsyncIterator[World]:
+async def start_world(folder: Path) -> AsyncIterator[PromotionWorld]:
     """Start a control plane, the controllers, an xDS server and a gateway."""
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", GATEWAY_PORT)) == 0:
@@ -266,14 +266,14 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
     binaries = Binaries().ensure(CONTROL_PLANE, lambda line: print(line, file=sys.stderr))
     with contextlib.ExitStack() as stack:
         xds, report, contents, admin, metrics = (
-            stack.enter_context(HeldPort("127.0.0.1")).number for _ in range(5)
+            stack.enter_context(ReservedPort("127.0.0.1")).number for _ in range(5)
         )
     with a_site(binaries, folder) as site:
         async with site.api() as api:
             await install(api)
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
             await api.apply(f"/api/v1/namespaces/{NAMESPACE}", namespace)
-            await gateway_pod(api)
+            await create_gateway_pod(api)
             kubeconfig = site.control_plane.kubeconfig
             ports = {"xds_port": xds, "report_port": report, "contents_port": contents}
             settings = {
@@ -289,12 +289,12 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
             ):
                 envoy = Envoy(folder)
                 envoy.ports = {"admin_port": admin, "metrics_port": metrics}
-                kubelet = Kubelet(api)
+                kubelet = BenchKubelet(api)
                 running = asyncio.create_task(kubelet.run())
                 client = Client(f"127.0.0.1:{GATEWAY_PORT}")
                 try:
                     await envoy.start(xds)
-                    yield World(api, kubelet, controllers, client)
+                    yield PromotionWorld(api, kubelet, controllers, client)
                 finally:
                     await client.close()
                     running.cancel()
@@ -303,24 +303,26 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
                         await server.stop()
 
 
-async def promoted(world: World, model: str, interval_s: float, chance: random.Random) -> dict[str, Any]:
+async def measure_promotion(
+    world: PromotionWorld, model: str, interval_s: float, chance: random.Random
+) -> dict[str, Any]:
     """Measure one promotion."""
-    servers = await world.kubelet.of(model)
-    async with asking(world.client, model, BEFORE_PER_S) as requests:
+    servers = await world.kubelet.ready_servers(model)
+    async with send_requests(world.client, model, BEFORE_PER_S) as requests:
         await asyncio.sleep(3 * interval_s + chance.uniform(0, interval_s))
         [spare] = [server for server in servers if not server.first_at] or [None]
-        if spare is None or await world.told(model) != (1, 1):
-            raise SystemExit(f"{model} has no spare without requests: {await world.told(model)}")
-        before = await world.pods()
+        if spare is None or await world.decided_replicas(model) != (1, 1):
+            raise SystemExit(f"{model} has no spare without requests: {await world.decided_replicas(model)}")
+        before = await world.pod_uids()
         requests.per_s, raised_at = AFTER_PER_S, time.time()
 
         async def answered() -> bool:
             return bool(spare.first_at)
 
-        await world.until(f"the spare of {model} gets requests", answered, timeout_s=10 * interval_s)
-        started = await world.pods() - before
-    written_at = world.logged("allocated", raised_at, inference=f"{NAMESPACE}/{model}")
-    decided_at = world.logged("decided", raised_at, pool="warm")
+        await world.wait_for(f"the spare of {model} gets requests", answered, timeout_s=10 * interval_s)
+        started = await world.pod_uids() - before
+    written_at = world.logged_at("allocated", raised_at, inference=f"{NAMESPACE}/{model}")
+    decided_at = world.logged_at("decided", raised_at, pool="warm")
     inference = await world.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/{model}") or {}
     name = inference["status"]["allocation"]["decision"]
     decision = (await world.api.get(f"{OURS}/allocationdecisions/{name}") or {})["spec"]
@@ -337,48 +339,48 @@ async def promoted(world: World, model: str, interval_s: float, chance: random.R
     }
 
 
-async def cold(world: World, interval_s: float) -> dict[str, Any]:
+async def measure_cold_start(world: PromotionWorld, interval_s: float) -> dict[str, Any]:
     """Measure the same load on a model of a pool without spares."""
-    await world.pool(COLD, 3, 0, f"{interval_s:g}s")
-    await world.model(COLD, COLD)
+    await world.create_pool(COLD, 3, 0, f"{interval_s:g}s")
+    await world.create_model(COLD, COLD)
 
     async def has_replica() -> bool:
-        return len(await world.kubelet.of(COLD)) == 1
+        return len(await world.kubelet.ready_servers(COLD)) == 1
 
-    await world.until("the model without a spare is ready", has_replica)
-    async with asking(world.client, COLD, BEFORE_PER_S) as requests:
+    await world.wait_for("the model without a spare is ready", has_replica)
+    async with send_requests(world.client, COLD, BEFORE_PER_S) as requests:
         await asyncio.sleep(3 * interval_s)
-        before = await world.pods()
+        before = await world.pod_uids()
         requests.per_s, raised_at = AFTER_PER_S, time.time()
 
         async def has_started() -> bool:
-            return bool(await world.pods() - before)
+            return bool(await world.pod_uids() - before)
 
-        await world.until("a pod starts", has_started, timeout_s=10 * interval_s)
+        await world.wait_for("a pod starts", has_started, timeout_s=10 * interval_s)
         return {
-            "pods_started": len(await world.pods() - before),
+            "pods_started": len(await world.pod_uids() - before),
             "seconds": round(time.time() - raised_at, 3),
         }
 
 
-async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+async def measure_promotions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure all promotions, one after the other, each of another model, and the arm without a spare."""
     models = [f"m{number}" for number in range(options.promotions)]
     chance = random.Random(options.seed)
-    async with a_world(folder) as world:
+    async with start_world(folder) as world:
         interval = f"{options.interval:g}s"
-        await world.pool("warm", 3 * len(models), len(models), interval)
+        await world.create_pool("warm", 3 * len(models), len(models), interval)
         for model in models:
-            await world.model(model, "warm")
+            await world.create_model(model, "warm")
 
         async def have_spares() -> bool:
-            decided = [await world.told(model) == (1, 1) for model in models]
-            servers = [len(await world.kubelet.of(model)) == 2 for model in models]
+            decided = [await world.decided_replicas(model) == (1, 1) for model in models]
+            servers = [len(await world.kubelet.ready_servers(model)) == 2 for model in models]
             return all(decided) and all(servers)
 
-        await world.until("every model has its spare", have_spares, timeout_s=120)
-        runs = [await promoted(world, model, options.interval, chance) for model in models]
-        without_spare = await cold(world, options.interval)
+        await world.wait_for("every model has its spare", have_spares, timeout_s=120)
+        runs = [await measure_promotion(world, model, options.interval, chance) for model in models]
+        without_spare = await measure_cold_start(world, options.interval)
     seconds = sorted(run["seconds"] for run in runs)
     limit = options.interval + MARGIN_S
     met = seconds[-1] <= limit and not any(run["pods_started"] for run in runs)
@@ -413,7 +415,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="tidegate-weights-") as folder:
-        result: Mapping[str, Any] = asyncio.run(measured(options, Path(folder)))
+        result: Mapping[str, Any] = asyncio.run(measure_promotions(options, Path(folder)))
     print(json.dumps(result, indent=2))
     return 0 if result["met"] else 1
 

@@ -20,53 +20,53 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import a_space, gateway_load, lost
+from harness import count_lost, gateway_load, open_space
 
 from builders.load import probe_batches
 from builders.waiting import wait_until
 from fixtures.installed import Space
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
-from tidegate_localcluster.demo.load import Load
+from tidegate_localcluster.demo.load import CheckedLoad
 
 LEFT, RIGHT = 1, 2
 """Versions that the two Inferences serve, so that an answer shows its origin."""
 KILL_EVERY = 10
 
 
-class Changes:
+class ProvenChanges:
     """Makes changes one after the other, and waits for the answers that prove each."""
 
-    def __init__(self, space: Space, load: Load) -> None:
+    def __init__(self, space: Space, load: CheckedLoad) -> None:
         self._space = space
         self._load = load
         self.killed = 0
 
-    def run(self, count: int, change: Callable[[int], int]) -> dict[str, object]:
+    def run_changes(self, count: int, change: Callable[[int], int]) -> dict[str, object]:
         """Make `count` changes; `change` takes the number and returns the version that answers afterwards."""
         seconds: list[float] = []
         before = self._load.report()
         for number in range(count):
             if number % KILL_EVERY == 0:
-                self._kill()
+                self._kill_processes()
             started = time.monotonic()
             version = change(number)
             wait_until(
-                lambda: self._load.last_sent(str(version)) > started,  # noqa: B023
+                lambda: self._load.last_sent_at(str(version)) > started,  # noqa: B023
                 f"version {version} answers",
                 timeout_s=90,
             )
             seconds.append(time.monotonic() - started)
-        report = self._load.report().since(before)
+        report = self._load.report().since_report(before)
         return {
             "changes": count,
             "requests": report.sent,
-            **lost(report),
+            **count_lost(report),
             "median_s": round(statistics.median(seconds), 3),
             "most_s": round(max(seconds), 3),
         }
 
-    def _kill(self) -> None:
+    def _kill_processes(self) -> None:
         for name in ("controllers", "xds"):
             self.killed += self._space.installed.kill(f"tidegate {name}")
             # New pods at once: the kubelet lets a container that ends often wait for minutes.
@@ -75,13 +75,13 @@ class Changes:
             self._space.kubectl.run("delete", "pods", *arguments)
 
 
-def weights(space: Space, left: int, right: int) -> None:
+def set_weights(space: Space, left_weight: int, right_weight: int) -> None:
     """Set the weights of the access's two targets."""
-    targets = [{"inference": "left", "weight": left}, {"inference": "right", "weight": right}]
-    space.patch("modelaccess", "probe", {"routes": [route(targets)]})
+    targets = [{"inference": "left", "weight": left_weight}, {"inference": "right", "weight": right_weight}]
+    space.patch("modelaccess", "probe", {"routes": [make_route(targets)]})
 
 
-def route(targets: list[dict[str, object]]) -> dict[str, object]:
+def make_route(targets: list[dict[str, object]]) -> dict[str, object]:
     """Return the one route of the access."""
     return {"name": "default", "targets": targets, "timeout": "10s"}
 
@@ -94,7 +94,7 @@ def main() -> int:
     parser.add_argument("--targets", type=int, default=100)
     parser.add_argument("--swaps", type=int, default=20)
     options = parser.parse_args()
-    with a_space(options.state_dir, "lost") as space:
+    with open_space(options.state_dir, "lost") as space:
         for name, version in (("left", LEFT), ("right", RIGHT)):
             space.publish(name, LEFT, RIGHT)
             # Both serve under one name, as the targets of one access have to.
@@ -102,16 +102,18 @@ def main() -> int:
         space.access(("left", 100), ("right", 0))
         space.ready("inference/left", "inference/right", "modelaccess/probe")
         with gateway_load(space, probe_batches([LEFT, RIGHT]), threads=2) as load:
-            changes = Changes(space, load)
+            changes = ProvenChanges(space, load)
 
             def flip(number: int) -> int:
                 to_right = number % 2 == 0
-                weights(space, 0 if to_right else 100, 100 if to_right else 0)
+                set_weights(space, 0 if to_right else 100, 100 if to_right else 0)
                 return RIGHT if to_right else LEFT
 
             def exchange(number: int) -> int:
                 name, version = (("right", RIGHT), ("left", LEFT))[number % 2]
-                space.patch("modelaccess", "probe", {"routes": [route([{"inference": name, "weight": 100}])]})
+                space.patch(
+                    "modelaccess", "probe", {"routes": [make_route([{"inference": name, "weight": 100}])]}
+                )
                 return version
 
             def swap(number: int) -> int:
@@ -120,11 +122,11 @@ def main() -> int:
                 return version
 
             figures = {
-                "weight_flips": changes.run(options.flips, flip),
-                "target_swaps": changes.run(options.targets, exchange),
-                "version_swaps_and_rollbacks": changes.run(2 * options.swaps, swap),
+                "weight_flips": changes.run_changes(options.flips, flip),
+                "target_swaps": changes.run_changes(options.targets, exchange),
+                "version_swaps_and_rollbacks": changes.run_changes(2 * options.swaps, swap),
             }
-        losses = lost(load.finish())
+        losses = count_lost(load.finish())
     print(json.dumps({**losses, "killed_processes": changes.killed, **figures}, indent=2))
     return 1 if any(losses.values()) else 0
 

@@ -37,14 +37,14 @@ import grpc.aio
 import yaml
 from harness.arbitrary_objects import HostileTenant, hostile_kinds
 from harness.discovery import discover
-from harness.lying_proxy import LyingProxy, lying_proxy
+from harness.lying_proxy import LyingProxy, run_lying_proxy
 from harness.simulated_cluster import (
     SimulatedCluster,
-    leading,
     make_namespace,
-    memory_mib,
+    process_memory_mib,
     simulated_cluster,
-    until_pods_may_be_made,
+    wait_for_service_account,
+    wait_leading,
 )
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -53,11 +53,11 @@ from tidegate.kube import kinds
 from tidegate_localcluster.control_plane import LOOPBACK
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.api import Api, RefusedError
-from tidegate_localcluster.fleet_demo.site import credentials
-from tidegate_localcluster.ports import unused
-from tidegate_localcluster.process import Process
-from tidegate_localcluster.supplies import source_root
+from tidegate_localcluster.fleet_demo.api import ApiServerClient, RefusedError
+from tidegate_localcluster.fleet_demo.site import make_credentials
+from tidegate_localcluster.ports import find_unused_port
+from tidegate_localcluster.process import ChildProcess
+from tidegate_localcluster.supplies import find_source_root
 
 Body = dict[str, Any]
 
@@ -73,7 +73,7 @@ HELD_AT_MOST_S: Final = 0.25
 CALM_WITHIN_S: Final = 120.0
 EVERY_S: Final = 1.0
 PROBE_WITHIN_S: Final = 10.0
-MOST_VIOLATIONS: Final = 50
+MAX_VIOLATIONS: Final = 50
 WRITES_PER_S: Final = 15.0
 KINDS: Final = (
     kinds.INFERENCE,
@@ -85,10 +85,10 @@ KINDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class WatchedProcess:
     """One watched process."""
 
-    process: Process
+    process: ChildProcess
     probe: int
     """Port of the probes."""
     memory_limit_mib: float
@@ -102,24 +102,24 @@ class Verdict:
     violations: list[str] = field(default_factory=list[str])
     checks: Counter[str] = field(default_factory=Counter[str])
     memory_mib: dict[str, float] = field(default_factory=dict[str, float])
-    held: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    loop_held: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
-    def check(self, name: str, holds: bool, describe: Callable[[], str]) -> None:
+    def record_check(self, name: str, holds: bool, describe: Callable[[], str]) -> None:
         """Count one evaluation of a check; record the description if it fails."""
         self.checks[name] += 1
-        if not holds and len(self.violations) < MOST_VIOLATIONS:
+        if not holds and len(self.violations) < MAX_VIOLATIONS:
             violation = f"{time.monotonic() - self.began:.0f} s: {name}: {describe()}"
             self.violations.append(violation)
             print(violation, file=sys.stderr)
 
 
-def pool_of(tenant: str) -> Body:
+def make_pool(tenant: str) -> Body:
     """Return a pool of the tenant's nodes, with its name."""
     slices = {"cpu": {"cpu": "500m", "memory": "256Mi"}}
-    return objects_body("ComputePool", tenant, {"nodeSelector": {"tenant": tenant}, "slice": slices})
+    return make_object("ComputePool", tenant, {"nodeSelector": {"tenant": tenant}, "slice": slices})
 
 
-def stable_inference(name: str) -> Body:
+def make_inference(name: str) -> Body:
     """Return an Inference of the victim in its own pool."""
     spec = {
         "model": {"name": "ranker", "uri": "file:///models/ranker", "version": "1"},
@@ -127,25 +127,25 @@ def stable_inference(name: str) -> Body:
         "scaling": {"minReplicas": 1, "maxReplicas": 2},
         "value": {"perRequest": "1"},
     }
-    return objects_body("Inference", name, spec, VICTIM)
+    return make_object("Inference", name, spec, VICTIM)
 
 
-def access(name: str, *targets: tuple[str, int]) -> Body:
+def make_access(name: str, *targets: tuple[str, int]) -> Body:
     """Return a ModelAccess of the victim with weights."""
     routed = [{"inference": inference, "weight": weight} for inference, weight in targets]
     spec = {"hosts": [f"{name}.example.com"], "routes": [{"name": "default", "targets": routed}]}
-    return objects_body("ModelAccess", name, spec, VICTIM)
+    return make_object("ModelAccess", name, spec, VICTIM)
 
 
-def objects_body(kind: str, name: str, spec: Body, namespace: str = "") -> Body:
+def make_object(kind: str, name: str, spec: Body, namespace: str = "") -> Body:
     """Return an object of one of our kinds."""
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     return {"apiVersion": "tidegate.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def pod_of(component: str, name: str) -> Body:
+def make_system_pod(component: str, name: str) -> Body:
     """Return a pod like the chart's, so that the controllers find the process of a component."""
-    body = dict(objects.gateway())
+    body = dict(objects.make_gateway_pod())
     labels = {**body["metadata"]["labels"], "app.kubernetes.io/component": component}
     return {**body, "metadata": {**body["metadata"], "name": name, "labels": labels}}
 
@@ -154,29 +154,29 @@ class Victim:
     """The tenant that must not be disturbed: some objects that stay the same, and some that change all the time."""
 
     def __init__(
-        self, api: Api, contents: str, session: aiohttp.ClientSession, choice: random.Random
+        self, api: ApiServerClient, contents: str, session: aiohttp.ClientSession, choice: random.Random
     ) -> None:
         """Read what an xDS server sends from the URL `contents`."""
         self._api, self._contents, self._session, self._choice = api, contents, session, choice
         self.changes: Counter[str] = Counter()
         self._present: set[str] = set()
 
-    async def create(self) -> None:
+    async def create_objects(self) -> None:
         """Create the stable objects."""
-        await self._api.create(kinds.COMPUTE_POOL.path(), pool_of(VICTIM))
+        await self._api.create(kinds.COMPUTE_POOL.url_path(), make_pool(VICTIM))
         for name in STABLE:
-            await self._api.create(kinds.INFERENCE.url_path(VICTIM), stable_inference(name))
+            await self._api.create(kinds.INFERENCE.url_path(VICTIM), make_inference(name))
         for number, name in enumerate(STABLE[:3]):
-            body = access(name, (STABLE[number], 90), (STABLE[number + 3], 10))
+            body = make_access(name, (STABLE[number], 90), (STABLE[number + 3], 10))
             await self._api.create(kinds.MODEL_ACCESS.url_path(VICTIM), body)
 
-    async def change(self) -> None:
+    async def change_object(self) -> None:
         """Create, change or delete one of the changing objects, or end its pods."""
         name = self._choice.choice(CHANGING)
         inference, route = kinds.INFERENCE.url_path(VICTIM, name), kinds.MODEL_ACCESS.url_path(VICTIM, name)
         if name not in self._present:
-            await self._api.create(kinds.INFERENCE.url_path(VICTIM), stable_inference(name))
-            await self._api.create(kinds.MODEL_ACCESS.url_path(VICTIM), access(name, (name, 1)))
+            await self._api.create(kinds.INFERENCE.url_path(VICTIM), make_inference(name))
+            await self._api.create(kinds.MODEL_ACCESS.url_path(VICTIM), make_access(name, (name, 1)))
             self._present.add(name)
             kind_of_change = "create"
         elif (chance := self._choice.random()) < 0.2:
@@ -189,63 +189,61 @@ class Victim:
             await self._api.call("PATCH", inference, {"spec": {"scaling": scaling}})
             kind_of_change = "replicas"
         elif chance < 0.8:
-            changed = access(name, (name, self._choice.randint(1, 100)))
+            changed = make_access(name, (name, self._choice.randint(1, 100)))
             await self._api.call("PATCH", route, {"spec": changed["spec"]})
             kind_of_change = "weights"
         else:
-            pods = await self._api.items(
+            pods = await self._api.list_objects(
                 f"{kinds.POD.url_path(VICTIM)}?labelSelector=tidegate.io/inference%3D{name}"
             )
             for pod in pods:
-                await self._api.call("DELETE", kinds.POD.path(VICTIM, pod["metadata"]["name"]))
+                await self._api.call("DELETE", kinds.POD.url_path(VICTIM, pod["metadata"]["name"]))
             kind_of_change = "end pods"
         self.changes[kind_of_change] += 1
 
-    async def gets(self) -> Mapping[str, Any]:
+    async def read_state(self) -> Mapping[str, Any]:
         """Return the state of the stable objects, without times and versions."""
         state: dict[str, Any] = {}
         for kind in (kinds.INFERENCE, kinds.MODEL_ACCESS):
-            for body in await self._api.items(kind.url_path(VICTIM)):
+            for body in await self._api.list_objects(kind.url_path(VICTIM)):
                 if body["metadata"]["name"] in STABLE:
-                    state[f"{kind.plural}/{body['metadata']['name']}"] = without_times(
-                        body.get("status") or {}
-                    )
-        for body in await self._api.items(kinds.DEPLOYMENT.url_path(VICTIM)):
+                    state[f"{kind.plural}/{body['metadata']['name']}"] = strip_times(body.get("status") or {})
+        for body in await self._api.list_objects(kinds.DEPLOYMENT.url_path(VICTIM)):
             if body["metadata"]["labels"].get("tidegate.io/inference") in STABLE:
                 available = (body.get("status") or {}).get("availableReplicas", 0)
                 state[f"deployments/{body['metadata']['name']}"] = [body["spec"], available]
         for name in STABLE[:3]:
-            state[f"routed/{name}"] = await self._shown(f"access/{VICTIM}/{name}")
+            state[f"routed/{name}"] = await self._read_resources(f"access/{VICTIM}/{name}")
         for name in STABLE:
-            state[f"endpoints/{name}"] = await self._shown(f"inference/{VICTIM}/{name}/grpc")
+            state[f"endpoints/{name}"] = await self._read_resources(f"inference/{VICTIM}/{name}/grpc")
         return state
 
-    async def _shown(self, name: str) -> Any:
+    async def _read_resources(self, name: str) -> Any:
         async with self._session.get(self._contents, params={"name": name}) as answer:
             return (await answer.json())["resources"] if answer.status == 200 else answer.status
 
 
-def without_times(value: Any) -> Any:
+def strip_times(value: Any) -> Any:
     """Return the value without what changes with time alone, or belongs to gateways that come and go."""
     if isinstance(value, dict):
         left_out = {"lastTransitionTime", "proxies", "gateways", "observedAt"}
-        return {name: without_times(inner) for name, inner in value.items() if name not in left_out}
-    return [without_times(inner) for inner in value] if isinstance(value, list) else value
+        return {name: strip_times(inner) for name, inner in value.items() if name not in left_out}
+    return [strip_times(inner) for inner in value] if isinstance(value, list) else value
 
 
-def differences(earlier: Any, current: Any, path: str = "") -> Iterator[str]:
+def iter_differences(earlier: Any, current: Any, path: str = "") -> Iterator[str]:
     """Yield the paths at which two bodies differ."""
     if isinstance(earlier, dict) and isinstance(current, dict):
         for name in sorted(earlier.keys() | current.keys()):
-            yield from differences(earlier.get(name), current.get(name), f"{path}.{name}")
+            yield from iter_differences(earlier.get(name), current.get(name), f"{path}.{name}")
     elif isinstance(earlier, list) and isinstance(current, list) and len(earlier) == len(current):
         for number, (old_item, new_item) in enumerate(zip(earlier, current, strict=True)):
-            yield from differences(old_item, new_item, f"{path}[{number}]")
+            yield from iter_differences(old_item, new_item, f"{path}[{number}]")
     elif earlier != current:
         yield f"{path} was {earlier} and is {current}"
 
 
-def lacking(state: Mapping[str, Any]) -> Sequence[str]:
+def list_unready(state: Mapping[str, Any]) -> Sequence[str]:
     """Return the stable objects that are missing, not ready or not routed, with their state."""
     expected = (
         *(f"inferences/{name}" for name in STABLE),
@@ -269,9 +267,9 @@ def _is_good(value: Any) -> bool:
 class Oracles:
     """Evaluates all checks once a second."""
 
-    api: Api
+    api: ApiServerClient
     session: aiohttp.ClientSession
-    replicas: Sequence[Replica]
+    replicas: Sequence[WatchedProcess]
     victim: Victim
     verdict: Verdict
     before: Mapping[str, Any]
@@ -280,48 +278,50 @@ class Oracles:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            await self.look()
+            await self.check_all()
             await asyncio.sleep(EVERY_S)
 
-    async def look(self) -> None:
+    async def check_all(self) -> None:
         """Evaluate each check once."""
         for replica in self.replicas:
-            await self._look_at(replica)
-        await self._generations()
-        state = await self.victim.gets()
+            await self._check_process(replica)
+        await self._check_generations()
+        state = await self.victim.read_state()
         for name in sorted(self.before.keys() | state.keys()):
             earlier, current = self.before.get(name), state.get(name)
-            self.verdict.check(
+            self.verdict.record_check(
                 "same for the victim",
                 earlier == current,
-                lambda: f"{name}: {'; '.join(differences(earlier, current))}",  # noqa: B023
+                lambda: f"{name}: {'; '.join(iter_differences(earlier, current))}",  # noqa: B023
             )
 
-    async def _look_at(self, replica: Replica) -> None:
+    async def _check_process(self, replica: WatchedProcess) -> None:
         process, verdict = replica.process, self.verdict
-        verdict.check("no process ends", process.running, lambda: f"{process.name}: {last_lines(process)}")
+        verdict.record_check(
+            "no process ends", process.running, lambda: f"{process.name}: {log_tail(process)}"
+        )
         if process.pid is None:
             return
-        peak_mib = memory_mib(process.pid)[1]
+        peak_mib = process_memory_mib(process.pid)[1]
         verdict.memory_mib[process.name] = round(peak_mib, 1)
         limit = replica.memory_limit_mib
-        verdict.check(
+        verdict.record_check(
             "memory", peak_mib <= limit, lambda: f"{process.name}: {peak_mib:.0f} of {limit:.0f} MiB"
         )
-        status, text = await self._answer(replica.probe, "healthz")
-        verdict.check("lives", status == 200, lambda: f"{process.name} answers {status}: {text}")
-        _, page = await self._answer(replica.probe, "metrics")
-        held_by_bucket, crashed = held_and_crashed(page)
-        verdict.held[process.name] = held_by_bucket
+        status, text = await self._get_page(replica.probe, "healthz")
+        verdict.record_check("lives", status == 200, lambda: f"{process.name} answers {status}: {text}")
+        _, page = await self._get_page(replica.probe, "metrics")
+        held_by_bucket, crashed = parse_health_metrics(page)
+        verdict.loop_held[process.name] = held_by_bucket
         above_limit = held_by_bucket.get("all", 0) - held_by_bucket.get(f"{HELD_AT_MOST_S:g}", 0)
-        verdict.check(
+        verdict.record_check(
             "event loop",
             above_limit == 0,
             lambda: f"{process.name}: held {above_limit:g} times for more than 250 ms",
         )
-        verdict.check("no reconcile crashes", crashed == 0, lambda: f"{process.name}: {crashed:g}")
+        verdict.record_check("no reconcile crashes", crashed == 0, lambda: f"{process.name}: {crashed:g}")
 
-    async def _answer(self, port: int, page: str) -> tuple[int, str]:
+    async def _get_page(self, port: int, page: str) -> tuple[int, str]:
         url = f"http://{LOOPBACK}:{port}/{page}"
         try:
             async with self.session.get(url, timeout=aiohttp.ClientTimeout(total=PROBE_WITHIN_S)) as answer:
@@ -329,10 +329,10 @@ class Oracles:
         except (OSError, aiohttp.ClientError, TimeoutError) as error:
             return 0, f"{type(error).__name__} {error}"
 
-    async def _generations(self) -> None:
+    async def _check_generations(self) -> None:
         checked_at, behind = time.monotonic(), dict[tuple[str, int], float]()
         for kind in KINDS:
-            for body in await self.api.items(kind.url_path()):
+            for body in await self.api.list_objects(kind.url_path()):
                 metadata, status = body["metadata"], body.get("status") or {}
                 if metadata.get("deletionTimestamp"):
                     continue
@@ -342,7 +342,7 @@ class Oracles:
                 if observed < generation:
                     behind[key] = self.behind_since.get(key, checked_at)
                 late = checked_at - behind.get(key, checked_at)
-                self.verdict.check(
+                self.verdict.record_check(
                     "observedGeneration",
                     late <= FOLLOWS_WITHIN_S,
                     lambda: f"{name} is at {observed} of {generation} for {late:.0f} s",  # noqa: B023
@@ -350,7 +350,7 @@ class Oracles:
         self.behind_since = behind
 
 
-def held_and_crashed(page: str) -> tuple[dict[str, float], float]:
+def parse_health_metrics(page: str) -> tuple[dict[str, float], float]:
     """Return how often the event loop was held, by bucket, and the number of crashed reconciles."""
     held_by_bucket, crashed = dict[str, float](), 0.0
     for family in text_string_to_metric_families(page):
@@ -363,18 +363,18 @@ def held_and_crashed(page: str) -> tuple[dict[str, float], float]:
     return held_by_bucket, crashed
 
 
-def last_lines(process: Process) -> str:
+def log_tail(process: ChildProcess) -> str:
     """Return the end of the process's log."""
     return process.log.read_text()[-2_000:]
 
 
 def memory_limit_mib(component: str) -> float:
     """Return the chart's memory limit of a component."""
-    values = yaml.safe_load((source_root() / "charts" / "tidegate" / "values.yaml").read_text())
+    values = yaml.safe_load((find_source_root() / "charts" / "tidegate" / "values.yaml").read_text())
     return float(parse_quantity(values[component]["resources"]["limits"]["memory"])) / 2**20
 
 
-async def often(per_s: float, act: Callable[[], Any], errors: Counter[str]) -> None:
+async def repeat_act(per_s: float, act: Callable[[], Any], errors: Counter[str]) -> None:
     """Do something so many times a second, until cancelled; count the errors."""
     while True:
         began = time.monotonic()
@@ -402,94 +402,98 @@ async def come_and_go(node: str, ports: Sequence[int], choice: random.Random) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class NeighbourScene:
     """All processes, before the run."""
 
     cluster: SimulatedCluster
     proxies: Sequence[LyingProxy]
-    replicas: Sequence[Replica]
+    replicas: Sequence[WatchedProcess]
     xds_ports: Sequence[int]
     contents: str
 
 
 @asynccontextmanager
-async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
+async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
     """Start all processes while the block lasts."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(simulated_cluster(files, NODES))
         for number in range(NODES):
-            name = objects.node(number)["metadata"]["name"]
+            name = objects.make_node(number)["metadata"]["name"]
             labels = {"tenant": VICTIM if number % 2 else HOSTILE}
             await cluster.api.call("PATCH", kinds.NODE.url_path(name=name), {"metadata": {"labels": labels}})
         for namespace in (VICTIM, HOSTILE):
             await make_namespace(cluster.api, namespace)
-        await system_pods(cluster.api)
+        await create_system_pods(cluster.api)
         proxies: list[LyingProxy] = []
         servers: dict[str, str] = {}
         for number, command in enumerate(("controllers", "xds")):
             server, proxy = await stack.enter_async_context(
-                lying_proxy(
-                    cluster.control_plane.server,
+                run_lying_proxy(
+                    cluster.control_plane.server_url,
                     cluster.pki,
-                    credentials(command, cluster.pki),
+                    make_credentials(command, cluster.pki),
                     seed + number,
                 )
             )
             servers[command] = server
             proxies.append(proxy)
-        reports, contents, debug = unused(LOOPBACK), unused(LOOPBACK), {"PYTHONASYNCIODEBUG": "1"}
+        reports, contents, debug = (
+            find_unused_port(LOOPBACK),
+            find_unused_port(LOOPBACK),
+            {"PYTHONASYNCIODEBUG": "1"},
+        )
         shown = {"TIDEGATE_REPORT_PORT": str(reports), "TIDEGATE_CONTENTS_PORT": str(contents)}
-        hidden = {name: str(unused(LOOPBACK)) for name in shown}
-        replicas: list[Replica] = []
+        hidden = {name: str(find_unused_port(LOOPBACK)) for name in shown}
+        replicas: list[WatchedProcess] = []
         xds_ports: list[int] = []
         for name, server, ports in (("xds", servers["xds"], hidden), ("xds-debug", "", {**shown, **debug})):
-            probe, port = unused(LOOPBACK), unused(LOOPBACK)
+            probe, port = find_unused_port(LOOPBACK), find_unused_port(LOOPBACK)
             environment = {"TIDEGATE_PROBE_PORT": str(probe), "TIDEGATE_XDS_PORT": str(port), **ports}
-            process = stack.enter_context(cluster.xds(environment, name=name, server=server))
-            replicas.append(Replica(process, probe, memory_limit_mib("xds")))
+            process = stack.enter_context(cluster.run_xds(environment, name=name, server=server))
+            replicas.append(WatchedProcess(process, probe, memory_limit_mib("xds")))
             xds_ports.append(port)
         for name, server, further in (
             ("controllers", servers["controllers"], {}),
             ("controllers-debug", "", debug),
         ):
-            probe = unused(LOOPBACK)
+            probe = find_unused_port(LOOPBACK)
             environment = {"TIDEGATE_PROBE_PORT": str(probe), "TIDEGATE_REPORT_PORT": str(reports), **further}
-            process = stack.enter_context(cluster.controllers(environment, name=name, server=server))
-            replicas.append(Replica(process, probe, memory_limit_mib("controllers")))
+            process = stack.enter_context(cluster.run_controllers(environment, name=name, server=server))
+            replicas.append(WatchedProcess(process, probe, memory_limit_mib("controllers")))
             if server:
                 async with asyncio.timeout(CALM_WITHIN_S):
-                    await leading(cluster, process)
+                    await wait_leading(cluster, process)
         snapshots = f"http://{LOOPBACK}:{contents}/v1/snapshots/current"
-        yield Scene(cluster, proxies, replicas, xds_ports, snapshots)
+        yield NeighbourScene(cluster, proxies, replicas, xds_ports, snapshots)
 
 
-async def system_pods(api: Api) -> None:
+async def create_system_pods(api: ApiServerClient) -> None:
     """Create pods like the chart's."""
-    await until_pods_may_be_made(api, objects.SYSTEM)
-    path = kinds.POD.url_path(objects.SYSTEM)
-    await api.create(path, pod_of("xds", "tidegate-xds-0"))
+    await wait_for_service_account(api, objects.SYSTEM_NAMESPACE)
+    path = kinds.POD.url_path(objects.SYSTEM_NAMESPACE)
+    await api.create(path, make_system_pod("xds", "tidegate-xds-0"))
     for number in range(GATEWAYS):
-        await api.create(path, pod_of("gateway", f"gateway-{number}"))
+        await api.create(path, make_system_pod("gateway", f"gateway-{number}"))
 
 
-async def calm(victim: Victim) -> Mapping[str, Any]:
+async def wait_calm(victim: Victim) -> Mapping[str, Any]:
     """Return the victim's state once all of it is ready and unchanged. Raises LocalClusterError."""
     before: Mapping[str, Any] = {}
     deadline = time.monotonic() + CALM_WITHIN_S
     while time.monotonic() < deadline:
-        state = await victim.gets()
-        if state == before and not lacking(state):
+        state = await victim.read_state()
+        if state == before and not list_unready(state):
             return state
         before = state
         await asyncio.sleep(2 * EVERY_S)
-    raise LocalClusterError("\n".join((f"not ready after {CALM_WITHIN_S:g} s:", *lacking(before))))
+    raise LocalClusterError("\n".join((f"not ready after {CALM_WITHIN_S:g} s:", *list_unready(before))))
 
 
-async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
+async def measure_neighbours(files: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run the whole measurement."""
     errors, choice, verdict = Counter[str](), random.Random(options.seed), Verdict()
     timeout = aiohttp.ClientTimeout(total=PROBE_WITHIN_S)
-    async with the_scene(files, options.seed) as scene, aiohttp.ClientSession(timeout=timeout) as session:
+    async with start_scene(files, options.seed) as scene, aiohttp.ClientSession(timeout=timeout) as session:
         api = scene.cluster.api
         victim = Victim(api, scene.contents, session, choice)
         tenant = HostileTenant(api, hostile_kinds(HOSTILE, STABLE[0], VICTIM), random.Random(options.seed))
@@ -500,18 +504,18 @@ async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
                 for number in range(1, GATEWAYS)
             ),
         ]
-        await victim.create()
-        await api.create(kinds.COMPUTE_POOL.url_path(), pool_of(HOSTILE))
-        oracles = Oracles(api, session, scene.replicas, victim, verdict, await calm(victim))
+        await victim.create_objects()
+        await api.create(kinds.COMPUTE_POOL.url_path(), make_pool(HOSTILE))
+        oracles = Oracles(api, session, scene.replicas, victim, verdict, await wait_calm(victim))
         verdict.began = time.monotonic()
         for proxy in scene.proxies:
             proxy.lies = True
         noise = [
-            asyncio.create_task(often(per_s, act, errors))
+            asyncio.create_task(repeat_act(per_s, act, errors))
             for per_s, act in (
-                (WRITES_PER_S, tenant.write),
-                (WRITES_PER_S / 3, tenant.change),
-                (1.0, victim.change),
+                (WRITES_PER_S, tenant.write_object),
+                (WRITES_PER_S / 3, tenant.change_metadata),
+                (1.0, victim.change_object),
             )
         ]
         watcher = asyncio.create_task(oracles.run())
@@ -523,22 +527,26 @@ async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
             task.result()
         for proxy in scene.proxies:
             proxy.lies = False
-            proxy.stop()
-        await oracles.look()
+            proxy.stop_lying()
+        await oracles.check_all()
         for task in gateways:
             task.cancel()
-        await tenant.clear()
-        verdict.check("hostile kinds", not tenant.lacking(), lambda: f"nothing taken of {tenant.lacking()}")
-        lies_told = sum((proxy.told for proxy in scene.proxies), Counter[Any]())
+        await tenant.delete_cluster_objects()
+        verdict.record_check(
+            "hostile kinds",
+            not tenant.list_unaccepted(),
+            lambda: f"nothing taken of {tenant.list_unaccepted()}",
+        )
+        lies_told = sum((proxy.lies_told for proxy in scene.proxies), Counter[Any]())
         return {
             "minutes": options.minutes,
             "violations": verdict.violations,
             "checks": dict(verdict.checks),
             "memory_mib": verdict.memory_mib,
-            "event_loop_held": verdict.held,
+            "event_loop_held": verdict.loop_held,
             "lies_met": dict(lies_told),
-            "hostile_taken": dict(tenant.taken),
-            "hostile_refused": dict(tenant.refused),
+            "hostile_taken": dict(tenant.accepted),
+            "hostile_refused": dict(tenant.rejected),
             "victim_changes": dict(victim.changes),
             "own_errors": dict(errors.most_common(20)),
         }
@@ -555,7 +563,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--files", type=Path, help="folder for logs and all other files")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="tidegate-neighbours-") as folder:
-        result = asyncio.run(measured(options.files or Path(folder), options))
+        result = asyncio.run(measure_neighbours(options.files or Path(folder), options))
     text = json.dumps(result, indent=2, ensure_ascii=False)
     print(text)
     if options.output is not None:

@@ -44,7 +44,7 @@ MOST_MS, MOST_CALLS = 80.0, 8
 
 
 @dataclass(slots=True)
-class Figures:
+class PipelineFigures:
     """Measured values."""
 
     pipeline_ms: list[float] = field(default_factory=list[float])
@@ -54,14 +54,14 @@ class Figures:
     without_optional: dict[str, int] = field(default_factory=lambda: {"marked": 0, "wrong": 0, "failed": 0})
 
 
-async def timed_ms(ask: Callable[[], Awaitable[Any]]) -> float:
+async def time_ms(ask: Callable[[], Awaitable[Any]]) -> float:
     """Return the duration of one request in milliseconds."""
     began = time.perf_counter()
     await ask()
     return (time.perf_counter() - began) * 1000
 
 
-async def measure(options: argparse.Namespace, rig: Rig) -> Figures:
+async def measure_rounds(options: argparse.Namespace, rig: Rig) -> PipelineFigures:
     """Measure all rounds."""
     pods = endpoint_of(rig.models)
     optional = {"optional": True, "timeout": "500ms", "default": "0.25"}
@@ -82,21 +82,21 @@ async def measure(options: argparse.Namespace, rig: Rig) -> Figures:
 
     for _ in range(8):  # Connections and the four instances' first requests.
         await asyncio.gather(ask_one_model(), *(rig.infer([1.0]) for _ in range(8)))
-    figures = Figures()
+    figures = PipelineFigures()
     for _ in range(options.rounds):
         for _ in range(options.requests):
-            figures.pipeline_ms.append(await timed_ms(lambda: rig.infer([1.0, 2.0])))
-            figures.one_model_ms.append(await timed_ms(ask_one_model))
-        await at_once(options.clients, rig, figures)
-        await without_optional(options.requests, rig, figures)
+            figures.pipeline_ms.append(await time_ms(lambda: rig.infer([1.0, 2.0])))
+            figures.one_model_ms.append(await time_ms(ask_one_model))
+        await measure_concurrent(options.clients, rig, figures)
+        await measure_without_optional(options.requests, rig, figures)
     return figures
 
 
-async def at_once(clients: int, rig: Rig, figures: Figures) -> None:
+async def measure_concurrent(clients: int, rig: Rig, figures: PipelineFigures) -> None:
     """Send so many requests at the same time, and count the calls by the models' own Triton."""
     before = await rig.asked()
     figures.at_once_ms += await asyncio.gather(
-        *(timed_ms(lambda place=place: rig.infer([float(place)])) for place in range(clients))
+        *(time_ms(lambda place=place: rig.infer([float(place)])) for place in range(clients))
     )
     after = await rig.asked()
     while True:  # Triton answers first and counts afterwards.
@@ -108,7 +108,7 @@ async def at_once(clients: int, rig: Rig, figures: Figures) -> None:
     figures.calls.append({name: after[name] - before[name] for name in NAMES})
 
 
-async def without_optional(requests: int, rig: Rig, figures: Figures) -> None:
+async def measure_without_optional(requests: int, rig: Rig, figures: PipelineFigures) -> None:
     """Send requests while the optional model has no pods."""
     alive = rig.fleet["gmv"]
     await rig.push(gmv=backend("gmv"))
@@ -124,7 +124,7 @@ async def without_optional(requests: int, rig: Rig, figures: Figures) -> None:
     await rig.push(gmv=alive)
 
 
-async def run(options: argparse.Namespace, folder: Path) -> Figures:
+async def run_measurement(options: argparse.Namespace, folder: Path) -> PipelineFigures:
     """Start everything, measure, and stop it."""
     files = staged(folder)
     pod_folder = folder / "pod"
@@ -138,10 +138,10 @@ async def run(options: argparse.Namespace, folder: Path) -> Figures:
         triton.start()
         (folder / "gateway").mkdir()
         async with Gateway(folder / "gateway") as gateway, a_rig(gateway, pod, models) as rig:
-            return await measure(options, rig)
+            return await measure_rounds(options, rig)
 
 
-def quantiles(values: list[float]) -> dict[str, float]:
+def compute_quantiles(values: list[float]) -> dict[str, float]:
     """Return median and 99th percentile."""
     return {
         "p50": round(statistics.median(values), 1),
@@ -157,19 +157,19 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(run(options, Path(folder)))
+        figures = asyncio.run(run_measurement(options, Path(folder)))
     most_calls = max(count for calls in figures.calls for count in calls.values())
     median = statistics.median(figures.pipeline_ms)
     answers = figures.without_optional
     result = {
-        "pipeline_of_three_ms": quantiles(figures.pipeline_ms),
-        "one_model_alone_ms": quantiles(figures.one_model_ms),
+        "pipeline_of_three_ms": compute_quantiles(figures.pipeline_ms),
+        "one_model_alone_ms": compute_quantiles(figures.one_model_ms),
         "limit_ms": MOST_MS,
         "requests_at_once": options.clients,
         "calls_of_each_model": figures.calls,
         "most_calls": most_calls,
         "limit_calls": MOST_CALLS,
-        "at_once_ms": quantiles(figures.at_once_ms),
+        "at_once_ms": compute_quantiles(figures.at_once_ms),
         "without_the_optional_model": answers,
     }
     print(json.dumps(result, indent=2))

@@ -44,26 +44,26 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 class StaticEnvoy(Envoy):
     """An Envoy without a control plane: it answers itself, or forwards to `upstream` (host:port)."""
 
-    async def begin(self, upstream: str | None = None) -> None:
+    async def start_static(self, upstream: str | None = None) -> None:
         """Start, and return when it listens."""
         action: dict[str, Any] = {"direct_response": {"status": 200, "body": {"inline_bytes": "AAAAAAA="}}}
         clusters: list[dict[str, Any]] = []
         if upstream is not None:
             action = {"route": {"cluster": "model", "timeout": "5s"}}
-            clusters = [_cluster(*upstream.split(":"))]
+            clusters = [_cluster_config(*upstream.split(":"))]
         config = self.folder / "static.yaml"
-        config.write_text(yaml.safe_dump(_static(action, clusters)))
+        config.write_text(yaml.safe_dump(_static_config(action, clusters)))
         await self._run(config)
         await self.listening()
 
 
-def cpu_s(envoy: Envoy) -> float:
+def envoy_cpu_s(envoy: Envoy) -> float:
     """Return the CPU time of the process."""
     fields = Path(f"/proc/{envoy.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
-def _static(action: dict[str, Any], clusters: list[dict[str, Any]]) -> dict[str, Any]:
+def _static_config(action: dict[str, Any], clusters: list[dict[str, Any]]) -> dict[str, Any]:
     router = {
         "name": "router",
         "typed_config": {
@@ -93,7 +93,7 @@ def _static(action: dict[str, Any], clusters: list[dict[str, Any]]) -> dict[str,
     }
 
 
-def _cluster(host: str, port: str) -> dict[str, Any]:
+def _cluster_config(host: str, port: str) -> dict[str, Any]:
     options = {
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": {"http2_protocol_options": {}},
@@ -113,7 +113,7 @@ def _cluster(host: str, port: str) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Arm:
+class ProxyArm:
     """One way to the model, and its measurements."""
 
     address: str
@@ -121,9 +121,9 @@ class Arm:
     per_second: list[float] = field(default_factory=list[float])
     cpu_us: list[float] = field(default_factory=list[float])
 
-    def run(self, load: list[str], requests: int) -> None:
+    def run_load(self, load: list[str], requests: int) -> None:
         """Run one load to its end."""
-        before = cpu_s(self.hop) if self.hop else 0.0
+        before = envoy_cpu_s(self.hop) if self.hop else 0.0
         output = subprocess.run(
             [*load, f"http://{self.address}{INFER}"], capture_output=True, text=True, check=True, timeout=120
         ).stdout
@@ -132,10 +132,10 @@ class Arm:
             raise SystemExit(f"not every answer has status 200:\n{output}")
         self.per_second.append(float(match[1]))
         if self.hop:
-            self.cpu_us.append((cpu_s(self.hop) - before) / requests * 1e6)
+            self.cpu_us.append((envoy_cpu_s(self.hop) - before) / requests * 1e6)
 
 
-async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
+async def measure_arms(options: argparse.Namespace, folder: Path) -> dict[str, ProxyArm]:
     """Measure all rounds, the arms in turn."""
     body = folder / "request"
     message = service_pb2.ModelInferRequest(model_name="ctr", raw_input_contents=[bytes(1024)])
@@ -153,8 +153,8 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
             return envoy
 
         model, bare = an_envoy("model"), an_envoy("bare")
-        await model.begin()
-        await bare.begin(model.address)
+        await model.start_static()
+        await bare.start_static(model.address)
         host, _, port = model.address.partition(":")
         endpoint = Endpoint(host, int(port), int(port))
         (folder / "ours").mkdir()
@@ -163,17 +163,17 @@ async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
             a_model_access(), Backend(BackendKey(BackendKind.INFERENCE, "ads", "ctr"), "ctr", (endpoint,))
         )
         arms = {
-            "none": Arm(model.address, None),
-            "bare": Arm(bare.address, bare),
-            "ours": Arm(gateway.envoy.address, gateway.envoy),
+            "none": ProxyArm(model.address, None),
+            "bare": ProxyArm(bare.address, bare),
+            "ours": ProxyArm(gateway.envoy.address, gateway.envoy),
         }
         for arm in arms.values():  # Open connections and fill caches before the first measurement.
-            await asyncio.to_thread(arm.run, load, options.requests)
+            await asyncio.to_thread(arm.run_load, load, options.requests)
             arm.per_second.clear()
             arm.cpu_us.clear()
         for number in range(options.rounds):
             for name in sorted(arms, reverse=bool(number % 2)):
-                await asyncio.to_thread(arms[name].run, load, options.requests)
+                await asyncio.to_thread(arms[name].run_load, load, options.requests)
         return arms
 
 
@@ -187,7 +187,7 @@ def main() -> int:
     if shutil.which("h2load") is None:
         raise SystemExit("needs h2load, which Debian has in the package nghttp2-client")
     with tempfile.TemporaryDirectory() as folder:
-        arms = asyncio.run(measure(options, Path(folder)))
+        arms = asyncio.run(measure_arms(options, Path(folder)))
     none, bare, ours = arms["none"], arms["bare"], arms["ours"]
     share = statistics.median(
         with_gateway / without for with_gateway, without in zip(ours.per_second, none.per_second, strict=True)

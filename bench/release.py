@@ -35,7 +35,7 @@ _ROUTE = {"timeout": "30s"}
 
 
 @dataclass(frozen=True)
-class Case:
+class ReleaseCase:
     """A model to release, its checks, and the expected end."""
 
     name: str
@@ -50,8 +50,8 @@ class Case:
 
 
 CASES = (
-    Case("2 in 100 fail", "RolledBack", (ERRORS,), fail_every=50),
-    Case(
+    ReleaseCase("2 in 100 fail", "RolledBack", (ERRORS,), fail_every=50),
+    ReleaseCase(
         "a fifth slower",
         "RolledBack",
         (LATENCY,),
@@ -60,11 +60,11 @@ CASES = (
         steps=(20, 50, 100),
         clients=2,
     ),
-    Case("good", "Promoted", (ERRORS, LATENCY | {"maxRatioToStable": "1.50"}), steps=(25, 50, 100)),
+    ReleaseCase("good", "Promoted", (ERRORS, LATENCY | {"maxRatioToStable": "1.50"}), steps=(25, 50, 100)),
 )
 
 
-async def run(folder: Path, case: Case, options: argparse.Namespace) -> dict[str, Any]:
+async def run_release(folder: Path, case: ReleaseCase, options: argparse.Namespace) -> dict[str, Any]:
     """Run one release from its beginning to its end, under load."""
     async with Gateway(folder) as gateway:
         stable, target = await gateway.upstream("v3"), await gateway.upstream("v4")
@@ -102,7 +102,7 @@ async def main(options: argparse.Namespace) -> int:
     results = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            results.append(await run(Path(folder), case, options))
+            results.append(await run_release(Path(folder), case, options))
     met = all(
         result["ended"] == result["should_end"] and result["share_failed"] < LIMIT for result in results
     )

@@ -15,12 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-from harness import a_space, gateway_load, lost
+from harness import count_lost, gateway_load, open_space
 
 from builders.load import probe_batches
 from fixtures.installed import Space
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.demo.load import Load, LoadReport
+from tidegate_localcluster.demo.load import CheckedLoad, LoadReport
 
 LIMIT = 1.10
 
@@ -29,7 +29,7 @@ LOOK_EVERY_S = 0.5
 """The same in both arms, because the clients share a processor and Python's lock with these reads."""
 
 
-class Reloads:
+class VersionReloads:
     """One version after the other, each new to the replicas and published before the measurement."""
 
     def __init__(self, space: Space, count: int) -> None:
@@ -38,33 +38,35 @@ class Reloads:
         space.publish("probe", *range(1, count + 2))
 
     @property
-    def done(self) -> bool:
+    def is_serving(self) -> bool:
         """Return whether the newest version serves."""
         versions = self._space.status("inference", "probe").get("versions", {})
         return bool(versions.get("serving") == str(self.version))
 
-    def begin(self) -> None:
+    def request_next(self) -> None:
         """Request the next version."""
         self.version += 1
         self._space.patch("inference", "probe", {"model": {"version": str(self.version)}})
 
 
-def arm(load: Load, seconds: float, every: float, reloads: Reloads, *, changing: bool) -> LoadReport:
+def run_arm(
+    load: CheckedLoad, seconds: float, every: float, reloads: VersionReloads, *, changing: bool
+) -> LoadReport:
     """Return the results of the requests of one arm."""
     before = load.report()
     started = time.monotonic()
     due = started
     while time.monotonic() < started + seconds:
-        is_serving = reloads.done
+        is_serving = reloads.is_serving
         if changing and time.monotonic() >= due:
             if not is_serving:
                 raise SystemExit(
                     f"version {reloads.version} does not serve {every:g} s after the change of the spec"
                 )
             due += every
-            reloads.begin()
+            reloads.request_next()
         time.sleep(LOOK_EVERY_S)
-    return load.report().since(before)
+    return load.report().since_report(before)
 
 
 def main() -> int:
@@ -79,20 +81,20 @@ def main() -> int:
     options = parser.parse_args()
     arms: dict[bool, list[LoadReport]] = {True: [], False: []}
     reload_count = options.pairs * (int(options.seconds / options.every) + 1) + 1
-    with a_space(options.state_dir, "tail") as space:
-        reloads = Reloads(space, reload_count)
+    with open_space(options.state_dir, "tail") as space:
+        reloads = VersionReloads(space, reload_count)
         # The CPU share of a model that answers in milliseconds; the tests' models request almost none.
         space.inference(replicas=options.replicas, cpu=options.cpu)
         space.access()
         space.ready()
-        reloads.begin()
+        reloads.request_next()
         space.serves("probe", reloads.version)
         with gateway_load(space, probe_batches(range(1, reload_count + 2)), threads=2) as load:
             for pair in range(options.pairs):
                 for changing in (pair % 2 == 0, pair % 2 == 1):
-                    report = arm(load, options.seconds, options.every, reloads, changing=changing)
+                    report = run_arm(load, options.seconds, options.every, reloads, changing=changing)
                     arms[changing].append(report)
-        losses = lost(load.finish())
+        losses = count_lost(load.finish())
     figures = {
         name: {
             "p50_ms": [round(report.quantile_ms(0.5), 3) for report in arms[changing]],

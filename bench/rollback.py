@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import a_space, answered_by_servers, gateway_load, lost
+from harness import count_answers_by_pod, count_lost, gateway_load, open_space
 
 from builders.load import probe_batches
 from builders.waiting import wait_until
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=2)
     options = parser.parse_args()
     seconds: list[float] = []
-    with a_space(options.state_dir, "rollback") as space:
+    with open_space(options.state_dir, "rollback") as space:
         space.publish("probe", 1, 2)
         space.inference(replicas=options.replicas)
         space.access()
@@ -41,18 +41,18 @@ def main() -> int:
             for _ in range(options.rollbacks):
                 space.patch("inference", "probe", {"model": {"version": "2"}})
                 space.serves("probe", 2)
-                before = answered_by_servers(space, 1)
+                before = count_answers_by_pod(space, 1)
                 started = time.monotonic()
                 space.patch("inference", "probe", {"model": {"version": "1"}})
 
                 def switched(before: dict[str, float] = before) -> bool:
-                    counts = answered_by_servers(space, 1)
+                    counts = count_answers_by_pod(space, 1)
                     return counts.keys() == before.keys() and all(counts[pod] > before[pod] for pod in counts)
 
                 wait_until(switched, "every replica answers with version 1", timeout_s=30)
                 space.serves("probe", 1)
-                seconds.append(max(load.last_sent("2") - started, 0.0))
-        losses = lost(load.finish())
+                seconds.append(max(load.last_sent_at("2") - started, 0.0))
+        losses = count_lost(load.finish())
     median = round(statistics.median(seconds), 3)
     spread = [round(min(seconds), 3), round(max(seconds), 3)]
     result = {"replicas": options.replicas, "rollbacks": len(seconds), **losses}

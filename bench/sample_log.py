@@ -37,7 +37,7 @@ SHARES = (0.0, 0.1, 1.0)
 ROWS = 16
 
 
-def publish(folder: Path, features: int) -> None:
+def publish_model(folder: Path, features: int) -> None:
     """Publish a model of one layer: `features` numbers in, one score out."""
     weights = numpy_helper.from_array(np.full((features, 1), 0.01, dtype=np.float32), "weights")
     graph = helper.make_graph(
@@ -55,7 +55,7 @@ def publish(folder: Path, features: int) -> None:
     onnx.save(model, folder / "1" / "model.onnx")
 
 
-class Bench:
+class SampleLogBench:
     """One pod and one client."""
 
     def __init__(self, pod: ModelPod, nats: RunningNats, features: int) -> None:
@@ -67,31 +67,33 @@ class Bench:
         rows: NDArray[np.float32] = np.random.default_rng(7).random((ROWS, features), dtype=np.float32)
         self._tensor.set_data_from_numpy(rows)
 
-    def order(self, share: float) -> None:
+    def order_share(self, share: float) -> None:
         """Order the share, and wait until the pod applies it."""
         self._generation += 1
         samples = {"share": share, "url": self._nats.url, "subject": SUBJECT} if share else None
         self._pod.put(self._pod.order(1, generation=self._generation, samples=samples))
-        self._pod.wait_for("it serves", lambda report: report.phase is Phase.READY and report.serving == 1)
+        self._pod.wait_for(
+            "it serves", lambda report: report.phase is AgentPhase.READY and report.serving == 1
+        )
 
-    def arm(self, client: Any, share: float, requests: int) -> list[float]:
+    def measure_arm(self, client: Any, share: float, requests: int) -> list[float]:
         """Return the seconds of each request."""
-        self.order(share)
+        self.order_share(share)
         seconds: list[float] = []
         for _ in range(requests):
             self._sent += 1
             started = time.perf_counter()
             client.infer("ctr", [self._tensor], request_id=f"request-{self._sent}")
             seconds.append(time.perf_counter() - started)
-        wait_until(lambda: self.counted("_held") == 0, what="all is written", timeout_s=60)
+        wait_until(lambda: self.read_counter("_held") == 0, what="all is written", timeout_s=60)
         return seconds
 
-    def counted(self, name: str) -> int:
+    def read_counter(self, name: str) -> int:
         """Return a counter of the agent's metrics page."""
         return int(metric(self._pod.metrics(), f"tidegate_agent_samples{name}"))
 
 
-def hand_over_us(folder: Path, features: int, share: float) -> float:
+def measure_hand_over_us(folder: Path, features: int, share: float) -> float:
     """Return the microseconds that a request itself spends on the log.
 
     The best of many, and so without the time of other processes.
@@ -108,7 +110,7 @@ def hand_over_us(folder: Path, features: int, share: float) -> float:
         return round(best * 1e6, 2)
 
 
-def milliseconds(seconds: list[float], share: float) -> float:
+def quantile_ms(seconds: list[float], share: float) -> float:
     """Return a quantile in milliseconds."""
     return round(float(np.quantile(seconds, share)) * 1000, 3)
 
@@ -128,31 +130,33 @@ def main() -> int:
             nats.make_stream()
             pod = ModelPod(folder, server)
             pod.settings = {"TIDEGATE_AGENT_ALLOW_LOOPBACK": "true"}
-            publish(pod.artefact, options.features)
+            publish_model(pod.artefact, options.features)
             try:
                 pod.start_agent()
                 server.start()
-                bench = Bench(pod, nats, options.features)
+                bench = SampleLogBench(pod, nats, options.features)
                 with triton.InferenceServerClient(server.grpc) as client:
-                    bench.order(0.0)
-                    bench.arm(client, 1.0, 200)  # warm
+                    bench.order_share(0.0)
+                    bench.measure_arm(client, 1.0, 200)  # warm
                     for number in range(options.rounds):
                         turn = number % len(SHARES)
                         for share in (*SHARES[turn:], *SHARES[:turn]):
-                            arms[share].append(bench.arm(client, share, options.requests))
+                            arms[share].append(bench.measure_arm(client, share, options.requests))
                 figures: dict[str, Any] = {
-                    "sampled": bench.counted("_total"),
-                    "written": bench.counted("_written_total"),
-                    "dropped": bench.counted("_dropped_total"),
+                    "sampled": bench.read_counter("_total"),
+                    "written": bench.read_counter("_written_total"),
+                    "dropped": bench.read_counter("_dropped_total"),
                     "in_stream": nats.count(),
                 }
             finally:
                 pod.kill_agent()
-        costs = {f"{share:g}": hand_over_us(folder, options.features, share) for share in (0.0, 1e-9, 1.0)}
+        costs = {
+            f"{share:g}": measure_hand_over_us(folder, options.features, share) for share in (0.0, 1e-9, 1.0)
+        }
     figures["hand_over_us_of_share"] = costs
     record_bytes = ROWS * (options.features + 1) * 4
     for share, rounds in arms.items():
-        p50, p99 = ([milliseconds(seconds, q) for seconds in rounds] for q in (0.5, 0.99))
+        p50, p99 = ([quantile_ms(seconds, q) for seconds in rounds] for q in (0.5, 0.99))
         figures[f"share_{share:g}"] = {
             "p50_ms": statistics.median(p50),
             "p99_ms": statistics.median(p99),

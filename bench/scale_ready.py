@@ -25,18 +25,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.simulated_cluster import (
-    Requests,
+    ApiRequests,
     SimulatedCluster,
-    cpu_s,
-    leading,
     make_namespace,
-    memory_mib,
+    process_cpu_s,
+    process_memory_mib,
     simulated_cluster,
+    wait_leading,
 )
 
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.api import Api, several
-from tidegate_localcluster.process import Process
+from tidegate_localcluster.fleet_demo.api import ApiServerClient, run_concurrently
+from tidegate_localcluster.process import ChildProcess
 
 Manifest = Mapping[str, Any]
 
@@ -66,17 +66,17 @@ TARGETS: Final[Mapping[str, float]] = {
 
 
 @dataclass(slots=True)
-class Progress:
+class ReadyProgress:
     """Ready objects of a namespace, with the seconds until each was ready."""
 
     began: float = field(default_factory=time.monotonic)
     ready: dict[str, float] = field(default_factory=dict[str, float])
 
-    def note(self, name: str) -> None:
+    def record_ready(self, name: str) -> None:
         """Record that an object is ready, once."""
         self.ready.setdefault(name, time.monotonic() - self.began)
 
-    def figures(self) -> dict[str, float]:
+    def summarise_times(self) -> dict[str, float]:
         """Return the times of the first, the median and the last object."""
         times = sorted(self.ready.values())
         return {
@@ -86,7 +86,7 @@ class Progress:
         }
 
 
-def inference(name: str, namespace: str) -> Manifest:
+def make_inference(name: str, namespace: str) -> Manifest:
     """Return a small Inference of one replica."""
     spec = {
         "model": {"uri": "file:///models/ranker", "version": "1"},
@@ -102,15 +102,15 @@ def is_ready(body: Manifest) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-async def until_ready(
-    api: Api, path: str, count: int, progress: Progress, holds: Callable[[Manifest], bool]
+async def wait_ready(
+    api: ApiServerClient, path: str, count: int, progress: ReadyProgress, holds: Callable[[Manifest], bool]
 ) -> None:
     """Follow a list until so many of its objects were ready. Raises TimeoutError."""
     printed_at = time.monotonic()
     async with asyncio.timeout(TIMEOUT_S):
-        async for kind, body in api.follow(f"{path}?limit=0"):
+        async for kind, body in api.list_and_watch(f"{path}?limit=0"):
             if kind in {"ADDED", "MODIFIED"} and holds(body):
-                progress.note(body["metadata"]["name"])
+                progress.record_ready(body["metadata"]["name"])
             if time.monotonic() - printed_at > 10:
                 printed_at = time.monotonic()
                 print(f"{len(progress.ready)} of {count} are ready", file=sys.stderr)
@@ -118,24 +118,26 @@ async def until_ready(
                 return
 
 
-async def ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[str, Any]:
+async def measure_ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[str, Any]:
     """Measure the arm of the controllers: `count` Inferences in their own namespace."""
-    with cluster.controllers() as process:
-        await leading(cluster, process)
-        before, api_before = cluster.requests(), cluster.cpu_s("kube-apiserver")
-        cpu_before, progress = cpu_s(pid_of(process)), Progress()
-        path = f"{objects.OURS}/namespaces/{namespace}/inferences"
+    with cluster.run_controllers() as process:
+        await wait_leading(cluster, process)
+        before, api_before = cluster.count_requests(), cluster.component_cpu_s("kube-apiserver")
+        cpu_before, progress = process_cpu_s(process_id(process)), ReadyProgress()
+        path = f"{objects.API_PATH}/namespaces/{namespace}/inferences"
         names = [f"m{number}" for number in range(count)]
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(until_ready(cluster.api, path, count, progress, is_ready))
+            tasks.create_task(wait_ready(cluster.api, path, count, progress, is_ready))
             tasks.create_task(
-                several(partial(cluster.api.create, path, inference(name, namespace)) for name in names)
+                run_concurrently(
+                    partial(cluster.api.create, path, make_inference(name, namespace)) for name in names
+                )
             )
-        await settled(cluster)
-        requests = since(before, cluster.requests())
-        current_mib, peak_mib = memory_mib(pid_of(process))
+        await wait_settled(cluster)
+        requests = subtract_requests(before, cluster.count_requests())
+        current_mib, peak_mib = process_memory_mib(process_id(process))
         return {
-            **progress.figures(),
+            **progress.summarise_times(),
             "writes_per_object": round(
                 sum(number for name, number in requests.writes.items() if name != EVENTS) / count, 2
             ),
@@ -145,37 +147,37 @@ async def ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[st
             ),
             "requests": {**requests.writes, **requests.reads},
             "refused": dict(requests.refused),
-            "controllers_cpu_s": round(cpu_s(pid_of(process)) - cpu_before, 1),
-            "api_server_cpu_s": round(cluster.cpu_s("kube-apiserver") - api_before, 1),
+            "controllers_cpu_s": round(process_cpu_s(process_id(process)) - cpu_before, 1),
+            "api_server_cpu_s": round(cluster.component_cpu_s("kube-apiserver") - api_before, 1),
             "rss_mib": round(current_mib, 1),
             "rss_most_mib": round(peak_mib, 1),
         }
 
 
-async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: int) -> dict[str, Any]:
+async def measure_bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: int) -> dict[str, Any]:
     """Measure the arm of the bare client: copies of what the controllers created for m0 in `pattern`."""
     api = cluster.api
-    children = await children_of(api, pattern, "m0")
-    owner_path = f"{objects.OURS}/namespaces/{namespace}/inferences"
-    status = (await api.get(f"{objects.OURS}/namespaces/{pattern}/inferences/m0") or {})["status"]
+    children = await list_children(api, pattern, "m0")
+    owner_path = f"{objects.API_PATH}/namespaces/{namespace}/inferences"
+    status = (await api.get(f"{objects.API_PATH}/namespaces/{pattern}/inferences/m0") or {})["status"]
     started = {**status, "conditions": status["conditions"][:1]}
-    api_before, progress = cluster.cpu_s("kube-apiserver"), Progress()
+    api_before, progress = cluster.component_cpu_s("kube-apiserver"), ReadyProgress()
     names = [f"b{number}" for number in range(count)]
     gate = asyncio.Semaphore(WORKERS)
     ready: dict[str, asyncio.Event] = {name: asyncio.Event() for name in names}
 
     async def make_object(name: str) -> None:
         async with gate:
-            await api.create(owner_path, inference(name, namespace))
+            await api.create(owner_path, make_inference(name, namespace))
             owner = await api.get(f"{owner_path}/{name}") or {}
             for path, body in children:
-                await api.create(path.format(namespace), renamed(body, name, namespace, owner))
+                await api.create(path.format(namespace), rename_child(body, name, namespace, owner))
             await write_status(api, f"{owner_path}/{name}", started)
         await ready[name].wait()
         async with gate:
             await write_status(api, f"{owner_path}/{name}", status)
-            await api.create(f"/api/v1/namespaces/{namespace}/events", event(name, namespace, owner))
-        progress.note(name)
+            await api.create(f"/api/v1/namespaces/{namespace}/events", make_event(name, namespace, owner))
+        progress.record_ready(name)
 
     def note_ready(body: Manifest) -> bool:
         name = body["metadata"]["labels"].get("tidegate.io/inference", "")
@@ -185,16 +187,16 @@ async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: i
 
     pods = f"/api/v1/namespaces/{namespace}/pods"
     async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
-        tasks.create_task(until_ready(api, pods, count, Progress(), note_ready))
+        tasks.create_task(wait_ready(api, pods, count, ReadyProgress(), note_ready))
         for name in names:
             tasks.create_task(make_object(name))
     return {
-        **progress.figures(),
-        "api_server_cpu_s": round(cluster.cpu_s("kube-apiserver") - api_before, 1),
+        **progress.summarise_times(),
+        "api_server_cpu_s": round(cluster.component_cpu_s("kube-apiserver") - api_before, 1),
     }
 
 
-async def children_of(api: Api, namespace: str, name: str) -> Sequence[tuple[str, Manifest]]:
+async def list_children(api: ApiServerClient, namespace: str, name: str) -> Sequence[tuple[str, Manifest]]:
     """Return the children of an Inference: paths with a placeholder for the namespace, and bodies."""
     children: list[tuple[str, Manifest]] = []
     for plural, group in CHILDREN.items():
@@ -210,7 +212,7 @@ async def children_of(api: Api, namespace: str, name: str) -> Sequence[tuple[str
     return children
 
 
-def renamed(body: Manifest, name: str, namespace: str, owner: Manifest) -> Manifest:
+def rename_child(body: Manifest, name: str, namespace: str, owner: Manifest) -> Manifest:
     """Return a child of m0 as one of another Inference."""
     copy: dict[str, Any] = json.loads(
         json.dumps(body).replace('"m0"', f'"{name}"').replace("inf-m0", f"inf-{name}")
@@ -230,7 +232,7 @@ def renamed(body: Manifest, name: str, namespace: str, owner: Manifest) -> Manif
     }
 
 
-def event(name: str, namespace: str, owner: Manifest) -> Manifest:
+def make_event(name: str, namespace: str, owner: Manifest) -> Manifest:
     """Return an Event that says that the Inference is ready."""
     involved = {
         "apiVersion": "tidegate.io/v1alpha1",
@@ -250,24 +252,24 @@ def event(name: str, namespace: str, owner: Manifest) -> Manifest:
     }
 
 
-async def write_status(api: Api, path: str, status: Manifest) -> None:
+async def write_status(api: ApiServerClient, path: str, status: Manifest) -> None:
     """Write the status of an Inference."""
     await api.call("PATCH", f"{path}/status", {"status": status})
 
 
-async def restarted(cluster: SimulatedCluster) -> dict[str, Any]:
+async def measure_restart(cluster: SimulatedCluster) -> dict[str, Any]:
     """Measure writes and memory of controllers that start with everything settled."""
-    before = cluster.requests()
-    with cluster.controllers() as process:
-        await leading(cluster, process)
-        cpu = cpu_s(pid_of(process))
+    before = cluster.count_requests()
+    with cluster.run_controllers() as process:
+        await wait_leading(cluster, process)
+        cpu = process_cpu_s(process_id(process))
         while True:
             await asyncio.sleep(QUIET_S)
-            busy, cpu = cpu_s(pid_of(process)) - cpu, cpu_s(pid_of(process))
+            busy, cpu = process_cpu_s(process_id(process)) - cpu, process_cpu_s(process_id(process))
             if busy < QUIET_S / 4:
                 break
-        requests = since(before, cluster.requests())
-        current_mib, peak_mib = memory_mib(pid_of(process))
+        requests = subtract_requests(before, cluster.count_requests())
+        current_mib, peak_mib = process_memory_mib(process_id(process))
         return {
             "restart_writes": sum(requests.writes.values()),
             "restart_requests": {**requests.writes, **requests.reads},
@@ -276,11 +278,11 @@ async def restarted(cluster: SimulatedCluster) -> dict[str, Any]:
         }
 
 
-async def settled(cluster: SimulatedCluster) -> None:
+async def wait_settled(cluster: SimulatedCluster) -> None:
     """Wait until the controllers have sent no request for two seconds."""
     last_count = -1
     while True:
-        requests = cluster.requests()
+        requests = cluster.count_requests()
         count = sum(requests.writes.values()) + sum(requests.reads.values())
         if count == last_count:
             return
@@ -288,18 +290,20 @@ async def settled(cluster: SimulatedCluster) -> None:
         await asyncio.sleep(2)
 
 
-def since(before: Requests, after: Requests) -> Requests:
+def subtract_requests(before: ApiRequests, after: ApiRequests) -> ApiRequests:
     """Return the requests in between."""
-    return Requests(after.writes - before.writes, after.reads - before.reads, after.refused - before.refused)
+    return ApiRequests(
+        after.writes - before.writes, after.reads - before.reads, after.refused - before.refused
+    )
 
 
-def pid_of(process: Process) -> int:
+def process_id(process: ChildProcess) -> int:
     """Return the id of a running process."""
     assert process.pid is not None
     return process.pid
 
 
-async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
+async def measure_arms(files: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Measure all arms and the restart."""
     count = options.inferences
     results: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": []}
@@ -308,17 +312,17 @@ async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
             ours_name, bare_name = f"ours-{number}", f"bare-{number}"
             for name in (ours_name, bare_name):
                 await make_namespace(cluster.api, name)
-            results["ours"].append(await ours(cluster, ours_name, count))
-            results["bare"].append(await bare(cluster, bare_name, ours_name, count))
+            results["ours"].append(await measure_ours(cluster, ours_name, count))
+            results["bare"].append(await measure_bare(cluster, bare_name, ours_name, count))
             print({arm: rounds[-1] for arm, rounds in results.items()}, file=sys.stderr)
-            await emptied(cluster.api, bare_name)
+            await delete_namespace(cluster.api, bare_name)
             if number < options.rounds - 1:
-                await emptied(cluster.api, ours_name)
-        again = await restarted(cluster)
+                await delete_namespace(cluster.api, ours_name)
+        again = await measure_restart(cluster)
     return {"inferences": count, "nodes": options.nodes, **results, **again}
 
 
-async def emptied(api: Api, namespace: str) -> None:
+async def delete_namespace(api: ApiServerClient, namespace: str) -> None:
     """Delete a namespace and wait until it is gone."""
     await api.call("DELETE", f"/api/v1/namespaces/{namespace}")
     async with asyncio.timeout(TIMEOUT_S):
@@ -326,15 +330,15 @@ async def emptied(api: Api, namespace: str) -> None:
             await asyncio.sleep(0.5)
 
 
-def medians(arms: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def compute_medians(arms: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the median of each figure."""
     names = [name for name, value in arms[0].items() if isinstance(value, int | float)]
     return {name: round(statistics.median(arm[name] for arm in arms), 2) for name in names}
 
 
-def judged(results: dict[str, Any]) -> dict[str, Any]:
+def judge_figures(results: dict[str, Any]) -> dict[str, Any]:
     """Compare the figures with their targets; those in seconds and MiB hold for 1,000 Inferences."""
-    ours, bare = medians(results["ours"]), medians(results["bare"])
+    ours, bare = compute_medians(results["ours"]), compute_medians(results["bare"])
     figures = {
         **ours,
         "of_bare": round(ours["all_ready_s"] / bare["all_ready_s"], 2),
@@ -360,7 +364,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidegate-scale-") as folder:
-        results = judged(asyncio.run(measured(Path(folder), options)))
+        results = judge_figures(asyncio.run(measure_arms(Path(folder), options)))
     text = json.dumps(results, indent=2)
     print(text)
     if options.output is not None:

@@ -54,7 +54,7 @@ ROUTES = ("gold", "rest")
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class SheddingArm:
     """A way to share the model, and the request rate; `names` are the accesses of gold and rest."""
 
     accesses: tuple[ModelAccess, ...]
@@ -63,7 +63,7 @@ class Arm:
     names: tuple[str, str] = ("ctr", "ctr")
 
 
-def both(protection: Mapping[str, Any], **gold: Any) -> ModelAccess:
+def shared_access(protection: Mapping[str, Any], **gold: Any) -> ModelAccess:
     """Return one access with a route for each."""
     match = {"headers": [{"name": "x-segment", "exact": "gold"}]}
     return a_model_access(
@@ -71,33 +71,35 @@ def both(protection: Mapping[str, Any], **gold: Any) -> ModelAccess:
     )
 
 
-def alone(name: str, limit: int) -> ModelAccess:
+def limited_access(name: str, limit: int) -> ModelAccess:
     """Return an access of its own with a limit of concurrent requests."""
     return a_model_access(name, protection={"maxConcurrent": limit})
 
 
 LIMIT = {"maxConcurrent": 10}
-VALUES = both({**LIMIT, "admissionControl": {}}, value="3")
+VALUES = shared_access({**LIMIT, "admissionControl": {}}, value="3")
 ARMS = {
-    "none": Arm((both(LIMIT),)),
-    "split": Arm((alone("gold", 8), alone("rest", 2)), names=("gold", "rest")),
-    "values": Arm((VALUES,)),
-    "calm": Arm((VALUES,), load=0.5),
+    "none": SheddingArm((shared_access(LIMIT),)),
+    "split": SheddingArm((limited_access("gold", 8), limited_access("rest", 2)), names=("gold", "rest")),
+    "values": SheddingArm((VALUES,)),
+    "calm": SheddingArm((VALUES,), load=0.5),
 }
 
 
 @dataclass(slots=True)
-class Seen:
+class RouteResults:
     """Results of the requests of one route in one round."""
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
     seconds: list[float] = field(default_factory=list[float])
 
 
-async def load(arm: Arm, per_second: float, client: Client, seconds: float, seed: int) -> Mapping[str, Seen]:
+async def send_load(
+    arm: SheddingArm, per_second: float, client: Client, seconds: float, seed: int
+) -> Mapping[str, RouteResults]:
     """Send requests at random times, independent of earlier answers."""
     choice = random.Random(seed)
-    results = {route: Seen() for route in ROUTES}
+    results = {route: RouteResults() for route in ROUTES}
     began = time.monotonic()
     due = began
     async with asyncio.TaskGroup() as tasks:
@@ -105,18 +107,18 @@ async def load(arm: Arm, per_second: float, client: Client, seconds: float, seed
             due += choice.expovariate(per_second)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             route = ROUTES[choice.random() >= GOLD_SHARE]
-            counted = results[route] if due >= began + SETTLED_S else Seen()
+            counted = results[route] if due >= began + SETTLED_S else RouteResults()
             metadata = (("x-tidegate-access", f"ads/{arm.names[ROUTES.index(route)]}"), ("x-segment", route))
             tasks.create_task(_ask(client, metadata, counted))
     return results
 
 
-async def _ask(client: Client, metadata: tuple[tuple[str, str], ...], result: Seen) -> None:
+async def _ask(client: Client, metadata: tuple[tuple[str, str], ...], result: RouteResults) -> None:
     began = time.monotonic()
     try:
         answer = await client.stub().ModelInfer(_request(), metadata=metadata, timeout=10)
     except grpc.aio.AioRpcError as error:
-        result.outcomes["refused" if error.details() == admission.ANSWER else error.code().name] += 1
+        result.outcomes["refused" if error.details() == admission.REJECTED_BODY else error.code().name] += 1
         return
     if list(answer.raw_output_contents) != [np.float32(MODEL.factor).tobytes()]:
         result.outcomes["wrong"] += 1
@@ -135,9 +137,9 @@ def _request() -> Any:
     return request
 
 
-async def borne(client: Client, seconds: float = 4.0) -> float:
+async def measure_capacity(client: Client, seconds: float = 4.0) -> float:
     """Return the requests per second that the model answers while ten are always waiting."""
-    result, end = Seen(), time.monotonic() + seconds
+    result, end = RouteResults(), time.monotonic() + seconds
 
     async def work() -> None:
         while time.monotonic() < end:
@@ -147,27 +149,29 @@ async def borne(client: Client, seconds: float = 4.0) -> float:
     return result.outcomes["answered"] / seconds
 
 
-async def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Mapping[str, Seen]]]:
+async def measure_arms(
+    options: argparse.Namespace, folder: Path
+) -> dict[str, list[Mapping[str, RouteResults]]]:
     """Measure all rounds, the arms in turn."""
-    results: dict[str, list[Mapping[str, Seen]]] = {name: [] for name in ARMS}
+    results: dict[str, list[Mapping[str, RouteResults]]] = {name: [] for name in ARMS}
     with slow_models(staged(folder), folder / "models", MODEL) as triton:
         backend = Backend(BackendKey(BackendKind.INFERENCE, "ads", "ctr"), "ctr", (endpoint_of(triton),))
         (folder / "gateway").mkdir()
         async with Gateway(folder / "gateway") as gateway:
             client = await gateway.start(backend, *ARMS["none"].accesses)
-            capacity = await borne(client)
+            capacity = await measure_capacity(client)
             print(f"the model's capacity is {capacity:.1f} requests a second", file=sys.stderr)
             for number in range(options.rounds):
                 for name in sorted(ARMS, reverse=bool(number % 2)):
                     arm = ARMS[name]
                     await gateway.control_plane.push(backend, *arm.accesses)
                     results[name].append(
-                        await load(arm, arm.load * capacity, client, options.seconds, number)
+                        await send_load(arm, arm.load * capacity, client, options.seconds, number)
                     )
     return results
 
 
-def figures(rounds: Sequence[Mapping[str, Seen]], route: str) -> dict[str, Any]:
+def summarise_route(rounds: Sequence[Mapping[str, RouteResults]], route: str) -> dict[str, Any]:
     """Return the figures of one route in one arm, round by round."""
     results = [result[route] for result in rounds]
     return {
@@ -177,7 +181,7 @@ def figures(rounds: Sequence[Mapping[str, Seen]], route: str) -> dict[str, Any]:
     }
 
 
-def refused_for_nothing(results: Mapping[str, Seen]) -> int:
+def count_needless_rejections(results: Mapping[str, RouteResults]) -> int:
     """Return the requests that admission control rejected although none failed."""
     outcomes = sum((result.outcomes for result in results.values()), Counter[str]())
     failed = outcomes.total() - outcomes["answered"] - outcomes["refused"]
@@ -191,11 +195,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=12.0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measured = asyncio.run(measure(options, Path(folder)))
-    result = {name: {route: figures(rounds, route) for route in ROUTES} for name, rounds in measured.items()}
+        measured = asyncio.run(measure_arms(options, Path(folder)))
+    result = {
+        name: {route: summarise_route(rounds, route) for route in ROUTES} for name, rounds in measured.items()
+    }
     print(json.dumps(result, indent=2))
     gold = statistics.median(result["values"]["gold"]["answered"])
-    early = sum(refused_for_nothing(results) for results in measured["calm"])
+    early = sum(count_needless_rejections(results) for results in measured["calm"])
     wrong = sum(
         result.outcomes["wrong"]
         for rounds in measured.values()

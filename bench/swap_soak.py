@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from harness import a_space, gateway_load, growth, lost, resident_bytes
+from harness import count_lost, gateway_load, open_space, read_resident_bytes, relative_growth
 
 from builders.load import probe_batches
 from tidegate_localcluster.binaries import default_home
@@ -37,7 +37,7 @@ def main() -> int:
     options = parser.parse_args()
     rows: list[dict[str, float]] = []
     losses: Counter[str] = Counter()
-    with a_space(options.state_dir, "soak") as space:
+    with open_space(options.state_dir, "soak") as space:
         space.publish("probe", 1)
         space.inference()
         space.access()
@@ -53,9 +53,9 @@ def main() -> int:
                 if swap % options.window:
                     continue
                 window_end, report = time.monotonic(), load.report()
-                window, before = report.since(before), report
-                memory = resident_bytes(space)
-                losses.update(lost(window))
+                window, before = report.since_report(before), report
+                memory = read_resident_bytes(space)
+                losses.update(count_lost(window))
                 rows.append(
                     {
                         "swaps": swap,
@@ -69,7 +69,7 @@ def main() -> int:
                 )
                 print(json.dumps(rows[-1]), file=sys.stderr)
                 started = window_end
-    growths = {name: round(growth([row[name] for row in rows]), 4) for name in JUDGED}
+    growths = {name: round(relative_growth([row[name] for row in rows]), 4) for name in JUDGED}
     result = {"swaps": options.swaps, **losses, "growth": growths, "limit": LIMIT, "windows": len(rows)}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.with_suffix(".json").write_text(json.dumps({**result, "rows": rows}, indent=2) + "\n")

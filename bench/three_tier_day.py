@@ -42,13 +42,13 @@ from harness.three_tiers import (
     REALTIME_PER_S,
     SLICES,
     SLO_S,
-    Pods,
-    Publisher,
-    a_pool,
-    publish_all,
-    rows_scored,
-    slices,
-    specs,
+    MessagePublisher,
+    PodWatcher,
+    count_rows,
+    create_pool,
+    make_specs,
+    publish_models,
+    read_slices,
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -59,7 +59,7 @@ from fixtures.installed_stream import a_broker
 from fixtures.stream import Worked, score
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.cluster import Cluster
+from tidegate_localcluster.cluster import LocalCluster
 
 LOWEST_PER_S, HIGHEST_PER_S = 4.0, 19.0
 PEAKS_H: Final = ((11.5, 1.0), (20.0, 0.9))
@@ -71,7 +71,7 @@ STATIC: Final = {
 RIGHT: Final = 2.0
 """What each model answers: all that it is asked is 1."""
 YIELD_S: Final = 5.0
-MOST_UNDER_WAY: Final = 400
+MAX_IN_FLIGHT: Final = 400
 DRAINED_WITHIN_S: Final = 120.0
 READ_WITHIN_S: Final = 30.0
 
@@ -86,14 +86,14 @@ SPLIT: Final = {
 }
 
 
-def per_second(hour: float) -> float:
+def requests_per_second(hour: float) -> float:
     """Return the real-time requests per second at an hour of the day."""
     waves = (height * math.exp(-(((hour - peak_hour) / PEAK_WIDTH_H) ** 2)) for peak_hour, height in PEAKS_H)
     return LOWEST_PER_S + (HIGHEST_PER_S - LOWEST_PER_S) * max(waves)
 
 
 @dataclass(slots=True)
-class Asked:
+class DayResults:
     """Results of the requests of one arm."""
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
@@ -112,12 +112,12 @@ class Asked:
         return self.outcomes["wrong"]
 
 
-async def replay(address: str, access: str, speed: float, hours: float) -> Asked:
+async def replay_day(address: str, access: str, speed: float, hours: float) -> DayResults:
     """Send the day's requests, each at its own random time, independent of earlier answers.
 
     The times are the same in every arm.
     """
-    choice, results = random.Random(1), Asked()
+    choice, results = random.Random(1), DayResults()
     request, metadata = _request(), (("x-tidegate-access", access),)
     under_way: set[asyncio.Task[None]] = set()
     async with grpc.aio.insecure_channel(address) as channel:
@@ -125,9 +125,9 @@ async def replay(address: str, access: str, speed: float, hours: float) -> Asked
         began = time.monotonic()
         due_s = 0.0
         while due_s * speed < hours * 3600:
-            due_s += choice.expovariate(per_second(due_s * speed / 3600))
+            due_s += choice.expovariate(requests_per_second(due_s * speed / 3600))
             await asyncio.sleep(max(0.0, began + due_s - time.monotonic()))
-            if len(under_way) >= MOST_UNDER_WAY:
+            if len(under_way) >= MAX_IN_FLIGHT:
                 results.outcomes["not sent"] += 1
                 continue
             task = asyncio.create_task(_ask(stub, request, metadata, results, int(due_s * speed / 3600)))
@@ -139,7 +139,7 @@ async def replay(address: str, access: str, speed: float, hours: float) -> Asked
 
 
 async def _ask(
-    stub: Any, request: Any, metadata: tuple[tuple[str, str], ...], results: Asked, hour: int
+    stub: Any, request: Any, metadata: tuple[tuple[str, str], ...], results: DayResults, hour: int
 ) -> None:
     began = time.monotonic()
     try:
@@ -164,35 +164,37 @@ def _request() -> Any:
     return request
 
 
-def arm(installation: Installed, name: str, options: argparse.Namespace) -> dict[str, Any]:
+def run_arm(installation: Installed, name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run one day of one arm."""
     auto = name == "auto"
     counts: Mapping[str, Mapping[str, Any]] = RANGES if auto else SPLIT
     with ExitStack() as stack:
         space = stack.enter_context(installed.a_space(installation, f"bench-day-{name}"))
-        publish_all(space)
-        stack.enter_context(a_pool(space, "Auto" if auto else "RecommendOnly"))
+        publish_models(space)
+        stack.enter_context(create_pool(space, "Auto" if auto else "RecommendOnly"))
         url, work = stack.enter_context(a_broker(space, "rank"))
-        for model, spec in specs(space, url, counts).items():
+        for model, spec in make_specs(space, url, counts).items():
             space.apply("Inference", model, spec)
         space.access(("home", 100), name="home")
         ready_counts = (
             {"home": 2, "rank": 1, "embed": 1} if auto else {n: c["replicas"] for n, c in SPLIT.items()}
         )
         wait_until(
-            lambda: all(_ready(space, model) >= count for model, count in ready_counts.items()),
+            lambda: all(_count_ready(space, model) >= count for model, count in ready_counts.items()),
             f"{ready_counts} answer",
             timeout_s=180,
             evidence=lambda: {model: space.status("inference", model) for model in ready_counts},
         )
         space.ready("inference/home", "modelaccess/home")
-        pods = stack.enter_context(Pods(space))
-        publisher = stack.enter_context(Publisher(work))
-        before, began = rows_scored(space), time.monotonic()
+        pods = stack.enter_context(PodWatcher(space))
+        publisher = stack.enter_context(MessagePublisher(work))
+        before, began = count_rows(space), time.monotonic()
         access = f"{space.namespace}/home"
-        results = asyncio.run(replay(installation.endpoints.gateway, access, options.speed, options.hours))
-        seconds, rows = time.monotonic() - began, rows_scored(space) - before
-        publisher.finish()
+        results = asyncio.run(
+            replay_day(installation.endpoints.gateway, access, options.speed, options.hours)
+        )
+        seconds, rows = time.monotonic() - began, count_rows(space) - before
+        publisher.finish_publishing()
         wait_until(
             lambda: sum(work.unsettled()) == 0, "all messages are answered", timeout_s=DRAINED_WITHIN_S
         )
@@ -200,33 +202,35 @@ def arm(installation: Installed, name: str, options: argparse.Namespace) -> dict
             lambda: all(yielding.gone_at is not None for yielding in pods.yields.values()),
             "all deleted near-line pods are gone",
         )
-        decisions = _decisions(space)
+        decisions = _list_decisions(space)
         # Free the slices for the next arm.
         space.kubectl.run("delete", "inference", "--all", "-n", space.namespace)
-        wait_until(lambda: not pods.there, "the pods of this arm are gone", evidence=lambda: pods.there)
-        total_slices = slices(space).get("total", 0)
+        wait_until(
+            lambda: not pods.pod_names, "the pods of this arm are gone", evidence=lambda: pods.pod_names
+        )
+        total_slices = read_slices(space).get("total", 0)
         if total_slices != SLICES:
             sys.exit(
                 f"the pool had {total_slices} slices in the end instead of {SLICES}; another workload uses the node"
             )
         return {
             "seconds": round(seconds, 1),
-            "realtime": _of_realtime(results),
-            "nearline": _of_nearline(publisher, work, pods),
+            "realtime": _summarise_realtime(results),
+            "nearline": _summarise_nearline(publisher, work, pods),
             "offline": {"rows": rows},
             "slice_seconds": {model: round(total) for model, total in sorted(pods.slice_seconds.items())},
-            "most_pods": pods.most,
-            "decisions": _of_decisions(decisions),
+            "most_pods": pods.max_pods,
+            "decisions": _summarise_decisions(decisions),
         }
 
 
-def _ready(space: Space, name: str) -> int:
+def _count_ready(space: Space, name: str) -> int:
     return sum(map(is_ready, space.pods(name)))
 
 
-def _decisions(space: Space) -> Sequence[Mapping[str, Any]]:
+def _list_decisions(space: Space) -> Sequence[Mapping[str, Any]]:
     """Return the decisions of this arm's pool that were to be applied, oldest first."""
-    decisions = space.installed.api.items("/apis/tidegate.io/v1alpha1/allocationdecisions")
+    decisions = space.installed.api.list_items("/apis/tidegate.io/v1alpha1/allocationdecisions")
     ours = [
         decision
         for decision in decisions
@@ -235,7 +239,7 @@ def _decisions(space: Space) -> Sequence[Mapping[str, Any]]:
     return sorted(ours, key=lambda decision: str(decision["spec"]["at"]))
 
 
-def _of_realtime(results: Asked) -> dict[str, Any]:
+def _summarise_realtime(results: DayResults) -> dict[str, Any]:
     p50, p99 = (float(np.quantile(results.seconds, quantile)) for quantile in (0.5, 0.99))
     return {
         "requests": results.outcomes.total(),
@@ -245,11 +249,11 @@ def _of_realtime(results: Asked) -> dict[str, Any]:
         "p50_ms": round(p50 * 1000),
         "p99_ms": round(p99 * 1000),
         "slo_ms": round(SLO_S * 1000),
-        "worst_by_hour_ms": _by_hour(results),
+        "worst_by_hour_ms": _worst_by_hour(results),
     }
 
 
-def _by_hour(results: Asked) -> list[int]:
+def _worst_by_hour(results: DayResults) -> list[int]:
     """Return the slowest answer to the requests of each hour, to show when the slices were scarce."""
     worst: dict[int, float] = {}
     for hour, seconds in zip(results.hours, results.seconds, strict=True):
@@ -257,13 +261,13 @@ def _by_hour(results: Asked) -> list[int]:
     return [round(worst[hour] * 1000) for hour in sorted(worst)]
 
 
-def _of_nearline(publisher: Publisher, work: Worked, pods: Pods) -> dict[str, Any]:
+def _summarise_nearline(publisher: MessagePublisher, work: Worked, pods: PodWatcher) -> dict[str, Any]:
     kept_count, results = work.kept(), work.results()
     end = time.monotonic() + READ_WITHIN_S
     while len(results) < publisher.sent and time.monotonic() < end:  # a client may see the keys too late
         results = work.results()
     seconds = [
-        yielding.gone_at - yielding.told_at
+        yielding.gone_at - yielding.deleted_at
         for yielding in pods.yields.values()
         if yielding.gone_at is not None
     ]
@@ -278,7 +282,7 @@ def _of_nearline(publisher: Publisher, work: Worked, pods: Pods) -> dict[str, An
     }
 
 
-def _of_decisions(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summarise_decisions(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     moving = [decision for decision in decisions if decision["spec"].get("moves")]
     named = [decision for decision in moving if decision["spec"].get("binding")]
     return {
@@ -294,7 +298,7 @@ def _of_decisions(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def missed(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def list_missed(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the targets that were missed, as text."""
     wrong: list[str] = []
     for name, arm_result in arms.items():
@@ -331,11 +335,11 @@ def main() -> int:
     )
     options = parser.parse_args()
     with installed.an_installation(
-        Cluster(options.state_dir), lambda line: print(line, file=sys.stderr)
+        LocalCluster(options.state_dir), lambda line: print(line, file=sys.stderr)
     ) as installation:
         installation.upgrade(models__allowPython=True)
-        arms = {name: arm(installation, name, options) for name in options.arms}
-    wrong = missed(arms) if len(arms) > 1 else []
+        arms = {name: run_arm(installation, name, options) for name in options.arms}
+    wrong = list_missed(arms) if len(arms) > 1 else []
     ratio = {"rows_auto_over_static": _ratio(arms)} if len(arms) > 1 else {}
     report = {"speed": options.speed, "hours": options.hours, "slices": SLICES, "static": SPLIT, "arms": arms}
     print(json.dumps({**report, **ratio, "missed": wrong}, indent=2))

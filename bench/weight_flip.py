@@ -38,18 +38,18 @@ _AFTERWARDS = 40
 """Requests after each flip: a request by the old weight does not come later."""
 
 
-class Side(Upstream):
+class RecordingUpstream(Upstream):
     """An upstream that records the time of its last request."""
 
-    last = 0.0
+    last_request_at = 0.0
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802  the name is gRPC's
         """Answer as every upstream."""
-        self.last = time.perf_counter()
+        self.last_request_at = time.perf_counter()
         return await super().ModelInfer(request, context)
 
 
-def access(heavy: str) -> ModelAccess:
+def make_access(heavy: str) -> ModelAccess:
     """Return an access with all weight on one side."""
     targets = [{"inference": side, "weight": 100 if side == heavy else 0} for side in _SIDES]
     return a_model_access(routes=[a_route("default", targets=targets)])
@@ -60,7 +60,7 @@ def p99_ms(seconds: list[float]) -> float:
     return float(np.quantile(seconds, 0.99)) * 1000
 
 
-async def idle(client: Client, count: int) -> list[float]:
+async def time_idle_requests(client: Client, count: int) -> list[float]:
     """Return the times of requests one after the other."""
     times: list[float] = []
     for _ in range(count):
@@ -70,19 +70,19 @@ async def idle(client: Client, count: int) -> list[float]:
     return times
 
 
-async def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+async def run_gateway(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one gateway: requests while nothing changes, then flips under load."""
     async with Gateway(folder) as gateway:
-        sides = [Side(name, f"127.0.0.{number}") for number, name in enumerate(_SIDES, 2)]
+        sides = [RecordingUpstream(name, f"127.0.0.{number}") for number, name in enumerate(_SIDES, 2)]
         for side in sides:
             await side.start()
         backends = [
             Backend(BackendKey(BackendKind.INFERENCE, "ads", side.label), "ctr", (side.endpoint,))
             for side in sides
         ]
-        client = await gateway.start(access(_SIDES[0]), *backends)
-        await idle(client, 50)
-        idle_seconds = await idle(client, 500)
+        client = await gateway.start(make_access(_SIDES[0]), *backends)
+        await time_idle_requests(client, 50)
+        idle_seconds = await time_idle_requests(client, 500)
         load = Load(client, _ACCESS)
         flips: list[float] = []
         async with load.running(options.clients):
@@ -90,9 +90,9 @@ async def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 old, new = sides[number % 2], sides[(number + 1) % 2]
                 await load.answered(_AFTERWARDS)
                 set_at = time.perf_counter()
-                await gateway.control_plane.push(access(new.label), *backends)
+                await gateway.control_plane.push(make_access(new.label), *backends)
                 await load.answered(_AFTERWARDS)
-                flips.append(max(old.last - set_at, 0.0))
+                flips.append(max(old.last_request_at - set_at, 0.0))
         for side in sides:
             await side.stop()
     return {
@@ -116,7 +116,7 @@ def main() -> int:
     runs: list[dict[str, Any]] = []
     for _ in range(options.runs):
         with tempfile.TemporaryDirectory() as folder:
-            runs.append(asyncio.run(run(Path(folder), options)))
+            runs.append(asyncio.run(run_gateway(Path(folder), options)))
     ratio = statistics.median(result["ratio"] for result in runs)
     failed = sum(result["failed"] for result in runs)
     met = ratio <= RATIO_LIMIT and not failed

@@ -35,21 +35,21 @@ FULL_LIMIT_S = 0.4
 ONE_LIMIT_S = 0.005
 
 
-def timed(work: Callable[[], object]) -> dict[str, float]:
+def time_call(work: Callable[[], object]) -> dict[str, float]:
     """Return wall and processor time of `work`, in seconds."""
     wall, processor = time.perf_counter(), time.process_time()
     work()
     return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - processor}
 
 
-def yardstick() -> None:
+def run_yardstick() -> None:
     """Add half a million numbers: some 20 ms on an idle core."""
     total = 0
     for number in range(500_000):
         total += number
 
 
-def parts(routes: int) -> list[ModelAccess | Backend]:
+def make_objects(routes: int) -> list[ModelAccess | Backend]:
     """Return the objects of the fleet."""
     names = [f"model-{number}" for number in range(routes)]
     addresses = [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}" for number in range(routes)]
@@ -59,7 +59,7 @@ def parts(routes: int) -> list[ModelAccess | Backend]:
     ]
 
 
-class Server:
+class RoutingServer:
     """The routing state of one xDS server."""
 
     def __init__(self) -> None:
@@ -67,30 +67,34 @@ class Server:
         self.builder = SnapshotBuilder(ListenerSettings())
         self.snapshots: list[Snapshot] = []
 
-    def build(self) -> None:
+    def build_snapshot(self) -> None:
         """Build the next snapshot."""
-        self.snapshots = [*self.snapshots[-1:], self.builder.apply(self.routing.take_change())]
+        self.snapshots = [*self.snapshots[-1:], self.builder.apply_change(self.routing.take_change())]
 
 
-def run(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[str, Any]:
+def measure_builds(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[str, Any]:
     """Measure one whole build, and a change of one route."""
     fleet = a_fleet(*objects)
-    server = Server()
+    server = RoutingServer()
     changed = a_model_access(
         f"model-{number}", routes=[a_route("default", f"model-{routes - 1}")], metadata={"generation": 2}
     )
 
     def build_all() -> None:
-        with collection_paused():
-            server.routing.replace(fleet)
-            server.build()
+        with pause_garbage_collection():
+            server.routing.replace_fleet(fleet)
+            server.build_snapshot()
 
     def build_change() -> None:
-        with collection_paused():
+        with pause_garbage_collection():
             server.routing.put_access(changed.key, changed)
-            server.build()
+            server.build_snapshot()
 
-    result = {"yardstick": timed(yardstick), "full": timed(build_all), "one": timed(build_change)}
+    result = {
+        "yardstick": time_call(run_yardstick),
+        "full": time_call(build_all),
+        "one": time_call(build_change),
+    }
     before, after = server.snapshots
     if before.revision == after.revision:
         raise RuntimeError(f"changing the route of {changed.key} made no new snapshot")
@@ -103,12 +107,12 @@ def main() -> int:
     parser.add_argument("--routes", type=int, default=10_000)
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    objects = parts(options.routes)
-    run(parts(10), 10, 0)
+    objects = make_objects(options.routes)
+    measure_builds(make_objects(10), 10, 0)
     # As the process does once its caches are full: objects that stay are not collected again.
     gc.collect()
     gc.freeze()
-    runs = [run(objects, options.routes, number) for number in range(options.runs)]
+    runs = [measure_builds(objects, options.routes, number) for number in range(options.runs)]
     medians = {
         figure: {
             unit: statistics.median(result[figure][unit] for result in runs) for unit in ("wall_s", "cpu_s")

@@ -36,7 +36,7 @@ from tidegate.routing.hosts import HostKey, HostKind
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def an_access(number: int, weight: int, accesses: int) -> Any:
+def make_access(number: int, weight: int, accesses: int) -> Any:
     """Return one access with two targets."""
     targets = [
         {"inference": f"m{number}", "weight": weight},
@@ -47,23 +47,23 @@ def an_access(number: int, weight: int, accesses: int) -> Any:
     )
 
 
-def backends(accesses: int) -> list[Any]:
+def make_backends(accesses: int) -> list[Any]:
     """Return one Inference with one pod for each access."""
     return [a_backend(f"m{n}", f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}") for n in range(accesses)]
 
 
-def cpu_s(envoy: Envoy) -> float:
+def read_cpu_s(envoy: Envoy) -> float:
     """Return the processor time of the whole process so far."""
     fields = Path(f"/proc/{envoy.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def memory_mib(envoy: Envoy) -> float:
+def envoy_memory_mib(envoy: Envoy) -> float:
     """Return the resident memory."""
     return int(Path(f"/proc/{envoy.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
+async def wait_programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
     """Wait until the gateway runs the access."""
     host = HostKey(HostKind.ACCESS, access.key)
 
@@ -73,16 +73,16 @@ async def programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
     await eventually(runs_it, f"the gateway runs {access.key}")
 
 
-async def received(envoy: Envoy) -> int:
+async def received_bytes(envoy: Envoy) -> int:
     """Return the bytes from the xDS server so far."""
     name = "cluster.tidegate-xds.upstream_cx_rx_bytes_total"
     return int((await envoy.get_admin(f"/stats?filter=^{name}$")).rsplit(":", 1)[1])
 
 
-async def run(accesses: int, changes: int) -> dict[str, Any]:
+async def run_gateway(accesses: int, changes: int) -> dict[str, Any]:
     """Start one gateway with all accesses, and change one after the other."""
     control_plane = ControlPlane()
-    fleet = [*(an_access(n, 1, accesses) for n in range(accesses)), *backends(accesses)]
+    fleet = [*(make_access(n, 1, accesses) for n in range(accesses)), *make_backends(accesses)]
     snapshot = control_plane.set(*fleet)
     port = await control_plane.start()
     with tempfile.TemporaryDirectory() as folder:
@@ -93,24 +93,24 @@ async def run(accesses: int, changes: int) -> dict[str, Any]:
             await control_plane.accepted(snapshot)
             start = {
                 "start_s": time.monotonic() - started,
-                "start_cpu_s": cpu_s(envoy),
-                "start_bytes": await received(envoy),
-                "memory_mib": memory_mib(envoy),
+                "start_cpu_s": read_cpu_s(envoy),
+                "start_bytes": await received_bytes(envoy),
+                "memory_mib": envoy_memory_mib(envoy),
             }
             # Reading its statistics costs Envoy more than a change does: once before all changes, and once after.
-            before_bytes, before_cpu_s = await received(envoy), cpu_s(envoy)
+            before_bytes, before_cpu_s = await received_bytes(envoy), read_cpu_s(envoy)
             own_cpu_s, times = time.process_time(), []
             for change in range(changes):
-                access = an_access(change, 2, accesses)
+                access = make_access(change, 2, accesses)
                 started = time.monotonic()
                 control_plane.routing.put_access(access.key, access)
                 control_plane.cache.set(
                     control_plane.builder.apply_change(control_plane.routing.take_change())
                 )
-                await programmed(control_plane, access)
+                await wait_programmed(control_plane, access)
                 times.append(time.monotonic() - started)
             own_cpu_s = time.process_time() - own_cpu_s
-            envoy_cpu_s = cpu_s(envoy) - before_cpu_s
+            envoy_cpu_s = read_cpu_s(envoy) - before_cpu_s
             return {
                 "accesses": accesses,
                 "changes": changes,
@@ -118,7 +118,7 @@ async def run(accesses: int, changes: int) -> dict[str, Any]:
                 "server_cpu_s_per_change": own_cpu_s / changes,
                 **start,
                 "cpu_s_per_change": envoy_cpu_s / changes,
-                "bytes_per_change": (await received(envoy) - before_bytes) / changes,
+                "bytes_per_change": (await received_bytes(envoy) - before_bytes) / changes,
             }
         finally:
             envoy.stop()
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--changes", type=int, default=20)
     options = parser.parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    runs = [asyncio.run(run(accesses, options.changes)) for accesses in options.accesses]
+    runs = [asyncio.run(run_gateway(accesses, options.changes)) for accesses in options.accesses]
     print(json.dumps(runs, indent=2))
     return 0
 

@@ -40,7 +40,7 @@ RATIO_LIMIT = 12.0
 LIMIT_S = 0.2
 
 
-class Arrivals:
+class VersionArrivals:
     """Counts the proxies that have each version of the routes, with times of a clock that all processes share."""
 
     def __init__(self, proxies: int) -> None:
@@ -48,48 +48,48 @@ class Arrivals:
         self._counts: dict[str, int] = {}
         self.last: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
 
-    def count(self, version: str) -> None:
+    def count_proxy(self, version: str) -> None:
         """Count one proxy that has this version."""
         self._counts[version] = self._counts.get(version, 0) + 1
         if self._counts[version] == self._proxies:
             self.last.put_nowait((version, time.monotonic()))
 
 
-async def proxy(number: int, port: int, arrivals: Arrivals) -> None:
+async def run_proxy(number: int, port: int, arrivals: VersionArrivals) -> None:
     """Run one proxy, which counts the routes that it gets."""
 
     def count_routes(response: Any) -> None:
         if response.type_url == TypeUrl.SCOPE:
-            arrivals.count(response.system_version_info)
+            arrivals.count_proxy(response.system_version_info)
 
     await discover(f"gateway-{number}", port, count_routes)
 
 
-def proxies(count: int, port: int, parent: Connection) -> None:
+def run_proxies(count: int, port: int, parent: Connection) -> None:
     """Run all proxies in this process; send `parent` each version and the time when the last proxy has it."""
 
     async def run() -> None:
-        arrivals = Arrivals(count)
+        arrivals = VersionArrivals(count)
         async with asyncio.TaskGroup() as tasks:
             for number in range(count):
-                tasks.create_task(proxy(number, port, arrivals))
+                tasks.create_task(run_proxy(number, port, arrivals))
             while True:
                 parent.send(await arrivals.last.get())
 
-    _many_files()
+    _raise_file_limit()
     asyncio.run(run())
 
 
-def _many_files() -> None:
+def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
 
 
 @asynccontextmanager
-async def connected(count: int, port: int) -> AsyncIterator[Connection]:
+async def connect_proxies(count: int, port: int) -> AsyncIterator[Connection]:
     """Run the process of all proxies while the block lasts."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("spawn").Process(target=proxies, args=(count, port, theirs))
+    process = multiprocessing.get_context("spawn").Process(target=run_proxies, args=(count, port, theirs))
     process.start()
     try:
         yield ours
@@ -98,7 +98,7 @@ async def connected(count: int, port: int) -> AsyncIterator[Connection]:
         process.join(10)
 
 
-async def arrival(pipe: Connection, version: str) -> float:
+async def wait_arrival(pipe: Connection, version: str) -> float:
     """Return when the last proxy got `version`."""
     while True:
         arrived, arrived_at = await asyncio.wait_for(asyncio.to_thread(pipe.recv), 60)
@@ -106,7 +106,7 @@ async def arrival(pipe: Connection, version: str) -> float:
             return float(arrived_at)
 
 
-def fleet(weight: int) -> list[Any]:
+def make_fleet(weight: int) -> list[Any]:
     """Return ten accesses; one of them has this weight on its target."""
     targets = [{"inference": "m0", "weight": weight}, {"inference": "m1", "weight": 100}]
     changing = a_model_access("changing", routes=[a_route("default", targets=targets)])
@@ -116,24 +116,24 @@ def fleet(weight: int) -> list[Any]:
     return [changing, *unchanged, *(a_backend(f"m{number}", f"10.0.0.{number + 1}") for number in range(10))]
 
 
-async def run(count: int, changes: int) -> list[float]:
+async def run_changes(count: int, changes: int) -> list[float]:
     """Return the time of each change, in seconds."""
     control_plane = ControlPlane()
-    snapshot = control_plane.set(*fleet(1))
+    snapshot = control_plane.set(*make_fleet(1))
     port = await control_plane.start()
     times: list[float] = []
-    async with connected(count, port) as pipe:
-        await arrival(pipe, snapshot.versions[TypeUrl.SCOPE])
+    async with connect_proxies(count, port) as pipe:
+        await wait_arrival(pipe, snapshot.versions[TypeUrl.SCOPE])
         for weight in range(2, changes + 2):
-            await quiet(control_plane, count)
+            await wait_programmed(control_plane, count)
             started = time.monotonic()
-            snapshot = control_plane.set(*fleet(weight))
-            times.append(await arrival(pipe, snapshot.versions[TypeUrl.SCOPE]) - started)
+            snapshot = control_plane.set(*make_fleet(weight))
+            times.append(await wait_arrival(pipe, snapshot.versions[TypeUrl.SCOPE]) - started)
     await control_plane.server.stop(at_once=True)
     return times
 
 
-async def quiet(control_plane: ControlPlane, count: int) -> None:
+async def wait_programmed(control_plane: ControlPlane, count: int) -> None:
     """Wait until every proxy runs the newest snapshot."""
 
     async def all_run_it() -> bool:
@@ -143,12 +143,12 @@ async def quiet(control_plane: ControlPlane, count: int) -> None:
     await eventually(all_run_it, f"{count} proxies run it", timeout_s=60)
 
 
-async def measure(options: argparse.Namespace) -> int:
+async def measure_fanout(options: argparse.Namespace) -> int:
     """Measure all runs, the sizes in turn."""
     runs: dict[int, list[list[float]]] = {count: [] for count in options.proxies}
     for _ in range(options.runs):
         for count in options.proxies:
-            runs[count].append(await run(count, options.changes))
+            runs[count].append(await run_changes(count, options.changes))
     medians = {count: statistics.median(t for times in runs[count] for t in times) for count in runs}
     small, large = min(medians), max(medians)
     ratio = medians[large] / medians[small]
@@ -172,8 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--changes", type=int, default=5)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    _many_files()
-    return asyncio.run(measure(parser.parse_args(arguments)))
+    _raise_file_limit()
+    return asyncio.run(measure_fanout(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from fixtures.installed import install_for_tests
 from stages.cluster import NOT_HERE
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.checks import check_machine
-from tidegate_localcluster.cluster import Cluster
+from tidegate_localcluster.cluster import LocalCluster
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.supplies import find_supplies
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("action", choices=("up", "down"))
     parser.add_argument("folder", type=Path, help="state folder of the cluster; its path must be short")
     options = parser.parse_args()
-    cluster = Cluster(options.folder)
+    cluster = LocalCluster(options.folder)
     try:
         return start_cluster(cluster) if options.action == "up" else end_cluster(cluster)
     except (LocalClusterError, DemoError) as error:
@@ -41,7 +41,7 @@ def main() -> int:
         return 1
 
 
-def start_cluster(cluster: Cluster) -> int:
+def start_cluster(cluster: LocalCluster) -> int:
     """Start it, and install the chart. Raises LocalClusterError and DemoError."""
     try:
         check_machine(default_home())
@@ -54,14 +54,14 @@ def start_cluster(cluster: Cluster) -> int:
         return 0
 
 
-def end_cluster(cluster: Cluster) -> int:
+def end_cluster(cluster: LocalCluster) -> int:
     """End it and remove its folder but for the logs; return 1 where something is left on the machine."""
     shutil.rmtree(LOGS, ignore_errors=True)
-    for log in cluster.log_files().values():
+    for log in cluster.find_log_files().values():
         with suppress(OSError):  # neither a full disk nor a log that is gone keeps the cluster
             LOGS.mkdir(parents=True, exist_ok=True)
             shutil.copy(log, LOGS)
-    remains = cluster.down(say)
+    remains = cluster.tear_down(say)
     shutil.rmtree(cluster.files.path, ignore_errors=True)
     if remains:
         say(f"the shared cluster has left: {remains}", file=sys.stderr)

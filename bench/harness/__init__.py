@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from builders.load import access_client
 from fixtures import installed
 from fixtures.installed import Space
-from tidegate_localcluster.cluster import Cluster
-from tidegate_localcluster.demo.load import Batch, Load, LoadReport
+from tidegate_localcluster.cluster import LocalCluster
+from tidegate_localcluster.demo.load import CheckedLoad, LoadReport, ScoringBatch
 
 PAUSE_S = 0.01
 """Between two requests of one client, so that the change uses the machine and not the clients."""
@@ -25,14 +25,14 @@ TIMEOUT_S = 30.0
 
 
 @contextmanager
-def a_space(state_dir: Path, name: str) -> Iterator[Space]:
+def open_space(state_dir: Path, name: str) -> Iterator[Space]:
     """Install this checkout on the cluster of `state_dir`, and yield a namespace of its own.
 
     Starts the cluster if it does not run.
     """
     with (
         installed.an_installation(
-            Cluster(state_dir), lambda line: print(line, file=sys.stderr)
+            LocalCluster(state_dir), lambda line: print(line, file=sys.stderr)
         ) as installation,
         installed.a_space(installation, f"bench-{name}") as space,
     ):
@@ -41,17 +41,17 @@ def a_space(state_dir: Path, name: str) -> Iterator[Space]:
 
 def gateway_load(
     space: Space,
-    batches: Sequence[Batch],
+    batches: Sequence[ScoringBatch],
     *,
     threads: int,
     pause_s: float = PAUSE_S,
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
-) -> Load:
+) -> CheckedLoad:
     """Return an endless load on the ModelAccess `probe` of a space; `say` gets a line for each lost request."""
     gateway, access = space.installed.endpoints.gateway, f"{space.namespace}/probe"
     # Each client has its own connection, and no retries, which would hide a lost request.
     options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-    return Load(
+    return CheckedLoad(
         lambda: access_client(gateway, access, timeout_s=TIMEOUT_S, channel_args=options),
         batches,
         threads=threads,
@@ -61,12 +61,12 @@ def gateway_load(
     )
 
 
-def lost(report: LoadReport) -> dict[str, int]:
+def count_lost(report: LoadReport) -> dict[str, int]:
     """Return the numbers of requests that failed, and of answers that are not exactly the named version's."""
     return {"failed": report.failed, "wrong": report.wrong}
 
 
-def answered_by_servers(space: Space, version: int) -> dict[str, float]:
+def count_answers_by_pod(space: Space, version: int) -> dict[str, float]:
     """Return how many requests each replica's own Triton has answered with `version`, by pod."""
     counts: dict[str, float] = {}
     for pod in space.installed.pods(space.namespace, "tidegate.io/inference=probe"):
@@ -80,7 +80,7 @@ def answered_by_servers(space: Space, version: int) -> dict[str, float]:
     return counts
 
 
-def resident_bytes(space: Space) -> dict[str, int]:
+def read_resident_bytes(space: Space) -> dict[str, int]:
     """Return the anonymous memory of the model pods' containers by the kubelet's account, some ten seconds old."""
     bytes_by_container: dict[str, int] = {}
     page = space.kubectl.run("get", "--raw", "/api/v1/nodes/node-0/proxy/stats/summary")
@@ -94,7 +94,7 @@ def resident_bytes(space: Space) -> dict[str, int]:
     return bytes_by_container
 
 
-def growth(values: Sequence[float]) -> float:
+def relative_growth(values: Sequence[float]) -> float:
     """Return the median of the last third over that of the first, less one, without the first tenth."""
     steady = values[len(values) // 10 :]
     third = max(len(steady) // 3, 1)

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.api import Api, RefusedError
+from tidegate_localcluster.fleet_demo.api import ApiServerClient, RefusedError
 
 Body = dict[str, Any]
 Path = tuple[str | int, ...]
 
-MOST_OBJECTS: Final = 12
+MAX_OBJECTS: Final = 12
 """Bound for each kind; beyond it a write deletes one."""
 NEVER: Final = "example.com/never"
 """A finalizer that is never removed."""
@@ -46,7 +46,7 @@ NUMBERS: Final = (0, 1, -1, 2**31 - 1, -(2**31), 2**63 - 1, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Hostile:
+class HostileKind:
     """One kind: its path, an object that the API server accepts, and whether the tenant also writes statuses."""
 
     path: str
@@ -54,7 +54,7 @@ class Hostile:
     with_status: bool = False
 
 
-def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostile]:
+def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, HostileKind]:
     """Return every watched kind in a namespace.
 
     Its objects name `victim`, another tenant's Inference, and `pool`, where that runs.
@@ -108,7 +108,7 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
         return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(name), "spec": spec}
 
     def node(name: str) -> Body:
-        body = dict(objects.node(0))
+        body = dict(objects.make_node(0))
         node_labels = {**body["metadata"]["labels"], **labels, "tenant": namespace}
         del node_labels["tidegate.io/simulated"]
         return {**body, "metadata": {"name": name, "labels": node_labels, "annotations": dict(annotations)}}
@@ -137,24 +137,24 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
         return lambda name: {"apiVersion": version, "kind": kind, "metadata": metadata(name), **fields()}
 
     namespace_path = f"/namespaces/{namespace}"
-    core, tidegate = f"/api/v1{namespace_path}", f"{objects.OURS}{namespace_path}"
+    core, tidegate = f"/api/v1{namespace_path}", f"{objects.API_PATH}{namespace_path}"
     own_pool = {"nodeSelector": {"tenant": namespace}, "slice": {"cpu": {"cpu": "1", "memory": "1Gi"}}}
     return {
-        "Pod": Hostile(
+        "Pod": HostileKind(
             f"{core}/pods", plain_object("v1", "Pod", lambda: {"spec": pod_spec()}), with_status=True
         ),
-        "Deployment": Hostile(f"/apis/apps/v1{namespace_path}/deployments", deployment, with_status=True),
-        "Job": Hostile(
+        "Deployment": HostileKind(f"/apis/apps/v1{namespace_path}/deployments", deployment, with_status=True),
+        "Job": HostileKind(
             f"/apis/batch/v1{namespace_path}/jobs",
             plain_object("batch/v1", "Job", lambda: {"spec": {"completions": 1, "template": template()}}),
         ),
-        "ConfigMap": Hostile(
+        "ConfigMap": HostileKind(
             f"{core}/configmaps", plain_object("v1", "ConfigMap", lambda: {"data": {"config.json": "{}"}})
         ),
-        "Secret": Hostile(
+        "Secret": HostileKind(
             f"{core}/secrets", plain_object("v1", "Secret", lambda: {"stringData": {"key": "k" * 16}})
         ),
-        "PodDisruptionBudget": Hostile(
+        "PodDisruptionBudget": HostileKind(
             f"/apis/policy/v1{namespace_path}/poddisruptionbudgets",
             plain_object(
                 "policy/v1",
@@ -162,11 +162,11 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
                 lambda: {"spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels)}}},
             ),
         ),
-        "HorizontalPodAutoscaler": Hostile(
+        "HorizontalPodAutoscaler": HostileKind(
             f"/apis/autoscaling/v2{namespace_path}/horizontalpodautoscalers", autoscaler
         ),
-        "Node": Hostile("/api/v1/nodes", node, with_status=True),
-        "Inference": Hostile(
+        "Node": HostileKind("/api/v1/nodes", node, with_status=True),
+        "Inference": HostileKind(
             f"{tidegate}/inferences",
             our_object(
                 "Inference",
@@ -180,7 +180,7 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
                 },
             ),
         ),
-        "ModelAccess": Hostile(
+        "ModelAccess": HostileKind(
             f"{tidegate}/modelaccesses",
             our_object(
                 "ModelAccess",
@@ -196,7 +196,7 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
                 },
             ),
         ),
-        "FeatureCompute": Hostile(
+        "FeatureCompute": HostileKind(
             f"{tidegate}/featurecomputes",
             our_object(
                 "FeatureCompute",
@@ -210,11 +210,11 @@ def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostil
                 },
             ),
         ),
-        "ComputePool": Hostile(
-            f"{objects.OURS}/computepools", our_object("ComputePool", own_pool, cluster=True)
+        "ComputePool": HostileKind(
+            f"{objects.API_PATH}/computepools", our_object("ComputePool", own_pool, cluster=True)
         ),
-        "ComputeOverride": Hostile(
-            f"{objects.OURS}/computeoverrides",
+        "ComputeOverride": HostileKind(
+            f"{objects.API_PATH}/computeoverrides",
             our_object(
                 "ComputeOverride",
                 {
@@ -233,7 +233,7 @@ def _in_an_hour() -> str:
     return (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def places(value: Any, path: Path = ()) -> Iterator[Path]:
+def iter_paths(value: Any, path: Path = ()) -> Iterator[Path]:
     """Yield every path in a body, except those that identify the object."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
@@ -244,22 +244,22 @@ def places(value: Any, path: Path = ()) -> Iterator[Path]:
         }:
             continue
         yield inner_path
-        yield from places(inner, inner_path)
+        yield from iter_paths(inner, inner_path)
 
 
-def mutated(body: Body, choice: random.Random) -> Body:
+def mutate_body(body: Body, choice: random.Random) -> Body:
     """Return a copy with up to three values replaced by odd ones, mostly of the same type."""
     copied = copy.deepcopy(body)
     for _ in range(choice.randint(0, 3)):
-        *parents, last = choice.choice([path for path in places(copied) if len(path) > 1])
+        *parents, last = choice.choice([path for path in iter_paths(copied) if len(path) > 1])
         container: Any = copied
         for step in parents:
             container = container[step]
-        container[last] = odd_value(container[last], choice)
+        container[last] = make_odd_value(container[last], choice)
     return copied
 
 
-def odd_value(value: Any, choice: random.Random) -> Any:
+def make_odd_value(value: Any, choice: random.Random) -> Any:
     """Return another value, nine times of ten of the same type."""
     if choice.random() < 0.1:
         return choice.choice([None, [], {}, "", 0])
@@ -278,7 +278,7 @@ def odd_value(value: Any, choice: random.Random) -> Any:
             return choice.choice(TEXTS)
 
 
-def odd_status(kind: str, choice: random.Random) -> Body:
+def make_odd_status(kind: str, choice: random.Random) -> Body:
     """Return a status for an object of a kind, as a lying kubelet or controller would write it."""
     number, text = choice.choice(NUMBERS[:4]), choice.choice(TEXTS)
     condition = {"type": "Ready", "status": choice.choice(["True", "False", "Unknown"]), "reason": text[:100]}
@@ -307,69 +307,69 @@ def odd_status(kind: str, choice: random.Random) -> Body:
 class HostileTenant:
     """Creates, changes and deletes objects of every watched kind, and counts what the API server accepts."""
 
-    api: Api
-    kinds: Mapping[str, Hostile]
+    api: ApiServerClient
+    kinds: Mapping[str, HostileKind]
     choice: random.Random
     number: int = 0
     names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    taken: Counter[str] = field(default_factory=Counter[str])
-    refused: Counter[str] = field(default_factory=Counter[str])
-    why: dict[str, str] = field(default_factory=dict[str, str])
+    accepted: Counter[str] = field(default_factory=Counter[str])
+    rejected: Counter[str] = field(default_factory=Counter[str])
+    reasons: dict[str, str] = field(default_factory=dict[str, str])
     """The API server's message for the last rejected object of a kind."""
 
-    async def write(self) -> None:
+    async def write_object(self) -> None:
         """Write one object, or delete one if there are enough."""
         kind = self.choice.choice(list(self.kinds))
         hostile, names = self.kinds[kind], self.names.setdefault(kind, [])
-        if len(names) >= MOST_OBJECTS:
-            await self._delete(hostile, names.pop(self.choice.randrange(len(names))))
+        if len(names) >= MAX_OBJECTS:
+            await self._delete_object(hostile, names.pop(self.choice.randrange(len(names))))
             return
         self.number += 1
         name = f"odd-{self.number}"
-        body = mutated(hostile.body(name), self.choice)
+        body = mutate_body(hostile.body(name), self.choice)
         if self.choice.random() < 0.05:
             body["metadata"]["finalizers"] = [NEVER]
-        if await self._accepted(kind, "POST", hostile.path, body):
+        if await self._was_accepted(kind, "POST", hostile.path, body):
             names.append(name)
             if hostile.with_status:
-                status = {"status": odd_status(kind, self.choice)}
-                await self._accepted(f"{kind}/status", "PATCH", f"{hostile.path}/{name}/status", status)
+                status = {"status": make_odd_status(kind, self.choice)}
+                await self._was_accepted(f"{kind}/status", "PATCH", f"{hostile.path}/{name}/status", status)
 
-    async def change(self) -> None:
+    async def change_metadata(self) -> None:
         """Replace labels and annotations of one object by odd ones."""
         kind = self.choice.choice(list(self.kinds))
         names = self.names.get(kind)
         if not names:
             return
         hostile, name = self.kinds[kind], self.choice.choice(names)
-        metadata = mutated({"metadata": hostile.body(name)["metadata"]}, self.choice)["metadata"]
+        metadata = mutate_body({"metadata": hostile.body(name)["metadata"]}, self.choice)["metadata"]
         changed = {"metadata": {key: metadata[key] for key in ("labels", "annotations") if key in metadata}}
-        await self._accepted(f"{kind} changed", "PATCH", f"{hostile.path}/{name}", changed)
+        await self._was_accepted(f"{kind} changed", "PATCH", f"{hostile.path}/{name}", changed)
 
-    async def clear(self) -> None:
+    async def delete_cluster_objects(self) -> None:
         """Delete the cluster-scoped objects."""
         for kind in ("Node", "ComputePool", "ComputeOverride"):
             for name in self.names.pop(kind, []):
-                await self._delete(self.kinds[kind], name)
+                await self._delete_object(self.kinds[kind], name)
 
-    def lacking(self) -> Sequence[str]:
+    def list_unaccepted(self) -> Sequence[str]:
         """Return the kinds of which the API server accepted nothing, with its reasons."""
-        return [f"{kind}: {self.why.get(kind)}" for kind in self.kinds if not self.taken[kind]]
+        return [f"{kind}: {self.reasons.get(kind)}" for kind in self.kinds if not self.accepted[kind]]
 
-    async def _delete(self, hostile: Hostile, name: str) -> None:
-        await self._refusal("DELETE", f"{hostile.path}/{name}", None)
-        await self._refusal("PATCH", f"{hostile.path}/{name}", {"metadata": {"finalizers": None}})
+    async def _delete_object(self, hostile: HostileKind, name: str) -> None:
+        await self._request_rejection("DELETE", f"{hostile.path}/{name}", None)
+        await self._request_rejection("PATCH", f"{hostile.path}/{name}", {"metadata": {"finalizers": None}})
 
-    async def _accepted(self, counted_as: str, method: str, path: str, body: Body) -> bool:
-        reason = await self._refusal(method, path, body)
+    async def _was_accepted(self, counted_as: str, method: str, path: str, body: Body) -> bool:
+        reason = await self._request_rejection(method, path, body)
         if reason is None:
-            self.taken[counted_as] += 1
+            self.accepted[counted_as] += 1
             return True
-        self.refused[counted_as] += 1
-        self.why[counted_as] = reason
+        self.rejected[counted_as] += 1
+        self.reasons[counted_as] = reason
         return False
 
-    async def _refusal(self, method: str, path: str, body: Body | None) -> str | None:
+    async def _request_rejection(self, method: str, path: str, body: Body | None) -> str | None:
         """Send a request; return why it was rejected, or None."""
         try:
             answer = await self.api.call(method, path, body)

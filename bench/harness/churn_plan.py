@@ -15,7 +15,7 @@ FIRST_VERSIONS: Final[Mapping[str, int]] = {LEFT: 1, RIGHT: 2}
 WEIGHTS: Final = ((100, 0), (0, 100), (50, 50), (90, 10), (10, 90))
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """Kind of a change."""
 
     CREATE = "create"
@@ -30,28 +30,28 @@ class Kind(StrEnum):
 
 
 ROUND: Final = (
-    *(Kind.CREATE, Kind.DELETE),
-    *(Kind.SWAP, Kind.ROLLBACK, Kind.SWAP),
-    *(Kind.FLIP, Kind.FLIP, Kind.TARGETS, Kind.TARGETS),
-    *(Kind.KILL_CONTROLLERS, Kind.KILL_XDS, Kind.KILL_AGENT),
+    *(ChangeKind.CREATE, ChangeKind.DELETE),
+    *(ChangeKind.SWAP, ChangeKind.ROLLBACK, ChangeKind.SWAP),
+    *(ChangeKind.FLIP, ChangeKind.FLIP, ChangeKind.TARGETS, ChangeKind.TARGETS),
+    *(ChangeKind.KILL_CONTROLLERS, ChangeKind.KILL_XDS, ChangeKind.KILL_AGENT),
 )
 """Kinds of every round, in another order each time; so even a short churn has each of them."""
-_IN_ORDER: Final = ((Kind.CREATE, Kind.DELETE), (Kind.SWAP, Kind.ROLLBACK))
+_IN_ORDER: Final = ((ChangeKind.CREATE, ChangeKind.DELETE), (ChangeKind.SWAP, ChangeKind.ROLLBACK))
 """The second of these needs one of the first before it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ChurnAction:
     """One change, of `inference` if it concerns one, and the versions that answer requests from then on."""
 
-    kind: Kind
+    kind: ChangeKind
     inference: str = ""
     version: int = 0
     targets: tuple[tuple[str, int], ...] = ()
     answered_by: tuple[int, ...] = ()
 
 
-class _State:
+class _ChurnState:
     """What serves, and what the next action may choose."""
 
     def __init__(self, seed: int) -> None:
@@ -63,46 +63,48 @@ class _State:
         self._previous: dict[str, int] = {}
         self._targets: tuple[tuple[str, int], ...] = ((LEFT, 100), (RIGHT, 0))
 
-    def act(self, kind: Kind) -> Action:
+    def choose_action(self, kind: ChangeKind) -> ChurnAction:
         """Choose an action of this kind, and record it as done."""
         inference, version = "", 0
         match kind:
-            case Kind.CREATE:
+            case ChangeKind.CREATE:
                 inference = self._guest = f"guest-{next(self._guests)}"
-            case Kind.DELETE:
+            case ChangeKind.DELETE:
                 inference = self._guest
-            case Kind.SWAP:
+            case ChangeKind.SWAP:
                 inference = self.choice.choice((LEFT, RIGHT))
                 version = next(self._next[inference])
                 self._previous[inference] = self._serving[inference]
                 self._serving[inference] = version
-            case Kind.ROLLBACK:
+            case ChangeKind.ROLLBACK:
                 inference = self.choice.choice(sorted(self._previous))
                 version = self._serving[inference] = self._previous.pop(inference)
-            case Kind.FLIP:
-                self._retarget(*(tuple(zip((LEFT, RIGHT), weights, strict=True)) for weights in WEIGHTS))
-            case Kind.TARGETS:
-                self._retarget(((LEFT, 100),), ((RIGHT, 100),))
-            case Kind.KILL_AGENT:
+            case ChangeKind.FLIP:
+                self._choose_targets(
+                    *(tuple(zip((LEFT, RIGHT), weights, strict=True)) for weights in WEIGHTS)
+                )
+            case ChangeKind.TARGETS:
+                self._choose_targets(((LEFT, 100),), ((RIGHT, 100),))
+            case ChangeKind.KILL_AGENT:
                 inference = self.choice.choice((LEFT, RIGHT))
-            case Kind.KILL_CONTROLLERS | Kind.KILL_XDS:
+            case ChangeKind.KILL_CONTROLLERS | ChangeKind.KILL_XDS:
                 pass
         answered_by = tuple(self._serving[name] for name, weight in self._targets if weight)
-        return Action(kind, inference, version, self._targets, answered_by)
+        return ChurnAction(kind, inference, version, self._targets, answered_by)
 
-    def _retarget(self, *choices: tuple[tuple[str, int], ...]) -> None:
+    def _choose_targets(self, *choices: tuple[tuple[str, int], ...]) -> None:
         self._targets = self.choice.choice([targets for targets in choices if targets != self._targets])
 
 
-def plan_actions(seed: int) -> Iterator[Action]:
+def plan_actions(seed: int) -> Iterator[ChurnAction]:
     """Yield actions without end, round by round; equal seeds give equal actions."""
-    state = _State(seed)
+    state = _ChurnState(seed)
     while True:
-        for kind in _shuffle(state.choice):
-            yield state.act(kind)
+        for kind in _shuffle_round(state.choice):
+            yield state.choose_action(kind)
 
 
-def _shuffle(choice: random.Random) -> list[Kind]:
+def _shuffle_round(choice: random.Random) -> list[ChangeKind]:
     """Return the kinds of one round in an order in which each follows what it needs."""
     kinds = choice.sample(ROUND, len(ROUND))
     for first, second in _IN_ORDER:

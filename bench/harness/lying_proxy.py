@@ -17,7 +17,7 @@ from aiohttp import web
 
 from tidegate_localcluster.control_plane import LOOPBACK
 from tidegate_localcluster.pki import KeyPair, Pki
-from tidegate_localcluster.ports import unused
+from tidegate_localcluster.ports import find_unused_port
 
 HONEST_S: Final = (2.0, 6.0)
 LIES_S: Final = (2.0, 8.0)
@@ -53,8 +53,8 @@ class LyingProxy:
     random: random.Random
     lies: bool = False
     lie: Lie | None = None
-    until: asyncio.Event = field(default_factory=asyncio.Event)
-    told: Counter[Lie] = field(default_factory=Counter[Lie])
+    lie_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    lies_told: Counter[Lie] = field(default_factory=Counter[Lie])
     """Number of requests that each lie has affected."""
     watches: list[web.Request] = field(default_factory=list[web.Request])
     """Open watches: each lie begins with their end, because otherwise it would affect few."""
@@ -68,23 +68,23 @@ class LyingProxy:
                 for request in tuple(self.watches):
                     _break_off(request)
                 await asyncio.sleep(self.random.uniform(*LIES_S))
-                self.stop()
+                self.stop_lying()
 
-    def stop(self) -> None:
+    def stop_lying(self) -> None:
         """Stop the current lie, and end the requests that got no answer."""
         self.lie = None
-        self.until.set()
-        self.until = asyncio.Event()
+        self.lie_ended.set()
+        self.lie_ended = asyncio.Event()
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle_request(self, request: web.Request) -> web.StreamResponse:
         """Answer one request; skip clients that have disconnected."""
         try:
-            return await self._answer(request)
+            return await self._answer_request(request)
         except (aiohttp.ClientError, ConnectionError):
             _break_off(request)
             return web.Response(status=502)
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer_request(self, request: web.Request) -> web.StreamResponse:
         lie = None if "/leases" in request.path else self.lie
         watching = request.query.get("watch", "").lower() in {"1", "true"}
         if lie is Lie.EMPTY_WATCH and not watching:
@@ -92,12 +92,12 @@ class LyingProxy:
         if lie is None and watching:
             self.watches.append(request)
             try:
-                return await self._pass_on(request, whole=True)
+                return await self._forward_request(request, complete=True)
             finally:
                 self.watches.remove(request)
         if lie is None:
-            return await self._pass_on(request, whole=True)
-        self.told[lie] += 1
+            return await self._forward_request(request, complete=True)
+        self.lies_told[lie] += 1
         match lie:
             case Lie.EMPTY_WATCH:
                 return web.Response(content_type="application/json")
@@ -108,13 +108,13 @@ class LyingProxy:
             case Lie.ERROR_PAGE:
                 return web.Response(status=503, body=PAGE, content_type="text/html")
             case Lie.HALF_PAGE:
-                return await self._pass_on(request, whole=False)
+                return await self._forward_request(request, complete=False)
             case Lie.SILENCE:
-                await self.until.wait()
+                await self.lie_ended.wait()
                 _break_off(request)
                 return web.Response(status=500)
 
-    async def _pass_on(self, request: web.Request, *, whole: bool) -> web.StreamResponse:
+    async def _forward_request(self, request: web.Request, *, complete: bool) -> web.StreamResponse:
         headers = {
             name: value for name, value in request.headers.items() if name.lower() not in _NOT_PASSED_ON
         }
@@ -126,12 +126,12 @@ class LyingProxy:
         ) as answer:
             response = web.StreamResponse(status=answer.status)
             response.content_type = answer.content_type
-            if whole and answer.content_length is not None:
+            if complete and answer.content_length is not None:
                 response.content_length = answer.content_length
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
-                await response.write(chunk if whole else chunk[: len(chunk) // 2])
-                if not whole:
+                await response.write(chunk if complete else chunk[: len(chunk) // 2])
+                if not complete:
                     _break_off(request)
                     break
             else:
@@ -145,28 +145,28 @@ def _break_off(request: web.Request) -> None:
 
 
 @asynccontextmanager
-async def lying_proxy(
+async def run_lying_proxy(
     upstream: str, pki: Pki, credentials: KeyPair, seed: int
 ) -> AsyncGenerator[tuple[str, LyingProxy]]:
     """Run a proxy to `upstream` with `credentials` while the block lasts; yield its URL and itself."""
     client_tls = ssl.create_default_context(cafile=str(pki.authority.certificate))
     client_tls.load_cert_chain(credentials.certificate, credentials.key)
-    certificate = pki.server("lying-proxy", [LOOPBACK])
+    certificate = pki.issue_server("lying-proxy", [LOOPBACK])
     server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server_tls.load_cert_chain(certificate.certificate, certificate.key)
     connector, timeout = aiohttp.TCPConnector(ssl=client_tls, limit=0), aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
         proxy = LyingProxy(upstream, session, random.Random(seed))
         application = web.Application(client_max_size=_LARGEST_BODY)
-        application.router.add_route("*", "/{path:.*}", proxy.handle)
+        application.router.add_route("*", "/{path:.*}", proxy.handle_request)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         task = asyncio.create_task(proxy.run())
         try:
-            port = unused(LOOPBACK)
+            port = find_unused_port(LOOPBACK)
             await web.TCPSite(runner, LOOPBACK, port, ssl_context=server_tls).start()
             yield f"https://{LOOPBACK}:{port}", proxy
         finally:
             task.cancel()
-            proxy.stop()
+            proxy.stop_lying()
             await runner.cleanup()

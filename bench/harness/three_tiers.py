@@ -40,7 +40,7 @@ SLO_S: Final = 1.0
 NEARLINE_S: Final = 0.2
 NEARLINE_PER_S: Final = 4.0
 MESSAGES_PER_S: Final = 6.0
-LAST_NIGHTS: Final = 120
+BACKLOG: Final = 120
 """Messages that wait when the day begins."""
 OFFLINE_S: Final = 0.5
 ROWS_PER_REQUEST: Final = 64
@@ -57,7 +57,7 @@ print(sum(pq.read_metadata(path).num_rows for path in glob.glob('/mnt/pvc/scores
 
 
 @contextmanager
-def a_pool(space: Space, mode: str) -> Generator[None]:
+def create_pool(space: Space, mode: str) -> Generator[None]:
     """Create the pool of the arm with exactly SLICES slices, whatever the node's capacity."""
     kubectl = space.kubectl
     kubectl.run("label", "node", node_name(0), f"{LABEL}=here", "--overwrite")
@@ -70,13 +70,23 @@ def a_pool(space: Space, mode: str) -> Generator[None]:
     space.apply("ComputePool", POOL, spec)
     try:
         # Pods of an upgrade or an earlier arm use the node until they are gone, and would become slices then.
-        wait_until(lambda: not _leavers(space), "no pod is terminating", evidence=lambda: _leavers(space))
-        wait_until(lambda: _free(space) > 0, "the pool has slices", evidence=lambda: _free(space))
-        free = _free(space)
+        wait_until(
+            lambda: not _terminating_pods(space),
+            "no pod is terminating",
+            evidence=lambda: _terminating_pods(space),
+        )
+        wait_until(
+            lambda: _free_slices(space) > 0, "the pool has slices", evidence=lambda: _free_slices(space)
+        )
+        free = _free_slices(space)
         if free < SLICES:
             sys.exit(f"the node has room for {free} slices of {SLICE_CPU_M}m and 768Mi; {SLICES} are needed")
-        kubectl.apply(json.dumps(_ballast(space, free - SLICES)), space.namespace)
-        wait_until(lambda: _free(space) == SLICES, f"{SLICES} slices are free", evidence=lambda: _free(space))
+        kubectl.apply(json.dumps(_make_ballast(space, free - SLICES)), space.namespace)
+        wait_until(
+            lambda: _free_slices(space) == SLICES,
+            f"{SLICES} slices are free",
+            evidence=lambda: _free_slices(space),
+        )
         kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
         yield
     finally:
@@ -84,14 +94,14 @@ def a_pool(space: Space, mode: str) -> Generator[None]:
         kubectl.run("label", "node", node_name(0), f"{LABEL}-")
 
 
-def rows_scored(space: Space) -> int:
+def count_rows(space: Space) -> int:
     """Return the rows in the files of results."""
     return int(space.kubectl.run("exec", "-n", space.namespace, "reader", "--", "python3", "-c", READ))
 
 
-def _leavers(space: Space) -> Sequence[str]:
+def _terminating_pods(space: Space) -> Sequence[str]:
     """Return terminating pods, and those in the namespaces of other arms."""
-    pods = [pod["metadata"] for pod in space.installed.api.items("/api/v1/pods")]
+    pods = [pod["metadata"] for pod in space.installed.api.list_items("/api/v1/pods")]
     return [
         metadata["name"]
         for metadata in pods
@@ -100,18 +110,18 @@ def _leavers(space: Space) -> Sequence[str]:
     ]
 
 
-def _free(space: Space) -> int:
-    return slices(space).get("free", 0)
+def _free_slices(space: Space) -> int:
+    return read_slices(space).get("free", 0)
 
 
-def slices(space: Space) -> Mapping[str, int]:
+def read_slices(space: Space) -> Mapping[str, int]:
     """Return the counts of the pool's status: total, healthy, free."""
     pool = space.installed.api.get(f"/apis/tidegate.io/v1alpha1/computepools/{POOL}") or {}
     counts: Mapping[str, int] = pool.get("status", {}).get("slices", {})
     return counts
 
 
-def _ballast(space: Space, slices: int) -> Mapping[str, Any]:
+def _make_ballast(space: Space, slices: int) -> Mapping[str, Any]:
     """Return a pod that occupies so many slices, and reads the results of the batch for us."""
     return {
         "apiVersion": "v1",
@@ -143,7 +153,7 @@ CLAIM: Final = {
 }
 
 
-def publish_all(space: Space) -> None:
+def publish_models(space: Space) -> None:
     """Publish the three models and the offline one's table, and create the claim for its results."""
     for model, delay_s in (("home", REALTIME_S), ("rank", NEARLINE_S), ("embed", OFFLINE_S)):
         shutil.rmtree(space.folder(model), ignore_errors=True)  # of an earlier run
@@ -156,7 +166,9 @@ def publish_all(space: Space) -> None:
     space.kubectl.apply(json.dumps(CLAIM), space.namespace)
 
 
-def specs(space: Space, url: str, counts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+def make_specs(
+    space: Space, url: str, counts: Mapping[str, Mapping[str, Any]]
+) -> Mapping[str, Mapping[str, Any]]:
     """Return the specs of the three Inferences; `counts` has spec.scaling or spec.replicas of each."""
 
     def model(name: str, tier: str, **fields: Any) -> Mapping[str, Any]:
@@ -192,18 +204,18 @@ def specs(space: Space, url: str, counts: Mapping[str, Mapping[str, Any]]) -> Ma
     }
 
 
-class Publisher:
+class MessagePublisher:
     """Publishes messages at a constant rate, in the background."""
 
     def __init__(self, work: Worked) -> None:
         self._work = work
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._publish_loop, daemon=True)
         self._due = 0
         self.sent = 0
 
     def __enter__(self) -> Self:
-        self.publish(LAST_NIGHTS)
+        self.publish_messages(BACKLOG)
         self._thread.start()
         return self
 
@@ -213,24 +225,24 @@ class Publisher:
         self._ended.set()
         self._thread.join(30)
 
-    def publish(self, count: int) -> None:
+    def publish_messages(self, count: int) -> None:
         """Publish so many more; a repetition after an error has the same ids, and so one result."""
         self._work.publish([a_message(1, f"job-{self.sent + number}") for number in range(count)])
         self.sent += count
 
-    def finish(self) -> None:
+    def finish_publishing(self) -> None:
         """Stop, and publish all that are due. Raises the error of the last attempt."""
         self._ended.set()
         self._thread.join(30)
-        self.publish(self._due)
+        self.publish_messages(self._due)
         self._due = 0
 
-    def _run(self) -> None:
+    def _publish_loop(self) -> None:
         began, before = time.monotonic(), self.sent
         while not self._ended.wait(1.0):
             self._due = before + round((time.monotonic() - began) * MESSAGES_PER_S) - self.sent
             try:
-                self.publish(self._due)
+                self.publish_messages(self._due)
             except (OSError, TimeoutError, nats.errors.Error) as error:
                 print(f"{self._due} messages wait for the next try: {error!r}", file=sys.stderr)
             else:
@@ -238,24 +250,24 @@ class Publisher:
 
 
 @dataclass(slots=True)
-class Yielding:
+class YieldingPod:
     """A near-line pod that was deleted."""
 
-    told_at: float
+    deleted_at: float
     gone_at: float | None = None
 
 
-class Pods:
+class PodWatcher:
     """Reads the pods of a space four times a second: how many there are, and how long near-line ones take to yield."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.most = 0
-        self.there: Sequence[str] = ()
+        self._thread = threading.Thread(target=self._watch_loop, daemon=True)
+        self.max_pods = 0
+        self.pod_names: Sequence[str] = ()
         self.slice_seconds: dict[str, float] = {}
-        self.yields: dict[str, Yielding] = {}
+        self.yields: dict[str, YieldingPod] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -267,11 +279,11 @@ class Pods:
         self._ended.set()
         self._thread.join(30)
 
-    def _run(self) -> None:
+    def _watch_loop(self) -> None:
         read_before, shown = time.monotonic(), ""
         while not self._ended.wait(0.25):
             try:
-                pods = self._look()
+                pods = self._read_pods()
             except OSError as error:
                 print(f"pods were not read: {error}", file=sys.stderr)
                 continue
@@ -280,33 +292,35 @@ class Pods:
                 if "deletionTimestamp" not in pod["metadata"] and is_ready(pod):
                     name = pod["metadata"]["labels"][INFERENCE_LABEL]
                     self.slice_seconds[name] = self.slice_seconds.get(name, 0.0) + read_at - read_before
-            self.most, read_before = max(self.most, len(pods)), read_at
-            self.there = [pod["metadata"]["name"] for pod in pods]
-            self._follow(pods, read_at)
+            self.max_pods, read_before = max(self.max_pods, len(pods)), read_at
+            self.pod_names = [pod["metadata"]["name"] for pod in pods]
+            self._record_yields(pods, read_at)
             counts = Counter(pod["metadata"]["labels"][INFERENCE_LABEL] for pod in pods)
             if str(sorted(counts.items())) != shown:
                 shown = str(sorted(counts.items()))
                 print(f"{time.strftime('%X')} pods: {dict(sorted(counts.items()))}", file=sys.stderr)
 
-    def _look(self) -> Sequence[Mapping[str, Any]]:
+    def _read_pods(self) -> Sequence[Mapping[str, Any]]:
         """Return pods on slices that have not ended, terminating ones included."""
         path = f"/api/v1/namespaces/{self._space.namespace}/pods?labelSelector={INFERENCE_LABEL}"
         ended = ("Succeeded", "Failed")
         return [
-            pod for pod in self._space.installed.api.items(path) if pod["status"].get("phase") not in ended
+            pod
+            for pod in self._space.installed.api.list_items(path)
+            if pod["status"].get("phase") not in ended
         ]
 
-    def _follow(self, pods: Sequence[Mapping[str, Any]], time_s: float) -> None:
+    def _record_yields(self, pods: Sequence[Mapping[str, Any]], time_s: float) -> None:
         for pod in pods:
             metadata = pod["metadata"]
             if metadata["labels"][INFERENCE_LABEL] == "rank" and "deletionTimestamp" in metadata:
-                self.yields.setdefault(metadata["uid"], Yielding(time_s))
+                self.yields.setdefault(metadata["uid"], YieldingPod(time_s))
         for uid, yielding in self.yields.items():
-            if yielding.gone_at is None and not at_work(uid):
+            if yielding.gone_at is None and not has_process(uid):
                 yielding.gone_at = time.monotonic()
 
 
-def at_work(uid: str) -> bool:
+def has_process(uid: str) -> bool:
     """Return whether a process of a pod's containers still runs."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -37,7 +37,7 @@ class ApiClient:
         self._connection: http.client.HTTPSConnection | None = None
 
     @classmethod
-    def of_administrator(cls, pki: Path, server: str, timeout_s: float = TIMEOUT_S) -> "ApiClient":
+    def as_administrator(cls, pki: Path, server: str, timeout_s: float = TIMEOUT_S) -> "ApiClient":
         """Return a client that uses the administrator's certificate from the certificate folder `pki`."""
         credentials = KeyPair(pki / "admin.crt", pki / "admin.key")
         return cls(server, authority=pki / "ca.crt", credentials=credentials, timeout_s=timeout_s)
@@ -55,7 +55,7 @@ class ApiClient:
     def close(self) -> None:
         """Close the connection; the next call opens another."""
         with self._lock:
-            self._disconnect()
+            self._close_connection()
 
     def get(self, path: str) -> dict[str, Any] | None:
         """Return the object at `path`, or None if it does not exist.
@@ -67,25 +67,25 @@ class ApiClient:
 
     def get_text(self, path: str) -> str | None:
         """Return the body at `path` as text, or None on 404; raises as `get` does."""
-        status, text = self._call("GET", path)
+        status, text = self._send_request("GET", path)
         if status == http.client.NOT_FOUND:
             return None
         if status != http.client.OK:
             raise LocalClusterError(f"GET {path} answered {status}: {text[:500]}")
         return text
 
-    def merge(self, path: str, changes: Mapping[str, Any]) -> None:
+    def merge_patch(self, path: str, changes: Mapping[str, Any]) -> None:
         """Apply a merge patch to the object at `path`; raises as `get` does, and LocalClusterError on 404."""
-        status, text = self._call("PATCH", path, json.dumps(changes), "application/merge-patch+json")
+        status, text = self._send_request("PATCH", path, json.dumps(changes), "application/merge-patch+json")
         if status != http.client.OK:
             raise LocalClusterError(f"PATCH {path} answered {status}: {text[:500]}")
 
-    def items(self, path: str) -> list[dict[str, Any]]:
+    def list_items(self, path: str) -> list[dict[str, Any]]:
         """Return the items of the list at `path`; none if the path does not exist."""
         collection = self.get(path)
         return [] if collection is None else cast("list[dict[str, Any]]", collection["items"])
 
-    def _call(
+    def _send_request(
         self, method: str, path: str, body: str | None = None, content_type: str = "application/json"
     ) -> tuple[int, str]:
         """Send one request; return the status and the body of the response."""
@@ -96,35 +96,35 @@ class ApiClient:
         try:
             if self._connection is not None:
                 try:
-                    return _exchange(self._connection, method, path, body, headers)
+                    return _read_response(self._connection, method, path, body, headers)
                 except TimeoutError:
-                    self._disconnect()
+                    self._close_connection()
                     raise
                 except (http.client.HTTPException, OSError):
                     # The server closed an idle connection, or was restarted. Both methods are idempotent:
                     # a merge patch that is applied twice changes nothing the second time.
-                    self._disconnect()
+                    self._close_connection()
             self._connection = http.client.HTTPSConnection(
                 self._host, self._port, context=self._tls, timeout=self._timeout_s
             )
             try:
-                return _exchange(self._connection, method, path, body, headers)
+                return _read_response(self._connection, method, path, body, headers)
             except http.client.HTTPException as error:
-                self._disconnect()
+                self._close_connection()
                 raise ConnectionError(f"the API server closed the connection: {error!r}") from error
             except OSError:
-                self._disconnect()
+                self._close_connection()
                 raise
         finally:
             self._lock.release()
 
-    def _disconnect(self) -> None:
+    def _close_connection(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
-def _exchange(
+def _read_response(
     connection: http.client.HTTPSConnection,
     method: str,
     path: str,
@@ -136,7 +136,7 @@ def _exchange(
     return response.status, response.read().decode(errors="replace")
 
 
-def condition(resource: dict[str, Any], kind: str) -> bool:
+def has_condition(resource: dict[str, Any], kind: str) -> bool:
     """Return whether the status condition `kind` of a Kubernetes object is True."""
     conditions = resource.get("status", {}).get("conditions", [])
     return any(entry["type"] == kind and entry["status"] == "True" for entry in conditions)

@@ -48,7 +48,7 @@ class CgroupTree:
         """Return the controllers that the kubelet needs and the machine does not offer."""
         return tuple(name for name in REQUIRED_CONTROLLERS if name not in self.controllers)
 
-    def folders(self, name: str) -> tuple[Path, ...]:
+    def list_folders(self, name: str) -> tuple[Path, ...]:
         """Return the folders of the cgroup `name`, whether they exist or not."""
         if self.version is CgroupVersion.V2:
             return (self.root / name,)
@@ -65,20 +65,20 @@ class CgroupTree:
         if self.version is CgroupVersion.V2:
             self._create_v2(name)
             return
-        for folder in self.folders(name):
+        for folder in self.list_folders(name):
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / "cpuset.cpus").exists():
                 self._fill_cpuset(folder)
 
-    def weigh(self, name: str, processes: int) -> None:
+    def set_cpu_weight(self, name: str, processes: int) -> None:
         """Give the existing cgroup `name` the CPU weight of so many processes outside of it.
 
         By default it has the weight of one process, however many pods it contains.
         """
         if self.version is CgroupVersion.V2:
-            _write(self.root / name / "cpu.weight", str(_DEFAULT_WEIGHT * processes))
+            _write_file(self.root / name / "cpu.weight", str(_DEFAULT_WEIGHT * processes))
         elif "cpu" in self.controllers:
-            _write(self.root / "cpu" / name / "cpu.shares", str(_DEFAULT_SHARES * processes))
+            _write_file(self.root / "cpu" / name / "cpu.shares", str(_DEFAULT_SHARES * processes))
 
     def _create_v2(self, name: str) -> None:
         delegated = (*REQUIRED_CONTROLLERS, "io", "hugetlb")
@@ -88,7 +88,7 @@ class CgroupTree:
             folder = folder / part
             folder.mkdir(exist_ok=True)
             for token in tokens:
-                _write(folder / "cgroup.subtree_control", token)
+                _write_file(folder / "cgroup.subtree_control", token)
 
     def _fill_cpuset(self, folder: Path) -> None:
         """Copy CPUs and memory nodes from the parent: a new v1 cpuset has none and accepts no process."""
@@ -98,18 +98,18 @@ class CgroupTree:
             parent = folder.parent / key
             if not parent.read_text().strip():
                 self._fill_cpuset(folder.parent)
-            _write(folder / key, parent.read_text().strip())
+            _write_file(folder / key, parent.read_text().strip())
 
-    def remains(self, name: str) -> tuple[Path, ...]:
+    def list_existing_folders(self, name: str) -> tuple[Path, ...]:
         """Return the folders of the cgroup `name` that exist."""
-        return tuple(folder for folder in self.folders(name) if folder.exists())
+        return tuple(folder for folder in self.list_folders(name) if folder.exists())
 
-    def processes(self, name: str) -> tuple[int, ...]:
+    def list_processes(self, name: str) -> tuple[int, ...]:
         """Return the host ids of all processes below the cgroup `name`."""
         pids: set[int] = set()
-        for folder in self.remains(name):
+        for folder in self.list_existing_folders(name):
             for listing in folder.rglob("cgroup.procs"):
-                pids.update(_process_ids(listing))
+                pids.update(_read_process_ids(listing))
         return tuple(sorted(pids))
 
     def remove(self, name: str, timeout_s: float = REMOVAL_TIMEOUT_S) -> None:
@@ -118,12 +118,12 @@ class CgroupTree:
         Raises LocalClusterError with the folders and processes that remain after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        while self.remains(name):
-            for folder in self.remains(name):
+        while self.list_existing_folders(name):
+            for folder in self.list_existing_folders(name):
                 _remove_tree(folder)
             if time.monotonic() > deadline:
-                folders = ", ".join(map(str, self.remains(name)))
-                pids = ", ".join(map(str, self.processes(name))) or "none"
+                folders = ", ".join(map(str, self.list_existing_folders(name)))
+                pids = ", ".join(map(str, self.list_processes(name))) or "none"
                 raise LocalClusterError(
                     f"cgroup folders stay after {timeout_s:g} s: {folders} (processes: {pids})"
                 )
@@ -132,24 +132,24 @@ class CgroupTree:
 
 def _remove_tree(folder: Path) -> None:
     """Remove `folder` and its children, deepest first, except those that still have processes."""
-    for path in _deepest_first(folder):
+    for path in _list_deepest_first(folder):
         with contextlib.suppress(OSError):
             path.rmdir()
 
 
-def _deepest_first(folder: Path) -> Sequence[Path]:
+def _list_deepest_first(folder: Path) -> Sequence[Path]:
     folders = [Path(path) for path, _, _ in os.walk(folder)]
     return sorted(folders, key=lambda path: len(path.parts), reverse=True)
 
 
-def _process_ids(listing: Path) -> Iterable[int]:
+def _read_process_ids(listing: Path) -> Iterable[int]:
     try:
         return [int(word) for word in listing.read_text().split()]
     except OSError:
         return []
 
 
-def _write(path: Path, value: str) -> None:
+def _write_file(path: Path, value: str) -> None:
     try:
         path.write_text(value)
     except OSError as error:

@@ -14,16 +14,16 @@ from typing import Annotated
 import typer
 
 from tidegate_localcluster.checks import check_machine
-from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies
+from tidegate_localcluster.cluster import ClusterOptions, LocalCluster, Supplies
+from tidegate_localcluster.device_plugin import SharedGpuPlugin
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.fleet import SHARED_GPU
 from tidegate_localcluster.network import MAX_NODES
-from tidegate_localcluster.slices import SharedGpu
-from tidegate_localcluster.state import Phase
+from tidegate_localcluster.simulated_nodes import SHARED_GPU
+from tidegate_localcluster.state import ClusterPhase
 from tidegate_localcluster.supplies import find_supplies
 
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
-PASS_ON = {
+PASS_ARGUMENTS_ON = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "help_option_names": list[str](),
@@ -33,8 +33,10 @@ PASS_ON = {
 
 app = typer.Typer(no_args_is_help=True, help="A real Kubernetes cluster on this machine, without Docker.")
 
-Name = Annotated[str, typer.Option("--name", help="Name of the cluster; each has its own state folder.")]
-StatePath = Annotated[
+NameOption = Annotated[
+    str, typer.Option("--name", help="Name of the cluster; each has its own state folder.")
+]
+StateDirOption = Annotated[
     Path | None,
     typer.Option(
         "--state-dir", help="Folder of the cluster's files [default: $TIDEGATE_HOME/clusters/NAME]."
@@ -44,8 +46,8 @@ StatePath = Annotated[
 
 @app.command()
 def up(
-    name: Name = "default",
-    state_dir: StatePath = None,
+    name: NameOption = "default",
+    state_dir: StateDirOption = None,
     *,
     control_plane_only: Annotated[
         bool,
@@ -67,47 +69,47 @@ def up(
 ) -> None:
     """Start a cluster and wait until it is ready; do nothing if it is ready already."""
     options = ClusterOptions(
-        name=_checked_name(name),
+        name=_check_name(name),
         nodes=nodes,
         simulated_gpu_nodes=simulated_gpu_nodes,
         control_plane_only=control_plane_only,
     )
-    with _messages():
-        cluster, progress = _cluster(name, state_dir), _progress()
+    with _report_errors():
+        cluster, progress = _open_cluster(name, state_dir), _make_progress()
         supplies = Supplies({})
-        if cluster.supervisor() is None:
+        if cluster.find_supervisor() is None:
             if not control_plane_only:
                 check_machine(cluster.files.path)
-            supplies = find_supplies(_home(), options, image, progress)
-        cluster.up(options, supplies, progress)
+            supplies = find_supplies(_find_home(), options, image, progress)
+        cluster.bring_up(options, supplies, progress)
         progress("ready")
         typer.echo(f"export KUBECONFIG={cluster.files.kubeconfig}")
         if not detach:
-            _stay(cluster, progress)
+            _wait_for_interrupt(cluster, progress)
 
 
 @app.command()
-def down(name: Name = "default", state_dir: StatePath = None) -> None:
+def down(name: NameOption = "default", state_dir: StateDirOption = None) -> None:
     """Stop the cluster, remove its data, and check that it leaves nothing on the machine."""
-    with _messages():
-        _down(_cluster(name, state_dir), _progress())
+    with _report_errors():
+        _stop_cluster(_open_cluster(name, state_dir), _make_progress())
 
 
 @app.command()
 def status(
-    name: Name = "default",
-    state_dir: StatePath = None,
+    name: NameOption = "default",
+    state_dir: StateDirOption = None,
     output: Annotated[str, typer.Option("--output", "-o", help="json, or text.")] = "text",
 ) -> None:
     """Show what runs and its addresses; exit with 1 unless the cluster is ready."""
-    with _messages():
-        document = _cluster(name, state_dir).status()
+    with _report_errors():
+        document = _open_cluster(name, state_dir).read_status()
         if output == "json":
             typer.echo(json.dumps(document, indent=2))
         else:
-            for line in _table(document):
+            for line in _format_status(document):
                 typer.echo(line)
-        if document["state"] != Phase.READY:
+        if document["state"] != ClusterPhase.READY:
             raise typer.Exit(1)
 
 
@@ -116,12 +118,12 @@ def logs(
     part: Annotated[
         str | None, typer.Argument(help="A part, as `status` names it [default: list the names].")
     ] = None,
-    name: Name = "default",
-    state_dir: StatePath = None,
+    name: NameOption = "default",
+    state_dir: StateDirOption = None,
 ) -> None:
     """Print the log of a part."""
-    with _messages():
-        log_files = _cluster(name, state_dir).log_files()
+    with _report_errors():
+        log_files = _open_cluster(name, state_dir).find_log_files()
         if part is None:
             typer.echo("\n".join(sorted(log_files)))
             return
@@ -131,23 +133,25 @@ def logs(
             shutil.copyfileobj(log, sys.stdout.buffer)
 
 
-@app.command(context_settings=PASS_ON)
-def kubectl(context: typer.Context, name: Name = "default", state_dir: StatePath = None) -> None:
+@app.command(context_settings=PASS_ARGUMENTS_ON)
+def kubectl(context: typer.Context, name: NameOption = "default", state_dir: StateDirOption = None) -> None:
     """Run kubectl as the cluster's administrator."""
-    with _messages():
-        cluster = _cluster(name, state_dir)
+    with _report_errors():
+        cluster = _open_cluster(name, state_dir)
         environment = {**os.environ, "KUBECONFIG": str(cluster.files.kubeconfig)}
-        binary = cluster.plan().binaries["kubectl"]
+        binary = cluster.read_plan().binaries["kubectl"]
         os.execve(binary, [str(binary), *context.args], environment)  # noqa: S606  no shell is wanted
 
 
-@app.command("exec", context_settings=PASS_ON)
-def execute(context: typer.Context, name: Name = "default", state_dir: StatePath = None) -> None:
+@app.command("exec", context_settings=PASS_ARGUMENTS_ON)
+def execute_command(
+    context: typer.Context, name: NameOption = "default", state_dir: StateDirOption = None
+) -> None:
     """Run a command inside the cluster's namespaces, for instance `curl` to a pod's address."""
-    with _messages():
-        cluster = _cluster(name, state_dir)
+    with _report_errors():
+        cluster = _open_cluster(name, state_dir)
         environment = {**os.environ, "KUBECONFIG": str(cluster.files.kubeconfig)}
-        command = cluster.enter_command(context.args or [os.environ.get("SHELL", "/bin/sh")])
+        command = cluster.wrap_command(context.args or [os.environ.get("SHELL", "/bin/sh")])
         os.execvpe(command[0], command, environment)  # noqa: S606  no shell is wanted
 
 
@@ -157,62 +161,62 @@ def load_image(
     ref: Annotated[
         str | None, typer.Option(help="Reference of the image [default: those in the archive].")
     ] = None,
-    name: Name = "default",
-    state_dir: StatePath = None,
+    name: NameOption = "default",
+    state_dir: StateDirOption = None,
 ) -> None:
     """Load a container image into every node."""
-    with _messages():
-        _cluster(name, state_dir).load_image(archive, ref)
+    with _report_errors():
+        _open_cluster(name, state_dir).load_image(archive, ref)
 
 
 @app.command()
 def slices(
     count: Annotated[int, typer.Argument(min=1, max=1000, help="Number of slices.")],
     node: Annotated[str, typer.Option(help="The real node.")] = "node-0",
-    name: Name = "default",
-    state_dir: StatePath = None,
+    name: NameOption = "default",
+    state_dir: StateDirOption = None,
 ) -> None:
     """Let a real node offer COUNT nvidia.com/gpu.shared without a GPU, until Ctrl-C. For tests."""
-    with _messages(), SharedGpu(_cluster(name, state_dir).files, count, node=node) as offered:
+    with _report_errors(), SharedGpuPlugin(_open_cluster(name, state_dir).files, count, node=node) as offered:
         typer.echo(f"{node} offers {count} {SHARED_GPU}; press Ctrl-C to withdraw them", err=True)
         with suppress(KeyboardInterrupt):
-            offered.wait()
+            offered.wait_until_ended()
 
 
-def _stay(cluster: Cluster, progress: Callable[[str], None]) -> None:
+def _wait_for_interrupt(cluster: LocalCluster, progress: Callable[[str], None]) -> None:
     progress("press Ctrl-C to end the cluster")
     try:
-        cluster.wait_ended()
+        cluster.wait_until_ended()
     except KeyboardInterrupt:
         progress("interrupted")
-    _down(cluster, progress)
+    _stop_cluster(cluster, progress)
 
 
-def _down(cluster: Cluster, progress: Callable[[str], None]) -> None:
+def _stop_cluster(cluster: LocalCluster, progress: Callable[[str], None]) -> None:
     if not cluster.files.path.exists():
         progress(f"there is no cluster in {cluster.files.path}")
         return
-    remains = cluster.down(progress)
+    remains = cluster.tear_down(progress)
     if remains:
         raise LocalClusterError(f"the cluster is down, but this is left on the machine: {remains}")
     progress("down; no process, mount, link or cgroup is left")
 
 
-def _home() -> Path:
+def _find_home() -> Path:
     return Path(os.environ.get("TIDEGATE_HOME", "~/.cache/tidegate")).expanduser()
 
 
-def _cluster(name: str, state_dir: Path | None) -> Cluster:
-    return Cluster(state_dir if state_dir is not None else _home() / "clusters" / _checked_name(name))
+def _open_cluster(name: str, state_dir: Path | None) -> LocalCluster:
+    return LocalCluster(state_dir if state_dir is not None else _find_home() / "clusters" / _check_name(name))
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     if NAME_PATTERN.fullmatch(name) is None:
         raise typer.BadParameter(f"{name!r} is not a name of 1 to 30 lower-case letters, digits and dashes")
     return name
 
 
-def _progress() -> Callable[[str], None]:
+def _make_progress() -> Callable[[str], None]:
     start = time.monotonic()
 
     def print_progress(message: str) -> None:
@@ -222,7 +226,7 @@ def _progress() -> Callable[[str], None]:
 
 
 @contextmanager
-def _messages() -> Generator[None]:
+def _report_errors() -> Generator[None]:
     """Print our own errors and exit with 1; any other exception is a bug and keeps its traceback."""
     try:
         yield
@@ -231,7 +235,7 @@ def _messages() -> Generator[None]:
         raise typer.Exit(1) from error
 
 
-def _table(document: Mapping[str, object]) -> Iterator[str]:
+def _format_status(document: Mapping[str, object]) -> Iterator[str]:
     for key, value in document.items():
         if isinstance(value, Mapping):
             yield f"{key}:"

@@ -19,14 +19,28 @@ from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.commands import run_checked
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError
-from tidegate_localcluster.namespaces import Namespace, start_detached, supervising, supervisor_command
-from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS, node_name
+from tidegate_localcluster.leftovers import ClusterTraces, Leftovers, find_leftovers
+from tidegate_localcluster.namespaces import (
+    ClusterNamespaces,
+    find_supervisors,
+    start_detached,
+    supervisor_command,
+)
+from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS_FOLDER, node_name
 from tidegate_localcluster.pki import Pki
-from tidegate_localcluster.remains import Remains, Traces, find_remains
-from tidegate_localcluster.state import FLEET_PROCESSES, Fleet, Forward, Image, Phase, Plan, State, StateDir
+from tidegate_localcluster.state import (
+    FLEET_PROCESSES,
+    ClusterPhase,
+    ClusterPlan,
+    ClusterState,
+    FleetSettings,
+    Forward,
+    Image,
+    StateDir,
+)
 
 READY_TIMEOUT_S = 300.0
-FILLED_TIMEOUT_S = 3900.0
+FLEET_TIMEOUT_S = 3900.0
 """A fleet demo that starts for the first time fills its pool pod by pod."""
 STOP_TIMEOUT_S = 15.0
 PODS_CPU_WEIGHT = 10
@@ -44,7 +58,7 @@ class ClusterOptions:
     nodes: int = 1
     simulated_gpu_nodes: int = 0
     control_plane_only: bool = False
-    fleet: Fleet | None = None
+    fleet: FleetSettings | None = None
     """A fleet demo on the control plane alone."""
     audit_policy: str | None = None
     """An audit policy (audit.k8s.io/v1, YAML); the API server logs to `StateDir.audit_log`."""
@@ -61,7 +75,7 @@ class Supplies:
     """The cache folder of filled fleets."""
 
 
-class Cluster:
+class LocalCluster:
     """The cluster whose files lie in one state folder; several processes may use it at once."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -70,55 +84,55 @@ class Cluster:
 
     # -- up ------------------------------------------------------------------------------------------------
 
-    def up(self, options: ClusterOptions, supplies: Supplies, progress: Progress) -> None:
+    def bring_up(self, options: ClusterOptions, supplies: Supplies, progress: Progress) -> None:
         """Start the cluster and wait until it is ready; return at once when it is ready already.
 
         Raises LocalClusterError with the failed part and the end of its log; then nothing runs. Raises
         NotReadyError after the timeout; then the cluster continues to start.
         """
-        with self._locked():
-            if self.supervisor() is None:
-                self._clean(progress)
-                self._start(options, supplies)
+        with self._hold_lock():
+            if self.find_supervisor() is None:
+                self._clean_up(progress)
+                self._start_supervisor(options, supplies)
             else:
-                self._check_same(options)
+                self._check_same_options(options)
                 progress(f"cluster {options.name} runs already")
             try:
                 self._wait_ready(progress)
             except NotReadyError:
                 raise
             except LocalClusterError:
-                self._end(progress)
+                self._stop_processes(progress)
                 raise
 
-    def supervisor(self) -> int | None:
+    def find_supervisor(self) -> int | None:
         """Return the host pid of the supervisor; None when the cluster does not run."""
-        namespace = self.namespace()
+        namespace = self.find_namespaces()
         if namespace is not None:
             return namespace.pid
-        return next(iter(supervising(self.files.path)), None)
+        return next(iter(find_supervisors(self.files.path)), None)
 
-    def namespace(self) -> Namespace | None:
+    def find_namespaces(self) -> ClusterNamespaces | None:
         """Return the cluster's namespaces; None when it does not run, or is a control plane alone."""
-        return Namespace.find(self.files.path)
+        return ClusterNamespaces.find(self.files.path)
 
-    def _check_same(self, options: ClusterOptions) -> None:
-        plan = self.plan()
+    def _check_same_options(self, options: ClusterOptions) -> None:
+        plan = self.read_plan()
         running = ClusterOptions(
             name=plan.name,
             nodes=plan.nodes,
             simulated_gpu_nodes=plan.simulated_gpu_nodes,
             control_plane_only=plan.control_plane_only,
-            fleet=_alike(plan.fleet),
+            fleet=_without_fresh(plan.fleet),
             audit_policy=plan.audit_policy,
         )
-        if running != replace(options, fleet=_alike(options.fleet)):
+        if running != replace(options, fleet=_without_fresh(options.fleet)):
             raise LocalClusterError(
                 f"the cluster in {self.files.path} runs with other options ({running}); "
                 "run `tidegate local down` first, or name another --state-dir"
             )
 
-    def _start(self, options: ClusterOptions, supplies: Supplies) -> None:
+    def _start_supervisor(self, options: ClusterOptions, supplies: Supplies) -> None:
         files = self.files
         for folder in (files.logs, files.models, files.data):
             folder.mkdir(parents=True, exist_ok=True)
@@ -127,8 +141,8 @@ class Cluster:
         files.data.chmod(0o700)
         files.state.unlink(missing_ok=True)
         with ExitStack() as stack:
-            listeners = self._listen(stack)
-            plan = Plan(
+            listeners = self._open_listeners(stack)
+            plan = ClusterPlan(
                 name=options.name,
                 nodes=options.nodes,
                 simulated_gpu_nodes=options.simulated_gpu_nodes,
@@ -141,55 +155,55 @@ class Cluster:
                 fleet=options.fleet,
                 audit_policy=options.audit_policy,
                 home=supplies.home,
-                probes=self._probes(stack) if options.fleet is not None else {},
+                probes=self._reserve_probe_ports(stack) if options.fleet is not None else {},
             )
             plan.write(files.plan)
             pki = Pki(files.pki)
             server = f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}"
             pki.write_kubeconfig(
-                files.kubeconfig, server=server, credentials=pki.admin(), cluster=options.name
+                files.kubeconfig, server=server, credentials=pki.issue_admin(), cluster=options.name
             )
             if options.control_plane_only:
                 stack.close()
-                self._start_alone()
+                self._start_on_machine()
             else:
-                self._start_inside(plan, listeners)
+                self._start_in_namespaces(plan, listeners)
 
-    def _listen(self, stack: ExitStack) -> Mapping[Forward, socket.socket]:
+    def _open_listeners(self, stack: ExitStack) -> Mapping[Forward, socket.socket]:
         """Return listening sockets on the ports of the last start, or on others if these are taken."""
-        previous = Plan.read(self.files.plan)
+        previous = ClusterPlan.read(self.files.plan)
         previous_ports = previous.ports if previous is not None else {}
         listeners: dict[Forward, socket.socket] = {}
         for forward in Forward:
             try:
-                listener = forwards.listen(previous_ports.get(forward, 0))
+                listener = forwards.open_listener(previous_ports.get(forward, 0))
             except OSError:
-                listener = forwards.listen(0)
+                listener = forwards.open_listener(0)
             listeners[forward] = stack.enter_context(listener)
         return listeners
 
     @staticmethod
-    def _probes(stack: ExitStack) -> Mapping[str, int]:
+    def _reserve_probe_ports(stack: ExitStack) -> Mapping[str, int]:
         """Return a port for the probes of each process of a fleet demo, reserved until `stack` closes."""
-        listeners = {name: stack.enter_context(forwards.listen(0)) for name in FLEET_PROCESSES}
+        listeners = {name: stack.enter_context(forwards.open_listener(0)) for name in FLEET_PROCESSES}
         return {name: listener.getsockname()[1] for name, listener in listeners.items()}
 
-    def _start_alone(self) -> None:
+    def _start_on_machine(self) -> None:
         log = self.files.logs / "supervisor.log"
         log.unlink(missing_ok=True)
         start_detached(supervisor_command(self.files.path), log=log)
 
-    def _start_inside(self, plan: Plan, listeners: Mapping[Forward, socket.socket]) -> None:
+    def _start_in_namespaces(self, plan: ClusterPlan, listeners: Mapping[Forward, socket.socket]) -> None:
         tree = CgroupTree.detect()
         if tree is None:
             raise LocalClusterError("no cgroup file system is mounted on /sys/fs/cgroup; mount one")
         for index in range(plan.nodes):
             tree.create(f"{plan.cgroup}/{node_name(index)}")
-        tree.weigh(plan.cgroup, PODS_CPU_WEIGHT)
+        tree.set_cpu_weight(plan.cgroup, PODS_CPU_WEIGHT)
         pairs = [f"{forward}={listener.fileno()}" for forward, listener in listeners.items()]
         log = self.files.logs / "supervisor.log"
         log.unlink(missing_ok=True)
-        Namespace.start(
+        ClusterNamespaces.start(
             [*supervisor_command(self.files.path), *pairs],
             self.files.path,
             log=log,
@@ -197,16 +211,16 @@ class Cluster:
         )
 
     def _wait_ready(self, progress: Progress) -> None:
-        timeout_s = READY_TIMEOUT_S if self.plan().fleet is None else FILLED_TIMEOUT_S
+        timeout_s = READY_TIMEOUT_S if self.read_plan().fleet is None else FLEET_TIMEOUT_S
         deadline = time.monotonic() + timeout_s
         reported: set[str] = set()
         while True:
-            state = self.state()
-            if state is not None and state.phase is Phase.READY:
+            state = self.read_state()
+            if state is not None and state.phase is ClusterPhase.READY:
                 return
-            if state is not None and state.phase in {Phase.FAILED, Phase.STOPPED}:
+            if state is not None and state.phase in {ClusterPhase.FAILED, ClusterPhase.STOPPED}:
                 raise LocalClusterError(f"the cluster did not start: {state.message}")
-            if self.supervisor() is None:
+            if self.find_supervisor() is None:
                 log = self.files.logs / "supervisor.log"
                 raise LocalClusterError(f"the supervisor ended; the end of {log}:\n{log.read_text()[-2000:]}")
             for line in (*state.steps_s, state.message) if state is not None else ():
@@ -222,61 +236,63 @@ class Cluster:
 
     # -- down ----------------------------------------------------------------------------------------------
 
-    def down(self, progress: Progress) -> Remains:
+    def tear_down(self, progress: Progress) -> Leftovers:
         """Stop the cluster and remove its data and cgroups; return what is left, normally nothing.
 
         Models, logs, certificates and port numbers stay for the next `up`.
         """
-        with self._locked():
-            traces = self._traces()
-            self._end(progress)
-            plan = Plan.read(self.files.plan)
-            return find_remains(self.files.path, plan.cgroup if plan is not None else None, traces)
+        with self._hold_lock():
+            traces = self._record_traces()
+            self._stop_processes(progress)
+            plan = ClusterPlan.read(self.files.plan)
+            return find_leftovers(self.files.path, plan.cgroup if plan is not None else None, traces)
 
-    def end_fleet(self) -> None:
+    def kill_fleet(self) -> None:
         """Kill the processes of a fleet demo; an `up` that waits for it fails."""
-        pid = self.supervisor()
+        pid = self.find_supervisor()
         if pid is not None:
-            _end_at_once(pid)
+            _kill_process_tree(pid)
 
-    def remove(self) -> None:
+    def remove_files(self) -> None:
         """Remove the whole folder of a cluster that is down, also what `down` leaves for the next `up`."""
-        if self.supervisor() is not None:
+        if self.find_supervisor() is not None:
             raise LocalClusterError(f"the cluster in {self.files.path} runs; end it first")
         run_checked("rm", "-rf", "--one-file-system", self.files.path)
 
-    def _end(self, progress: Progress) -> None:
-        namespace, pid = self.namespace(), self.supervisor()
+    def _stop_processes(self, progress: Progress) -> None:
+        namespace, pid = self.find_namespaces(), self.find_supervisor()
         if namespace is not None:
             # The data is removed too, so no process needs time to save it.
             progress("stopping")
             namespace.kill()
         elif pid is not None:
             progress("stopping")
-            plan = Plan.read(self.files.plan)
+            plan = ClusterPlan.read(self.files.plan)
             if plan is not None and plan.fleet is not None:
-                _end_at_once(pid)
+                _kill_process_tree(pid)
             else:
-                _end_process(pid)
-        if namespace is not None and not namespace.wait_ended():
+                _terminate_process(pid)
+        if namespace is not None and not namespace.wait_until_ended():
             raise LocalClusterError(
                 f"process {namespace.pid} cannot be ended; it may hang in the kernel: see dmesg"
             )
-        self._clean(progress)
+        self._clean_up(progress)
 
-    def _traces(self) -> Traces:
-        namespace, state = self.namespace(), self.state()
+    def _record_traces(self) -> ClusterTraces:
+        namespace, state = self.find_namespaces(), self.read_state()
         if namespace is not None:
-            return Traces.of(namespace.processes().values(), namespace.pid)
+            return ClusterTraces.from_pids(namespace.map_processes().values(), namespace.pid)
         parts = state.parts.values() if state is not None else ()
         # Without a supervisor these ids may belong to other processes by now.
-        return Traces.of([part.pid for part in parts if part.pid] if self.supervisor() else (), None)
+        return ClusterTraces.from_pids(
+            [part.pid for part in parts if part.pid] if self.find_supervisor() else (), None
+        )
 
-    def _clean(self, progress: Progress) -> None:
+    def _clean_up(self, progress: Progress) -> None:
         """Remove the cgroups, data and state of a cluster that does not run, however it ended."""
-        plan = Plan.read(self.files.plan)
+        plan = ClusterPlan.read(self.files.plan)
         tree = CgroupTree.detect()
-        if plan is not None and tree is not None and tree.remains(plan.cgroup):
+        if plan is not None and tree is not None and tree.list_existing_folders(plan.cgroup):
             progress("removing cgroups")
             tree.remove(plan.cgroup)
         if self.files.data.exists():
@@ -287,26 +303,28 @@ class Cluster:
 
     # -- status --------------------------------------------------------------------------------------------
 
-    def plan(self) -> Plan:
+    def read_plan(self) -> ClusterPlan:
         """Return the plan that the cluster was started with; raises LocalClusterError when it never was."""
-        plan = Plan.read(self.files.plan)
+        plan = ClusterPlan.read(self.files.plan)
         if plan is None:
             raise LocalClusterError(
                 f"there is no cluster in {self.files.path}; `tidegate local up` makes one"
             )
         return plan
 
-    def state(self) -> State | None:
+    def read_state(self) -> ClusterState | None:
         """Return the state that the supervisor wrote last; None before its first."""
-        return State.read(self.files.state)
+        return ClusterState.read(self.files.state)
 
-    def status(self) -> Mapping[str, object]:
+    def read_status(self) -> Mapping[str, object]:
         """Return the document of `tidegate local status -o json`; addresses are None until they are served."""
-        plan, state = self.plan(), self.state()
-        running = self.supervisor() is not None
-        phase = state.phase if state is not None and running else Phase.STOPPED
+        plan, state = self.read_plan(), self.read_state()
+        running = self.find_supervisor() is not None
+        phase = state.phase if state is not None and running else ClusterPhase.STOPPED
         reachable = (
-            self._existing_services(plan) if running and phase is not Phase.STARTING else frozenset[Forward]()
+            self._find_services(plan)
+            if running and phase is not ClusterPhase.STARTING
+            else frozenset[Forward]()
         )
 
         def address(forward: Forward, scheme: str = "") -> str | None:
@@ -320,7 +338,7 @@ class Cluster:
             "gateway": {"grpc": address(Forward.GATEWAY), "http": address(Forward.GATEWAY, "http://")},
             "dashboard": address(Forward.DASHBOARD, "http://"),
             "prometheus": address(Forward.PROMETHEUS, "http://"),
-            "pids": self._host_pids(state) if running else {},
+            "pids": self._find_host_pids(state) if running else {},
             "parts": {
                 name: {"restarts": part.restarts, "last_ending": part.last_ending}
                 for name, part in (state.parts if state is not None else {}).items()
@@ -328,73 +346,78 @@ class Cluster:
             "images": {name: image.ref for name, image in plan.images.items()},
         }
 
-    def _existing_services(self, plan: Plan) -> frozenset[Forward]:
+    def _find_services(self, plan: ClusterPlan) -> frozenset[Forward]:
         if plan.fleet is not None:
             return frozenset({Forward.DASHBOARD, Forward.PROMETHEUS})
         if plan.control_plane_only:
             return frozenset()
         server = f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}"
-        with ApiClient.of_administrator(self.files.pki, server) as client:
+        with ApiClient.as_administrator(self.files.pki, server) as client:
             try:
                 return frozenset(
                     forward
-                    for forward, service in forwards.SERVICES.items()
-                    if client.get(service.path) is not None
+                    for forward, service in forwards.SERVICE_PORTS.items()
+                    if client.get(service.api_path) is not None
                 )
             except OSError:
                 return frozenset()
 
-    def _host_pids(self, state: State | None) -> Mapping[str, int]:
+    def _find_host_pids(self, state: ClusterState | None) -> Mapping[str, int]:
         """Return the host process ids, by part."""
-        namespace = self.namespace()
+        namespace = self.find_namespaces()
         parts = {} if state is None else {name: part.pid for name, part in state.parts.items() if part.pid}
         if namespace is None:
             return parts
-        host_pids = namespace.processes()
+        host_pids = namespace.map_processes()
         running = {name: host_pids[pid] for name, pid in parts.items() if pid in host_pids}
         return {"init": namespace.pid, **running}
 
-    def log_files(self) -> Mapping[str, Path]:
+    def find_log_files(self) -> Mapping[str, Path]:
         """Return the log file of every part by name, also of parts that have ended."""
         folders = (self.files.logs, self.files.control_plane / "logs")
         return {log.stem: log for folder in folders if folder.exists() for log in folder.glob("*.log")}
 
-    def wait_ended(self) -> None:
+    def wait_until_ended(self) -> None:
         """Wait until the cluster has ended, by itself or by another `down`."""
-        while (pid := self.supervisor()) is not None:
+        while (pid := self.find_supervisor()) is not None:
             psutil.Process(pid).wait()
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def enter_command(self, command: Sequence[str]) -> list[str]:
+    def wrap_command(self, command: Sequence[str]) -> list[str]:
         """Return the command line that runs `command` in the cluster's namespaces.
 
         Raises LocalClusterError when the cluster has none: it does not run, or is a control plane alone.
         """
-        namespace = self.namespace()
+        namespace = self.find_namespaces()
         if namespace is None:
             raise LocalClusterError(
                 f"the cluster in {self.files.path} has no namespaces: it does not run, or is a control plane alone"
             )
-        return namespace.enter_command(command, directory=Path.cwd())
+        return namespace.wrap_command(command, directory=Path.cwd())
 
     def load_image(self, archive: Path, ref: str | None = None) -> None:
         """Load an OCI or Docker archive into every node, under `ref` or the names in the archive.
 
         Raises LocalClusterError with containerd's message.
         """
-        namespace = self.namespace()
+        namespace = self.find_namespaces()
         if namespace is None:
             raise LocalClusterError(
                 f"the cluster in {self.files.path} does not run; `tidegate local up` starts it"
             )
-        for index in range(self.plan().nodes):
-            inside = ["nsenter", f"--mount={NAMESPACE_FOLDER}/{node_name(index)}", "--", f"{TOOLS}/ctr"]
+        for index in range(self.read_plan().nodes):
+            inside = [
+                "nsenter",
+                f"--mount={NAMESPACE_FOLDER}/{node_name(index)}",
+                "--",
+                f"{TOOLS_FOLDER}/ctr",
+            ]
             inside += ["--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images", "import", "--local"]
             inside += ["--index-name", ref] if ref is not None else []
             with archive.open("rb") as source:
                 result = subprocess.run(
-                    namespace.enter_command([*inside, "-"]),
+                    namespace.wrap_command([*inside, "-"]),
                     stdin=source,
                     capture_output=True,
                     text=True,
@@ -403,16 +426,16 @@ class Cluster:
             if result.returncode != 0:
                 raise LocalClusterError(f"{archive} into {node_name(index)}: {result.stderr.strip()}")
         if ref is not None:
-            self._note_image(Image(ref=ref, archive=archive))
+            self._record_image(Image(ref=ref, archive=archive))
 
-    def _note_image(self, image: Image) -> None:
+    def _record_image(self, image: Image) -> None:
         """Record the newest image of each name for `status`."""
         name = image.ref.rpartition(":")[0].rpartition("/")[2]
-        plan = self.plan()
+        plan = self.read_plan()
         plan.model_copy(update={"images": {**plan.images, name: image}}).write(self.files.plan)
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
+    def _hold_lock(self) -> Generator[None]:
         """Hold the lock that allows one `up` or `down` at a time; the kernel releases it when we die."""
         self.files.path.mkdir(parents=True, exist_ok=True)
         with self.files.lock.open("w") as lock:
@@ -420,7 +443,7 @@ class Cluster:
             yield
 
 
-def _alike(fleet: Fleet | None) -> Fleet | None:
+def _without_fresh(fleet: FleetSettings | None) -> FleetSettings | None:
     """Return `fleet` without `fresh`, which says how to start it and not what runs."""
     return None if fleet is None else fleet.model_copy(update={"fresh": False})
 
@@ -430,7 +453,7 @@ def cgroup_name(name: str, state_dir: Path) -> str:
     return f"tidegate-{name}-{hashlib.sha256(str(state_dir).encode()).hexdigest()[:8]}"
 
 
-def _end_at_once(pid: int) -> None:
+def _kill_process_tree(pid: int) -> None:
     """Kill a process and all its descendants: most die with it, the others are killed one by one."""
     try:
         process = psutil.Process(pid)
@@ -445,7 +468,7 @@ def _end_at_once(pid: int) -> None:
     psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
 
 
-def _end_process(pid: int) -> None:
+def _terminate_process(pid: int) -> None:
     """Send SIGTERM, and SIGKILL if the process has not ended in time."""
     try:
         process = psutil.Process(pid)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tidegate_localcluster.errors import LocalClusterError
 
-LONGEST_COMPLAINT = 2000
+MAX_ERROR_CHARS = 2000
 
 
 def run_checked(*command: str | Path, text: str | None = None) -> str:
@@ -13,5 +13,5 @@ def run_checked(*command: str | Path, text: str | None = None) -> str:
     arguments = list(map(str, command))
     result = subprocess.run(arguments, input=text, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise LocalClusterError(f"{' '.join(arguments)}: {result.stderr.strip()[-LONGEST_COMPLAINT:]}")
+        raise LocalClusterError(f"{' '.join(arguments)}: {result.stderr.strip()[-MAX_ERROR_CHARS:]}")
     return result.stdout

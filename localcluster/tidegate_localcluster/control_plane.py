@@ -14,8 +14,8 @@ from typing import Self
 
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.pki import FRONT_PROXY, Pki
-from tidegate_localcluster.ports import HeldPort
-from tidegate_localcluster.process import Process, wait_until
+from tidegate_localcluster.ports import ReservedPort
+from tidegate_localcluster.process import ChildProcess, wait_until
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 LOOPBACK = "127.0.0.1"
@@ -24,7 +24,7 @@ SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class AuditOptions:
     """The policy file (audit.k8s.io/v1) and the file of an audit log."""
 
     policy: Path
@@ -42,7 +42,7 @@ class ControlPlaneOptions:
     """Let the controller manager provision kubernetes.io/host-path volumes (below /tmp/hostpath_pv)."""
     server_names: Sequence[str] = ()
     """More names and addresses for the API server's certificate."""
-    audit: Audit | None = None
+    audit: AuditOptions | None = None
     arguments: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """More arguments by component, appended last: {'kube-apiserver': ['--v=2']}."""
     ready_timeout_s: float = 60.0
@@ -52,7 +52,7 @@ class ControlPlane:
     """etcd, kube-apiserver, kube-controller-manager and kube-scheduler, with RBAC and without any token.
 
     etcd listens on a socket in `state_dir` (0700), so other users of the machine cannot read it; the API server
-    listens on `address`, the others on 127.0.0.1. All of them die with the thread that called `start` (see Process).
+    listens on `address`, the others on 127.0.0.1. All of them die with the thread that called `start` (see ChildProcess).
     Use it as a context manager, or call `start` and `stop`.
     """
 
@@ -77,10 +77,10 @@ class ControlPlane:
         """The administrator's kubeconfig; `start` writes it."""
         self._binaries = binaries
         self._pki = pki
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, ChildProcess] = {}
 
     @property
-    def server(self) -> str:
+    def server_url(self) -> str:
         """Return the API server's URL; only after `start`."""
         return f"https://{self.address}:{self._bound_port}"
 
@@ -90,7 +90,7 @@ class ControlPlane:
         return {name: process.pid for name, process in self._processes.items() if process.pid is not None}
 
     @property
-    def processes(self) -> Sequence[Process]:
+    def processes(self) -> Sequence[ChildProcess]:
         """Return the components in the order of their start."""
         return tuple(self._processes.values())
 
@@ -103,12 +103,12 @@ class ControlPlane:
         self.state_dir.chmod(0o700)
         try:
             with (
-                HeldPort(self.address, self.options.port) as apiserver,
-                HeldPort(LOOPBACK) as controller_manager,
-                HeldPort(LOOPBACK) as scheduler,
+                ReservedPort(self.address, self.options.port) as apiserver,
+                ReservedPort(LOOPBACK) as controller_manager,
+                ReservedPort(LOOPBACK) as scheduler,
             ):
                 self.port = apiserver.number
-                self._start_storage()
+                self._start_apiserver()
                 self._start_controllers(controller_manager.number, scheduler.number)
         except BaseException:
             # Not `stop`: an API server that never reached its etcd takes ten seconds to end.
@@ -117,10 +117,10 @@ class ControlPlane:
             self._processes.clear()
             raise
 
-    def check(self) -> None:
+    def check_processes(self) -> None:
         """Raise ProcessDiedError for the first component that has ended."""
         for process in self.processes:
-            process.check()
+            process.check_running()
 
     def stop(self) -> None:
         """Stop all components, etcd last: an API server without its etcd waits for it instead of ending."""
@@ -146,27 +146,35 @@ class ControlPlane:
         return self.port
 
     @property
-    def _on_loopback(self) -> bool:
+    def _is_on_loopback(self) -> bool:
         return ipaddress.ip_address(self.address).is_loopback
 
-    def _start_storage(self) -> None:
-        self._pki.write_kubeconfig(self.kubeconfig, server=self.server, credentials=self._pki.admin())
+    def _start_apiserver(self) -> None:
+        self._pki.write_kubeconfig(
+            self.kubeconfig, server=self.server_url, credentials=self._pki.issue_admin()
+        )
         for socket in self.state_dir.glob("etcd*.sock:0"):
             socket.unlink()
-        self._run("etcd", self._etcd_arguments())
-        self._run("kube-apiserver", self._apiserver_arguments())
-        self._wait("kube-apiserver answers /readyz", self.address, self._bound_port, "/readyz")
+        self._start_component("etcd", self._etcd_arguments())
+        self._start_component("kube-apiserver", self._apiserver_arguments())
+        self._wait_until_healthy("kube-apiserver answers /readyz", self.address, self._bound_port, "/readyz")
 
     def _start_controllers(self, controller_manager_port: int, scheduler_port: int) -> None:
-        self._run("kube-controller-manager", self._controller_manager_arguments(controller_manager_port))
-        self._run("kube-scheduler", self._scheduler_arguments(scheduler_port))
-        self._wait("kube-controller-manager answers /healthz", LOOPBACK, controller_manager_port, "/healthz")
-        self._wait("kube-scheduler answers /healthz", LOOPBACK, scheduler_port, "/healthz")
+        self._start_component(
+            "kube-controller-manager", self._controller_manager_arguments(controller_manager_port)
+        )
+        self._start_component("kube-scheduler", self._scheduler_arguments(scheduler_port))
+        self._wait_until_healthy(
+            "kube-controller-manager answers /healthz", LOOPBACK, controller_manager_port, "/healthz"
+        )
+        self._wait_until_healthy("kube-scheduler answers /healthz", LOOPBACK, scheduler_port, "/healthz")
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        self._wait("namespace default has a ServiceAccount", self.address, self._bound_port, account)
+        self._wait_until_healthy(
+            "namespace default has a ServiceAccount", self.address, self._bound_port, account
+        )
 
-    def _run(self, name: str, arguments: Sequence[str]) -> None:
-        process = Process(
+    def _start_component(self, name: str, arguments: Sequence[str]) -> None:
+        process = ChildProcess(
             name,
             [self._binaries[name], *arguments, *self.options.arguments.get(name, ())],
             log=self.state_dir / "logs" / f"{name}.log",
@@ -175,9 +183,9 @@ class ControlPlane:
         self._processes[name] = process
         process.start()
 
-    def _wait(self, what: str, address: str, port: int, path: str) -> None:
+    def _wait_until_healthy(self, description: str, address: str, port: int, path: str) -> None:
         """Wait until https://address:port/path answers 200 to the administrator."""
-        administrator = self._pki.admin()
+        administrator = self._pki.issue_admin()
         tls = ssl.create_default_context(cafile=str(self._pki.authority.certificate))
         tls.load_cert_chain(administrator.certificate, administrator.key)
 
@@ -191,7 +199,9 @@ class ControlPlane:
             finally:
                 connection.close()
 
-        wait_until(answers, what=what, processes=self.processes, timeout_s=self.options.ready_timeout_s)
+        wait_until(
+            answers, description=description, processes=self.processes, timeout_s=self.options.ready_timeout_s
+        )
 
     def _etcd_arguments(self) -> Sequence[str]:
         # Sockets relative to the working directory: an absolute path may exceed a socket's limit of 107 bytes.
@@ -210,7 +220,7 @@ class ControlPlane:
 
     def _apiserver_arguments(self) -> Sequence[str]:
         kubernetes_service = str(next(ipaddress.ip_network(self.options.service_cidr).hosts()))
-        serving = self._pki.server(
+        serving = self._pki.issue_server(
             "kube-apiserver",
             [
                 LOOPBACK,
@@ -224,7 +234,10 @@ class ControlPlane:
                 *self.options.server_names,
             ],
         )
-        kubelet_client, front_proxy = self._pki.apiserver_kubelet_client(), self._pki.front_proxy_client()
+        kubelet_client, front_proxy = (
+            self._pki.issue_apiserver_kubelet_client(),
+            self._pki.issue_front_proxy_client(),
+        )
         authority = self._pki.authority.certificate
         audit = self.options.audit
         return (
@@ -256,7 +269,7 @@ class ControlPlane:
             f"--proxy-client-cert-file={front_proxy.certificate}",
             f"--proxy-client-key-file={front_proxy.key}",
             # No pod can reach a loopback address, and an EndpointSlice must not contain one.
-            f"--endpoint-reconciler-type={'none' if self._on_loopback else 'lease'}",
+            f"--endpoint-reconciler-type={'none' if self._is_on_loopback else 'lease'}",
             "--profiling=false",
             *(
                 ()
@@ -292,13 +305,13 @@ class ControlPlane:
 
     def _client_arguments(self, name: str, port: int) -> Sequence[str]:
         credentials = {
-            "kube-controller-manager": self._pki.controller_manager,
-            "kube-scheduler": self._pki.scheduler,
+            "kube-controller-manager": self._pki.issue_controller_manager,
+            "kube-scheduler": self._pki.issue_scheduler,
         }[name]()
         kubeconfig = self._pki.write_kubeconfig(
-            self.state_dir / f"{name}.kubeconfig", server=self.server, credentials=credentials
+            self.state_dir / f"{name}.kubeconfig", server=self.server_url, credentials=credentials
         )
-        serving = self._pki.server(f"{name}-server", [LOOPBACK, "localhost"])
+        serving = self._pki.issue_server(f"{name}-server", [LOOPBACK, "localhost"])
         return (
             f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",

@@ -15,39 +15,39 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
-from tidegate_localcluster.software import Ecosystem, Software
+from tidegate_localcluster.software import Ecosystem, SoftwarePackage
 
-OURS = "tidegate"
-OUR_LICENCE = "Apache-2.0"
+PRODUCT = "tidegate"
+PRODUCT_LICENCE = "Apache-2.0"
 DISTRIBUTION = "debian-12"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The image that a document describes; `ours`: it contains Tidegate's own code."""
+class ImageSubject:
+    """The image that a document describes; `is_product`: it contains Tidegate's own code."""
 
     name: str
     version: str
     labels: Mapping[str, str]
-    ours: bool
+    is_product: bool
 
 
-def document(subject: Subject, software: Sequence[Software], now: datetime) -> str:
+def render_document(subject: ImageSubject, software: Sequence[SoftwarePackage], now: datetime) -> str:
     """Return CycloneDX 1.6 as JSON; the same image, software and time give the same document."""
-    components = [_component(package) for package in software]
-    if subject.ours:
-        licence = LicenseFactory().make_from_string(OUR_LICENCE)
+    components = [_make_component(package) for package in software]
+    if subject.is_product:
+        licence = LicenseFactory().make_from_string(PRODUCT_LICENCE)
         components.append(
             Component(
-                name=OURS,
+                name=PRODUCT,
                 version=subject.version,
                 type=ComponentType.APPLICATION,
-                bom_ref=OURS,
+                bom_ref=PRODUCT,
                 licenses=[licence],
             )
         )
     image = Component(
-        name=f"{OURS}/{subject.name}",
+        name=f"{PRODUCT}/{subject.name}",
         version=subject.version,
         type=ComponentType.CONTAINER,
         bom_ref=f"image:{subject.name}",
@@ -62,8 +62,8 @@ def document(subject: Subject, software: Sequence[Software], now: datetime) -> s
     return f"{JsonV1Dot6(bom).output_as_string(indent=2)}\n"
 
 
-def _component(software: Software) -> Component:
-    url = _package_url(software)
+def _make_component(software: SoftwarePackage) -> Component:
+    url = _make_package_url(software)
     return Component(
         name=software.name,
         version=software.version,
@@ -71,12 +71,12 @@ def _component(software: Software) -> Component:
         bom_ref=str(url),
         purl=url,
         licenses=[LicenseFactory().make_from_string(software.licence)] if software.licence else [],
-        external_references=_files(software),
+        external_references=_list_distributions(software),
         properties=[Property(name="tidegate:go.sum", value=software.go_sum)] if software.go_sum else [],
     )
 
 
-def _files(software: Software) -> Sequence[ExternalReference]:
+def _list_distributions(software: SoftwarePackage) -> Sequence[ExternalReference]:
     """Return the files that the lock accepts, with their hashes."""
     # Not hashes of the component, which are those of one file: a lock accepts one file for each platform.
     if not software.sha256:
@@ -91,7 +91,7 @@ def _files(software: Software) -> Sequence[ExternalReference]:
     ]
 
 
-def _package_url(software: Software) -> PackageURL:
+def _make_package_url(software: SoftwarePackage) -> PackageURL:
     namespace, _, name = software.name.rpartition("/")
     qualifiers: dict[str, str] = {}
     if software.ecosystem is Ecosystem.DEBIAN:

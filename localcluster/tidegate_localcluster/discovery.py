@@ -16,7 +16,7 @@ from typing import Any
 from tidegate_localcluster import network
 from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.process import Process
+from tidegate_localcluster.process import ChildProcess
 from tidegate_localcluster.state import StateDir
 
 PORT = 9099
@@ -24,26 +24,28 @@ SCRAPE, SCRAPE_PORT, SCRAPE_PATH = "prometheus.io/scrape", "prometheus.io/port",
 LOCAL_NODES = "/api/v1/nodes?labelSelector=tidegate.io%2Flocal%3Dtrue"
 RUNNING_PODS = "/api/v1/pods?fieldSelector=status.phase%3DRunning&resourceVersion=0"
 LABEL_PREFIX = "tidegate.io/"
-MORE_PAGES = frozenset({"agent", "shard"})
+SIDECAR_PORTS = frozenset({"agent", "shard"})
 """Names of ports that are scraped in addition to the annotated one: those of the containers beside a model."""
 
-Target = Mapping[str, object]
+TargetGroup = Mapping[str, object]
 log = logging.getLogger(__name__)
 
 
-def pod_targets(pods: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
-    """Return the targets of each annotated pod with an address: its annotated port and those of MORE_PAGES."""
-    return tuple(target for pod in pods for target in _targets_of(pod))
+def find_pod_targets(pods: Sequence[Mapping[str, Any]]) -> tuple[TargetGroup, ...]:
+    """Return the targets of each annotated pod with an address: its annotated port and those of SIDECAR_PORTS."""
+    return tuple(target for pod in pods for target in _find_targets(pod))
 
 
-def _targets_of(pod: Mapping[str, Any]) -> Iterator[Target]:
+def _find_targets(pod: Mapping[str, Any]) -> Iterator[TargetGroup]:
     metadata, address = pod["metadata"], pod["status"].get("podIP")
     annotations: Mapping[str, str] = metadata.get("annotations", {})
     port = annotations.get(SCRAPE_PORT, "")
     if annotations.get(SCRAPE) != "true" or not port.isdecimal() or not address:
         return
     labels: Mapping[str, str] = metadata.get("labels", {})
-    own_labels = {_label_name(name): value for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
+    own_labels = {
+        _to_label_name(name): value for name, value in labels.items() if name.startswith(LABEL_PREFIX)
+    }
     target_labels = {
         **own_labels,
         "namespace": metadata["namespace"],
@@ -52,27 +54,27 @@ def _targets_of(pod: Mapping[str, Any]) -> Iterator[Target]:
     }
     path = annotations.get(SCRAPE_PATH, "/metrics")
     yield {"targets": [f"{address}:{port}"], "labels": {**target_labels, "__metrics_path__": path}}
-    for sidecar_port in _more_pages(pod["spec"]):
+    for sidecar_port in _find_sidecar_ports(pod["spec"]):
         yield {
             "targets": [f"{address}:{sidecar_port}"],
             "labels": {**target_labels, "__metrics_path__": "/metrics"},
         }
 
 
-def _more_pages(spec: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the ports of MORE_PAGES of all containers."""
+def _find_sidecar_ports(spec: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the ports of SIDECAR_PORTS of all containers."""
     # A sidecar is an init container that keeps running.
     for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
         for port in container.get("ports", ()):
-            if port.get("name") in MORE_PAGES:
+            if port.get("name") in SIDECAR_PORTS:
                 yield port["containerPort"]
 
 
-def _label_name(name: str) -> str:
+def _to_label_name(name: str) -> str:
     return "".join(character if character.isalnum() else "_" for character in name)
 
 
-def node_targets(nodes: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
+def find_node_targets(nodes: Sequence[Mapping[str, Any]]) -> tuple[TargetGroup, ...]:
     """Return the kubelet of every node as a target."""
     return tuple(
         {
@@ -85,21 +87,21 @@ def node_targets(nodes: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
     )
 
 
-def discovery_process(state_dir: StateDir, server: str, logs: Path) -> Process:
+def make_discovery_process(state_dir: StateDir, server: str, logs: Path) -> ChildProcess:
     """Return the process that serves Prometheus on the first node's address."""
-    return Process(
+    return ChildProcess(
         "discovery", [sys.executable, "-m", __name__, state_dir.path, server], log=logs / "discovery.log"
     )
 
 
-class Handler(BaseHTTPRequestHandler):
+class DiscoveryHandler(BaseHTTPRequestHandler):
     """A handler of GET /pods and GET /nodes; each request reads the API server."""
 
-    questions: Mapping[str, Callable[[], Sequence[Target]]]
+    target_finders: Mapping[str, Callable[[], Sequence[TargetGroup]]]
 
     def do_GET(self) -> None:
         """Serve one poll; after an error Prometheus keeps its last targets."""
-        find_targets = self.questions.get(self.path)
+        find_targets = self.target_finders.get(self.path)
         if find_targets is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
@@ -122,12 +124,12 @@ class Handler(BaseHTTPRequestHandler):
 def main() -> None:
     """Serve until killed; the arguments are the state folder and the API server's URL."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    client = ApiClient.of_administrator(StateDir(Path(sys.argv[1])).pki, sys.argv[2])
-    Handler.questions = {
-        "/pods": lambda: pod_targets(client.items(RUNNING_PODS)),
-        "/nodes": lambda: node_targets(client.items(LOCAL_NODES)),
+    client = ApiClient.as_administrator(StateDir(Path(sys.argv[1])).pki, sys.argv[2])
+    DiscoveryHandler.target_finders = {
+        "/pods": lambda: find_pod_targets(client.list_items(RUNNING_PODS)),
+        "/nodes": lambda: find_node_targets(client.list_items(LOCAL_NODES)),
     }
-    ThreadingHTTPServer((network.node_network(0).address, PORT), Handler).serve_forever()
+    ThreadingHTTPServer((network.assign_node_network(0).address, PORT), DiscoveryHandler).serve_forever()
 
 
 if __name__ == "__main__":

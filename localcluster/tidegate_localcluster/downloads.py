@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tidegate_localcluster.errors import BinaryUnavailableError
-from tidegate_localcluster.programs import Program, Release
+from tidegate_localcluster.programs import Program, ProgramRelease
 from tidegate_localcluster.progress import REPORT_EVERY_S, Progress
 
 TIMEOUT_S = 10.0
@@ -32,7 +32,7 @@ class Downloads:
         self._cache = cache
         self._schemes = schemes
 
-    def path(self, program: Program) -> Path:
+    def program_path(self, program: Program) -> Path:
         """Return the path where `provide` puts `program`, whether it exists or not."""
         version = program.release.version if program.release is not None else "none"
         return self._cache / f"{program.name}-{version}-{platform.machine()}" / program.name
@@ -43,29 +43,29 @@ class Downloads:
         with tempfile.TemporaryDirectory(prefix="tidegate-download-") as scratch:
             for program in programs:
                 if program.release is not None:
-                    url = self._fill(program.release.url, program.release)
+                    url = self._fill_template(program.release.url, program.release)
                     if url not in archives:
-                        archives[url] = self._fetch(url, program.release, Path(scratch), progress)
-                    self._place(program, program.release, archives[url])
+                        archives[url] = self._fetch_archive(url, program.release, Path(scratch), progress)
+                    self._place_program(program, program.release, archives[url])
 
-    def _fill(self, template: str, release: Release) -> str:
+    def _fill_template(self, template: str, release: ProgramRelease) -> str:
         machine = platform.machine()
         if machine not in ARCHITECTURES:
             raise BinaryUnavailableError(f"no releases for {machine}, only for {', '.join(ARCHITECTURES)}")
         return template.format(version=release.version, architecture=ARCHITECTURES[machine])
 
-    def _fetch(self, url: str, release: Release, directory: Path, progress: Progress) -> Path:
+    def _fetch_archive(self, url: str, release: ProgramRelease, directory: Path, progress: Progress) -> Path:
         name = url.rsplit("/", 1)[-1]
         target = directory / hashlib.sha256(url.encode()).hexdigest()
-        checksums = self._open(self._fill(release.checksums, release)).decode()
-        expected = _published_checksum(checksums, name)
-        target.write_bytes(self._open(url, what=name, progress=progress))
+        checksums = self._read_url(self._fill_template(release.checksums, release)).decode()
+        expected = _find_checksum(checksums, name)
+        target.write_bytes(self._read_url(url, name=name, progress=progress))
         actual = hashlib.sha256(target.read_bytes()).hexdigest()
         if actual != expected:
             raise BinaryUnavailableError(f"{url} has sha256 {actual}, published is {expected}")
         return target
 
-    def _open(self, url: str, *, what: str = "", progress: Progress = lambda _: None) -> bytes:
+    def _read_url(self, url: str, *, name: str = "", progress: Progress = lambda _: None) -> bytes:
         if urllib.parse.urlsplit(url).scheme not in self._schemes:
             raise BinaryUnavailableError(f"{url} is not fetched: only {', '.join(self._schemes)} is")
         started = reported = time.monotonic()
@@ -77,24 +77,24 @@ class Downloads:
                     now = time.monotonic()
                     if now - reported >= REPORT_EVERY_S:
                         reported = now
-                        progress(f"downloading {what}: {len(content) >> 20} MiB ({now - started:.0f} s)")
+                        progress(f"downloading {name}: {len(content) >> 20} MiB ({now - started:.0f} s)")
         except OSError as error:
             raise BinaryUnavailableError(f"{url} could not be downloaded: {error}") from error
         return bytes(content)
 
-    def _place(self, program: Program, release: Release, file: Path) -> None:
-        target = self.path(program)
+    def _place_program(self, program: Program, release: ProgramRelease, file: Path) -> None:
+        target = self.program_path(program)
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f"{target.name}.partial")
         if release.member is None:
             shutil.copyfile(file, partial)
         else:
-            _extract(file, self._fill(release.member, release), partial)
+            _extract_member(file, self._fill_template(release.member, release), partial)
         partial.chmod(0o755)
         partial.replace(target)
 
 
-def _extract(archive: Path, member: str, target: Path) -> None:
+def _extract_member(archive: Path, member: str, target: Path) -> None:
     try:
         with tarfile.open(archive) as opened:
             content = opened.extractfile(member)
@@ -106,7 +106,7 @@ def _extract(archive: Path, member: str, target: Path) -> None:
         raise BinaryUnavailableError(f"{member} cannot be read from the archive: {error}") from error
 
 
-def _published_checksum(checksums: str, name: str) -> str:
+def _find_checksum(checksums: str, name: str) -> str:
     """Return the sha256 of `name` from a file that contains it alone, or beside file names."""
     for line in checksums.splitlines():
         fields = line.split()

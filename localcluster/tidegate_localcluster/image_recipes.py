@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tidegate_localcluster.buildah import ImageBuildError
 from tidegate_localcluster.image_parts import (
-    Binary,
+    BuildInputs,
+    ContextPart,
     DebianFiles,
-    Packages,
-    Part,
-    Sources,
-    Workshop,
-    digest,
+    PythonPackages,
+    SourceFiles,
+    StaticBinary,
+    hash_lines,
     make_readable,
-    project_version,
+    read_project_version,
 )
 
 
@@ -32,15 +32,15 @@ class ImageName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ImageRecipe:
     """How to build one image: on our base system or on nothing, with these parts in its build context."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ContextPart, ...]
     """All parts, or with `runtime_parts` those of the other stages."""
-    runtime_parts: tuple[Part, ...] = ()
+    runtime_parts: tuple[ContextPart, ...] = ()
     """The parts of the Dockerfile's stage `runtime`; empty if it has no such stage."""
     on_base: bool = True
-    ours: bool = False
+    is_product: bool = False
     """An image of Tidegate itself, with Tidegate's version."""
 
     @property
@@ -48,18 +48,18 @@ class Recipe:
         """Return whether staging needs the Debian packages that are downloaded with the base system."""
         return any(isinstance(part, DebianFiles) for part in self.parts)
 
-    def arguments(self, source_root: Path) -> Mapping[str, str]:
+    def build_arguments(self, source_root: Path) -> Mapping[str, str]:
         """Return the build arguments that depend on the source tree."""
-        return {"VERSION": project_version(source_root)} if self.ours else {}
+        return {"VERSION": read_project_version(source_root)} if self.is_product else {}
 
 
-INSTALLER = Sources(("images/install-packages",))
+INSTALLER = SourceFiles(("images/install-packages",))
 
-RECIPES: Mapping[ImageName, Recipe] = {
-    ImageName.OPERATOR: Recipe(
-        runtime_parts=(Packages("images/operator/requirements.txt"), INSTALLER),
+RECIPES: Mapping[ImageName, ImageRecipe] = {
+    ImageName.OPERATOR: ImageRecipe(
+        runtime_parts=(PythonPackages("images/operator/requirements.txt"), INSTALLER),
         parts=(
-            Sources(
+            SourceFiles(
                 (
                     "operator/tidegate",
                     "controllers/tidegate_controllers",
@@ -69,46 +69,46 @@ RECIPES: Mapping[ImageName, Recipe] = {
                 )
             ),
         ),
-        ours=True,
+        is_product=True,
     ),
-    ImageName.DATAPLANE: Recipe(
-        runtime_parts=(Packages("images/dataplane/requirements.txt"), INSTALLER),
-        parts=(Sources(("dataplane/tidegate_dataplane",)),),
-        ours=True,
+    ImageName.DATAPLANE: ImageRecipe(
+        runtime_parts=(PythonPackages("images/dataplane/requirements.txt"), INSTALLER),
+        parts=(SourceFiles(("dataplane/tidegate_dataplane",)),),
+        is_product=True,
     ),
-    ImageName.TRITON_CPU: Recipe(
+    ImageName.TRITON_CPU: ImageRecipe(
         runtime_parts=(
-            Packages("images/triton-cpu/server.txt", folder="server"),
-            Packages("images/triton-cpu/requirements.txt"),
+            PythonPackages("images/triton-cpu/server.txt", folder="server"),
+            PythonPackages("images/triton-cpu/requirements.txt"),
             INSTALLER,
         ),
-        parts=(Sources(("dataplane/tidegate_dataplane", "images/triton-cpu/tritonserver")),),
-        ours=True,
+        parts=(SourceFiles(("dataplane/tidegate_dataplane", "images/triton-cpu/tritonserver")),),
+        is_product=True,
     ),
-    ImageName.GATEWAY: Recipe(
-        parts=(Packages("images/gateway/requirements.txt", folder="server"), INSTALLER),
-        ours=True,
+    ImageName.GATEWAY: ImageRecipe(
+        parts=(PythonPackages("images/gateway/requirements.txt", folder="server"), INSTALLER),
+        is_product=True,
     ),
-    ImageName.PROMETHEUS: Recipe(
+    ImageName.PROMETHEUS: ImageRecipe(
         parts=(DebianFiles("prometheus", paths=("usr/bin/prometheus", "usr/share/prometheus")),)
     ),
-    ImageName.COREDNS: Recipe(parts=(Binary("coredns", "coredns"),), on_base=False),
-    ImageName.PAUSE: Recipe(parts=(Binary("pause", "pause"),), on_base=False),
+    ImageName.COREDNS: ImageRecipe(parts=(StaticBinary("coredns", "coredns"),), on_base=False),
+    ImageName.PAUSE: ImageRecipe(parts=(StaticBinary("pause", "pause"),), on_base=False),
 }
 
 
-def image_digest(name: ImageName, workshop: Workshop) -> str:
+def compute_image_digest(name: ImageName, inputs: BuildInputs) -> str:
     """Return 12 hex digits over everything that decides the content of an image, also its base system."""
     recipe = RECIPES[name]
-    return _digest(name, (*recipe.runtime_parts, *recipe.parts), workshop)
+    return _compute_digest(name, (*recipe.runtime_parts, *recipe.parts), inputs)
 
 
-def runtime_digest(name: ImageName, workshop: Workshop) -> str:
+def compute_runtime_digest(name: ImageName, inputs: BuildInputs) -> str:
     """Return 12 hex digits over everything that decides the content of an image's stage `runtime`."""
-    return _digest(name, RECIPES[name].runtime_parts, workshop)
+    return _compute_digest(name, RECIPES[name].runtime_parts, inputs)
 
 
-def stage_context(name: ImageName, workshop: Workshop, context: Path, *, runtime: bool = True) -> None:
+def stage_context(name: ImageName, inputs: BuildInputs, context: Path, *, runtime: bool = True) -> None:
     """Write the build context of an image to `context`, which must be empty or missing.
 
     Without `runtime` it lacks the parts that only that stage needs. Raises ImageBuildError.
@@ -120,14 +120,16 @@ def stage_context(name: ImageName, workshop: Workshop, context: Path, *, runtime
         )
     recipe = RECIPES[name]
     for part in (*(recipe.runtime_parts if runtime else ()), *recipe.parts):
-        part.stage(workshop, context)
+        part.stage(inputs, context)
     for folder in (context, *(path for path in context.rglob("*") if path.is_dir())):
         make_readable(folder)
 
 
-def _digest(name: ImageName, parts: Sequence[Part], workshop: Workshop) -> str:
+def _compute_digest(name: ImageName, parts: Sequence[ContextPart], inputs: BuildInputs) -> str:
     recipe = RECIPES[name]
-    dockerfile = (workshop.source_root / "images" / name / "Dockerfile").read_text()
-    base = workshop.base.key if recipe.on_base else ""
-    arguments = (f"{name}={value}" for name, value in recipe.arguments(workshop.source_root).items())
-    return digest([dockerfile, base, *arguments, *(part.fingerprint(workshop) for part in parts)])[:12]
+    dockerfile = (inputs.source_root / "images" / name / "Dockerfile").read_text()
+    base = inputs.base.content_key if recipe.on_base else ""
+    arguments = (f"{name}={value}" for name, value in recipe.build_arguments(inputs.source_root).items())
+    return hash_lines([dockerfile, base, *arguments, *(part.compute_fingerprint(inputs) for part in parts)])[
+        :12
+    ]

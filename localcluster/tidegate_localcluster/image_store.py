@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tidegate_localcluster.commands import run_checked
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.locks import exclusively
-from tidegate_localcluster.process import Process, wait_until
+from tidegate_localcluster.locks import hold_lock
+from tidegate_localcluster.process import ChildProcess, wait_until
 from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.state import Image
 
@@ -40,16 +40,16 @@ class ImageStore:
         self._current, self._partial = folder / "current", folder / "partial"
         self._binaries = binaries
 
-    def seed(self, images: Mapping[str, Image], target: Path, progress: Progress) -> None:
+    def seed_node(self, images: Mapping[str, Image], target: Path, progress: Progress) -> None:
         """Create containerd's folder of a node in `target`, with all `images` and perhaps more.
 
         Raises LocalClusterError when `target` lies on another file system, or an image cannot be unpacked.
         """
-        with exclusively(self._folder / "lock", what="unpacking images", progress=progress):
+        with hold_lock(self._folder / "lock", task="unpacking images", progress=progress):
             target.parent.mkdir(parents=True, exist_ok=True)
             self._check_linkable(target.parent)
-            self._fill(images, progress)
-            link_tree(self._current / "containerd", target)
+            self._fill_store(images, progress)
+            link_containerd_folder(self._current / "containerd", target)
 
     def _check_linkable(self, folder: Path) -> None:
         probe, link = self._folder / "lock", folder / "probe"
@@ -61,22 +61,22 @@ class ImageStore:
             ) from error
         link.unlink()
 
-    def _fill(self, images: Mapping[str, Image], progress: Progress) -> None:
-        unpacked = self._known()
+    def _fill_store(self, images: Mapping[str, Image], progress: Progress) -> None:
+        unpacked = self._read_references()
         missing = {name: image for name, image in images.items() if unpacked.get(name) != image.ref}
         if not missing:
             return
         shutil.rmtree(self._partial, ignore_errors=True)
         self._partial.mkdir(parents=True)
         if unpacked:
-            link_tree(self._current / "containerd", self._partial / "containerd")
-        self._unpack(missing, unpacked, progress)
+            link_containerd_folder(self._current / "containerd", self._partial / "containerd")
+        self._unpack_images(missing, unpacked, progress)
         refs = {**unpacked, **{name: image.ref for name, image in images.items()}}
         (self._partial / "images.json").write_text(json.dumps(refs))
         run_checked("rm", "-rf", "--one-file-system", self._current)
         self._partial.rename(self._current)
 
-    def _known(self) -> Mapping[str, str]:
+    def _read_references(self) -> Mapping[str, str]:
         """Return the references of the unpacked images by name."""
         try:
             refs: dict[str, str] = json.loads((self._current / "images.json").read_text())
@@ -84,10 +84,12 @@ class ImageStore:
             return {}
         return refs
 
-    def _unpack(self, images: Mapping[str, Image], unpacked: Mapping[str, str], progress: Progress) -> None:
+    def _unpack_images(
+        self, images: Mapping[str, Image], unpacked: Mapping[str, str], progress: Progress
+    ) -> None:
         settings = self._partial / "config.toml"
         settings.write_text(CONFIGURATION.format(folder=self._partial))
-        containerd = Process(
+        containerd = ChildProcess(
             "containerd-store",
             [self._binaries["containerd"], "--config", settings],
             log=self._partial / "containerd.log",
@@ -95,24 +97,24 @@ class ImageStore:
         containerd.start()
         try:
             wait_until(
-                lambda: self._ctr_answers(),
-                what="the image store's containerd answers",
+                lambda: self._is_containerd_ready(),
+                description="the image store's containerd answers",
                 processes=[containerd],
                 timeout_s=START_TIMEOUT_S,
             )
             for name, image in images.items():
                 progress(f"unpacking {image.ref}")
-                self._ctr("import", "--local", "--index-name", image.ref, str(image.archive))
+                self._run_ctr("import", "--local", "--index-name", image.ref, str(image.archive))
                 if name in unpacked:
-                    self._ctr("remove", "--sync", unpacked[name])
+                    self._run_ctr("remove", "--sync", unpacked[name])
         finally:
             containerd.stop()
 
-    def _ctr_answers(self) -> bool:
+    def _is_containerd_ready(self) -> bool:
         command = [str(self._binaries["ctr"]), "--address", str(self._partial / "socket"), "version"]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-    def _ctr(self, *arguments: str) -> None:
+    def _run_ctr(self, *arguments: str) -> None:
         run_checked(
             self._binaries["ctr"],
             "--address",
@@ -124,7 +126,7 @@ class ImageStore:
         )
 
 
-def link_tree(source: Path, target: Path) -> None:
+def link_containerd_folder(source: Path, target: Path) -> None:
     """Copy a folder with hard links for its files and real copies of its databases.
 
     Raises LocalClusterError when links are impossible; then `target` does not exist.

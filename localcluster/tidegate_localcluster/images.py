@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidegate_localcluster.binaries import Binaries
-from tidegate_localcluster.buildah import Build, Buildah, ImageBuildError, ensure_tools
-from tidegate_localcluster.image_parts import Workshop
+from tidegate_localcluster.buildah import Buildah, DockerfileBuild, ImageBuildError, ensure_tools
+from tidegate_localcluster.image_parts import BuildInputs
 from tidegate_localcluster.image_recipes import (
     RECIPES,
     ImageName,
-    image_digest,
-    runtime_digest,
+    compute_image_digest,
+    compute_runtime_digest,
     stage_context,
 )
-from tidegate_localcluster.locks import exclusively
+from tidegate_localcluster.locks import hold_lock
 from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.rootfs import BaseSystem
 
 REGISTRY = "tidegate.local"
-RUNTIME = "runtime"
+RUNTIME_STAGE = "runtime"
 KEPT_ARCHIVES = 3
 KEPT_PACKAGE_SETS = 12
 STAGING_ATTEMPTS = 5
@@ -38,7 +38,7 @@ class ImageArchive:
     path: Path
 
 
-class Images:
+class ImageBuilder:
     """The images of one source tree; several processes may use it at once."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Images:
         self._source_root = source_root.resolve()
         self._base = BaseSystem(self._home)
         self._buildah = Buildah(self._home)
-        self._binary = binary or _from_binaries(self._home)
+        self._binary = binary or _make_binary_finder(self._home)
 
     def ensure(self, names: Iterable[str], progress: Progress) -> Mapping[str, ImageArchive]:
         """Return the images `names`; build those whose content has no archive yet.
@@ -58,142 +58,146 @@ class Images:
         Raises ImageBuildError for an unknown name or a missing tool, and CommandFailedError with the builder's
         last lines. Cached images need neither root nor tools nor a network.
         """
-        inputs = self.workshop(progress)
-        images = {name: self._image(_known(name), inputs) for name in names}
+        inputs = self.make_inputs(progress)
+        images = {name: self._locate_image(_parse_name(name), inputs) for name in names}
         missing = [name for name, image in images.items() if not image.path.exists()]
         if missing:
-            with self.lock(progress):
-                images |= {name: self._ensure_one(ImageName(name), inputs) for name in missing}
+            with self.hold_lock(progress):
+                images |= {name: self._ensure_image(ImageName(name), inputs) for name in missing}
         for image in images.values():
             os.utime(image.path)
         return images
 
-    def stage(self, name: str, directory: Path, progress: Progress) -> None:
+    def stage_image(self, name: str, directory: Path, progress: Progress) -> None:
         """Write the build context of an image to `directory`, for `docker build -f images/<name>/Dockerfile`.
 
         Raises ImageBuildError when the folder is not empty or something cannot be fetched.
         """
-        inputs = self.workshop(progress)
-        with self.lock(progress):
-            self._stage(_known(name), inputs, directory)
+        inputs = self.make_inputs(progress)
+        with self.hold_lock(progress):
+            self._stage_context(_parse_name(name), inputs, directory)
 
-    def workshop(self, progress: Progress) -> Workshop:
+    def make_inputs(self, progress: Progress) -> BuildInputs:
         """Return what the parts of these images are staged from; raises ImageBuildError without a checkout."""
         if not (self._source_root / "images").is_dir():
             raise ImageBuildError(
                 f"{self._source_root} has no images/ folder: images are built from a checkout of the repository"
             )
-        return Workshop(
+        return BuildInputs(
             source_root=self._source_root,
             cache=self._home / "build",
             base=self._base,
-            binary=lambda name: self._binary(name, progress),
+            find_binary=lambda name: self._binary(name, progress),
             progress=progress,
         )
 
-    def lock(self, progress: Progress) -> AbstractContextManager[None]:
+    def hold_lock(self, progress: Progress) -> AbstractContextManager[None]:
         """Return the lock under which one process builds at a time; it is not reentrant."""
-        return exclusively(self._archives / "lock", what="building images", progress=progress)
+        return hold_lock(self._archives / "lock", task="building images", progress=progress)
 
-    def _ensure_one(self, name: ImageName, workshop: Workshop) -> ImageArchive:
-        image = self._image(name, workshop)
+    def _ensure_image(self, name: ImageName, inputs: BuildInputs) -> ImageArchive:
+        image = self._locate_image(name, inputs)
         if image.path.exists():
             return image
         started = time.monotonic()
-        ensure_tools(workshop.progress)
+        ensure_tools(inputs.progress)
         builds = self._home / "build"
         builds.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=builds) as folder:
             # The sources may change meanwhile, and the digest in the name must be that of the staged files.
             for attempt in range(STAGING_ATTEMPTS):
                 context = Path(folder) / str(attempt)
-                runtime = self._runtime(name, workshop)
-                self._stage(name, workshop, context, runtime=not self._is_built(runtime))
-                expected, image = image, self._image(name, workshop)
+                runtime = self._runtime_reference(name, inputs)
+                self._stage_context(name, inputs, context, runtime=not self._is_built(runtime))
+                expected, image = image, self._locate_image(name, inputs)
                 if image == expected:
                     break
             else:
                 raise ImageBuildError(f"the sources of image {name} change faster than they can be copied")
-            self._build(name, image, runtime, context, workshop.progress)
-        self._prune(name, runtime)
-        workshop.progress(f"image {image.ref} built in {time.monotonic() - started:.1f} s")
+            self._build_image(name, image, runtime, context, inputs.progress)
+        self._prune_archives(name, runtime)
+        inputs.progress(f"image {image.ref} built in {time.monotonic() - started:.1f} s")
         return image
 
-    def _build(
+    def _build_image(
         self, name: ImageName, image: ImageArchive, runtime: str | None, context: Path, progress: Progress
     ) -> None:
         recipe = RECIPES[name]
         base = {"BASE": self._ensure_base(progress)} if recipe.on_base else {}
-        build = Build(
+        build = DockerfileBuild(
             context=context,
             dockerfile=self._source_root / "images" / name / "Dockerfile",
-            arguments={**base, **recipe.arguments(self._source_root)},
+            arguments={**base, **recipe.build_arguments(self._source_root)},
         )
         if runtime is not None:
             if not self._is_built(runtime):
-                self._buildah.build(replace(build, target=RUNTIME), runtime, progress)
-            build = replace(build, stages={RUNTIME: runtime})
-        self._buildah.build(build, image.ref, progress)
-        self._buildah.save(image.ref, image.path, progress)
+                self._buildah.build_image(replace(build, target=RUNTIME_STAGE), runtime, progress)
+            build = replace(build, stages={RUNTIME_STAGE: runtime})
+        self._buildah.build_image(build, image.ref, progress)
+        self._buildah.save_archive(image.ref, image.path, progress)
 
-    def _stage(self, name: ImageName, workshop: Workshop, directory: Path, *, runtime: bool = True) -> None:
+    def _stage_context(
+        self, name: ImageName, inputs: BuildInputs, directory: Path, *, runtime: bool = True
+    ) -> None:
         if RECIPES[name].needs_base_packages:
-            ensure_tools(workshop.progress)
-            self._base.ensure(workshop.progress)
-        stage_context(name, workshop, directory, runtime=runtime)
+            ensure_tools(inputs.progress)
+            self._base.ensure(inputs.progress)
+        stage_context(name, inputs, directory, runtime=runtime)
 
-    def _runtime(self, name: ImageName, workshop: Workshop) -> str | None:
+    def _runtime_reference(self, name: ImageName, inputs: BuildInputs) -> str | None:
         """Return the reference of the image of the stage `runtime`; None if the image has no such stage."""
         # An image of its own, which the next builds reuse: our own code changes more often.
         if not RECIPES[name].runtime_parts:
             return None
-        return f"{_repository(name)}-{RUNTIME}:{runtime_digest(name, workshop)}"
+        return f"{_format_repository(name)}-{RUNTIME_STAGE}:{compute_runtime_digest(name, inputs)}"
 
     def _is_built(self, runtime: str | None) -> bool:
         return runtime is not None and self._buildah.has_image(runtime)
 
     def _ensure_base(self, progress: Progress) -> str:
-        reference = f"{REGISTRY}/base:{self._base.key}"
+        reference = f"{REGISTRY}/base:{self._base.content_key}"
         self._base.ensure(progress)
         if not self._buildah.has_image(reference):
-            self._buildah.import_base(self._base.archive, reference, progress)
+            self._buildah.import_base(self._base.archive_path, reference, progress)
         return reference
 
-    def _prune(self, name: ImageName, runtime: str | None) -> None:
+    def _prune_archives(self, name: ImageName, runtime: str | None) -> None:
         archives = _latest_first(self._archives.glob(f"{name}_*.tar"))
         for archive in archives[KEPT_ARCHIVES:]:
             archive.unlink()
-        newest = [_reference(name, archive.stem.rpartition("_")[2]) for archive in archives[:KEPT_ARCHIVES]]
-        self._buildah.remove_other_tags(_repository(name), newest)
+        newest = [
+            _format_reference(name, archive.stem.rpartition("_")[2]) for archive in archives[:KEPT_ARCHIVES]
+        ]
+        self._buildah.remove_other_tags(_format_repository(name), newest)
         if runtime is not None:
             self._buildah.remove_other_tags(runtime.rpartition(":")[0], [runtime])
         for packages in _latest_first((self._home / "build" / "packages").glob("*"))[KEPT_PACKAGE_SETS:]:
             shutil.rmtree(packages)
 
-    def _image(self, name: ImageName, workshop: Workshop) -> ImageArchive:
-        tag = image_digest(name, workshop)
-        return ImageArchive(ref=_reference(name, tag), path=self._archives / f"{name}_{tag}.tar")
+    def _locate_image(self, name: ImageName, inputs: BuildInputs) -> ImageArchive:
+        tag = compute_image_digest(name, inputs)
+        return ImageArchive(ref=_format_reference(name, tag), path=self._archives / f"{name}_{tag}.tar")
 
 
 def _latest_first(paths: Iterable[Path]) -> Sequence[Path]:
     return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _known(name: str) -> ImageName:
+def _parse_name(name: str) -> ImageName:
     try:
         return ImageName(name)
     except ValueError as error:
         raise ImageBuildError(f"no image {name!r}; there are {', '.join(ImageName)}") from error
 
 
-def _repository(name: ImageName) -> str:
+def _format_repository(name: ImageName) -> str:
     return f"{REGISTRY}/{name}"
 
 
-def _reference(name: ImageName, tag: str) -> str:
-    return f"{_repository(name)}:{tag}"
+def _format_reference(name: ImageName, tag: str) -> str:
+    return f"{_format_repository(name)}:{tag}"
 
 
-def _from_binaries(home: Path) -> Callable[[str, Progress], Path]:
+def _make_binary_finder(home: Path) -> Callable[[str, Progress], Path]:
     binaries = Binaries(home)
     return lambda name, progress: binaries.ensure([name], progress)[name]

@@ -10,8 +10,8 @@ from tidegate_localcluster.progress import Progress
 
 
 @contextlib.contextmanager
-def exclusively(path: Path, *, what: str, progress: Progress) -> Generator[None]:
-    """Hold the lock file `path` for a block; report the process that holds it and `what` that process does.
+def hold_lock(path: Path, *, task: str, progress: Progress) -> Generator[None]:
+    """Hold the lock file `path` for a block; report the process that holds it and its `task`.
 
     The kernel releases the lock when its holder dies, so a leftover file blocks no process.
     """
@@ -21,7 +21,7 @@ def exclusively(path: Path, *, what: str, progress: Progress) -> Generator[None]
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            progress(f"waiting for process {file.read().strip() or '?'}, which is {what}")
+            progress(f"waiting for process {file.read().strip() or '?'}, which is {task}")
             fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         file.truncate()

@@ -28,7 +28,7 @@ class NodeNetwork:
     pods: str
 
 
-def node_network(index: int) -> NodeNetwork:
+def assign_node_network(index: int) -> NodeNetwork:
     """Return the address and the pod range of node `index`, counted from 0; raises ValueError past MAX_NODES."""
     if not 0 <= index < MAX_NODES:
         raise ValueError(f"node {index} does not exist: a local cluster has at most {MAX_NODES} nodes")
@@ -36,7 +36,7 @@ def node_network(index: int) -> NodeNetwork:
     return NodeNetwork(address=str(NODE_NETWORK[index + 1]), pods=str(pods))
 
 
-def cni_configuration(node: NodeNetwork) -> str:
+def render_cni_configuration(node: NodeNetwork) -> str:
     """Return the CNI network list of one node, as JSON.
 
     There is no route out of the namespace, so a packet to the outside fails at once with 'no route to host'.
@@ -60,12 +60,12 @@ def configure_namespace(nodes: int) -> None:
 
     Node addresses are on `lo`, since all nodes share the namespace. Raises CalledProcessError.
     """
-    _ip("link", "set", "lo", "up")
+    _run_ip("link", "set", "lo", "up")
     for index in range(nodes):
-        _ip("address", "add", f"{node_network(index).address}/32", "dev", "lo")
+        _run_ip("address", "add", f"{assign_node_network(index).address}/32", "dev", "lo")
     # No packet takes this route, since kube-proxy translates first; but without a route connect() fails before that.
-    _ip("route", "add", str(SERVICE_NETWORK), "dev", "lo", "src", node_network(0).address)
+    _run_ip("route", "add", str(SERVICE_NETWORK), "dev", "lo", "src", assign_node_network(0).address)
 
 
-def _ip(*arguments: str) -> None:
+def _run_ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)

@@ -17,11 +17,11 @@ from tidegate_localcluster import network
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.network import NodeNetwork
 from tidegate_localcluster.pki import Pki
-from tidegate_localcluster.process import Process
+from tidegate_localcluster.process import ChildProcess
 from tidegate_localcluster.state import Image
 
 CNI_PLUGINS = ("ptp", "host-local", "portmap")
-BINARIES = (
+NODE_PROGRAMS = (
     "containerd",
     "containerd-shim-runc-v2",
     "ctr",
@@ -33,7 +33,7 @@ BINARIES = (
 )
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 NAMESPACE_FOLDER = Path("/run/tidegate/nodes")
-TOOLS = Path("/run/tidegate/bin")
+TOOLS_FOLDER = Path("/run/tidegate/bin")
 """A folder with links to the binaries: containerd finds its shim and the CNI plugins by folder."""
 UNUSED_PLUGINS = (
     "io.containerd.nri.v1.nri",
@@ -63,7 +63,7 @@ class NodeSettings:
     pause_image: str
 
 
-def containerd_configuration(pause_image: str) -> str:
+def render_containerd_configuration(pause_image: str) -> str:
     """Return containerd's settings (TOML, version 3), which are the same for every node."""
     return f"""\
 version = 3
@@ -83,13 +83,13 @@ disabled_plugins = {json.dumps(UNUSED_PLUGINS)}
   # Without CAP_SYS_RESOURCE a lowered oom_score_adj is refused and no sandbox starts.
   restrict_oom_score_adj = true
   [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ["{TOOLS}"]
+    bin_dirs = ["{TOOLS_FOLDER}"]
     conf_dir = "/etc/cni/net.d"
     use_internal_loopback = true
   [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-      BinaryName = "{TOOLS}/runc"
+      BinaryName = "{TOOLS_FOLDER}/runc"
       SystemdCgroup = false
 
 [plugins.'io.containerd.grpc.v1.cri']
@@ -97,9 +97,9 @@ disabled_plugins = {json.dumps(UNUSED_PLUGINS)}
 """
 
 
-def kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, object]:
+def make_kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, object]:
     """Return the kubelet's settings; the API server authorises its callers, and none is anonymous."""
-    serving = pki.kubelet_server(settings.name, [settings.network.address])
+    serving = pki.issue_kubelet_server(settings.name, [settings.network.address])
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -140,47 +140,49 @@ def kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, obje
 
 
 class Node:
-    """The processes of one node; start them from a thread that lives as long as they should (see Process)."""
+    """The processes of one node; start them from a thread that lives as long as they should (see ChildProcess)."""
 
     def __init__(self, settings: NodeSettings, pki: Pki) -> None:
         """Describe the node; start nothing yet."""
         self.settings = settings
         self._pki = pki
         self._namespace = NAMESPACE_FOLDER / settings.name
-        self.containerd = self._process(
-            "containerd", [TOOLS / "containerd", "--config", "/etc/containerd/config.toml"]
+        self.containerd = self._make_process(
+            "containerd", [TOOLS_FOLDER / "containerd", "--config", "/etc/containerd/config.toml"]
         )
-        self.kubelet = self._process("kubelet", self._kubelet_command())
+        self.kubelet = self._make_process("kubelet", self._kubelet_command())
 
     def prepare(self) -> None:
         """Create the mount namespace and write the settings into it. Raises LocalClusterError."""
-        make_node_namespace(self._namespace, self._folders())
+        make_node_namespace(self._namespace, self._mounted_folders())
         data, settings = self.settings.data, self.settings
-        (data / "containerd-settings/config.toml").write_text(containerd_configuration(settings.pause_image))
-        (data / "cni/tidegate.conflist").write_text(network.cni_configuration(settings.network))
-        configuration = yaml.safe_dump(dict(kubelet_configuration(settings, self._pki)), sort_keys=False)
+        (data / "containerd-settings/config.toml").write_text(
+            render_containerd_configuration(settings.pause_image)
+        )
+        (data / "cni/tidegate.conflist").write_text(network.render_cni_configuration(settings.network))
+        configuration = yaml.safe_dump(dict(make_kubelet_configuration(settings, self._pki)), sort_keys=False)
         (data / "kubelet-settings/config.yaml").write_text(configuration)
         self._pki.write_kubeconfig(
             data / "kubelet-settings/kubeconfig",
             server=settings.server,
-            credentials=self._pki.kubelet_client(settings.name),
+            credentials=self._pki.issue_kubelet_client(settings.name),
         )
 
     @property
-    def runtime_ready(self) -> bool:
+    def is_runtime_ready(self) -> bool:
         """Return whether containerd answers."""
-        return self._ctr("version", check=False).returncode == 0
+        return self._run_ctr("version", check=False).returncode == 0
 
     def load_images(self, images: Iterable[Image]) -> None:
         """Load the images that the node does not have yet."""
-        present = set(self._ctr("images", "list", "--quiet").stdout.split())
+        present = set(self._run_ctr("images", "list", "--quiet").stdout.split())
         for image in images:
             if image.ref not in present:
-                self._ctr("images", "import", "--local", "--index-name", image.ref, str(image.archive))
+                self._run_ctr("images", "import", "--local", "--index-name", image.ref, str(image.archive))
 
-    def _ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = self._inside(
-            [TOOLS / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments]
+    def _run_ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = self._wrap_command(
+            [TOOLS_FOLDER / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments]
         )
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if check and result.returncode != 0:
@@ -189,19 +191,19 @@ class Node:
             )
         return result
 
-    def _process(self, name: str, command: Iterable[str | Path]) -> Process:
+    def _make_process(self, name: str, command: Iterable[str | Path]) -> ChildProcess:
         part = f"{name}-{self.settings.name}"
-        return Process(
+        return ChildProcess(
             part,
-            self._inside(command),
+            self._wrap_command(command),
             log=self.settings.logs / f"{part}.log",
-            environment={"PATH": f"{TOOLS}:/usr/sbin:/usr/bin:/sbin:/bin"},
+            environment={"PATH": f"{TOOLS_FOLDER}:/usr/sbin:/usr/bin:/sbin:/bin"},
         )
 
-    def _inside(self, command: Iterable[str | Path]) -> list[str]:
+    def _wrap_command(self, command: Iterable[str | Path]) -> list[str]:
         return ["nsenter", f"--mount={self._namespace}", "--", *map(str, command)]
 
-    def _folders(self) -> Mapping[str, Path]:
+    def _mounted_folders(self) -> Mapping[str, Path]:
         data = self.settings.data
         return {
             "/var/lib/kubelet": data / "kubelet",
@@ -215,7 +217,7 @@ class Node:
 
     def _kubelet_command(self) -> list[str | Path]:
         return [
-            TOOLS / "kubelet",
+            TOOLS_FOLDER / "kubelet",
             "--config=/etc/kubernetes/config.yaml",
             "--kubeconfig=/etc/kubernetes/kubeconfig",
             "--root-dir=/var/lib/kubelet",
@@ -263,22 +265,22 @@ def node_name(index: int) -> str:
 
 def link_tools(binaries: Mapping[str, Path]) -> None:
     """Link every binary into one folder inside, under its own name."""
-    TOOLS.mkdir(parents=True, exist_ok=True)
+    TOOLS_FOLDER.mkdir(parents=True, exist_ok=True)
     for name, path in binaries.items():
-        link = TOOLS / name
+        link = TOOLS_FOLDER / name
         link.unlink(missing_ok=True)
         link.symlink_to(path)
 
 
-def kube_proxy(pki: Pki, *, server: str, node: str, logs: Path) -> Process:
+def make_kube_proxy_process(pki: Pki, *, server: str, node: str, logs: Path) -> ChildProcess:
     """Return the kube-proxy process; one serves all nodes, since they share a network namespace."""
     kubeconfig = pki.write_kubeconfig(
-        Path("/run/tidegate/kube-proxy.kubeconfig"), server=server, credentials=pki.kube_proxy()
+        Path("/run/tidegate/kube-proxy.kubeconfig"), server=server, credentials=pki.issue_kube_proxy()
     )
-    return Process(
+    return ChildProcess(
         "kube-proxy",
         [
-            TOOLS / "kube-proxy",
+            TOOLS_FOLDER / "kube-proxy",
             "--proxy-mode=nftables",
             f"--kubeconfig={kubeconfig}",
             f"--hostname-override={node}",
@@ -291,5 +293,5 @@ def kube_proxy(pki: Pki, *, server: str, node: str, logs: Path) -> Process:
             "--conntrack-tcp-timeout-close-wait=0s",
         ],
         log=logs / "kube-proxy.log",
-        environment={"PATH": f"{TOOLS}:/usr/sbin:/usr/bin:/sbin:/bin"},
+        environment={"PATH": f"{TOOLS_FOLDER}:/usr/sbin:/usr/bin:/sbin:/bin"},
     )

@@ -53,56 +53,58 @@ class Pki:
         if not self.service_account_public_key.exists():
             self._make_service_account_key()
 
-    def server(self, name: str, addresses: Iterable[str]) -> KeyPair:
+    def issue_server(self, name: str, addresses: Iterable[str]) -> KeyPair:
         """Sign a serving certificate for `addresses` (IP addresses and DNS names), stored as `name`."""
-        return self._issue(
+        return self._issue_certificate(
             name, common_name=name, addresses=tuple(addresses), purpose=ExtendedKeyUsageOID.SERVER_AUTH
         )
 
-    def client(self, name: str, *, user: str, groups: Iterable[str] = ()) -> KeyPair:
+    def issue_client(self, name: str, *, user: str, groups: Iterable[str] = ()) -> KeyPair:
         """Sign a client certificate for a Kubernetes user with groups, stored as `name`."""
-        return self._issue(
+        return self._issue_certificate(
             name, common_name=user, groups=tuple(groups), purpose=ExtendedKeyUsageOID.CLIENT_AUTH
         )
 
-    def admin(self) -> KeyPair:
+    def issue_admin(self) -> KeyPair:
         """Sign the client certificate of the cluster's administrator."""
-        return self.client("admin", user="tidegate-admin", groups=["system:masters"])
+        return self.issue_client("admin", user="tidegate-admin", groups=["system:masters"])
 
-    def controller_manager(self) -> KeyPair:
+    def issue_controller_manager(self) -> KeyPair:
         """Sign the client certificate of the kube-controller-manager."""
-        return self.client("kube-controller-manager", user="system:kube-controller-manager")
+        return self.issue_client("kube-controller-manager", user="system:kube-controller-manager")
 
-    def scheduler(self) -> KeyPair:
+    def issue_scheduler(self) -> KeyPair:
         """Sign the client certificate of the kube-scheduler."""
-        return self.client("kube-scheduler", user="system:kube-scheduler")
+        return self.issue_client("kube-scheduler", user="system:kube-scheduler")
 
-    def kube_proxy(self) -> KeyPair:
+    def issue_kube_proxy(self) -> KeyPair:
         """Sign the client certificate of the kube-proxy of every node."""
-        return self.client("kube-proxy", user="system:kube-proxy")
+        return self.issue_client("kube-proxy", user="system:kube-proxy")
 
-    def apiserver_kubelet_client(self) -> KeyPair:
+    def issue_apiserver_kubelet_client(self) -> KeyPair:
         """Sign the API server's client certificate for kubelets (logs, exec, port-forward, proxy)."""
-        return self.client(
+        return self.issue_client(
             "kube-apiserver-kubelet-client", user="kube-apiserver-kubelet-client", groups=["system:masters"]
         )
 
-    def front_proxy_client(self) -> KeyPair:
+    def issue_front_proxy_client(self) -> KeyPair:
         """Sign the API server's client certificate for aggregated API servers."""
-        return self._issue(
+        return self._issue_certificate(
             FRONT_PROXY,
             common_name=FRONT_PROXY,
             purpose=ExtendedKeyUsageOID.CLIENT_AUTH,
             authority=self.front_proxy_authority,
         )
 
-    def kubelet_client(self, node: str) -> KeyPair:
+    def issue_kubelet_client(self, node: str) -> KeyPair:
         """Sign the client certificate of the kubelet of `node`, which the node authorizer limits to its own pods."""
-        return self.client(f"kubelet-client-{node}", user=f"system:node:{node}", groups=["system:nodes"])
+        return self.issue_client(
+            f"kubelet-client-{node}", user=f"system:node:{node}", groups=["system:nodes"]
+        )
 
-    def kubelet_server(self, node: str, addresses: Iterable[str]) -> KeyPair:
+    def issue_kubelet_server(self, node: str, addresses: Iterable[str]) -> KeyPair:
         """Sign the serving certificate of the kubelet of `node`; the API server verifies it."""
-        return self._issue(
+        return self._issue_certificate(
             f"kubelet-server-{node}",
             common_name=f"system:node:{node}",
             groups=("system:nodes",),
@@ -123,7 +125,7 @@ class Pki:
                     "name": cluster,
                     "cluster": {
                         "server": server,
-                        "certificate-authority-data": _encoded(self.authority.certificate),
+                        "certificate-authority-data": _read_base64(self.authority.certificate),
                     },
                 }
             ],
@@ -131,8 +133,8 @@ class Pki:
                 {
                     "name": user,
                     "user": {
-                        "client-certificate-data": _encoded(credentials.certificate),
-                        "client-key-data": _encoded(credentials.key),
+                        "client-certificate-data": _read_base64(credentials.certificate),
+                        "client-key-data": _read_base64(credentials.key),
                     },
                 }
             ],
@@ -140,20 +142,20 @@ class Pki:
             "current-context": cluster,
         }
         # JSON is YAML, and every client reads it.
-        _write_private(path, (json.dumps(document, indent=2) + "\n").encode())
+        _write_private_file(path, (json.dumps(document, indent=2) + "\n").encode())
         return path
 
     def _make_service_account_key(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
-        _write_private(self.service_account_key, _pem(key))
-        _write_private(
+        _write_private_file(self.service_account_key, _encode_key(key))
+        _write_private_file(
             self.service_account_public_key,
             key.public_key().public_bytes(
                 serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
             ),
         )
 
-    def _issue(
+    def _issue_certificate(
         self,
         name: str,
         *,
@@ -180,19 +182,19 @@ class Pki:
             .not_valid_before(now - CLOCK_SKEW)
             .not_valid_after(now + VALID_FOR)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(authority=False), critical=True)
+            .add_extension(_make_key_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
             )
         )
         if addresses:
-            names = [_general_name(address) for address in dict.fromkeys(addresses)]
+            names = [_parse_general_name(address) for address in dict.fromkeys(addresses)]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate = builder.sign(signer_key, hashes.SHA256())
         pair = KeyPair(self.directory / f"{name}.crt", self.directory / f"{name}.key")
-        _write_private(pair.key, _pem(key))
-        _write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        _write_private_file(pair.key, _encode_key(key))
+        _write_private_file(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
         return pair
 
 
@@ -211,15 +213,15 @@ def _make_authority(pair: KeyPair) -> None:
         .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + 10 * VALID_FOR)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(_key_usage(authority=True), critical=True)
+        .add_extension(_make_key_usage(authority=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_private(pair.key, _pem(key))
-    _write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+    _write_private_file(pair.key, _encode_key(key))
+    _write_private_file(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _key_usage(*, authority: bool) -> x509.KeyUsage:
+def _make_key_usage(*, authority: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -233,14 +235,14 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
     )
 
 
-def _general_name(address: str) -> x509.GeneralName:
+def _parse_general_name(address: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(address))
     except ValueError:
         return x509.DNSName(address)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     # SEC1, not PKCS 8: the API server reads an elliptic ServiceAccount key only in this format.
     return key.private_bytes(
         serialization.Encoding.PEM,
@@ -249,11 +251,11 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _encoded(path: Path) -> str:
+def _read_base64(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def _write_private(path: Path, content: bytes) -> None:
+def _write_private_file(path: Path, content: bytes) -> None:
     """Replace `path` in one step with a file that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")

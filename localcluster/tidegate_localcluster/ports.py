@@ -17,7 +17,7 @@ _LAST_PORT: Final = 29_999
 _EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-class HeldPort:
+class ReservedPort:
     """A port of `address` that we have bound without listening.
 
     The program that gets the number must bind it with SO_REUSEPORT (Kubernetes: --permit-port-sharing); it gets all
@@ -28,7 +28,7 @@ class HeldPort:
 
     def __init__(self, address: str, number: int = 0) -> None:
         """Bind `number`, or any free port for 0; raises OSError when it is taken."""
-        self._socket = _bound(address, number) if number else _free(address)
+        self._socket = _bind_port(address, number) if number else _bind_free_port(address)
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
@@ -46,13 +46,13 @@ class HeldPort:
         self.release()
 
 
-def unused(address: str) -> int:
-    """Return a free port for a program that binds it soon; no other HeldPort gets it while we live."""
-    with HeldPort(address) as port:
+def find_unused_port(address: str) -> int:
+    """Return a free port for a program that binds it soon; no other ReservedPort gets it while we live."""
+    with ReservedPort(address) as port:
         return port.number
 
 
-def _bound(address: str, number: int) -> socket.socket:
+def _bind_port(address: str, number: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
@@ -63,17 +63,17 @@ def _bound(address: str, number: int) -> socket.socket:
     return listener
 
 
-def _free(address: str) -> socket.socket:
-    for number in _numbers():
+def _bind_free_port(address: str) -> socket.socket:
+    for number in _unclaimed_numbers():
         try:
-            return _bound(address, number)
+            return _bind_port(address, number)
         except OSError:
             continue
-    return _bound(address, 0)
+    return _bind_port(address, 0)
 
 
 @cache
-def _numbers() -> Iterator[int]:
+def _unclaimed_numbers() -> Iterator[int]:
     """Yield numbers that no other process has from this class; none if the ephemeral range covers all of them."""
     low, high = (int(bound) for bound in _EPHEMERAL_RANGE.read_text().split())
     numbers = [number for number in range(_FIRST_PORT, _LAST_PORT + 1) if not low <= number <= high]
@@ -82,10 +82,10 @@ def _numbers() -> Iterator[int]:
     locks = os.open(
         Path(tempfile.gettempdir(), f"tidegate-ports-{os.geteuid()}"), os.O_RDWR | os.O_CREAT, 0o600
     )
-    return (number for number in numbers[start:] + numbers[:start] if _locked(locks, number))
+    return (number for number in numbers[start:] + numbers[:start] if _claim_number(locks, number))
 
 
-def _locked(locks: int, number: int) -> bool:
+def _claim_number(locks: int, number: int) -> bool:
     try:
         fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
     except BlockingIOError:

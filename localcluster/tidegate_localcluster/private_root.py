@@ -43,7 +43,7 @@ def parse_mountinfo(text: str) -> tuple[Mount, ...]:
     return tuple(mounts)
 
 
-def mounts_to_carry(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
+def select_mounts(mounts: Sequence[Mount]) -> tuple[Mount, ...]:
     """Return the mounts of the machine that the private root needs beside `/`, parents first."""
     latest = {mount.point: mount for mount in mounts if mount.point != "/" and not _is_private(mount.point)}
     return tuple(sorted(latest.values(), key=lambda mount: len(Path(mount.point).parts)))
@@ -66,49 +66,51 @@ class PrivateRoot:
 
     def enter(self) -> None:
         """Make it the root of the current mount and pid namespaces. Raises LocalClusterError with the step."""
-        mounts = mounts_to_carry(parse_mountinfo(Path("/proc/self/mountinfo").read_text()))
+        mounts = select_mounts(parse_mountinfo(Path("/proc/self/mountinfo").read_text()))
         root = self.scratch / "root"
-        mount("--make-rprivate", "/")
+        run_mount("--make-rprivate", "/")
         self.scratch.mkdir(parents=True, exist_ok=True)
-        mount("-t", "tmpfs", "-o", "mode=0755", "tidegate", self.scratch)
-        self._overlay("/", "system", root)
+        run_mount("-t", "tmpfs", "-o", "mode=0755", "tidegate", self.scratch)
+        self._mount_overlay("/", "system", root)
         for machine_mount in mounts:
-            self._carry(machine_mount, root)
+            self._carry_mount(machine_mount, root)
         self._mount_kernel_trees(root)
         for path, folder in self.binds.items():
-            _bind(folder, Path(f"{root}{path}"))
-        self._pivot(root)
-        _shield_sysctls()
-        mount("--make-rshared", "/")
+            _bind_mount(folder, Path(f"{root}{path}"))
+        self._pivot_root(root)
+        _shadow_sysctls()
+        run_mount("--make-rshared", "/")
 
-    def _overlay(self, lower: str, name: str, target: Path) -> None:
+    def _mount_overlay(self, lower: str, name: str, target: Path) -> None:
         upper, work = self.scratch / name / "upper", self.scratch / name / "work"
         for folder in (upper, work, target):
             folder.mkdir(parents=True, exist_ok=True)
         # The merged folder gets the mode of the upper layer.
         upper.chmod(Path(lower).stat().st_mode & 0o7777)
-        mount("-t", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", "overlay", target)
+        run_mount(
+            "-t", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", "overlay", target
+        )
 
-    def _carry(self, machine_mount: Mount, root: Path) -> None:
+    def _carry_mount(self, machine_mount: Mount, root: Path) -> None:
         """Mount a mount of the machine inside: WRITTEN_TREES as overlays, all others as bind mounts."""
         point = machine_mount.point
         source, target = Path(point), Path(f"{root}{point}")
         if not source.exists() or source == self.scratch:
             return
         if source.is_dir() and point in WRITTEN_TREES:
-            self._overlay(point, point.strip("/").replace("/", "-"), target)
+            self._mount_overlay(point, point.strip("/").replace("/", "-"), target)
         else:
-            _bind(source, target)
+            _bind_mount(source, target)
 
     def _mount_kernel_trees(self, root: Path) -> None:
-        mount("-t", "proc", "proc", root / "proc")
+        run_mount("-t", "proc", "proc", root / "proc")
         # A sysfs of our own: /sys/class/net shows the interfaces of the namespace it was mounted in.
-        mount("-t", "sysfs", "sysfs", root / "sys")
-        mount("--rbind", "/sys/fs/cgroup", root / "sys/fs/cgroup")
-        mount("--rbind", "/dev", root / "dev")
-        mount("-t", "tmpfs", "-o", "mode=0755", "tidegate", root / "run")
+        run_mount("-t", "sysfs", "sysfs", root / "sys")
+        run_mount("--rbind", "/sys/fs/cgroup", root / "sys/fs/cgroup")
+        run_mount("--rbind", "/dev", root / "dev")
+        run_mount("-t", "tmpfs", "-o", "mode=0755", "tidegate", root / "run")
 
-    def _pivot(self, root: Path) -> None:
+    def _pivot_root(self, root: Path) -> None:
         old = root / "run" / "old-root"
         old.mkdir()
         run_checked("pivot_root", root, old)
@@ -117,7 +119,7 @@ class PrivateRoot:
         Path("/run/old-root").rmdir()
 
 
-def _shield_sysctls() -> None:
+def _shadow_sysctls() -> None:
     folder = Path("/run/tidegate/sysctl")
     for key, value in SYSCTLS.items():
         target = Path("/proc/sys") / key
@@ -126,18 +128,18 @@ def _shield_sysctls() -> None:
         shadow = folder / key
         shadow.parent.mkdir(parents=True, exist_ok=True)
         shadow.write_text(f"{value}\n")
-        mount("--bind", shadow, target)
+        run_mount("--bind", shadow, target)
 
 
-def _bind(source: Path, target: Path) -> None:
+def _bind_mount(source: Path, target: Path) -> None:
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
     elif not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
-    mount("--bind", source, target)
+    run_mount("--bind", source, target)
 
 
-def mount(*arguments: str | Path) -> None:
+def run_mount(*arguments: str | Path) -> None:
     """Run mount(8); raises LocalClusterError with its message."""
     run_checked("mount", *arguments)

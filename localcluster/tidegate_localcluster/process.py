@@ -14,7 +14,7 @@ POLL_INTERVAL_S = 0.05
 LAST_LINES = 12
 
 
-class Process:
+class ChildProcess:
     """One long-running program.
 
     The kernel kills it when the thread that called `start` ends (setpriv sets PR_SET_PDEATHSIG, which
@@ -63,7 +63,7 @@ class Process:
         with self.log.open("wb") as output:
             try:
                 self._child = subprocess.Popen(
-                    [*_dying_with_parent(), *self._arguments],
+                    [*_make_pdeathsig_command(), *self._arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -92,21 +92,21 @@ class Process:
             self._child.kill()
             self._child.wait()
 
-    def check(self) -> None:
+    def check_running(self) -> None:
         """Raise ProcessDiedError, with the last lines of the log, unless it runs."""
         if not self.running:
             raise ProcessDiedError(
-                f"{self.name} {self._ending()}; the end of {self.log}:\n{self.last_lines()}"
+                f"{self.name} {self._describe_exit()}; the end of {self.log}:\n{self.read_last_lines()}"
             )
 
-    def last_lines(self, count: int = LAST_LINES) -> str:
+    def read_last_lines(self, count: int = LAST_LINES) -> str:
         """Return the end of the log, indented, for a message."""
         if not self.log.exists():
             return "  (no log)"
         lines = self.log.read_text(errors="replace").splitlines()[-count:]
         return "\n".join(f"  {line}" for line in lines) or "  (the log is empty)"
 
-    def _ending(self) -> str:
+    def _describe_exit(self) -> str:
         if self._child is None:
             return "was never started"
         code = self._child.returncode
@@ -116,27 +116,31 @@ class Process:
 
 
 def wait_until(
-    condition: Callable[[], bool], *, what: str, processes: Iterable[Process] = (), timeout_s: float
+    condition: Callable[[], bool],
+    *,
+    description: str,
+    processes: Iterable[ChildProcess] = (),
+    timeout_s: float,
 ) -> None:
     """Wait until `condition` holds.
 
     Raises ProcessDiedError as soon as one of `processes` ends, and NotReadyError after `timeout_s` with the
-    last lines of their logs: `what` reads like 'kube-apiserver answers /readyz'.
+    last lines of their logs: `description` reads like 'kube-apiserver answers /readyz'.
     """
     watched_processes = tuple(processes)
     deadline = time.monotonic() + timeout_s
     while not condition():
         for process in watched_processes:
-            process.check()
+            process.check_running()
         if time.monotonic() > deadline:
             logs = "".join(
-                f"\nthe end of {process.log}:\n{process.last_lines()}" for process in watched_processes
+                f"\nthe end of {process.log}:\n{process.read_last_lines()}" for process in watched_processes
             )
-            raise NotReadyError(f"waited {timeout_s:g} s in vain until {what}{logs}")
+            raise NotReadyError(f"waited {timeout_s:g} s in vain until {description}{logs}")
         time.sleep(POLL_INTERVAL_S)
 
 
-def _dying_with_parent() -> tuple[str, ...]:
+def _make_pdeathsig_command() -> tuple[str, ...]:
     setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
     if setpriv is None:
         raise LocalClusterError("setpriv is not on PATH: install util-linux (it is part of every Debian)")

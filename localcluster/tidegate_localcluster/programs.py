@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidegate_localcluster.versions import pinned
+from tidegate_localcluster.versions import read_pinned_version
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 SCRATCH_PREFIX = ".getting-"
@@ -12,7 +12,7 @@ CNI_PLUGINS = ("host-local", "portmap", "ptp")
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ProgramRelease:
     """A published file with a published sha256; its fields are templates with {version} and {architecture}."""
 
     url: str
@@ -28,61 +28,68 @@ class Program:
     """One program and its sources; None or empty: that source does not have it."""
 
     name: str
-    accepted: str | None = None
+    accepted_version: str | None = None
     """The version to accept from KUBEBUILDER_ASSETS and PATH: '1.36.3', '4.' for any of 4, '' for any at all.
 
     None: use none from there, since a program of that name may be another one.
     """
     version_arguments: tuple[str, ...] = ("--version",)
-    package: str | None = None
+    go_package: str | None = None
     """The argument of `go build`: an import path or a folder of our Go module."""
-    release: Release | None = None
-    debian: tuple[str, ...] = ()
+    release: ProgramRelease | None = None
+    debian_packages: tuple[str, ...] = ()
     """The packages of the program and of the shared libraries that a small machine may lack."""
     debian_path: str = ""
 
     def __str__(self) -> str:
         """Return name and version, for messages."""
-        return f"{self.name} {self.accepted}" if self.accepted and self.accepted[-1] != "." else self.name
+        return (
+            f"{self.name} {self.accepted_version}"
+            if self.accepted_version and self.accepted_version[-1] != "."
+            else self.name
+        )
 
 
-def _kubernetes(name: str, *version_arguments: str) -> Program:
-    version = pinned("k8s.io/kubernetes")
+def _kubernetes_program(name: str, *version_arguments: str) -> Program:
+    version = read_pinned_version("k8s.io/kubernetes")
     url = f"https://dl.k8s.io/v{{version}}/bin/linux/{{architecture}}/{name}"
     return Program(
         name=name,
-        accepted=version,
+        accepted_version=version,
         version_arguments=version_arguments or ("--version",),
-        package=f"k8s.io/kubernetes/cmd/{name}",
-        release=Release(url, f"{url}.sha256", version),
+        go_package=f"k8s.io/kubernetes/cmd/{name}",
+        release=ProgramRelease(url, f"{url}.sha256", version),
     )
 
 
-def _containerd(name: str) -> Program:
-    version = pinned("github.com/containerd/containerd/v2")
+def _containerd_program(name: str) -> Program:
+    version = read_pinned_version("github.com/containerd/containerd/v2")
     url = (
         "https://github.com/containerd/containerd/releases/download/v{version}/"
         "containerd-{version}-linux-{architecture}.tar.gz"
     )
     return Program(
         name=name,
-        accepted=version,
+        accepted_version=version,
         version_arguments=("-v",),
-        package=f"github.com/containerd/containerd/v2/cmd/{name}",
-        release=Release(url, f"{url}.sha256sum", version, member=f"bin/{name}"),
+        go_package=f"github.com/containerd/containerd/v2/cmd/{name}",
+        release=ProgramRelease(url, f"{url}.sha256sum", version, member=f"bin/{name}"),
     )
 
 
-def _cni(name: str, folder: str) -> Program:
+def _cni_plugin(name: str, folder: str) -> Program:
     url = (
         "https://github.com/containernetworking/plugins/releases/download/v{version}/"
         "cni-plugins-linux-{architecture}-v{version}.tgz"
     )
     return Program(
         name=name,
-        package=f"github.com/containernetworking/plugins/plugins/{folder}/{name}",
-        release=Release(
-            url, f"{url}.sha256", pinned("github.com/containernetworking/plugins"), member=f"./{name}"
+        go_package=f"github.com/containernetworking/plugins/plugins/{folder}/{name}",
+        release=ProgramRelease(
+            url,
+            f"{url}.sha256",
+            read_pinned_version("github.com/containernetworking/plugins"),
+            member=f"./{name}",
         ),
     )
 
@@ -156,75 +163,84 @@ PROGRAMS: Mapping[str, Program] = {
     for program in (
         Program(
             name="etcd",
-            accepted=pinned("go.etcd.io/etcd/server/v3"),
-            package="go.etcd.io/etcd/server/v3",
-            release=Release(
+            accepted_version=read_pinned_version("go.etcd.io/etcd/server/v3"),
+            go_package="go.etcd.io/etcd/server/v3",
+            release=ProgramRelease(
                 _ETCD + "etcd-v{version}-linux-{architecture}.tar.gz",
                 _ETCD + "SHA256SUMS",
-                pinned("go.etcd.io/etcd/server/v3"),
+                read_pinned_version("go.etcd.io/etcd/server/v3"),
                 member="etcd-v{version}-linux-{architecture}/etcd",
             ),
         ),
-        _kubernetes("kube-apiserver"),
-        _kubernetes("kube-controller-manager"),
-        _kubernetes("kube-scheduler"),
-        _kubernetes("kubelet"),
-        _kubernetes("kube-proxy"),
-        _kubernetes("kubectl", "version", "--client"),
-        _containerd("containerd"),
-        _containerd("containerd-shim-runc-v2"),
-        _containerd("ctr"),
-        _cni("host-local", "ipam"),
-        _cni("portmap", "meta"),
-        _cni("ptp", "main"),
+        _kubernetes_program("kube-apiserver"),
+        _kubernetes_program("kube-controller-manager"),
+        _kubernetes_program("kube-scheduler"),
+        _kubernetes_program("kubelet"),
+        _kubernetes_program("kube-proxy"),
+        _kubernetes_program("kubectl", "version", "--client"),
+        _containerd_program("containerd"),
+        _containerd_program("containerd-shim-runc-v2"),
+        _containerd_program("ctr"),
+        _cni_plugin("host-local", "ipam"),
+        _cni_plugin("portmap", "meta"),
+        _cni_plugin("ptp", "main"),
         Program(
             name="helm",
-            accepted="4.",
+            accepted_version="4.",
             version_arguments=("version",),
-            package="helm.sh/helm/v4/cmd/helm",
-            release=Release(
-                _HELM, _HELM + ".sha256sum", pinned("helm.sh/helm/v4"), member="linux-{architecture}/helm"
+            go_package="helm.sh/helm/v4/cmd/helm",
+            release=ProgramRelease(
+                _HELM,
+                _HELM + ".sha256sum",
+                read_pinned_version("helm.sh/helm/v4"),
+                member="linux-{architecture}/helm",
             ),
         ),
-        Program(name="kwok", accepted=pinned("sigs.k8s.io/kwok"), package="sigs.k8s.io/kwok/cmd/kwok"),
+        Program(
+            name="kwok",
+            accepted_version=read_pinned_version("sigs.k8s.io/kwok"),
+            go_package="sigs.k8s.io/kwok/cmd/kwok",
+        ),
         Program(
             name="coredns",
-            accepted=pinned("github.com/coredns/coredns"),
+            accepted_version=read_pinned_version("github.com/coredns/coredns"),
             version_arguments=("-version",),
-            package="./cmd/coredns",
-            release=Release(_COREDNS, _COREDNS + ".sha256", pinned("github.com/coredns/coredns"), "coredns"),
+            go_package="./cmd/coredns",
+            release=ProgramRelease(
+                _COREDNS, _COREDNS + ".sha256", read_pinned_version("github.com/coredns/coredns"), "coredns"
+            ),
         ),
-        Program(name="forward", package="./cmd/forward"),
-        Program(name="pause", package="./cmd/pause"),
+        Program(name="forward", go_package="./cmd/forward"),
+        Program(name="pause", go_package="./cmd/pause"),
         Program(
             name="runc",
-            accepted="",
-            debian=("runc",),
+            accepted_version="",
+            debian_packages=("runc",),
             debian_path="usr/sbin/runc",
         ),
         Program(
             name="prometheus",
-            accepted="",
-            debian=("prometheus",),
+            accepted_version="",
+            debian_packages=("prometheus",),
             debian_path="usr/bin/prometheus",
         ),
         Program(
             name="promtool",
-            accepted="",
-            debian=("prometheus",),
+            accepted_version="",
+            debian_packages=("prometheus",),
             debian_path="usr/bin/promtool",
         ),
         Program(
             # Not pinned, since Debian keeps only the newest. Never an installed one: a script wraps it, and it uses
             # the machine's fonts.
             name="chromium-headless-shell",
-            debian=("chromium-headless-shell", "chromium-common", *_CHROMIUM_LIBRARIES, *_FONTS),
+            debian_packages=("chromium-headless-shell", "chromium-common", *_CHROMIUM_LIBRARIES, *_FONTS),
             debian_path="usr/lib/chromium/chromium-headless-shell",
         ),
         Program(
             name="nft",
-            accepted="",
-            debian=(
+            accepted_version="",
+            debian_packages=(
                 "nftables",
                 "libnftables1",
                 "libnftnl11",

@@ -24,21 +24,21 @@ class CommandFailedError(LocalClusterError):
 def run_with_progress(
     command: Sequence[str | Path],
     *,
-    what: str,
+    task: str,
     progress: Progress,
-    why: str = "",
+    reason: str = "",
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     describe: Callable[[Sequence[str]], str] = lambda lines: lines[-1],
 ) -> Sequence[str]:
     """Run `command` and return the lines that it wrote to stdout and stderr.
 
-    `progress` gets `what` and `why` at once, then every few seconds `what`, the elapsed seconds and, once there is
+    `progress` gets `task` and `reason` at once, then every few seconds `task`, the elapsed seconds and, once there is
     output, `describe(lines)`. `environment` replaces ours when given. Raises CommandFailedError.
     """
     started = time.monotonic()
     lines: list[str] = []
-    progress(f"{what} ({why})" if why else what)
+    progress(f"{task} ({reason})" if reason else task)
     try:
         child = subprocess.Popen(
             [str(argument) for argument in command],
@@ -49,29 +49,29 @@ def run_with_progress(
             cwd=directory,
         )
     except OSError as error:
-        raise CommandFailedError(f"{what}: {command[0]} could not be run: {error}") from error
+        raise CommandFailedError(f"{task}: {command[0]} could not be run: {error}") from error
     with child:
         try:
             assert child.stdout is not None  # noqa: S101  PIPE above; narrows for the type checkers
             reported = started
-            for line in _lines_or_nothing(child.stdout, REPORT_EVERY_S):
+            for line in _read_lines(child.stdout, REPORT_EVERY_S):
                 if line is not None:
                     lines.append(line)
                 now = time.monotonic()
                 if now - reported >= REPORT_EVERY_S:
                     reported = now
-                    progress(f"{what}: {now - started:.0f} s {describe(lines) if lines else ''}".rstrip())
+                    progress(f"{task}: {now - started:.0f} s {describe(lines) if lines else ''}".rstrip())
         except BaseException:
             child.terminate()
             raise
     if child.returncode != 0:
         output = "\n".join(f"    {line}" for line in lines[-LAST_LINES:])
-        raise CommandFailedError(f"{what}: {command[0]} ended with exit status {child.returncode}\n{output}")
-    progress(f"{what}: done in {time.monotonic() - started:.0f} s")
+        raise CommandFailedError(f"{task}: {command[0]} ended with exit status {child.returncode}\n{output}")
+    progress(f"{task}: done in {time.monotonic() - started:.0f} s")
     return tuple(lines)
 
 
-def _lines_or_nothing(stream: IO[bytes], timeout_s: float) -> Iterator[str | None]:
+def _read_lines(stream: IO[bytes], timeout_s: float) -> Iterator[str | None]:
     """Yield every line of `stream`, and None after each `timeout_s` without output."""
     rest = b""
     while True:

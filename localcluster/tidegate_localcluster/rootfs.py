@@ -8,20 +8,20 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidegate_localcluster.buildah import UNMOUNTED_AFTERWARDS
+from tidegate_localcluster.buildah import IN_MOUNT_NAMESPACE
 from tidegate_localcluster.progress import Progress, run_with_progress
 
 SUITE = "bookworm"
 # The Python backend of Triton needs libpython and the whole standard library; python3 brings the latter.
 PACKAGES = ("ca-certificates", "libpython3.11", "python3")
 # Not installed, but downloaded beside the base, for images that contain only one program of them.
-SPARE_PACKAGES = ("prometheus",)
+DOWNLOADED_PACKAGES = ("prometheus",)
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
 # Increase it when this module builds something else from the same packages.
 REVISION = 1
 
 # debian:12-slim lacks these as well.
-CLEARED = (
+REMOVED_PATHS = (
     "etc/hostname",
     "etc/resolv.conf",
     "usr/share/info",
@@ -42,58 +42,58 @@ class BaseSystem:
         self._mirror = environment.get("TIDEGATE_DEBIAN_MIRROR", DEFAULT_MIRROR)
 
     @property
-    def key(self) -> str:
+    def content_key(self) -> str:
         """Return 12 hex digits over everything that decides the content."""
-        decisive = json.dumps([REVISION, SUITE, PACKAGES, SPARE_PACKAGES, CLEARED])
+        decisive = json.dumps([REVISION, SUITE, PACKAGES, DOWNLOADED_PACKAGES, REMOVED_PATHS])
         return hashlib.sha256(decisive.encode()).hexdigest()[:12]
 
     @property
-    def archive(self) -> Path:
+    def archive_path(self) -> Path:
         """Return the path of the tar of the root file system, which exists only after `ensure`."""
-        return self._parent / self.key / "base.tar"
+        return self._parent / self.content_key / "base.tar"
 
-    def package(self, name: str) -> Path:
-        """Return the path of one of SPARE_PACKAGES, which exists only after `ensure`."""
-        return self._parent / self.key / f"{name}.deb"
+    def package_path(self, name: str) -> Path:
+        """Return the path of one of DOWNLOADED_PACKAGES, which exists only after `ensure`."""
+        return self._parent / self.content_key / f"{name}.deb"
 
     def ensure(self, progress: Progress) -> None:
         """Build the base unless it exists; raises CommandFailedError with the mirror when it is unreachable."""
-        if self.archive.exists():
+        if self.archive_path.exists():
             return
-        partial = self._parent / f"{self.key}.partial"
+        partial = self._parent / f"{self.content_key}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         root = partial / "root"
         root.mkdir(parents=True)
-        self._bootstrap(root, progress)
+        self._run_debootstrap(root, progress)
         self._download_spare_packages(root, partial, progress)
-        clear(root)
-        _archive(root, partial / "base.tar")
+        clear_caches(root)
+        _write_archive(root, partial / "base.tar")
         shutil.rmtree(root)
-        shutil.rmtree(self.archive.parent, ignore_errors=True)
-        partial.rename(self.archive.parent)
+        shutil.rmtree(self.archive_path.parent, ignore_errors=True)
+        partial.rename(self.archive_path.parent)
 
-    def _bootstrap(self, root: Path, progress: Progress) -> None:
+    def _run_debootstrap(self, root: Path, progress: Progress) -> None:
         options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
         run_with_progress(
-            [*UNMOUNTED_AFTERWARDS, "debootstrap", *options, SUITE, root, self._mirror],
-            what=f"making the Debian {SUITE} base from {self._mirror} (another mirror: TIDEGATE_DEBIAN_MIRROR)",
+            [*IN_MOUNT_NAMESPACE, "debootstrap", *options, SUITE, root, self._mirror],
+            task=f"making the Debian {SUITE} base from {self._mirror} (another mirror: TIDEGATE_DEBIAN_MIRROR)",
             progress=progress,
         )
 
     def _download_spare_packages(self, root: Path, target: Path, progress: Progress) -> None:
-        for name in SPARE_PACKAGES:
+        for name in DOWNLOADED_PACKAGES:
             run_with_progress(
                 ["chroot", root, "sh", "-c", 'cd /tmp && apt-get -q download "$1"', "sh", name],
-                what=f"downloading Debian's {name}",
+                task=f"downloading Debian's {name}",
                 progress=progress,
             )
             (archive,) = (root / "tmp").glob(f"{name}_*.deb")
             archive.rename(target / f"{name}.deb")
 
 
-def clear(root: Path) -> None:
+def clear_caches(root: Path) -> None:
     """Remove what no container needs: caches, documentation, translations, the host's resolver."""
-    for name in CLEARED:
+    for name in REMOVED_PATHS:
         path = root / name
         if path.is_dir():
             for child in path.iterdir():
@@ -105,7 +105,7 @@ def clear(root: Path) -> None:
             shutil.rmtree(document) if document.is_dir() and not document.is_symlink() else document.unlink()
 
 
-def _archive(root: Path, target: Path) -> None:
+def _write_archive(root: Path, target: Path) -> None:
     def without_devices(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         return None if member.isdev() and not member.isfile() else member
 

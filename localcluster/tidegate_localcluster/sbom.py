@@ -7,30 +7,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.cyclonedx_document import OURS, Subject, document
+from tidegate_localcluster.cyclonedx_document import PRODUCT, ImageSubject, render_document
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.go_build import GoBuild
-from tidegate_localcluster.image_files import opened
+from tidegate_localcluster.image_files import open_image
 from tidegate_localcluster.image_parts import (
     SITE_PACKAGES,
-    Binary,
+    BuildInputs,
+    ContextPart,
     DebianFiles,
-    Packages,
-    Part,
-    Workshop,
-    project_version,
+    PythonPackages,
+    StaticBinary,
+    read_project_version,
 )
-from tidegate_localcluster.image_recipes import RECIPES, ImageName, Recipe
-from tidegate_localcluster.images import Images
+from tidegate_localcluster.image_recipes import RECIPES, ImageName, ImageRecipe
+from tidegate_localcluster.images import ImageBuilder
 from tidegate_localcluster.progress import run_with_progress
 from tidegate_localcluster.software import (
     DPKG_STATUS,
-    Software,
-    debian_packages,
-    distributions,
-    go_modules,
-    licences,
-    locked,
+    SoftwarePackage,
+    parse_build_info,
+    parse_dpkg_status,
+    parse_lock,
+    read_distributions,
+    read_licences,
 )
 
 
@@ -57,12 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def print_progress(line: str) -> None:
         sys.stderr.write(f"{line}\n")
 
-    images = Images(default_home(), options.root)
+    images = ImageBuilder(default_home(), options.root)
     try:
         for name in names:
             archive = options.archive or images.ensure([name], print_progress)[name].path
-            with images.lock(print_progress):
-                text = describe(ImageName(name), archive, images.workshop(print_progress), datetime.now(UTC))
+            with images.hold_lock(print_progress):
+                text = render_sbom(
+                    ImageName(name), archive, images.make_inputs(print_progress), datetime.now(UTC)
+                )
             options.output.mkdir(parents=True, exist_ok=True)
             target = options.output / f"{name}.cdx.json"
             target.write_text(text)
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def describe(name: ImageName, archive: Path, workshop: Workshop, now: datetime) -> str:
+def render_sbom(name: ImageName, archive: Path, inputs: BuildInputs, now: datetime) -> str:
     """Return the CycloneDX document of an image.
 
     Raises SbomError when Python distributions of the image differ from its locks, LocalClusterError when the archive,
@@ -81,28 +83,30 @@ def describe(name: ImageName, archive: Path, workshop: Workshop, now: datetime) 
     """
     recipe = RECIPES[name]
     parts = (*recipe.runtime_parts, *recipe.parts)
-    with opened(archive) as image:
-        _check(name, recipe, workshop, distributions(image))
-        software = {package for part in parts for package in _of_part(part, workshop)}
+    with open_image(archive) as image:
+        _check_distributions(name, recipe, inputs, read_distributions(image))
+        software = {package for part in parts for package in _list_software(part, inputs)}
         if DPKG_STATUS in image.files:
-            software.update(debian_packages(image.text(DPKG_STATUS)))
-        subject = Subject(
+            software.update(parse_dpkg_status(image.read_text(DPKG_STATUS)))
+        subject = ImageSubject(
             name=name,
-            version=project_version(workshop.source_root),
+            version=read_project_version(inputs.source_root),
             labels=image.config.get("Labels") or {},
-            ours=recipe.ours,
+            is_product=recipe.is_product,
         )
-    return document(subject, sorted(software), now)
+    return render_document(subject, sorted(software), now)
 
 
-def _check(name: ImageName, recipe: Recipe, workshop: Workshop, installed: Mapping[str, str]) -> None:
+def _check_distributions(
+    name: ImageName, recipe: ImageRecipe, inputs: BuildInputs, installed: Mapping[str, str]
+) -> None:
     pinned = {
         software.name: software.version
         for part in (*recipe.runtime_parts, *recipe.parts)
-        if isinstance(part, Packages) and part.folder == SITE_PACKAGES
-        for software in _locked(part, workshop)
+        if isinstance(part, PythonPackages) and part.folder == SITE_PACKAGES
+        for software in _read_lock(part, inputs)
     }
-    own_packages = {OURS} if recipe.ours else set[str]()
+    own_packages = {PRODUCT} if recipe.is_product else set[str]()
     differences = [
         f"{package} is {installed.get(package, 'not there')}, and {pinned.get(package, 'not there')} by the lock"
         for package in sorted({*installed, *pinned} - own_packages)
@@ -114,38 +118,38 @@ def _check(name: ImageName, recipe: Recipe, workshop: Workshop, installed: Mappi
         )
 
 
-def _of_part(part: Part, workshop: Workshop) -> Iterator[Software]:
+def _list_software(part: ContextPart, inputs: BuildInputs) -> Iterator[SoftwarePackage]:
     match part:
-        case Packages():
-            yield from _locked(part, workshop)
+        case PythonPackages():
+            yield from _read_lock(part, inputs)
         case DebianFiles():
             fields = run_with_progress(
                 [
                     "dpkg-deb",
                     "--field",
-                    workshop.base.package(part.package),
+                    inputs.base.package_path(part.package),
                     "Package",
                     "Version",
                     "Architecture",
                 ],
-                what=f"reading Debian's {part.package}",
-                progress=workshop.progress,
+                task=f"reading Debian's {part.package}",
+                progress=inputs.progress,
             )
-            yield from debian_packages("\n".join(fields))
-        case Binary():
-            program = workshop.binary(part.name)
-            go = GoBuild(default_home() / "bin", default_home() / "go").go(workshop.progress)
+            yield from parse_dpkg_status("\n".join(fields))
+        case StaticBinary():
+            program = inputs.find_binary(part.name)
+            go = GoBuild(default_home() / "bin", default_home() / "go").find_go(inputs.progress)
             lines = run_with_progress(
-                [go, "version", "-m", program], what=f"reading {part.name}", progress=workshop.progress
+                [go, "version", "-m", program], task=f"reading {part.name}", progress=inputs.progress
             )
-            yield from go_modules("\n".join(lines))
+            yield from parse_build_info("\n".join(lines))
         case _:
             pass
 
 
-def _locked(part: Packages, workshop: Workshop) -> Iterator[Software]:
-    lock = (workshop.source_root / part.lock).read_text()
-    yield from locked(lock, licences(part.provide(workshop)))
+def _read_lock(part: PythonPackages, inputs: BuildInputs) -> Iterator[SoftwarePackage]:
+    lock = (inputs.source_root / part.lock).read_text()
+    yield from parse_lock(lock, read_licences(part.ensure_installed(inputs)))
 
 
 if __name__ == "__main__":

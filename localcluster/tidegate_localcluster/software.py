@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from tidegate_localcluster.image_files import ImageFiles
 
 # The Python of Debian 12, for the environment markers in locks.
-TARGET: Mapping[str, str] = {
+MARKER_ENVIRONMENT: Mapping[str, str] = {
     "implementation_name": "cpython",
     "implementation_version": "3.11.2",
     "os_name": "posix",
@@ -23,7 +23,7 @@ TARGET: Mapping[str, str] = {
     "python_version": "3.11",
     "sys_platform": "linux",
 }
-SITE_PACKAGES = re.compile(
+METADATA_PATH = re.compile(
     r"usr/(?:local/)?lib/python3[^/]*/(?:dist|site)-packages/[^/]+\.dist-info/METADATA"
 )
 DPKG_STATUS = "var/lib/dpkg/status"
@@ -39,7 +39,7 @@ class Ecosystem(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Software:
+class SoftwarePackage:
     """One published package in the version of the image."""
 
     ecosystem: Ecosystem
@@ -53,18 +53,18 @@ class Software:
     go_sum: str = ""
 
 
-def locked(lock: str, licences: Mapping[str, str]) -> Iterator[Software]:
+def parse_lock(lock: str, licences: Mapping[str, str]) -> Iterator[SoftwarePackage]:
     """Yield the distributions of a hash-pinned lock that the image gets; `licences` are by canonical name."""
     for entry in lock.replace("\\\n", "").splitlines():
         if not entry or entry.lstrip().startswith("#"):
             continue
         text, *hashes = entry.split(" --hash=")
         requirement = Requirement(text.strip())
-        if requirement.marker is not None and not requirement.marker.evaluate(dict(TARGET)):
+        if requirement.marker is not None and not requirement.marker.evaluate(dict(MARKER_ENVIRONMENT)):
             continue
         (version,) = requirement.specifier
         name = canonicalize_name(requirement.name)
-        yield Software(
+        yield SoftwarePackage(
             ecosystem=Ecosystem.PYTHON,
             name=name,
             version=version.version,
@@ -73,7 +73,7 @@ def locked(lock: str, licences: Mapping[str, str]) -> Iterator[Software]:
         )
 
 
-def licences(site_packages: Path) -> Mapping[str, str]:
+def read_licences(site_packages: Path) -> Mapping[str, str]:
     """Return the stated licences of the distributions in a folder, by canonical name."""
     by_name: dict[str, str] = {}
     for metadata in sorted(site_packages.glob("*.dist-info/METADATA")):
@@ -89,20 +89,22 @@ def licences(site_packages: Path) -> Mapping[str, str]:
     return by_name
 
 
-def distributions(image: ImageFiles) -> Mapping[str, str]:
+def read_distributions(image: ImageFiles) -> Mapping[str, str]:
     """Return the version of each Python distribution in an image, by canonical name."""
     headers = (
-        HeaderParser().parsestr(image.text(path)) for path in image.files if SITE_PACKAGES.fullmatch(path)
+        HeaderParser().parsestr(image.read_text(path))
+        for path in image.files
+        if METADATA_PATH.fullmatch(path)
     )
     return {canonicalize_name(header["Name"]): header["Version"] for header in headers}
 
 
-def debian_packages(status: str) -> Iterator[Software]:
+def parse_dpkg_status(status: str) -> Iterator[SoftwarePackage]:
     """Yield the installed packages of a /var/lib/dpkg/status, or the one package of `dpkg-deb --field`."""
     for paragraph in status.strip().split("\n\n"):
         fields = HeaderParser().parsestr(paragraph)
         if fields.get("Status", "install ok installed").endswith(" installed") and fields.get("Package"):
-            yield Software(
+            yield SoftwarePackage(
                 ecosystem=Ecosystem.DEBIAN,
                 name=fields["Package"],
                 version=fields["Version"],
@@ -110,11 +112,15 @@ def debian_packages(status: str) -> Iterator[Software]:
             )
 
 
-def go_modules(build_info: str) -> Iterator[Software]:
+def parse_build_info(build_info: str) -> Iterator[SoftwarePackage]:
     """Yield the modules of a program from `go version -m`; a replacement replaces its original."""
     first, *lines = build_info.splitlines()
-    yield Software(ecosystem=Ecosystem.GO, name="stdlib", version=first.rpartition(": go")[2].split()[0])
+    yield SoftwarePackage(
+        ecosystem=Ecosystem.GO, name="stdlib", version=first.rpartition(": go")[2].split()[0]
+    )
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         match = GO_LINE.match(line)
         if match is not None and not following.startswith("\t=>"):
-            yield Software(ecosystem=Ecosystem.GO, name=match[1], version=match[2], go_sum=match[3] or "")
+            yield SoftwarePackage(
+                ecosystem=Ecosystem.GO, name=match[1], version=match[2], go_sum=match[3] or ""
+            )

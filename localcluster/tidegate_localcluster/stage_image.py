@@ -8,7 +8,7 @@ from pathlib import Path
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.image_recipes import ImageName
-from tidegate_localcluster.images import Images
+from tidegate_localcluster.images import ImageBuilder
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{line}\n")
 
     try:
-        Images(default_home(), options.root).stage(options.name, options.directory, print_progress)
+        ImageBuilder(default_home(), options.root).stage_image(
+            options.name, options.directory, print_progress
+        )
     except LocalClusterError as error:
         print_progress(str(error))
         return 1

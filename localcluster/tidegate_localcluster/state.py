@@ -14,7 +14,7 @@ FLEET_PROCESSES = ("controllers",)
 """Processes of Tidegate that a fleet demo runs, and that answer probes."""
 
 
-class Phase(StrEnum):
+class ClusterPhase(StrEnum):
     """The phase of a cluster's life."""
 
     STARTING = "Starting"
@@ -64,7 +64,7 @@ class Image(_Document):
     archive: Path
 
 
-class Fleet(_Document):
+class FleetSettings(_Document):
     """A fleet demo: simulated GPU nodes, Inferences on them, and a day's load."""
 
     nodes: int = 500
@@ -76,7 +76,7 @@ class Fleet(_Document):
     """Fill the pool again, and do not begin with an earlier filled fleet."""
 
 
-class Plan(_Document):
+class ClusterPlan(_Document):
     """Everything that the supervisor needs to know; written before anything is started."""
 
     name: str
@@ -89,7 +89,7 @@ class Plan(_Document):
     images: Mapping[str, Image] = Field(default_factory=dict[str, Image])
     image_store: Path | None = None
     """The store of unpacked images, which outlives clusters."""
-    fleet: Fleet | None = None
+    fleet: FleetSettings | None = None
     """The fleet demo that runs on a control plane alone."""
     audit_policy: str | None = None
     """The policy of the API server's audit log; None: no log."""
@@ -99,7 +99,7 @@ class Plan(_Document):
     """Ports of the probes of a fleet demo's processes."""
 
 
-class Part(_Document):
+class PartState(_Document):
     """The state of one supervised program; `pid` is the one inside the cluster's namespaces."""
 
     pid: int | None
@@ -107,12 +107,12 @@ class Part(_Document):
     last_ending: str | None = None
 
 
-class State(_Document):
+class ClusterState(_Document):
     """The state of the cluster that the supervisor observed last."""
 
-    phase: Phase
+    phase: ClusterPhase
     message: str = ""
-    parts: Mapping[str, Part] = Field(default_factory=dict[str, Part])
+    parts: Mapping[str, PartState] = Field(default_factory=dict[str, PartState])
     steps_s: Mapping[str, float] = Field(default_factory=dict[str, float])
     """Seconds from the start to the end of each step."""
 
@@ -137,6 +137,6 @@ class StateDir:
         self.volumes = self.data / "volumes"
         self.model_cache = self.volumes / "model-cache"
 
-    def node(self, name: str) -> Path:
+    def node_folder(self, name: str) -> Path:
         """Return the folder of the containers and volumes of node `name`."""
         return self.data / "nodes" / name

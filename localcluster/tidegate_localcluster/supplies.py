@@ -9,7 +9,7 @@ from tidegate_localcluster.cluster import ClusterOptions, Supplies
 from tidegate_localcluster.control_plane import COMPONENTS
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.image_recipes import ImageName
-from tidegate_localcluster.images import Images
+from tidegate_localcluster.images import ImageBuilder
 from tidegate_localcluster.state import Image
 
 REQUIRED_IMAGES = ("pause", "coredns")
@@ -28,13 +28,15 @@ def find_supplies(
         names.append("kwok")
     if options.control_plane_only:
         return Supplies(Binaries(home).ensure(names, progress))
-    names += [*node.BINARIES, "forward"]
+    names += [*node.NODE_PROGRAMS, "forward"]
     binaries = Binaries(home).ensure(names, progress)
-    return Supplies(binaries, _images(home, images, progress), home / "image-store")
+    return Supplies(binaries, _ensure_images(home, images, progress), home / "image-store")
 
 
-def _images(home: Path, requested: Sequence[str] | None, progress: Callable[[str], None]) -> dict[str, Image]:
-    builder = Images(home, source_root())
+def _ensure_images(
+    home: Path, requested: Sequence[str] | None, progress: Callable[[str], None]
+) -> dict[str, Image]:
+    builder = ImageBuilder(home, find_source_root())
     names = [*REQUIRED_IMAGES, *(tuple(ImageName) if requested is None else requested)]
     required = [name for name in dict.fromkeys(map(str, names)) if name not in OPTIONAL_IMAGES]
     archives = dict(builder.ensure(required, progress))
@@ -46,7 +48,7 @@ def _images(home: Path, requested: Sequence[str] | None, progress: Callable[[str
     return {name: Image(ref=archive.ref, archive=archive.path) for name, archive in archives.items()}
 
 
-def source_root() -> Path:
+def find_source_root() -> Path:
     """Return the source tree of the images; raises LocalClusterError outside a clone of the repository."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "images").is_dir():

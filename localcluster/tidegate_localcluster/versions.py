@@ -16,7 +16,7 @@ GO_WHEEL = "1.26.6"
 
 
 @cache
-def pinned(module: str) -> str:
+def read_pinned_version(module: str) -> str:
     """Return the version of a Go module in our go.mod, without the v; raises LookupError."""
     match = re.search(rf"^(?:require)?\s+{re.escape(module)} v(\S+)", GO_MOD.read_text(), re.MULTILINE)
     if match is None:
@@ -25,7 +25,7 @@ def pinned(module: str) -> str:
 
 
 @cache
-def go_language() -> tuple[int, ...]:
+def read_go_language() -> tuple[int, ...]:
     """Return the oldest Go that builds our go.mod, as (1, 26, 0)."""
     match = re.search(r"^go (\S+)$", GO_MOD.read_text(), re.MULTILINE)
     if match is None:
@@ -39,13 +39,13 @@ def linker_flags() -> str:
 
     Without them Kubernetes reports v0.0.0-master, which its clients refuse, and Helm v4.1.
     """
-    kubernetes = pinned("k8s.io/kubernetes")
+    kubernetes = read_pinned_version("k8s.io/kubernetes")
     major, minor = kubernetes.split(".")[:2]
     values = {
         "k8s.io/component-base/version.gitVersion": f"v{kubernetes}",
         "k8s.io/component-base/version.gitMajor": major,
         "k8s.io/component-base/version.gitMinor": minor,
         "k8s.io/client-go/pkg/version.gitVersion": f"v{kubernetes}",
-        "helm.sh/helm/v4/internal/version.version": f"v{pinned('helm.sh/helm/v4')}",
+        "helm.sh/helm/v4/internal/version.version": f"v{read_pinned_version('helm.sh/helm/v4')}",
     }
     return " ".join(["-s -w", *(f"-X {name}={value}" for name, value in values.items())])

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
-from tidegate_localcluster.demo.load import Batch, Load
-from tidegate_localcluster.demo.scoring import Answer
+from tidegate_localcluster.demo.load import CheckedLoad, ScoringBatch
+from tidegate_localcluster.demo.scoring import ScoredAnswer
 
 BATCHES: Final = 16
 _MOST_ROWS: Final = 8
@@ -40,16 +40,18 @@ class ProbeClient:
         self._model = model
         self._timeout_s = timeout_s
 
-    def score(self, inputs: Mapping[str, Any]) -> Answer:
+    def score(self, inputs: Mapping[str, Any]) -> ScoredAnswer:
         """Return scores float32 [rows] as they came, for a Load, which checks them. Raises InferenceServerException."""
         tensor = triton.InferInput("x", list(inputs["x"].shape), "FP32")
         tensor.set_data_from_numpy(inputs["x"])
         result: Any = self._client.infer(
             self._model, [tensor], headers=self._headers, client_timeout=self._timeout_s
         )
-        return Answer(np.asarray(result.as_numpy("score")).ravel(), str(result.get_response().model_version))
+        return ScoredAnswer(
+            np.asarray(result.as_numpy("score")).ravel(), str(result.get_response().model_version)
+        )
 
-    def ask(self, x: float = 0.0, rows: int = 1) -> Answer:
+    def ask(self, x: float = 0.0, rows: int = 1) -> ScoredAnswer:
         """Send one request of so many rows of `x`; an answer that is not exactly the named version's fails the test. Raises InferenceServerException."""
         inputs = np.full((rows, 1), x, dtype=np.float32)
         answer = self.score({"x": inputs})
@@ -78,7 +80,7 @@ def access_client(
 class _TritonClient(ProbeClient):
     """A client that tells versions by their scores: two artefacts may have served under one version."""
 
-    def score(self, inputs: Mapping[str, Any]) -> Answer:
+    def score(self, inputs: Mapping[str, Any]) -> ScoredAnswer:
         answer = super().score(inputs)
         known = answer.scores.size and np.isfinite(answer.scores[0])
         return replace(answer, version=str(int(answer.scores[0] // probe_model.STEP))) if known else answer
@@ -103,7 +105,7 @@ class _Answers(Mapping[str, NDArray[np.float32]]):
         return len(self.versions)
 
 
-def probe_batches(versions: Collection[int]) -> Sequence[Batch]:
+def probe_batches(versions: Collection[int]) -> Sequence[ScoringBatch]:
     """Return requests of one to eight rows that no other of them has: the answer to another request is a wrong one.
 
     `versions` are those that may answer; a set may grow while the load goes on.
@@ -111,20 +113,20 @@ def probe_batches(versions: Collection[int]) -> Sequence[Batch]:
     return [_batch(number, versions) for number in range(BATCHES)]
 
 
-def _batch(number: int, versions: Collection[int]) -> Batch:
+def _batch(number: int, versions: Collection[int]) -> ScoringBatch:
     first = number * _MOST_ROWS
     rows = np.arange(first, first + 1 + number % _MOST_ROWS, dtype=np.float32)[:, None]
-    return Batch({"x": rows}, _Answers(rows, versions))
+    return ScoringBatch({"x": rows}, _Answers(rows, versions))
 
 
 @contextmanager
-def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.005) -> Iterator[Load]:
+def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.005) -> Iterator[CheckedLoad]:
     """Ask one Triton for as long as the block lasts.
 
     `pause_s` is from an answer to the next request: some hundred requests a second leave the processor to the others.
     A wrong answer fails the test, also where requests are expected to fail.
     """
-    with Load(
+    with CheckedLoad(
         lambda: _TritonClient(address, {}, model=model),
         probe_batches(_VERSIONS),
         threads=threads,
@@ -135,7 +137,7 @@ def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.00
     assert load.report().wrong == 0, load.report().problems
 
 
-def answered_by(load: Load) -> set[str]:
+def answered_by(load: CheckedLoad) -> set[str]:
     """Return the versions that answered a load of which no request may have failed."""
     report = load.finish()
     assert report.problems == ()

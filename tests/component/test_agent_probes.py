@@ -20,8 +20,8 @@ class Pod:
     served_model: str | None = "ctr"
     active: bool = False
     answer: bool | None = True
-    resting: bool = False
-    broken: frozenset[str] = frozenset()
+    is_resting: bool = False
+    broken_models: frozenset[str] = frozenset()
 
     async def is_ready(self, model: str) -> bool | None:
         assert model == self.served_model
@@ -69,13 +69,13 @@ async def test_a_slow_answer_changes_nothing(client: TestClient, pod: Pod) -> No
 
 
 async def test_a_pod_whose_model_process_just_ended_is_not_ready(client: TestClient, pod: Pod) -> None:
-    pod.resting = True
+    pod.is_resting = True
     assert not await ready(client)
 
-    pod.resting, pod.broken = False, frozenset({"ctr"})
+    pod.is_resting, pod.broken_models = False, frozenset({"ctr"})
     assert not await ready(client)  # it is being loaded anew, however long that takes
 
-    pod.broken = frozenset({"another"})
+    pod.broken_models = frozenset({"another"})
     assert await ready(client)
 
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from builders.model_access import a_model_access, a_route
 from fixtures.envoy import Gateway, Upstream, backend_of
-from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.ports import ReservedPort
 
 
 @pytest_asyncio.fixture
@@ -89,7 +89,7 @@ async def test_a_gateway_takes_them_to_the_access_that_is_named(gateway: Gateway
 
 
 async def test_nobody_at_the_address_is_an_error_and_no_figure() -> None:
-    with HeldPort("127.0.0.1") as nobody:
+    with ReservedPort("127.0.0.1") as nobody:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tidegate", "bench", f"grpc://127.0.0.1:{nobody.number}", "--model", "x"),
             stdout=asyncio.subprocess.PIPE,

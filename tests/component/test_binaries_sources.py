@@ -20,7 +20,7 @@ from tidegate_localcluster.debian import DebianPackages
 from tidegate_localcluster.downloads import Downloads
 from tidegate_localcluster.errors import BinaryUnavailableError
 from tidegate_localcluster.go_build import GoBuild
-from tidegate_localcluster.programs import PROGRAMS, SCRATCH_PREFIX, Program, Release
+from tidegate_localcluster.programs import PROGRAMS, SCRATCH_PREFIX, Program, ProgramRelease
 from tidegate_localcluster.progress import CommandFailedError
 
 SCRIPT = b"#!/bin/sh\necho hello\n"
@@ -81,7 +81,8 @@ def site() -> Iterator[str]:
 def a_release(site: str, checksums: str) -> Program:
     member = "tool-{version}-{architecture}/tool"
     return Program(
-        name="tool", release=Release(f"{site}/tool-{{version}}.tar.gz", f"{site}/{checksums}", "1.0", member)
+        name="tool",
+        release=ProgramRelease(f"{site}/tool-{{version}}.tar.gz", f"{site}/{checksums}", "1.0", member),
     )
 
 
@@ -95,7 +96,7 @@ def on_amd64(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_downloads_what_has_the_published_checksum(site: str, tmp_path: Path, checksums: str) -> None:
     program, downloads = a_release(site, checksums), Downloads(tmp_path, HTTP_TOO)
     downloads.provide([program], silent)
-    assert subprocess.check_output([downloads.path(program)]) == b"hello\n"
+    assert subprocess.check_output([downloads.program_path(program)]) == b"hello\n"
 
 
 @pytest.mark.usefixtures("on_amd64")
@@ -113,12 +114,14 @@ def test_keeps_nothing_without_the_published_checksum(
     program, downloads = a_release(site, checksums), Downloads(tmp_path, HTTP_TOO)
     with pytest.raises(BinaryUnavailableError, match=message):
         downloads.provide([program], silent)
-    assert not downloads.path(program).exists()
+    assert not downloads.program_path(program).exists()
 
 
 @pytest.mark.usefixtures("on_amd64")
 def test_an_archive_without_the_program_is_an_error(site: str, tmp_path: Path) -> None:
-    release = Release(f"{site}/tool-{{version}}.tar.gz", f"{site}/SHA256SUMS", "1.0", member="bin/tool")
+    release = ProgramRelease(
+        f"{site}/tool-{{version}}.tar.gz", f"{site}/SHA256SUMS", "1.0", member="bin/tool"
+    )
     with pytest.raises(BinaryUnavailableError, match="bin/tool cannot be read from the archive"):
         Downloads(tmp_path, HTTP_TOO).provide([Program(name="tool", release=release)], silent)
 
@@ -178,28 +181,28 @@ def test_finds_libraries_however_they_carry_their_version(
 ) -> None:
     a_package(archive, "tool", {"usr/bin/tool": b'#!/bin/sh\necho "$LD_LIBRARY_PATH $1"\n'})
     a_package(archive, "libtool", {library: b"", "usr/share/doc/libtool.sources/copyright": b""})
-    program = Program(name="tool", debian=("tool", "libtool"), debian_path="usr/bin/tool")
+    program = Program(name="tool", debian_packages=("tool", "libtool"), debian_path="usr/bin/tool")
     packages = DebianPackages(tmp_path / "debian")
 
     packages.provide([program], silent)
 
-    root = packages.path(program).with_name("root")
-    said = subprocess.check_output([packages.path(program), "a b"], text=True)
+    root = packages.program_path(program).with_name("root")
+    said = subprocess.check_output([packages.program_path(program), "a b"], text=True)
     assert said.strip() == f"{(root / library).parent} a b"
 
 
 def test_a_package_without_the_program_is_an_error(archive: Path, tmp_path: Path) -> None:
     a_package(archive, "tool", {"usr/share/doc/tool": b""})
-    program = Program(name="tool", debian=("tool",), debian_path="usr/bin/tool")
+    program = Program(name="tool", debian_packages=("tool",), debian_path="usr/bin/tool")
     packages = DebianPackages(tmp_path / "debian")
     with pytest.raises(BinaryUnavailableError, match="/usr/bin/tool is not in tool"):
         packages.provide([program], silent)
-    assert not packages.path(program).exists()
+    assert not packages.program_path(program).exists()
 
 
 @pytest.mark.usefixtures("archive")
 def test_says_what_apt_says(tmp_path: Path) -> None:
-    program = Program(name="tool", debian=("no-such-package",), debian_path="usr/bin/tool")
+    program = Program(name="tool", debian_packages=("no-such-package",), debian_path="usr/bin/tool")
     with pytest.raises(CommandFailedError, match=r"(?s)exit status 100.*Unable to locate no-such-package"):
         DebianPackages(tmp_path / "debian").provide([program], silent)
 
@@ -217,25 +220,25 @@ def go(tmp_path: Path) -> GoBuild:
 def test_builds_a_program_of_ours(go: GoBuild) -> None:
     lines: list[str] = []
     go.provide([PROGRAMS["pause"], PROGRAMS["runc"]], lines.append)
-    with subprocess.Popen([go.path(PROGRAMS["pause"])]) as pause:
+    with subprocess.Popen([go.program_path(PROGRAMS["pause"])]) as pause:
         pause.terminate()
         assert pause.wait(10.0) in {0, -signal.SIGTERM}
     assert lines[0].startswith("building pause (")
     assert lines[-1].startswith("building pause: done in")
-    assert list(go.path(PROGRAMS["pause"]).parent.parent.glob(f"{SCRATCH_PREFIX}*")) == []
+    assert list(go.program_path(PROGRAMS["pause"]).parent.parent.glob(f"{SCRATCH_PREFIX}*")) == []
 
 
 def test_a_build_that_fails_says_what_go_says(go: GoBuild) -> None:
     with pytest.raises(CommandFailedError, match=r"(?s)ended with exit status 1.*no-such-command"):
-        go.provide([Program(name="x", package="./cmd/no-such-command")], silent)
+        go.provide([Program(name="x", go_package="./cmd/no-such-command")], silent)
 
 
 def test_other_pins_are_another_build(go: GoBuild, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = go.path(PROGRAMS["etcd"])
+    before = go.program_path(PROGRAMS["etcd"])
     changed = tmp_path / "go.mod"
     changed.write_text("module changed\n")
     monkeypatch.setattr(go_build, "GO_MOD", changed)
-    assert go.path(PROGRAMS["etcd"]) != before
+    assert go.program_path(PROGRAMS["etcd"]) != before
 
 
 def test_pins_that_change_during_a_build_are_not_those_it_built(
@@ -255,12 +258,12 @@ def test_pins_that_change_during_a_build_are_not_those_it_built(
     monkeypatch.setenv("PATH", f"{front}:/usr/bin:/bin")
     monkeypatch.setattr(go_build, "GO_MOD", pins)
     build = GoBuild(tmp_path / "bin", tmp_path / "go")
-    before = build.path(PROGRAMS["pause"])
+    before = build.program_path(PROGRAMS["pause"])
 
     build.provide([PROGRAMS["pause"]], silent)
 
     assert before.exists()
-    assert not build.path(PROGRAMS["pause"]).exists()
+    assert not build.program_path(PROGRAMS["pause"]).exists()
 
 
 def test_an_old_go_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

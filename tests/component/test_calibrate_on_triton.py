@@ -30,7 +30,7 @@ from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.diagnosis.calibration import RandomInputs
 from tidegate.reports.calibration import CalibrationReport, ReplicaTarget
 from tidegate_dataplane.contract import AgentPhase
-from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.ports import ReservedPort
 
 pytestmark = [pytest.mark.triton]
 
@@ -99,7 +99,7 @@ async def test_a_model_that_is_not_there_and_a_server_that_is_not_there_are_told
             RandomInputs(),
             lambda _: None,
         )
-    with HeldPort("127.0.0.1") as nobody:
+    with ReservedPort("127.0.0.1") as nobody:
         away = ReplicaTarget(ObjectKey("ads", "x"), pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
         with pytest.raises(ApiUnavailableError, match="UNAVAILABLE"):
             await measure_replica(away, SHORT, RandomInputs(), lambda _: None)

@@ -59,13 +59,13 @@ def test_a_forward_gives_the_address_and_ends(tmp_path: Path) -> None:
         tmp_path,
         'echo "Forwarding from 127.0.0.1:40123 -> 8080"; echo $$ > "$(dirname "$0")/pid"; exec sleep 30',
     )
-    with kubectl.forwarded("service/x", 8080, "ns") as address:
+    with kubectl.forward_port("service/x", 8080, "ns") as address:
         assert address == "127.0.0.1:40123"
 
 
 def test_a_forward_that_fails_says_why(tmp_path: Path) -> None:
     kubectl = a_kubectl(tmp_path, "echo 'error: services \"x\" not found'")
-    with pytest.raises(CommandError, match="not found"), kubectl.forwarded("service/x", 8080, "ns"):
+    with pytest.raises(CommandError, match="not found"), kubectl.forward_port("service/x", 8080, "ns"):
         pass
 
 
@@ -79,9 +79,9 @@ fi
 echo "Forwarding from 127.0.0.1:40123 -> 8080"
 exec sleep 30
 """
-    with a_kubectl(tmp_path, script).forwarded("pod/x", 8080, "ns") as address:
+    with a_kubectl(tmp_path, script).forward_port("pod/x", 8080, "ns") as address:
         assert address == "127.0.0.1:40123"
     (tmp_path / "tries").unlink()
-    at_once = a_kubectl(tmp_path, script).forwarded("pod/x", 8080, "ns", timeout_s=0.0)
+    at_once = a_kubectl(tmp_path, script).forward_port("pod/x", 8080, "ns", timeout_s=0.0)
     with pytest.raises(CommandError, match="pod not found"), at_once:
         pass

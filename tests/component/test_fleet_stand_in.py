@@ -33,19 +33,19 @@ from tidegate.web.charts import ChartReader, pool_query
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.solver_inputs import SolverInputs
-from tidegate_localcluster.fleet_demo.day import BEGINS_H, Day
-from tidegate_localcluster.fleet_demo.kubelet import Pods
-from tidegate_localcluster.fleet_demo.prometheus import GATEWAY_POD, SLO_S, StandIn, read_rules
-from tidegate_localcluster.fleet_demo.scraped import scrape
-from tidegate_localcluster.fleet_demo.simulation import Server
-from tidegate_localcluster.fleet_demo.workload import Model, population
+from tidegate_localcluster.fleet_demo.day import START_HOUR, DemoClock
+from tidegate_localcluster.fleet_demo.kubelet import ReadyPods
+from tidegate_localcluster.fleet_demo.pool_metrics import scrape_pools
+from tidegate_localcluster.fleet_demo.prometheus import GATEWAY_POD, SLO_S, SimulatedPrometheus, read_rules
+from tidegate_localcluster.fleet_demo.simulation import PrometheusServer
+from tidegate_localcluster.fleet_demo.workload import FleetModel, generate_models
 
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = {
     name: getattr(expressions, name)
     for name in ("SEEN_AGO", "RUNNING_FOR", "OFFERED", "SERVED", "LATENCY_P99", "UNSERVED", "QUEUE", "BUSY")
 }
-MODELS = population(12, 32, seed=1)
+MODELS = generate_models(12, 32, seed=1)
 CTR = next(model for model in MODELS if model.tier == "realtime")
 
 
@@ -54,16 +54,16 @@ class Served:
     """A stand-in that answers at `url`; `ready` replicas of CTR answer."""
 
     url: str
-    stand_in: StandIn
-    pods: Pods
-    day: Day
+    stand_in: SimulatedPrometheus
+    pods: ReadyPods
+    day: DemoClock
     clock: list[float]
 
-    def ready(self, model: Model, count: int) -> None:
+    def ready(self, model: FleetModel, count: int) -> None:
         self.pods.clear()
         for number in range(count):
-            self.pods.put(("fleet", model.name), f"{model.name}-{number}")
-        self.stand_in.scrape(self.clock[0])
+            self.pods.add_pod(("fleet", model.name), f"{model.name}-{number}")
+        self.stand_in.record_replicas(self.clock[0])
 
     def source(self) -> PrometheusTraffic:
         owners = {
@@ -87,9 +87,9 @@ class Served:
 @pytest_asyncio.fixture
 async def served(tmp_path: Path) -> AsyncGenerator[Served]:
     clock = [time.time()]
-    day, pods = Day(tmp_path / "day.json", 200.0, lambda: clock[0]), Pods()
-    stand_in = StandIn(MODELS, "fleet", day, pods, read_rules(ROOT))
-    async with TestServer(Server(stand_in, day).application(), host="127.0.0.1") as server:
+    day, pods = DemoClock(tmp_path / "day.json", 200.0, lambda: clock[0]), ReadyPods()
+    stand_in = SimulatedPrometheus(MODELS, "fleet", day, pods, read_rules(ROOT))
+    async with TestServer(PrometheusServer(stand_in, day).make_application(), host="127.0.0.1") as server:
         url = f"http://127.0.0.1:{server.port}"
         made = Served(url, stand_in, pods, day, clock)
         made.ready(CTR, 2)
@@ -98,7 +98,7 @@ async def served(tmp_path: Path) -> AsyncGenerator[Served]:
 
 def test_it_knows_what_the_controllers_ask_and_the_signals_that_the_chart_records(served: Served) -> None:
     recorded = [text for rule in SIGNALS.rules for text in (rule.name, rule.expression)]
-    assert [each for each in (*ASKED.values(), *recorded) if not served.stand_in.knows(each)] == []
+    assert [each for each in (*ASKED.values(), *recorded) if not served.stand_in.knows_query(each)] == []
 
 
 async def test_the_controllers_own_source_has_demand_latency_and_load_of_every_model_that_is_asked(
@@ -109,7 +109,7 @@ async def test_the_controllers_own_source_has_demand_latency_and_load_of_every_m
     asked = {ObjectKey("fleet", model.name) for model in MODELS if model.tier in SLO_S}
     assert set(seen.by_key) == asked
     reading = seen.by_key[ObjectKey("fleet", CTR.name)]
-    assert reading.offered_per_s == pytest.approx(CTR.asked_per_s(BEGINS_H), rel=1e-4)
+    assert reading.offered_per_s == pytest.approx(CTR.demand_per_s(START_HOUR), rel=1e-4)
     assert reading.served_per_s == reading.offered_per_s
     assert 0 < (reading.latency_p99_s or 0) < SLO_S["realtime"]
     assert 0 < (reading.busy or 0) < 1
@@ -117,12 +117,12 @@ async def test_the_controllers_own_source_has_demand_latency_and_load_of_every_m
 
 
 async def test_replicas_that_do_not_suffice_miss_the_slo_and_serve_less(served: Served) -> None:
-    served.day.begin()
-    served.clock[0] = (served.day.began or 0) + 4.5 * 18  # the morning's peak
+    served.day.start_day()
+    served.clock[0] = (served.day.started_at or 0) + 4.5 * 18  # the morning's peak
     served.ready(CTR, 1)
     at = served.clock[0]
     offered, served_now, p99 = (
-        {each.metric["inference"]: each.value for each in served.stand_in.instant(ASKED[name], at)}
+        {each.metric["inference"]: each.value for each in served.stand_in.query_instant(ASKED[name], at)}
         for name in ("OFFERED", "SERVED", "LATENCY_P99")
     )
     assert offered[CTR.name] > served_now[CTR.name] == CTR.capacity_per_s
@@ -139,7 +139,7 @@ async def test_a_model_without_a_pod_has_demand_and_no_latency(served: Served) -
 async def test_the_dashboards_own_questions_have_answers(served: Served) -> None:
     traffic = await Prometheus(served.url).read_traffic()
     found = traffic[f"inference/fleet/{CTR.name}/grpc"]
-    assert found.requests_per_s == pytest.approx(CTR.asked_per_s(BEGINS_H), rel=1e-4)
+    assert found.requests_per_s == pytest.approx(CTR.demand_per_s(START_HOUR), rel=1e-4)
     assert 0 < (found.latency_p99_ms or 0) < 1000 * SLO_S["realtime"]
 
 
@@ -152,8 +152,8 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
     pools.observe("ADDED", {**compute_pool_body("fleet"), "status": status})
     began = (served.clock[0] // 60 + 1) * 60
     for minute in range(3):
-        served.stand_in.scrape(began + minute * 60)
-        served.stand_in.pools.keep(began + minute * 60, generate_latest(registry).decode())
+        served.stand_in.record_replicas(began + minute * 60)
+        served.stand_in.pools.add_page(began + minute * 60, generate_latest(registry).decode())
 
     def reader(seconds: float) -> ChartReader:
         now = datetime.fromtimestamp(began + seconds, UTC)
@@ -163,7 +163,7 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
     found = (await charts.read("fleet", "4h")).slices
     assert [(sample.time.timestamp() - began, sample.free) for sample in found] == [(0, 3), (60, 3), (120, 3)]
     assert (await charts.read("another", "4h")).slices == ()
-    assert served.stand_in.knows(pool_query("fleet"))
+    assert served.stand_in.knows_query(pool_query("fleet"))
     # The page was read last five minutes before: an answer may be as old, and no older.
     assert (await reader(1800).read("fleet", "15m")).slices == ()
 
@@ -178,13 +178,13 @@ async def test_the_page_of_the_controllers_is_read_again_and_again(served: Serve
 
     def free() -> list[float]:
         now = time.time() + 1
-        return [sample.value for sample in served.stand_in.instant(pool_query("fleet"), now)]
+        return [sample.value for sample in served.stand_in.query_instant(pool_query("fleet"), now)]
 
     application = web.Application()
     application.router.add_get("/metrics", page)
     async with TestServer(application, host="127.0.0.1") as server:
         url = f"http://127.0.0.1:{server.port}/metrics"
-        scraping = asyncio.ensure_future(scrape(served.stand_in.pools, url, 0.01))
+        scraping = asyncio.ensure_future(scrape_pools(served.stand_in.pools, url, 0.01))
         try:
             await eventually(lambda: free() == [7], what="the page was read")
             gauge.labels("fleet", "free").set(5)
@@ -203,10 +203,10 @@ async def test_what_it_does_not_know_has_an_empty_answer_of_the_right_shape(serv
 
 
 async def test_a_range_begins_with_the_first_scrape_and_follows_the_day(served: Served) -> None:
-    served.day.begin()
-    began = served.day.began or 0.0
+    served.day.start_day()
+    began = served.day.started_at or 0.0
     served.clock[0] = began + 60
-    served.stand_in.scrape(served.clock[0])
+    served.stand_in.record_replicas(served.clock[0])
     window = {"start": str(began - 10), "end": str(began + 60), "step": "10"}
     found = await served.get("/api/v1/query_range", query="tidegate:inference_offered:rate1m", **window)
     [series] = [one for one in found["data"]["result"] if one["metric"]["inference"] == CTR.name]

@@ -74,14 +74,14 @@ def serving(folder: Path) -> Generator[tuple[Server, ApiClient]]:
 
 def test_calls_share_a_connection(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, client):
-        assert [client.items(f"/{number}") for number in range(3)] == [[], [], []]
+        assert [client.list_items(f"/{number}") for number in range(3)] == [[], [], []]
         assert (server.asked, server.connections) == (["/0", "/1", "/2"], 1)
 
 
 def test_a_connection_that_has_ended_is_replaced_without_a_word(tmp_path: Path) -> None:
     with serving(tmp_path) as (server, client):
         server.closes = True
-        assert [client.items(f"/{number}") for number in range(3)] == [[], [], []]
+        assert [client.list_items(f"/{number}") for number in range(3)] == [[], [], []]
         assert (server.asked, server.connections) == (["/0", "/1", "/2"], 3)
 
 
@@ -90,10 +90,10 @@ def test_what_takes_too_long_is_not_asked_again_and_the_next_call_is_answered(
 ) -> None:
     monkeypatch.setattr(api_client, "TIMEOUT_S", 0.3)
     with serving(tmp_path) as (server, client):
-        client.items("/first")
+        client.list_items("/first")
         server.answers.clear()
         with pytest.raises(TimeoutError):
-            client.items("/late")
+            client.list_items("/late")
         server.answers.set()
-        assert client.items("/next") == []
+        assert client.list_items("/next") == []
         assert server.asked == ["/first", "/late", "/next"]

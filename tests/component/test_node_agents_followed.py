@@ -18,7 +18,7 @@ from tidegate.triton.client_identity import client_context
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_dataplane.contract.sharing import DaemonState
-from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.ports import ReservedPort
 
 NODE = "gpu-0"
 
@@ -60,7 +60,7 @@ class Followed:
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory, controllers_tls: Path) -> Iterator[NodeAgent]:
     """One that tests use one after the other."""
-    with HeldPort("127.0.0.1") as held:
+    with ReservedPort("127.0.0.1") as held:
         port = held.number
     authority = (controllers_tls / "ca.crt").read_bytes()
     agent = NodeAgent(tmp_path_factory.mktemp("node"), NODE, authority, port=port)

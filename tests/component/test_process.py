@@ -12,14 +12,14 @@ import psutil
 import pytest
 
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError, ProcessDiedError
-from tidegate_localcluster.ports import HeldPort
-from tidegate_localcluster.process import Process, wait_until
+from tidegate_localcluster.ports import ReservedPort
+from tidegate_localcluster.process import ChildProcess, wait_until
 
 WITHIN_S = 10.0
 
 
-def a_process(tmp_path: Path, script: str) -> Process:
-    return Process("part", ["/bin/sh", "-c", script], log=tmp_path / "logs" / "part.log")
+def a_process(tmp_path: Path, script: str) -> ChildProcess:
+    return ChildProcess("part", ["/bin/sh", "-c", script], log=tmp_path / "logs" / "part.log")
 
 
 def is_alive(pid: int) -> bool:
@@ -42,7 +42,7 @@ def test_stop_ends_it(tmp_path: Path) -> None:
 def test_stop_kills_what_does_not_listen(tmp_path: Path) -> None:
     process = a_process(tmp_path, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
     process.start()
-    wait_until(lambda: "ready" in process.log.read_text(), what="it traps", timeout_s=WITHIN_S)
+    wait_until(lambda: "ready" in process.log.read_text(), description="it traps", timeout_s=WITHIN_S)
     process.stop(timeout_s=0.1)
     assert not process.running
 
@@ -53,38 +53,38 @@ def test_says_how_it_ended_and_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(
         ProcessDiedError, match=r"(?s)^part ended with exit status 7; the end of .*last words"
     ):
-        wait_until(lambda: False, what="never", processes=[process], timeout_s=WITHIN_S)
+        wait_until(lambda: False, description="never", processes=[process], timeout_s=WITHIN_S)
 
 
 def test_says_which_signal_killed_it(tmp_path: Path) -> None:
     process = a_process(tmp_path, "kill -9 $$")
     process.start()
     with pytest.raises(ProcessDiedError, match="part was killed by SIGKILL"):
-        wait_until(lambda: False, what="never", processes=[process], timeout_s=WITHIN_S)
+        wait_until(lambda: False, description="never", processes=[process], timeout_s=WITHIN_S)
 
 
 def test_says_what_it_waited_for(tmp_path: Path) -> None:
     process = a_process(tmp_path, "echo thinking; exec sleep 60")
     process.start()
-    wait_until(lambda: "thinking" in process.log.read_text(), what="it thinks", timeout_s=WITHIN_S)
+    wait_until(lambda: "thinking" in process.log.read_text(), description="it thinks", timeout_s=WITHIN_S)
     with pytest.raises(NotReadyError, match=r"(?s)waited 0.2 s in vain until pigs fly.*thinking"):
-        wait_until(lambda: False, what="pigs fly", processes=[process], timeout_s=0.2)
+        wait_until(lambda: False, description="pigs fly", processes=[process], timeout_s=0.2)
     process.stop()
 
 
 def test_a_program_that_does_not_exist(tmp_path: Path) -> None:
-    process = Process("part", [tmp_path / "missing"], log=tmp_path / "log")
+    process = ChildProcess("part", [tmp_path / "missing"], log=tmp_path / "log")
     process.start()
     with pytest.raises((ProcessDiedError, LocalClusterError), match=r"(?s)part .*missing"):
-        wait_until(lambda: False, what="never", processes=[process], timeout_s=WITHIN_S)
+        wait_until(lambda: False, description="never", processes=[process], timeout_s=WITHIN_S)
 
 
 def test_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     parent_program = """
         import sys
         from pathlib import Path
-        from tidegate_localcluster.process import Process
-        process = Process("part", ["sleep", "60"], log=Path(sys.argv[1]))
+        from tidegate_localcluster.process import ChildProcess
+        process = ChildProcess("part", ["sleep", "60"], log=Path(sys.argv[1]))
         process.start()
         print(process.pid, flush=True)
         sys.stdin.read()
@@ -94,11 +94,11 @@ def test_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
-    wait_until(lambda: not is_alive(pid), what="the child is gone", timeout_s=WITHIN_S)
+    wait_until(lambda: not is_alive(pid), description="the child is gone", timeout_s=WITHIN_S)
 
 
 def test_a_held_port_is_given_to_nobody_but_who_shares_it() -> None:
-    with HeldPort("127.0.0.1") as held, socket.socket() as other, socket.socket() as sharing:
+    with ReservedPort("127.0.0.1") as held, socket.socket() as other, socket.socket() as sharing:
         with pytest.raises(OSError, match="Address already in use"):
             other.bind(("127.0.0.1", held.number))
         sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -127,8 +127,8 @@ def processes_that_hold_a_port() -> Iterator[Callable[[], tuple[subprocess.Popen
     program = """
         import random
         random.seed(1)
-        from tidegate_localcluster.ports import HeldPort
-        with HeldPort("127.0.0.1") as held:
+        from tidegate_localcluster.ports import ReservedPort
+        with ReservedPort("127.0.0.1") as held:
             number = held.number
         print(number, flush=True)
         input()

@@ -19,7 +19,7 @@ def test_a_command_that_says_nothing_for_long_is_waited_for() -> None:
     said: list[str] = []
     lines = run_with_progress(
         ["/bin/sh", "-c", "sleep 2; echo step 1"],
-        what="training",
+        task="training",
         progress=said.append,
         describe=lambda lines: lines[-1].upper(),
     )
@@ -32,7 +32,7 @@ def test_what_it_says_is_described() -> None:
     said: list[str] = []
     run_with_progress(
         ["/bin/sh", "-c", "echo step 1; sleep 2"],
-        what="training",
+        task="training",
         progress=said.append,
         describe=lambda lines: lines[-1].upper(),
     )

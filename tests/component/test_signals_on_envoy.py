@@ -36,7 +36,7 @@ from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 from tidegate.telemetry.recording_rules import render_recording_rules
 from tidegate.telemetry.signals import SignalReader
 from tidegate_controllers.object_metrics import ObjectMetrics
-from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.ports import ReservedPort
 
 CTR, CVR, DEAD, NONE = (ObjectKey("ads", name) for name in ("ctr", "cvr", "dead", "none"))
 PATIENT = {"timeout": "60s"}
@@ -252,7 +252,7 @@ async def test_a_gateway_that_says_nothing_or_nonsense_lowers_nothing(gateway: G
     await read()
     await outcomes(client, 30)
     assert (await read()).by_key[CTR].offered_per_s == 30.0
-    with HeldPort("127.0.0.1") as nobody:
+    with ReservedPort("127.0.0.1") as nobody:
         for address in (f"127.0.0.1:{runner.addresses[0][1]}", f"127.0.0.1:{nobody.number}"):
             looking.gateways = (of(gateway.envoy), gateways.ScrapeTarget("gateway-2", address))
             signals = await read()

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
+from tidegate_localcluster.device_plugin import SOCKET, SharedGpuPlugin
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.slices import SOCKET, SharedGpu
 from tidegate_localcluster.state import StateDir
 
 DEVICES = b"".join(b"\x0a\x12\x0a\x07slice-%d\x12\x07Healthy" % index for index in range(2))
@@ -41,7 +41,7 @@ def test_kubelet_is_told_of_the_slices_and_gets_the_names_of_those_it_hands_out(
     kubelet.add_insecure_port("unix:kubelet.sock")
     kubelet.start()
     try:
-        with SharedGpu(files, 2), grpc.insecure_channel(f"unix:{SOCKET}") as channel:
+        with SharedGpuPlugin(files, 2), grpc.insecure_channel(f"unix:{SOCKET}") as channel:
             assert told.wait(10)
             assert b"v1beta1" in registered[0]
             assert b"nvidia.com/gpu.shared" in registered[0]
@@ -58,5 +58,5 @@ def test_kubelet_is_told_of_the_slices_and_gets_the_names_of_those_it_hands_out(
 
 
 def test_without_a_kubelet_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(LocalClusterError, match="no kubelet listens"), SharedGpu(StateDir(tmp_path), 2):
+    with pytest.raises(LocalClusterError, match="no kubelet listens"), SharedGpuPlugin(StateDir(tmp_path), 2):
         pass

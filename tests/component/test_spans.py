@@ -33,7 +33,7 @@ from tidegate.telemetry.otlp import MAX_WAITING_SPANS, OtlpReceiver, OtlpTracer
 from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.telemetry.tracing import NO_SPAN, add_attributes, mark_failed, start_span
 from tidegate.web.app import create_app
-from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.ports import ReservedPort
 
 
 @pytest_asyncio.fixture
@@ -169,7 +169,7 @@ async def test_a_request_to_the_dashboard_goes_on_with_its_callers_trace(
 
 async def test_a_receiver_that_is_not_there_costs_spans_alone() -> None:
     registry = CollectorRegistry()
-    with HeldPort("127.0.0.1") as nobody:
+    with ReservedPort("127.0.0.1") as nobody:
         endpoint = f"http://127.0.0.1:{nobody.number}"
     with structlog.testing.capture_logs() as logged:
         root = OtlpTracer(OtlpReceiver(endpoint), "xds", "p", SpanMetrics(registry))

@@ -34,7 +34,7 @@ from tidegate.routing.credentials import (
 )
 from tidegate.routing.guards import plan_guard
 from tidegate.xds.issuer_keys import IssuerKeyFetcher, IssuerMetrics, IssuerSettings
-from tidegate_localcluster.ports import unused
+from tidegate_localcluster.ports import find_unused_port
 
 NAME = "https://login.example.com"
 CTR = ("x-tidegate-access", "ads/ctr")
@@ -47,7 +47,7 @@ class Login:
 
     folder: Path
     issuer: Issuer = field(default_factory=lambda: Issuer(NAME))
-    port: int = field(default_factory=lambda: unused("127.0.0.1"))
+    port: int = field(default_factory=lambda: find_unused_port("127.0.0.1"))
     asked: int = 0
     answer: Answer | None = None
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)

@@ -28,7 +28,7 @@ from tidegate.telemetry import gateways
 from tidegate.telemetry.gateways import GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate_controllers.release import ReleaseMeasurer
-from tidegate_localcluster.ports import unused
+from tidegate_localcluster.ports import find_unused_port
 
 ACCESS = (("x-tidegate-access", "ads/ctr"),)
 INFER = "/v2/models/ctr/infer"
@@ -242,7 +242,7 @@ async def test_a_gateway_that_is_away_is_named_and_its_release_waits(gateway: Ga
 
 
 async def test_the_gateways_own_port_shows_what_a_release_needs_and_changes_nothing(gateway: Gateway) -> None:
-    ports = {"admin_port": unused("127.0.0.1"), "metrics_port": unused("127.0.0.1")}
+    ports = {"admin_port": find_unused_port("127.0.0.1"), "metrics_port": find_unused_port("127.0.0.1")}
     gateway.envoy.ports = ports
     await started(gateway, a_release())
     address = f"127.0.0.1:{ports['metrics_port']}"

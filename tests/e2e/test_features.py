@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 from builders.waiting import wait_until
 from fixtures.installed import PAUSE_S, Space
 from tidegate.api.reasons import Reason
-from tidegate_localcluster.demo.scoring import Gateway
+from tidegate_localcluster.demo.scoring import GatewayClient
 
 USERS = 200
 
@@ -51,9 +51,9 @@ def _spec(space: Space, boundaries: list[int], table: str = "users.parquet") -> 
 
 
 def _ask(space: Space, users: list[int]) -> Mapping[str, NDArray[Any]]:
-    gateway = Gateway(space.installed.endpoints.gateway, space.namespace)
+    gateway = GatewayClient(space.installed.endpoints.gateway, space.namespace)
     try:
-        return gateway.features("users", {"user_id": np.array(users, dtype=np.int64)[:, None]})
+        return gateway.fetch_features("users", {"user_id": np.array(users, dtype=np.int64)[:, None]})
     finally:
         gateway.close()
 

@@ -111,7 +111,7 @@ class Front:
 
         kubectl gives up forwarding once a connection of it was reset, which is how a gateway without a certificate ends one.
         """
-        with self.installed.kubectl.forwarded("service/tidegate-gateway-tls", 8443, NAMESPACE) as address:
+        with self.installed.kubectl.forward_port("service/tidegate-gateway-tls", 8443, NAMESPACE) as address:
             yield Port(address, self.authority, self.clients)
 
     @contextmanager

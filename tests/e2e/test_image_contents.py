@@ -13,15 +13,15 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.buildah import silently
+from tidegate_localcluster.buildah import ignore_progress
 from tidegate_localcluster.cluster import Supplies
-from tidegate_localcluster.image_files import ImageFiles, opened
+from tidegate_localcluster.image_files import ImageFiles, open_image
 from tidegate_localcluster.image_recipes import RECIPES, ImageName
-from tidegate_localcluster.images import Images
-from tidegate_localcluster.sbom import describe
-from tidegate_localcluster.supplies import source_root
+from tidegate_localcluster.images import ImageBuilder
+from tidegate_localcluster.sbom import render_sbom
+from tidegate_localcluster.supplies import find_source_root
 
-OURS = sorted(name for name, recipe in RECIPES.items() if recipe.ours)
+OURS = sorted(name for name, recipe in RECIPES.items() if recipe.is_product)
 DIST_PACKAGES = "usr/local/lib/python3.11/dist-packages/"
 NOT_NEEDED_TO_RUN = (
     "*/pip/__init__.py",
@@ -75,7 +75,7 @@ def files_without_byte_code(image: ImageFiles) -> Sequence[str]:
 def test_an_image_has_what_it_needs_compiled_and_runs_as_nobody_who_can_change_anything(
     name: ImageName, cluster_supplies: Supplies
 ) -> None:
-    with opened(archive_of(name, cluster_supplies)) as image:
+    with open_image(archive_of(name, cluster_supplies)) as image:
         assert not_needed(image.files) == []
         assert image.config["User"] == "65532:65532"
         changeable = {
@@ -104,16 +104,16 @@ def test_a_document_names_every_package_of_the_image_and_no_other(
     name: ImageName, cluster_supplies: Supplies
 ) -> None:
     archive = archive_of(name, cluster_supplies)
-    images = Images(default_home(), source_root())
-    with images.lock(silently):
-        text = describe(name, archive, images.workshop(silently), datetime.now(UTC))
+    images = ImageBuilder(default_home(), find_source_root())
+    with images.hold_lock(ignore_progress):
+        text = render_sbom(name, archive, images.make_inputs(ignore_progress), datetime.now(UTC))
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     listed = {
         (component["purl"].split("/")[0], component["name"], component["version"])
         for component in json.loads(text)["components"]
         if "purl" in component
     }
-    with opened(archive) as image:
+    with open_image(archive) as image:
         debian = {("pkg:deb", *package) for package in installed_by_dpkg(image)}
         python = {("pkg:pypi", *distribution) for distribution in installed_by_pip(image)}
     own = {("pkg:pypi", "tidegate", "0.1.0")}
@@ -144,7 +144,7 @@ def installed_by_dpkg(image: ImageFiles) -> Iterable[tuple[str, str]]:
     names = {Path(path).stem.partition(":")[0] for path in lists}
     if not names:
         return
-    for paragraph in image.text("var/lib/dpkg/status").split("\n\n"):
+    for paragraph in image.read_text("var/lib/dpkg/status").split("\n\n"):
         fields = dict(
             line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " "
         )

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.buildah import silently
+from tidegate_localcluster.buildah import ignore_progress
 from tidegate_localcluster.cluster import Supplies
-from tidegate_localcluster.image_files import ImageFiles, opened
+from tidegate_localcluster.image_files import ImageFiles, open_image
 from tidegate_localcluster.image_recipes import ImageName
-from tidegate_localcluster.images import Images
+from tidegate_localcluster.images import ImageBuilder
 from tidegate_localcluster.progress import CommandFailedError
-from tidegate_localcluster.supplies import source_root
+from tidegate_localcluster.supplies import find_source_root
 
 pytestmark = pytest.mark.slow("builds an image from a package index")
 
@@ -25,38 +25,41 @@ AUTHORITIES = "/etc/ssl/certs"
 
 
 @pytest.fixture
-def images() -> Images:
-    return Images(default_home(), source_root())
+def images() -> ImageBuilder:
+    return ImageBuilder(default_home(), find_source_root())
 
 
 @pytest.fixture
-def tag(images: Images) -> Iterator[str]:
+def tag(images: ImageBuilder) -> Iterator[str]:
     reference = "tidegate.local/gateway-of-a-checkout:test"
     yield reference
-    with images.lock(silently):
+    with images.hold_lock(ignore_progress):
         images._buildah.remove_other_tags(reference.rpartition(":")[0], [])
 
 
-def build_gateway(images: Images, checkout: Path, tag: str) -> None:
+def build_gateway(images: ImageBuilder, checkout: Path, tag: str) -> None:
     """As `docker build` would; the base is ours, since no registry is asked."""
-    dockerfile = source_root() / "images" / ImageName.GATEWAY / "Dockerfile"
+    dockerfile = find_source_root() / "images" / ImageName.GATEWAY / "Dockerfile"
     general = ["--network=host", "--pull-never", "--layers=false", f"--volume={AUTHORITIES}:{AUTHORITIES}:ro"]
-    with images.lock(silently):
-        arguments = [f"--build-arg=BASE={images._ensure_base(silently)}", "--build-arg=REVISION=abc"]
-        images._buildah._run(
+    with images.hold_lock(ignore_progress):
+        arguments = [f"--build-arg=BASE={images._ensure_base(ignore_progress)}", "--build-arg=REVISION=abc"]
+        images._buildah._run_buildah(
             ["bud", *general, *arguments, "--file", dockerfile, "--tag", tag, checkout],
-            what="building from the checkout",
+            task="building from the checkout",
         )
 
 
 def test_a_checkout_makes_the_same_image_as_a_staged_context(
-    cluster_supplies: Supplies, images: Images, tag: str, tmp_path: Path
+    cluster_supplies: Supplies, images: ImageBuilder, tag: str, tmp_path: Path
 ) -> None:
     """The gateway's, whose one package is soon fetched; all install by the same script."""
     archive = tmp_path / "gateway.tar"
-    build_gateway(images, source_root(), tag)
-    images._buildah.save(tag, archive, silently)
-    with opened(archive) as built, opened(cluster_supplies.images[ImageName.GATEWAY].archive) as staged:
+    build_gateway(images, find_source_root(), tag)
+    images._buildah.save_archive(tag, archive, ignore_progress)
+    with (
+        open_image(archive) as built,
+        open_image(cluster_supplies.images[ImageName.GATEWAY].archive) as staged,
+    ):
         labels = [image.config["Labels"]["org.opencontainers.image.revision"] for image in (built, staged)]
         assert labels == ["abc", ""]
         assert built.files.keys() == staged.files.keys()
@@ -71,10 +74,10 @@ def _sha256(image: ImageFiles) -> str:
 
 
 def test_a_package_that_is_not_the_one_of_the_lock_is_not_installed(
-    images: Images, cluster_supplies: Supplies, tag: str, tmp_path: Path
+    images: ImageBuilder, cluster_supplies: Supplies, tag: str, tmp_path: Path
 ) -> None:
     checkout = tmp_path / "images"
-    shutil.copytree(source_root() / "images", checkout)
+    shutil.copytree(find_source_root() / "images", checkout)
     lock = checkout / ImageName.GATEWAY / "requirements.txt"
     lock.write_text(re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", lock.read_text()))
     with pytest.raises(CommandFailedError, match=r"Expected\s+(sha256|or)\s+0{64}"):

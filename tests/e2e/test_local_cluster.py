@@ -20,10 +20,10 @@ from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from fixtures.installed import Space
 from tidegate_localcluster.cgroups import CgroupTree
-from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies, cgroup_name
+from tidegate_localcluster.cluster import ClusterOptions, LocalCluster, Supplies, cgroup_name
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.namespaces import supervising
-from tidegate_localcluster.state import Forward, Phase
+from tidegate_localcluster.namespaces import find_supervisors
+from tidegate_localcluster.state import ClusterPhase, Forward
 
 PLAIN_POD: Mapping[str, Any] = {
     "securityContext": {
@@ -122,7 +122,7 @@ except urllib.error.HTTPError as error:
 """
 
 
-def test_a_restricted_pod_has_what_a_real_cluster_gives_it(bench: Workbench, cluster: Cluster) -> None:
+def test_a_restricted_pod_has_what_a_real_cluster_gives_it(bench: Workbench, cluster: LocalCluster) -> None:
     (cluster.files.models / "greeting").write_text("from the host")
     claim = {
         "apiVersion": "v1",
@@ -205,14 +205,14 @@ def test_simulated_gpu_nodes_take_what_asks_for_shared_gpus_and_tolerates_them(b
 # -- the cluster's own parts -----------------------------------------------------------------------------------
 
 
-def metrics(cluster: Cluster, query: str) -> list[Any]:
-    url = f"{cluster.status()['prometheus']}/api/v1/query?query={query}"
+def metrics(cluster: LocalCluster, query: str) -> list[Any]:
+    url = f"{cluster.read_status()['prometheus']}/api/v1/query?query={query}"
     with urllib.request.urlopen(url, timeout=10.0) as answer:
         result: list[Any] = json.load(answer)["data"]["result"]
     return result
 
 
-def test_prometheus_scrapes_the_cluster(cluster: Cluster) -> None:
+def test_prometheus_scrapes_the_cluster(cluster: LocalCluster) -> None:
     def up() -> dict[str, str]:
         return {sample["metric"]["job"]: sample["value"][1] for sample in metrics(cluster, "up")}
 
@@ -223,18 +223,18 @@ def test_prometheus_scrapes_the_cluster(cluster: Cluster) -> None:
     )
 
 
-def test_the_kubelet_answers_nobody_without_a_name(cluster: Cluster) -> None:
+def test_the_kubelet_answers_nobody_without_a_name(cluster: LocalCluster) -> None:
     script = (
         "import ssl, urllib.request, urllib.error\n"
         "context = ssl._create_unverified_context()\n"
         "try: urllib.request.urlopen('https://10.87.0.1:10250/pods', context=context)\n"
         "except urllib.error.HTTPError as error: print(error.code)"
     )
-    command = cluster.enter_command([sys.executable, "-c", script])
+    command = cluster.wrap_command([sys.executable, "-c", script])
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "401"
 
 
-def test_the_api_server_asks_for_a_certificate_on_loopback(cluster: Cluster) -> None:
+def test_the_api_server_asks_for_a_certificate_on_loopback(cluster: LocalCluster) -> None:
     assert cluster.files.kubeconfig.stat().st_mode & 0o777 == 0o600
     context = ssl.create_default_context(cafile=str(cluster.files.pki / "ca.crt"))
     server = json.loads(cluster.files.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
@@ -252,10 +252,10 @@ def _descriptors(pid: int) -> set[str]:
     return found
 
 
-def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
-    namespace = cluster.namespace()
+def test_nothing_listens_beyond_loopback(cluster: LocalCluster) -> None:
+    namespace = cluster.find_namespaces()
     assert namespace is not None
-    sockets = {target for pid in namespace.processes().values() for target in _descriptors(pid)}
+    sockets = {target for pid in namespace.map_processes().values() for target in _descriptors(pid)}
     listening = [
         line.split()[1]
         for table in ("tcp", "tcp6")
@@ -282,24 +282,24 @@ def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
 )
 @pytest.mark.alone("kills parts of the cluster")
 def test_a_killed_part_comes_back(
-    space: Space, cluster: Cluster, cluster_kubectl: Kubectl, part: str
+    space: Space, cluster: LocalCluster, cluster_kubectl: Kubectl, part: str
 ) -> None:
     """It is named and restarted, and an edit made afterwards is served."""
     space.publish("probe", 1)
     space.inference(tier="nearline", replicas=0)
     space.access()
     wait_until(lambda: space.condition("inference", "probe"), "the controllers know the model")
-    before = cluster.state()
+    before = cluster.read_state()
     assert before is not None
     os.kill(pids(cluster)[part], signal.SIGKILL)
 
     def restarted() -> bool:
-        state = cluster.state()
+        state = cluster.read_state()
         return state is not None and state.parts[part].restarts == before.parts[part].restarts + 1
 
     wait_until(restarted, f"{part} is restarted")
-    wait_until(lambda: phase(cluster) is Phase.READY, "the cluster is ready again")
-    state = cluster.state()
+    wait_until(lambda: phase(cluster) is ClusterPhase.READY, "the cluster is ready again")
+    state = cluster.read_state()
     assert state is not None
     assert "SIGKILL" in str(state.parts[part].last_ending)
     looks = ("get", "inference/probe", f"--namespace={space.namespace}")
@@ -310,14 +310,14 @@ def test_a_killed_part_comes_back(
     space.answers(1)
 
 
-def pids(cluster: Cluster) -> Mapping[str, int]:
-    found = cluster.status()["pids"]
+def pids(cluster: LocalCluster) -> Mapping[str, int]:
+    found = cluster.read_status()["pids"]
     assert isinstance(found, dict)
     return found
 
 
-def phase(cluster: Cluster) -> Phase | None:
-    state = cluster.state()
+def phase(cluster: LocalCluster) -> ClusterPhase | None:
+    state = cluster.read_state()
     return state.phase if state is not None else None
 
 
@@ -333,23 +333,25 @@ class Machine:
     cgroups: frozenset[str]
 
     @classmethod
-    def now(cls, cluster: Cluster) -> "Machine":
+    def now(cls, cluster: LocalCluster) -> "Machine":
         """What there is at this moment; of cgroups those of `cluster`, since others come and go beside it."""
         tree = CgroupTree.detect()
         assert tree is not None
         return cls(
             mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
             links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
-            cgroups=frozenset(map(str, tree.remains(cgroup_name(SECOND.name, cluster.files.path)))),
+            cgroups=frozenset(
+                map(str, tree.list_existing_folders(cgroup_name(SECOND.name, cluster.files.path)))
+            ),
         )
 
 
 @pytest.fixture
-def second(cluster_supplies: Supplies, tmp_path: Path) -> Iterator[Cluster]:
+def second(cluster_supplies: Supplies, tmp_path: Path) -> Iterator[LocalCluster]:
     """A cluster beside the session's, not started; ended afterwards."""
-    found = Cluster(tmp_path / "second")
+    found = LocalCluster(tmp_path / "second")
     yield found
-    assert not found.down(print)
+    assert not found.tear_down(print)
 
 
 @pytest.fixture
@@ -363,19 +365,23 @@ SECOND = ClusterOptions(name="second")
 
 
 def test_two_clusters_run_side_by_side_and_nothing_outlives_a_killed_one(
-    cluster: Cluster, second: Cluster, few_supplies: Supplies, cluster_kubectl: Kubectl, tmp_path: Path
+    cluster: LocalCluster,
+    second: LocalCluster,
+    few_supplies: Supplies,
+    cluster_kubectl: Kubectl,
+    tmp_path: Path,
 ) -> None:
     before = Machine.now(second)
-    second.up(SECOND, few_supplies, print)
-    inside = second.namespace()
+    second.bring_up(SECOND, few_supplies, print)
+    inside = second.find_namespaces()
     assert inside is not None
-    processes = inside.processes()
+    processes = inside.map_processes()
     assert len(processes) > 10
     # One that runs is left as it is.
     parts = pids(second)
-    second.up(SECOND, few_supplies, print)
+    second.bring_up(SECOND, few_supplies, print)
     assert pids(second) == parts
-    kubectl = Kubectl(second.plan().binaries["kubectl"], second.files.kubeconfig, tmp_path / "kubectl")
+    kubectl = Kubectl(second.read_plan().binaries["kubectl"], second.files.kubeconfig, tmp_path / "kubectl")
     assert {node["metadata"]["name"] for node in kubectl.json("get", "nodes")["items"]} == {"node-0"}
     assert len(cluster_kubectl.json("get", "nodes")["items"]) > 1
     assert Machine.now(second) != before, (
@@ -383,25 +389,25 @@ def test_two_clusters_run_side_by_side_and_nothing_outlives_a_killed_one(
     )
 
     # The child of the first process; it starts everything else.
-    (child,) = {*supervising(second.files.path)} & {*processes.values()} - {inside.pid}
+    (child,) = {*find_supervisors(second.files.path)} & {*processes.values()} - {inside.pid}
     os.kill(child, signal.SIGKILL)
-    assert inside.wait_ended()
+    assert inside.wait_until_ended()
     # Those whose parent is outside are there until it has looked.
     wait_until(lambda: not any(map(psutil.pid_exists, processes.values())), "all of its processes are gone")
-    assert second.status()["state"] == Phase.STOPPED
-    assert not second.down(print)
+    assert second.read_status()["state"] == ClusterPhase.STOPPED
+    assert not second.tear_down(print)
     assert Machine.now(second) == before
-    assert phase(cluster) is Phase.READY
+    assert phase(cluster) is ClusterPhase.READY
 
 
 @pytest.mark.slow("starts a cluster of its own")
 def test_pods_of_two_real_nodes_reach_each_other(
-    second: Cluster, cluster_supplies: Supplies, tmp_path: Path
+    second: LocalCluster, cluster_supplies: Supplies, tmp_path: Path
 ) -> None:
     images = {name: cluster_supplies.images[name] for name in ("pause", "coredns", "operator")}
     options = ClusterOptions(name="second", nodes=2)
-    second.up(options, replace(cluster_supplies, images=images), print)
-    kubectl = Kubectl(second.plan().binaries["kubectl"], second.files.kubeconfig, tmp_path / "kubectl")
+    second.bring_up(options, replace(cluster_supplies, images=images), print)
+    kubectl = Kubectl(second.read_plan().binaries["kubectl"], second.files.kubeconfig, tmp_path / "kubectl")
     bench = Workbench(kubectl, "default", images["operator"].ref)
     nodes = ("node-0", "node-1")
     for node in nodes:
@@ -418,24 +424,26 @@ def test_pods_of_two_real_nodes_reach_each_other(
 
 
 @pytest.mark.slow("starts a cluster of its own")
-def test_a_cluster_killed_halfway_is_cleaned_by_the_next_up(second: Cluster, few_supplies: Supplies) -> None:
+def test_a_cluster_killed_halfway_is_cleaned_by_the_next_up(
+    second: LocalCluster, few_supplies: Supplies
+) -> None:
     before = Machine.now(second)
     halfway = KilledHalfway(second)
     with pytest.raises(LocalClusterError):
-        second.up(SECOND, few_supplies, halfway)
-    second.up(SECOND, few_supplies, print)
-    assert phase(second) is Phase.READY
-    second.down(print)
+        second.bring_up(SECOND, few_supplies, halfway)
+    second.bring_up(SECOND, few_supplies, print)
+    assert phase(second) is ClusterPhase.READY
+    second.tear_down(print)
     assert Machine.now(second) == before
 
 
 class KilledHalfway:
     """A progress listener that kills the cluster as soon as something of it runs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
 
     def __call__(self, message: str) -> None:
-        namespace = self.cluster.namespace()
+        namespace = self.cluster.find_namespaces()
         if namespace is not None:
             namespace.kill()

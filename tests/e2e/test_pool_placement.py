@@ -7,7 +7,7 @@ from typing import Any
 
 from builders.waiting import wait_until
 from fixtures.installed import Space
-from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, SHARED_GPU
+from tidegate_localcluster.simulated_nodes import GPUS_PER_NODE, REPLICAS_PER_GPU, SHARED_GPU
 
 GPU_POOL = "e2e-gpu"
 GPU_NODES = 2

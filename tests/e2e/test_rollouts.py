@@ -16,9 +16,9 @@ from builders.waiting import wait_until
 from fixtures.installed import READY_TIMEOUT_S, Space
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
-from tidegate_localcluster.demo.load import Load
-from tidegate_localcluster.fleet import SHARED_GPU
-from tidegate_localcluster.slices import SharedGpu
+from tidegate_localcluster.demo.load import CheckedLoad
+from tidegate_localcluster.device_plugin import SharedGpuPlugin
+from tidegate_localcluster.simulated_nodes import SHARED_GPU
 
 LABEL = "tidegate.io/inference=probe"
 REQUESTS = 1_000
@@ -60,7 +60,7 @@ def _served(space: Space, *, replicas: int, **inference: Any) -> None:
     space.ready()
 
 
-def _lossless(load: Load) -> None:
+def _lossless(load: CheckedLoad) -> None:
     """Enough requests were sent, and every one was answered."""
     load.wait_sent(REQUESTS, timeout_s=60)
     report = load.finish()
@@ -151,7 +151,7 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
 def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_says_that_it_cannot(
     space: Space, tmp_path: Path
 ) -> None:
-    with SharedGpu(space.installed.cluster.files, SLICES):
+    with SharedGpuPlugin(space.installed.cluster.files, SLICES):
         _served_on_slices(space)
         before = _uids(space)
         with space.load(1, threads=2, max_seconds=240) as load, _watched(space, tmp_path / "ready") as ready:
@@ -213,7 +213,7 @@ def _slices_of(pod: Mapping[str, Any]) -> int:
 def _watched(space: Space, seen: Path) -> Generator[Callable[[], Sequence[int]]]:
     """Every number of ready replicas that the Deployment has had since; pods on their way out count for nothing."""
     cluster = space.installed.cluster
-    binary, config = cluster.plan().binaries["kubectl"], f"--kubeconfig={cluster.files.kubeconfig}"
+    binary, config = cluster.read_plan().binaries["kubectl"], f"--kubeconfig={cluster.files.kubeconfig}"
     shown = 'jsonpath={.status.readyReplicas}{"\\n"}'
     command = ["get", "deployment/inf-probe", "-n", space.namespace, "--watch", "-o", shown]
     with seen.open("w") as output:

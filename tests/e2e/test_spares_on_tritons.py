@@ -13,7 +13,7 @@ from builders.waiting import wait_until
 from fixtures.installed import Space
 from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 from tidegate.planning.pods import is_ready
-from tidegate_localcluster.demo.load import Load
+from tidegate_localcluster.demo.load import CheckedLoad
 
 BEARS_PER_S = 8
 QUIET, QUIET_PACE_S = 12, 0.2
@@ -82,7 +82,7 @@ class World:
 
         wait_until(asked, "the spare runs requests", timeout_s=60.0, evidence=self.counts)
 
-    def load(self) -> AbstractContextManager[Load]:
+    def load(self) -> AbstractContextManager[CheckedLoad]:
         """Asks for far more than one replica bears."""
         return paced_load(self.space, "home", 120.0)
 

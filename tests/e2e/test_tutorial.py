@@ -14,7 +14,7 @@ import pytest
 from documented.pages import ROOT, name
 from documented.tutorial import PAGE, MismatchError, run, steps
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.cluster import Cluster, Supplies
+from tidegate_localcluster.cluster import LocalCluster, Supplies
 from tidegate_localcluster.demo.recipe import FOLDER as MODELS
 
 TIMEOUT_S = 800.0
@@ -59,7 +59,7 @@ def test_who_types_the_tutorial_has_a_model_that_answers(home: Path, checkout: P
     printed = run(of, checkout, environment, timeout_s=TIMEOUT_S)
 
     assert any('"data":[42.0]' in output for output in printed)
-    assert Cluster(home / "clusters" / "default").supervisor() is None
+    assert LocalCluster(home / "clusters" / "default").find_supervisor() is None
     # Now that it is taken away nothing answers: it was the cluster that did.
     asking = [block for block in of if "curl" in block.text]
     with pytest.raises(MismatchError, match=name(PAGE)):

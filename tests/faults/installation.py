@@ -15,14 +15,14 @@ from faults.scenarios import NAME
 from faults.sweep import USER, Sweep
 from tidegate_localcluster.control_plane import ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.api import Api
-from tidegate_localcluster.fleet_demo.site import served
+from tidegate_localcluster.fleet_demo.api import ApiServerClient
+from tidegate_localcluster.fleet_demo.site import serves_our_kinds
 from tidegate_localcluster.pki import Pki
-from tidegate_localcluster.supplies import source_root
+from tidegate_localcluster.supplies import find_source_root
 
 PLUGIN: Final = "nvidia-device-plugin"
 """Namespace of NVIDIA's device plugin, and name of its DaemonSet, unless the chart's values say otherwise."""
-_ROOT: Final = source_root()
+_ROOT: Final = find_source_root()
 _VALUES: Final = {
     'include "tidegate.hostPaths" .': "['/models']",
     ".Values.nodeAgent.plugin.namespace": PLUGIN,
@@ -38,9 +38,9 @@ class Site:
     pki: Pki
     folder: Path
 
-    def api(self) -> Api:
+    def api(self) -> ApiServerClient:
         """Return the API server as its administrator sees it, on a connection of its own that no fault touches."""
-        return Api.of_administrator(self.control_plane.server, self.pki)
+        return ApiServerClient.as_administrator(self.control_plane.server_url, self.pki)
 
 
 @contextmanager
@@ -69,26 +69,26 @@ async def a_sweep(site: Site) -> AsyncIterator[Sweep]:
             yield sweep
 
 
-async def install(api: Api) -> None:
+async def install(api: ApiServerClient) -> None:
     """Apply what the chart installs around the controllers."""
     users = {**objects.USERS, "controllers": USER}
     for path, body in (
-        *objects.definitions(_ROOT),
-        *objects.namespaces(),
-        *objects.around(_ROOT, users=users, templates=("fence", "child-bounds"), values=_VALUES),
+        *objects.read_crds(_ROOT),
+        *objects.make_namespaces(),
+        *objects.read_chart_objects(_ROOT, users=users, templates=("fence", "child-bounds"), values=_VALUES),
     ):
         await api.apply(path, body)
-    await Sweep.wait_for(lambda: served(api, _ROOT), "the API server serves Tidegate's kinds", 30)
+    await Sweep.wait_for(lambda: serves_our_kinds(api, _ROOT), "the API server serves Tidegate's kinds", 30)
 
 
 def policies(template: str) -> Sequence[Mapping[str, Any]]:
     """Return the admission policies of one of the chart's templates, and their bindings."""
-    return objects.policies(_ROOT, template, _VALUES)
+    return objects.render_policies(_ROOT, template, _VALUES)
 
 
-async def allow_secrets(api: Api, *names: str) -> None:
+async def allow_secrets(api: ApiServerClient, *names: str) -> None:
     """Let the controllers keep certificates in these Secrets of the release, as the chart does."""
-    for path, body in objects.rights(_ROOT, "Role", "controllers-certificates", USER, objects=names):
+    for path, body in objects.read_rbac(_ROOT, "Role", "controllers-certificates", USER, objects=names):
         await api.apply(path, body)
 
 

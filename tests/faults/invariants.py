@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from faults.proxy import Trace
 from faults.scenarios import Pool, Scenario
 from faults.world import CHILDREN, INFERENCE, OURS
-from tidegate_localcluster.fleet_demo.api import Api
+from tidegate_localcluster.fleet_demo.api import ApiServerClient
 
 if TYPE_CHECKING:
     from faults.sweep import Sweep
 
 
-async def versions(api: Api, namespace: str) -> Mapping[str, str]:
+async def versions(api: ApiServerClient, namespace: str) -> Mapping[str, str]:
     """The resourceVersion of everything of ours in a namespace, Deployments' own status aside."""
     found: dict[str, str] = {}
     paths = {"Inference": INFERENCE, **CHILDREN}
     for kind, path in paths.items():
-        for body in await api.items(path.format(namespace)):
+        for body in await api.list_objects(path.format(namespace)):
             metadata = body["metadata"]
             if kind in {"Inference", "ConfigMap"}:
                 found[f"{kind} {metadata['name']}"] = metadata["resourceVersion"]
@@ -31,7 +31,7 @@ async def versions(api: Api, namespace: str) -> Mapping[str, str]:
 async def broken(sweep: Sweep, namespace: str, scenario: Scenario, trace: Trace) -> list[str]:
     """One line for each invariant that does not hold."""
     api = sweep.api
-    inferences = await api.items(INFERENCE.format(namespace))
+    inferences = await api.list_objects(INFERENCE.format(namespace))
     found = await _owners(api, namespace, {body["metadata"]["uid"] for body in inferences})
     for inference in inferences:
         found += _spec(scenario, inference)
@@ -56,18 +56,18 @@ def _slices(sweep: Sweep, pool: Pool) -> Iterator[str]:
         yield f"{watched.made} pods were started instead of {pool.made}"
 
 
-async def _owners(api: Api, namespace: str, uids: Container[str]) -> list[str]:
+async def _owners(api: ApiServerClient, namespace: str, uids: Container[str]) -> list[str]:
     """I5: no child without an owner that is there."""
     orphans: list[str] = []
     for kind, path in CHILDREN.items():
-        for body in await api.items(path.format(namespace), OURS):
+        for body in await api.list_objects(path.format(namespace), OURS):
             owners = [owner["uid"] for owner in body["metadata"].get("ownerReferences", ())]
             if len(owners) != 1 or owners[0] not in uids:
                 orphans.append(f"I5: {kind} {body['metadata']['name']} is owned by {owners}, of {uids}")
     return orphans
 
 
-async def _foreign(api: Api, namespace: str) -> list[str]:
+async def _foreign(api: ApiServerClient, namespace: str) -> list[str]:
     """I5: nothing of somebody else's was deleted or written."""
     theirs = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/theirs")
     managers = {entry["manager"] for entry in (theirs or {}).get("metadata", {}).get("managedFields", ())}

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from faults.agents import OrderGate, PodAgent, PodFacts
-from tidegate_localcluster.fleet_demo.api import Api, RefusedError
+from tidegate_localcluster.fleet_demo.api import ApiServerClient, RefusedError
 
 NODE: Final = "sweep-1"
 _READINESS_S: Final = 0.05
@@ -58,7 +58,7 @@ class Watched:
 class Kubelet:
     """Runs pods; use it as an async context manager."""
 
-    def __init__(self, api: Api, folder: Path, models: Path, gate: OrderGate) -> None:
+    def __init__(self, api: ApiServerClient, folder: Path, models: Path, gate: OrderGate) -> None:
         self._api = api
         self._folder = folder
         self._models = models
@@ -111,7 +111,7 @@ class Kubelet:
         self._count()
 
     async def _watch(self) -> None:
-        async for kind, pod in self._api.follow("/api/v1/pods"):
+        async for kind, pod in self._api.list_and_watch("/api/v1/pods"):
             if kind == "SYNC":
                 continue
             self._see(kind, pod["metadata"])

@@ -23,7 +23,7 @@ from faults.traffic import Traffic
 from faults.watches import ArmedWatch
 from faults.world import INFERENCE, POOLS, World, decisions_of, world
 from tidegate_dataplane.contract import DesiredState
-from tidegate_localcluster.fleet_demo.api import Api
+from tidegate_localcluster.fleet_demo.api import ApiServerClient
 
 SYSTEM: Final = "tidegate-system"
 USER: Final = f"system:serviceaccount:{SYSTEM}:tidegate-controllers"
@@ -61,7 +61,7 @@ class NotSettledError(Exception):
 class Sweep:
     """A control plane, a kubelet, a proxy and an operator, over which one run follows the other."""
 
-    def __init__(self, api: Api, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, api: ApiServerClient, folder: Path, settings: Mapping[str, str]) -> None:
         self.api = api
         self.models = folder / "models"
         self.proxy = Proxy(api.server, api.tls, user=USER)
@@ -290,7 +290,7 @@ class Sweep:
         self.kubelet.drain_s = 0.0
         body = {"propagationPolicy": "Background"}
         path = INFERENCE.format(namespace)
-        for each in await self.api.items(path):
+        for each in await self.api.list_objects(path):
             await self.api.call("DELETE", f"{path}/{each['metadata']['name']}", body)
 
         async def gone() -> bool:

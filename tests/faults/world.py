@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from faults.agents import PodAgent
-from tidegate_localcluster.fleet_demo.api import Api
+from tidegate_localcluster.fleet_demo.api import ApiServerClient
 
 INFERENCE: Final = "/apis/tidegate.io/v1alpha1/namespaces/{}/inferences"
 POOLS: Final = "/apis/tidegate.io/v1alpha1/computepools"
@@ -52,14 +52,14 @@ class World:
         return tuple(_differences("", reference.content, self.content))
 
 
-async def world(api: Api, namespace: str, models: str, agents: Sequence[PodAgent]) -> World:
+async def world(api: ApiServerClient, namespace: str, models: str, agents: Sequence[PodAgent]) -> World:
     """What the API server has of an Inference and its children, and what the pods' agents say and went through."""
-    inferences = await api.items(INFERENCE.format(namespace))
+    inferences = await api.list_objects(INFERENCE.format(namespace))
     children = {
-        kind: await api.items(path.format(namespace), OURS) for kind, path in sorted(CHILDREN.items())
+        kind: await api.list_objects(path.format(namespace), OURS) for kind, path in sorted(CHILDREN.items())
     }
-    pods = await api.items(f"/api/v1/namespaces/{namespace}/pods")
-    sets = await api.items(f"/apis/apps/v1/namespaces/{namespace}/replicasets")
+    pods = await api.list_objects(f"/api/v1/namespaces/{namespace}/pods")
+    sets = await api.list_objects(f"/apis/apps/v1/namespaces/{namespace}/replicasets")
     words = _words(namespace, models, (*inferences, *(one for found in children.values() for one in found)))
     content = {
         "inferences": [_inference(body) for body in inferences],
@@ -82,9 +82,9 @@ async def world(api: Api, namespace: str, models: str, agents: Sequence[PodAgent
     return World(json.loads(text))
 
 
-async def decisions_of(api: Api, pool: str) -> Sequence[Mapping[str, Any]]:
+async def decisions_of(api: ApiServerClient, pool: str) -> Sequence[Mapping[str, Any]]:
     """The AllocationDecisions about a pool, the oldest first."""
-    found = [body for body in await api.items(DECISIONS) if body["spec"]["pool"] == pool]
+    found = [body for body in await api.list_objects(DECISIONS) if body["spec"]["pool"] == pool]
     return sorted(found, key=lambda body: str(body["spec"]["at"]))
 
 

@@ -21,7 +21,7 @@ from faults.operator_process import OperatorProcess
 from faults.scenarios import NAME, Step
 from faults.sweep import SYSTEM, Sweep
 from faults.world import INFERENCE
-from tidegate_localcluster.fleet_demo.api import Api
+from tidegate_localcluster.fleet_demo.api import ApiServerClient
 
 pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.integration]
 
@@ -86,7 +86,7 @@ def _secret(name: str, kind: str, data: Mapping[str, bytes]) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": SYSTEM}, "type": kind, "data": encoded}
 
 
-async def held(api: Api) -> Mapping[str, bytes]:
+async def held(api: ApiServerClient) -> Mapping[str, bytes]:
     body = await api.get(f"{_SECRETS}/{_OWN}")
     assert body is not None
     return {name: base64.b64decode(value) for name, value in (body.get("data") or {}).items()}
@@ -143,7 +143,7 @@ async def test_a_certificate_is_taken_over_and_renewed_and_no_order_fails(
         assert before["ca.crt"] in after["ca.crt"]
         config = [
             body["data"]["client-ca.crt"].encode()
-            for body in await sweep.api.items(f"/api/v1/namespaces/{_SPACE}/configmaps")
+            for body in await sweep.api.list_objects(f"/api/v1/namespaces/{_SPACE}/configmaps")
             if "client-ca.crt" in body["data"]
         ]
         assert config

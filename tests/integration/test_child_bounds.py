@@ -14,12 +14,12 @@ from builders.inference import inference_body
 from builders.waiting import wait_until
 from fixtures.chart import rendered
 from fixtures.control_plane import Kubectl
-from tidegate_localcluster.supplies import source_root
+from tidegate_localcluster.supplies import find_source_root
 
 pytestmark = pytest.mark.usefixtures("crds")
 
 CONTROLLERS: Final = "system:serviceaccount:tidegate-system:tidegate-controllers"
-GOLDENS: Final = sorted((source_root() / "tests" / "golden" / "objects").glob("*.yaml"))
+GOLDENS: Final = sorted((find_source_root() / "tests" / "golden" / "objects").glob("*.yaml"))
 THEIRS: Final = "may change and delete objects of theirs"
 OWNED: Final = "with their label that an object of tidegate.io controls"
 TOKEN: Final = "get no token of a ServiceAccount"

@@ -60,7 +60,7 @@ def test_an_unprivileged_service_account_may_do_nothing(
     kubectl("create", "rolebinding", "reader", *role)
     wait_until(
         lambda: as_nobody.run("get", "secrets", "--namespace", namespace).returncode == 0,
-        what="the role is in effect",
+        description="the role is in effect",
         timeout_s=30.0,
     )
 
@@ -77,9 +77,9 @@ def test_nobody_gets_in_without_a_certificate_or_token(control_plane: ControlPla
 def test_a_kubelet_sees_its_own_node_only(
     control_plane: ControlPlane, kubectl: Kubectl, tmp_path: Path
 ) -> None:
-    credentials = Pki(control_plane.state_dir / "pki").kubelet_client("own-node")
+    credentials = Pki(control_plane.state_dir / "pki").issue_kubelet_client("own-node")
     kubeconfig = Pki(control_plane.state_dir / "pki").write_kubeconfig(
-        tmp_path / "kubelet", server=control_plane.server, credentials=credentials
+        tmp_path / "kubelet", server=control_plane.server_url, credentials=credentials
     )
     kubelet = Kubectl(kubectl.binary, kubeconfig, tmp_path / "cache")
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "another-node"}}
@@ -167,6 +167,6 @@ def test_dies_with_a_parent_that_is_killed(
         os.kill(parent.pid, signal.SIGKILL)
     wait_until(
         lambda: not any(is_alive(pid) for pid in pids.values()),
-        what="the parts are gone",
+        description="the parts are gone",
         timeout_s=30.0,
     )

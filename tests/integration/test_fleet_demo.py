@@ -18,10 +18,10 @@ import pytest
 
 from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
-from tidegate_localcluster.cluster import Cluster
+from tidegate_localcluster.cluster import LocalCluster
 from tidegate_localcluster.fleet_demo.objects import POOL
 from tidegate_localcluster.fleet_demo.simulation import DAY_FILE
-from tidegate_localcluster.fleet_demo.site import entrance
+from tidegate_localcluster.fleet_demo.site import read_dashboard_address
 
 NODES, INFERENCES = 8, 12
 SLICES = 4 * NODES
@@ -33,7 +33,7 @@ SPEED = 600.0
 class RunningFleet:
     """A fleet whose day stands still until it is told to go on."""
 
-    cluster: Cluster
+    cluster: LocalCluster
     kubectl: Kubectl
     said: str
 
@@ -58,7 +58,7 @@ class RunningFleet:
 
     def looks(self) -> float:
         """How often the allocator has looked at the pool."""
-        url = f"http://127.0.0.1:{self.cluster.plan().probes['controllers']}/metrics"
+        url = f"http://127.0.0.1:{self.cluster.read_plan().probes['controllers']}/metrics"
         with urllib.request.urlopen(url, timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         name = "tidegate_allocator_tick_seconds_count{"
@@ -66,18 +66,18 @@ class RunningFleet:
 
     def family(self) -> list[psutil.Process]:
         """Every process of the fleet."""
-        pid = self.cluster.supervisor()
+        pid = self.cluster.find_supervisor()
         assert pid is not None
         return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
     def let_the_day_pass(self) -> None:
         """From seven o'clock on, by a stand-in that is started anew: its supervisor does that when it is killed."""
-        files, plan = self.cluster.files, self.cluster.plan()
+        files, plan = self.cluster.files, self.cluster.read_plan()
         assert plan.fleet is not None
         fleet = plan.fleet.model_copy(update={"speed": SPEED})
         plan.model_copy(update={"fleet": fleet}).write(files.plan)
         (files.data / DAY_FILE).write_text(json.dumps({"began": datetime.now(UTC).timestamp()}))
-        state = self.cluster.state()
+        state = self.cluster.read_state()
         assert state is not None
         pid = state.parts["simulation"].pid
         assert pid is not None
@@ -100,7 +100,7 @@ def fleet(control_plane_binaries: Mapping[str, Path], tmp_path: Path) -> Iterato
     try:
         done = up(folder)
         assert done.returncode == 0, done.stdout + done.stderr
-        cluster = Cluster(folder)
+        cluster = LocalCluster(folder)
         kubectl = Kubectl(control_plane_binaries["kubectl"], cluster.files.kubeconfig, tmp_path / "cache")
         yield RunningFleet(cluster, kubectl, done.stdout)
     finally:
@@ -110,19 +110,19 @@ def fleet(control_plane_binaries: Mapping[str, Path], tmp_path: Path) -> Iterato
 
 def test_a_fleet_fills_its_pool_is_reached_from_here_alone_and_leaves_nothing(fleet: RunningFleet) -> None:
     assert sum(fleet.slices().values()) == SLICES
-    status = fleet.cluster.status()
+    status = fleet.cluster.read_status()
     for said in (
         str(status["dashboard"]),
         str(status["kubeconfig"]),
         "a stand-in for Prometheus",
         "pods and requests are not",
-        f"tidegate plan fleet --address 127.0.0.1:{fleet.cluster.plan().probes['controllers']}",
+        f"tidegate plan fleet --address 127.0.0.1:{fleet.cluster.read_plan().probes['controllers']}",
         "tidegate override fleet/",
     ):
         assert said in fleet.said
     assert fleet.ready() == INFERENCES
     # The dashboard shows every node, and that it is full.
-    address = entrance(fleet.cluster.files)
+    address = read_dashboard_address(fleet.cluster.files)
     assert address is not None
     path = f"{address.partition('/enter')[0]}/api/v1/computepools/{POOL}/power"
     with httpx.Client(follow_redirects=True, timeout=30, trust_env=False) as browser:
@@ -177,6 +177,6 @@ def test_compute_moves_from_offline_work_to_realtime_as_the_load_rises_and_not_b
     ]
     assert whys
     assert all("/s" in why for why in whys), whys
-    state = fleet.cluster.state()
+    state = fleet.cluster.read_state()
     assert state is not None
     assert state.parts["simulation"].restarts >= 1

@@ -28,7 +28,7 @@ def mounted(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, tmp_pa
     authority.write_bytes(control_plane._pki.authority.certificate.read_bytes())
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
-    server = urlsplit(control_plane.server)
+    server = urlsplit(control_plane.server_url)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", str(server.hostname))
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
     load: Any = incluster_config.InClusterConfigLoader.__init__

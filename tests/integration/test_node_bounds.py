@@ -13,10 +13,10 @@ import yaml
 from builders.waiting import wait_until
 from faults.installation import PLUGIN, policies
 from fixtures.control_plane import Kubectl
-from tidegate_localcluster.supplies import source_root
+from tidegate_localcluster.supplies import find_source_root
 
 CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
-RULES: Path = source_root() / "charts" / "tidegate" / "files" / "rbac" / "controllers-sharing.yaml"
+RULES: Path = find_source_root() / "charts" / "tidegate" / "files" / "rbac" / "controllers-sharing.yaml"
 TAINT = [{"key": "tidegate.io/sharing", "value": "Quarantined", "effect": "NoSchedule"}]
 FOREIGN = [{"key": "dedicated", "value": "ads", "effect": "NoSchedule"}]
 

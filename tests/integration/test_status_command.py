@@ -117,4 +117,4 @@ def test_who_may_see_one_namespace_alone_is_shown_that_and_told_so(
     assert 'User "eve" cannot list' in command_line.refused("status", "-n", namespace, "--as", "eve")
     assert "eve" in command_line.refused("status", f"{namespace}/ctr", "--as", "eve")
     missing = command_line.refused("status", f"{namespace}/gone")
-    assert f"FeatureCompute gone in namespace {namespace}" in missing
+    assert f'FeatureCompute "gone" not found in namespace "{namespace}"' in missing

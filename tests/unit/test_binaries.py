@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_localcluster.binaries import Binaries, Way
+from tidegate_localcluster.binaries import Binaries, SourceOption
 from tidegate_localcluster.errors import BinaryUnavailableError
 from tidegate_localcluster.programs import PROGRAMS, SCRATCH_PREFIX, Program
 from tidegate_localcluster.progress import Progress
-from tidegate_localcluster.versions import pinned
+from tidegate_localcluster.versions import read_pinned_version
 
-ETCD = pinned("go.etcd.io/etcd/server/v3")
+ETCD = read_pinned_version("go.etcd.io/etcd/server/v3")
 
 
 class Shelf:
@@ -21,7 +21,7 @@ class Shelf:
         self.folder, self.has, self.broken = folder, has, broken
         self.asked: list[Sequence[str]] = []
 
-    def path(self, program: Program) -> Path:
+    def program_path(self, program: Program) -> Path:
         return self.folder / program.name
 
     def provide(self, programs: Sequence[Program], progress: Progress) -> None:
@@ -47,7 +47,7 @@ def silent(_: str) -> None:
 
 @pytest.fixture
 def binaries(tmp_path: Path) -> Callable[..., Binaries]:
-    def make(*ways: Way, **environment: str) -> Binaries:
+    def make(*ways: SourceOption, **environment: str) -> Binaries:
         return Binaries(tmp_path / "home", environment, ways)
 
     return make
@@ -73,7 +73,7 @@ def test_takes_the_first_place_with_the_right_version(
     a_program(tmp_path / "cache", "etcd")
     places = {place: str(tmp_path / place) for place in says}
 
-    found = binaries(Way("build", Shelf(tmp_path / "cache")), **places).find(["etcd"])
+    found = binaries(SourceOption("build", Shelf(tmp_path / "cache")), **places).find(["etcd"])
 
     assert found == {"etcd": tmp_path / wanted / "etcd"}
 
@@ -92,7 +92,11 @@ def test_a_program_of_the_same_name_on_path_is_not_ours(
         ("helm", 'version.BuildInfo{Version:"v4.9.1"}', True),
         ("helm", 'version.BuildInfo{Version:"v3.14.0"}', False),
         ("runc", "whatever", True),
-        ("kubectl", f"Client Version: v{pinned('k8s.io/kubernetes')}\nKustomize Version: v5.8.1", True),
+        (
+            "kubectl",
+            f"Client Version: v{read_pinned_version('k8s.io/kubernetes')}\nKustomize Version: v5.8.1",
+            True,
+        ),
         ("kubectl", "Client Version: v1.20.0", False),
     ],
 )
@@ -109,7 +113,11 @@ def test_gets_only_what_is_missing_and_asks_the_next_way_for_the_rest(
     a_program(tmp_path / "own", "kubectl")
     first, second = Shelf(tmp_path / "first", has=["etcd"]), Shelf(tmp_path / "second", has=["runc"])
     never = Shelf(tmp_path / "never")
-    ways = (Way("download", never, off="off"), Way("build", first), Way("Debian packages", second))
+    ways = (
+        SourceOption("download", never, disabled_reason="off"),
+        SourceOption("build", first),
+        SourceOption("Debian packages", second),
+    )
 
     found = binaries(*ways, TIDEGATE_BIN=str(tmp_path / "own")).ensure(["kubectl", "etcd", "runc"], silent)
 
@@ -121,7 +129,7 @@ def test_gets_only_what_is_missing_and_asks_the_next_way_for_the_rest(
 
 def test_asks_nobody_when_everything_is_here(binaries: Callable[..., Binaries], tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "shelf", has=["etcd"])
-    made = binaries(Way("build", shelf))
+    made = binaries(SourceOption("build", shelf))
     made.ensure(["etcd"], silent)
     made.ensure(["etcd"], silent)
     assert shelf.asked == [["etcd"]]
@@ -132,9 +140,11 @@ def test_says_every_way_that_was_tried_and_why_it_failed(
 ) -> None:
     old = a_program(tmp_path / "PATH", "etcd", "etcd Version: 3.4.0")
     ways = (
-        Way("download", Shelf(tmp_path / "a"), off="off; TIDEGATE_DOWNLOAD=1 switches it on"),
-        Way("build", Shelf(tmp_path / "b", broken="go build ended with exit status 1")),
-        Way("Debian packages", Shelf(tmp_path / "c", broken="apt-get is not on PATH")),
+        SourceOption(
+            "download", Shelf(tmp_path / "a"), disabled_reason="off; TIDEGATE_DOWNLOAD=1 switches it on"
+        ),
+        SourceOption("build", Shelf(tmp_path / "b", broken="go build ended with exit status 1")),
+        SourceOption("Debian packages", Shelf(tmp_path / "c", broken="apt-get is not on PATH")),
     )
 
     with pytest.raises(BinaryUnavailableError) as caught:
@@ -158,14 +168,16 @@ def test_an_unknown_name_is_told_the_known_ones(binaries: Callable[..., Binaries
 
 def test_downloads_only_when_asked_to(tmp_path: Path) -> None:
     off = {"PATH": "", "TIDEGATE_DOWNLOAD": "0"}
-    ways = {way.name: way.off for way in Binaries(tmp_path, off)._ways}
+    ways = {way.name: way.disabled_reason for way in Binaries(tmp_path, off)._options}
     assert list(ways) == ["download", "build", "Debian packages"]
     assert ways["download"] is not None
-    assert Binaries(tmp_path, {"TIDEGATE_DOWNLOAD": "1"})._ways[0].off is None
+    assert Binaries(tmp_path, {"TIDEGATE_DOWNLOAD": "1"})._options[0].disabled_reason is None
 
 
 def test_every_program_has_a_source(tmp_path: Path) -> None:
-    assert [str(program) for program in PROGRAMS.values() if not (program.package or program.debian)] == []
+    assert [
+        str(program) for program in PROGRAMS.values() if not (program.go_package or program.debian_packages)
+    ] == []
 
 
 def test_goes_on_after_a_full_disk_and_removes_what_a_killed_one_left(
@@ -178,8 +190,8 @@ def test_goes_on_after_a_full_disk_and_removes_what_a_killed_one_left(
     leftover = tmp_path / "home" / "bin" / f"{SCRATCH_PREFIX}x"
     a_program(leftover, "half")
     ways = (
-        Way("build", FullDisk(tmp_path / "a")),
-        Way("Debian packages", Shelf(tmp_path / "b", has=["etcd"])),
+        SourceOption("build", FullDisk(tmp_path / "a")),
+        SourceOption("Debian packages", Shelf(tmp_path / "b", has=["etcd"])),
     )
 
     assert binaries(*ways).ensure(["etcd"], silent) == {"etcd": tmp_path / "b" / "etcd"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_localcluster.locks import exclusively
+from tidegate_localcluster.locks import hold_lock
 
 WITHIN_S = 10.0
 
@@ -19,10 +19,10 @@ def test_the_second_waits_and_names_the_process_it_waits_for(tmp_path: Path) -> 
         told.set()
 
     def second() -> None:
-        with exclusively(tmp_path / "lock", what="building", progress=tell):
+        with hold_lock(tmp_path / "lock", task="building", progress=tell):
             order.append("second")
 
-    with exclusively(tmp_path / "lock", what="building", progress=pytest.fail):
+    with hold_lock(tmp_path / "lock", task="building", progress=pytest.fail):
         (tmp_path / "pid").write_text((tmp_path / "lock").read_text())
         waiting = threading.Thread(target=second)
         waiting.start()
@@ -35,7 +35,7 @@ def test_the_second_waits_and_names_the_process_it_waits_for(tmp_path: Path) -> 
 
 
 def test_a_failed_holder_lets_go(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), exclusively(tmp_path / "lock", what="x", progress=pytest.fail):
+    with pytest.raises(ZeroDivisionError), hold_lock(tmp_path / "lock", task="x", progress=pytest.fail):
         raise ZeroDivisionError
-    with exclusively(tmp_path / "lock", what="x", progress=pytest.fail):
+    with hold_lock(tmp_path / "lock", task="x", progress=pytest.fail):
         pass

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from requests import ConnectionError as NoConnection
 
-from tidegate_localcluster.demo.prometheus import Counters, LoadMetrics
+from tidegate_localcluster.demo.prometheus import DataPlaneCounters, LoadMetrics
 
 
 class FakePrometheus:
@@ -37,22 +37,24 @@ def test_counts_since_the_beginning_by_version() -> None:
             "quantile(0.5,": [value("1.5")],
             "quantile(0.99,": [value("9.5")],
         }
-    ).since(Counters(50.0, {"1": 5.0}), expected=100, seconds=3.0)
+    ).observe_since(DataPlaneCounters(50.0, {"1": 5.0}), expected=100, seconds=3.0)
     assert found is not None
     assert (found.envoy, found.triton) == (100, {"1": 35, "2": 60})
     assert (found.p50_ms, found.p99_ms) == (1.5, 9.5)
 
 
 def test_a_counter_that_restarted_counts_from_zero() -> None:
-    found = metrics({"rq_total": [value("150")], "request_success": [value("4", version="1")]}).since(
-        Counters(50.0, {"1": 500.0}), expected=100, seconds=3.0
+    found = metrics({"rq_total": [value("150")], "request_success": [value("4", version="1")]}).observe_since(
+        DataPlaneCounters(50.0, {"1": 500.0}), expected=100, seconds=3.0
     )
     assert found is not None
     assert found.triton == {"1": 4}
 
 
 def test_no_observations_are_no_latency() -> None:
-    found = metrics({"rq_total": [value("1")], "quantile": [value("NaN")]}).since(Counters(0.0, {}), 1, 1.0)
+    found = metrics({"rq_total": [value("1")], "quantile": [value("NaN")]}).observe_since(
+        DataPlaneCounters(0.0, {}), 1, 1.0
+    )
     assert found is not None
     assert found.p99_ms is None
 
@@ -63,13 +65,13 @@ def test_prometheus_that_does_not_answer_is_absent(monkeypatch: pytest.MonkeyPat
 
     made = metrics({})
     monkeypatch.setattr(made._prometheus, "custom_query", refuse)
-    assert made.counters() is None
+    assert made.read_counters() is None
 
 
 def test_requests_that_were_counted_late_are_not_counted_twice() -> None:
-    before = Counters(50.0, {"1": 5.0}).after("1", 79)
+    before = DataPlaneCounters(50.0, {"1": 5.0}).add_requests("1", 79)
     found = metrics(
         {"rq_total": [value("229")], "request_success": [value("124", version="1"), value("60", version="2")]}
-    ).since(before, expected=100, seconds=3.0)
+    ).observe_since(before, expected=100, seconds=3.0)
     assert found is not None
     assert (found.envoy, found.triton) == (100, {"1": 40, "2": 60})

@@ -5,57 +5,57 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_localcluster.demo.recipe import Recipe
+from tidegate_localcluster.demo.recipe import TrainingRecipe
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
+def recipe(tmp_path: Path) -> TrainingRecipe:
     """A recipe whose versions 1 and 2 are trained."""
     example = tmp_path / "source" / "examples" / "movielens"
     example.mkdir(parents=True)
     (example / "train.py").write_text("raise SystemExit('must not run')\n")
-    made = Recipe(tmp_path / "source", tmp_path / "home")
+    made = TrainingRecipe(tmp_path / "source", tmp_path / "home")
     for version in ("1", "2"):
-        (made.output / version).mkdir(parents=True)
-        (made.output / version / "model.onnx").write_text(f"model {version}")
+        (made.output_folder / version).mkdir(parents=True)
+        (made.output_folder / version / "model.onnx").write_text(f"model {version}")
     for table in ("users.parquet", "items.parquet"):
-        (made.output / "tables").mkdir(exist_ok=True)
-        (made.output / "tables" / table).write_text(table)
-    (made.output / "training").mkdir()
+        (made.output_folder / "tables").mkdir(exist_ok=True)
+        (made.output_folder / "tables" / table).write_text(table)
+    (made.output_folder / "training").mkdir()
     for version in ("1", "2"):
         report = {"version": version, "sha256": "ab", "auc": 0.7, "maxAbsDifference": 1e-7, "seconds": 2.0}
-        (made.output / "training" / f"{version}.json").write_text(json.dumps(report))
+        (made.output_folder / "training" / f"{version}.json").write_text(json.dumps(report))
     return made
 
 
-def test_what_was_trained_is_not_trained_again(recipe: Recipe) -> None:
+def test_what_was_trained_is_not_trained_again(recipe: TrainingRecipe) -> None:
     said: list[str] = []
-    found = recipe.train(("1", "2"), said.append)
+    found = recipe.train_versions(("1", "2"), said.append)
     assert found["2"].auc == 0.7
     assert "trained before" in said[0]
 
 
-def test_changed_code_is_trained_again(recipe: Recipe) -> None:
-    before = recipe.output
-    (recipe.example / "train.py").write_text("raise SystemExit('changed')\n")
-    assert recipe.output != before
+def test_changed_code_is_trained_again(recipe: TrainingRecipe) -> None:
+    before = recipe.output_folder
+    (recipe.example_folder / "train.py").write_text("raise SystemExit('changed')\n")
+    assert recipe.output_folder != before
 
 
-def test_a_version_is_published_whole_and_recognised(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_version_is_published_whole_and_recognised(recipe: TrainingRecipe, tmp_path: Path) -> None:
     models = tmp_path / "models"
     (models / "movielens").mkdir(parents=True)
     assert not recipe.is_published("1", models)
     recipe.publish_tables(models)
-    path = recipe.publish("1", models)
+    path = recipe.publish_version("1", models)
     assert path.read_text() == "model 1"
     assert recipe.is_published("1", models)
     assert sorted(entry.name for entry in (models / "movielens").iterdir()) == ["1", "tables"]
 
 
-def test_another_model_under_the_same_version_is_noticed(recipe: Recipe, tmp_path: Path) -> None:
+def test_another_model_under_the_same_version_is_noticed(recipe: TrainingRecipe, tmp_path: Path) -> None:
     models = tmp_path / "models"
     recipe.publish_tables(models)
-    recipe.publish("1", models).write_text("of yesterday")
+    recipe.publish_version("1", models).write_text("of yesterday")
     assert not recipe.is_published("1", models)
-    recipe.publish("1", models)
+    recipe.publish_version("1", models)
     assert recipe.is_published("1", models)

@@ -8,9 +8,9 @@ from tritonclient.utils import InferenceServerException
 
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.scoring import (
-    Answer,
-    Gateway,
-    HeldOut,
+    GatewayClient,
+    HeldOutRows,
+    ScoredAnswer,
     Tensors,
     compute_features,
     score_online,
@@ -19,10 +19,10 @@ from tidegate_localcluster.demo.scoring import (
 ROWS = 600
 
 
-def held_out() -> HeldOut:
+def held_out() -> HeldOutRows:
     generator = np.random.default_rng(1)
     scores = generator.random(ROWS, dtype=np.float32)
-    return HeldOut(
+    return HeldOutRows(
         user_ids=np.arange(ROWS, dtype=np.int64)[:, None],
         item_ids=np.arange(ROWS, dtype=np.int64)[:, None],
         labels=(generator.random(ROWS) < scores).astype(np.float32),
@@ -33,23 +33,25 @@ def held_out() -> HeldOut:
 class FakeGateway:
     """A cluster that scores each row as `rows` says for `version`, and `off` beside it."""
 
-    def __init__(self, rows: HeldOut, *, version: str = "1", off: float = 0.0, fail_from: int = ROWS) -> None:
+    def __init__(
+        self, rows: HeldOutRows, *, version: str = "1", off: float = 0.0, fail_from: int = ROWS
+    ) -> None:
         self._rows, self._version, self._off, self._fail_from = rows, version, off, fail_from
         self.sizes: list[int] = []
 
-    def features(self, name: str, inputs: Tensors) -> Tensors:
+    def fetch_features(self, name: str, inputs: Tensors) -> Tensors:
         return {"row": inputs["user_id"]}
 
-    def score(self, access: str, model: str, inputs: Tensors) -> Answer:
+    def score(self, access: str, model: str, inputs: Tensors) -> ScoredAnswer:
         rows = inputs["row"].ravel()
         self.sizes.append(len(rows))
         if rows[-1] >= self._fail_from:
             raise InferenceServerException("upstream connect error")
-        return Answer(self._rows.scores["1"][rows] + np.float32(self._off), self._version)
+        return ScoredAnswer(self._rows.scores["1"][rows] + np.float32(self._off), self._version)
 
 
-def scored(gateway: FakeGateway, rows: HeldOut, version: str = "1") -> Any:
-    cluster = cast(Gateway, gateway)
+def scored(gateway: FakeGateway, rows: HeldOutRows, version: str = "1") -> Any:
+    cluster = cast(GatewayClient, gateway)
     features = compute_features(cluster, "features", rows)
     return score_online(cluster, "access", "model", features, rows, version)
 

@@ -20,7 +20,7 @@ from tidegate.planning.pools.placement import place_claim
 from tidegate.planning.pools.pool_claims import PoolClaims
 from tidegate.planning.pools.pool_slices import sum_pool_slices
 from tidegate.resources.slices import make_slice_resources
-from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, simulated_gpu_node
+from tidegate_localcluster.simulated_nodes import GPUS_PER_NODE, REPLICAS_PER_GPU, make_simulated_gpu_node
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MPS = {"slicesPerGPU": 4, "runAsUser": 1000, "cpu": "2", "memory": "8Gi"}
@@ -194,7 +194,7 @@ def test_a_pod_is_one_process_on_one_slice(slices: int, model: ArtefactFormat, r
 
 def test_a_simulated_node_is_as_its_pool_says() -> None:
     """The local cluster's nodes claim to be what the plugin leaves behind; a pool on them is how that is checked."""
-    body: dict[str, Any] = {**simulated_gpu_node(0)}
+    body: dict[str, Any] = {**make_simulated_gpu_node(0)}
     body["status"] = {**body["status"], "conditions": [{"type": "Ready", "status": "True"}]}
     pool = a_compute_pool(
         nodeSelector={"pool": None, "tidegate.io/simulated": "true"},

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_localcluster.image_parts import Binary, DebianFiles, Packages, Part, Sources
+from tidegate_localcluster.image_parts import (
+    ContextPart,
+    DebianFiles,
+    PythonPackages,
+    SourceFiles,
+    StaticBinary,
+)
 from tidegate_localcluster.image_recipes import RECIPES, ImageName
 
 REPOSITORY = Path(__file__).parents[2]
-OURS = sorted(name for name, recipe in RECIPES.items() if recipe.ours)
+OURS = sorted(name for name, recipe in RECIPES.items() if recipe.is_product)
 PINNED = re.compile(r"\S+:\S+@sha256:[0-9a-f]{64}")
 
 
@@ -137,13 +143,13 @@ def _is_in(path: str, folder: str) -> bool:
     return f"{path}/".startswith(f"{folder}/")
 
 
-def _staged(part: Part) -> Sequence[str]:
+def _staged(part: ContextPart) -> Sequence[str]:
     match part:
-        case Packages():
+        case PythonPackages():
             return [part.lock]
-        case Sources() | DebianFiles():
+        case SourceFiles() | DebianFiles():
             return part.paths
-        case Binary():
+        case StaticBinary():
             return [part.target]
         case _:
             raise AssertionError(part)

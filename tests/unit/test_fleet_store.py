@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_localcluster.fleet_demo.store import WORTHWHILE, FilledFleet
-from tidegate_localcluster.state import Fleet, Plan, StateDir
+from tidegate_localcluster.fleet_demo.store import MIN_INFERENCES, FilledFleet
+from tidegate_localcluster.state import ClusterPlan, FleetSettings, StateDir
 
 
 @pytest.fixture
@@ -29,8 +29,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def a_plan(*, inferences: int = WORTHWHILE, fresh: bool = False) -> Plan:
-    return Plan(name="fleet", cgroup="none", fleet=Fleet(nodes=1, inferences=inferences, fresh=fresh))
+def a_plan(*, inferences: int = MIN_INFERENCES, fresh: bool = False) -> ClusterPlan:
+    return ClusterPlan(
+        name="fleet", cgroup="none", fleet=FleetSettings(nodes=1, inferences=inferences, fresh=fresh)
+    )
 
 
 def filled(folder: Path, said: str = "filled") -> StateDir:
@@ -43,7 +45,7 @@ def filled(folder: Path, said: str = "filled") -> StateDir:
 
 def restored(fleet: FilledFleet, folder: Path) -> str:
     files = StateDir(folder)
-    if not fleet.restore(files):
+    if not fleet.restore_data(files):
         return ""
     assert (files.data / "tls" / "file").exists()
     return (files.control_plane / "etcd" / "file").read_text()
@@ -51,14 +53,14 @@ def restored(fleet: FilledFleet, folder: Path) -> str:
 
 def test_what_was_kept_is_found_again(tmp_path: Path, root: Path, etcd: int) -> None:
     assert restored(FilledFleet(tmp_path, root, a_plan()), tmp_path / "a") == ""
-    FilledFleet(tmp_path, root, a_plan()).keep(filled(tmp_path / "b"), etcd)
+    FilledFleet(tmp_path, root, a_plan()).save_data(filled(tmp_path / "b"), etcd)
     assert restored(FilledFleet(tmp_path, root, a_plan()), tmp_path / "c") == "filled"
     assert Path(f"/proc/{etcd}/stat").read_text().split()[2] != "T", "etcd is still stopped"
 
 
 def test_other_sizes_and_other_code_are_other_fleets(tmp_path: Path, root: Path, etcd: int) -> None:
-    FilledFleet(tmp_path, root, a_plan()).keep(filled(tmp_path / "a"), etcd)
-    assert restored(FilledFleet(tmp_path, root, a_plan(inferences=WORTHWHILE + 1)), tmp_path / "b") == ""
+    FilledFleet(tmp_path, root, a_plan()).save_data(filled(tmp_path / "a"), etcd)
+    assert restored(FilledFleet(tmp_path, root, a_plan(inferences=MIN_INFERENCES + 1)), tmp_path / "b") == ""
     (root / "controllers" / "reconcile.py").write_text("raise")
     assert restored(FilledFleet(tmp_path, root, a_plan()), tmp_path / "c") == ""
 
@@ -66,21 +68,21 @@ def test_other_sizes_and_other_code_are_other_fleets(tmp_path: Path, root: Path,
 def test_a_fresh_one_is_filled_and_takes_the_place_of_the_old_one(
     tmp_path: Path, root: Path, etcd: int
 ) -> None:
-    FilledFleet(tmp_path, root, a_plan()).keep(filled(tmp_path / "a"), etcd)
+    FilledFleet(tmp_path, root, a_plan()).save_data(filled(tmp_path / "a"), etcd)
     fresh = FilledFleet(tmp_path, root, a_plan(fresh=True))
     assert restored(fresh, tmp_path / "b") == ""
-    fresh.keep(filled(tmp_path / "c", said="anew"), etcd)
+    fresh.save_data(filled(tmp_path / "c", said="anew"), etcd)
     assert restored(FilledFleet(tmp_path, root, a_plan()), tmp_path / "d") == "anew"
 
 
 def test_one_fleet_is_kept_at_most(tmp_path: Path, root: Path, etcd: int) -> None:
     for number in range(2):
-        plan = a_plan(inferences=WORTHWHILE + number)
-        FilledFleet(tmp_path, root, plan).keep(filled(tmp_path / str(number)), etcd)
+        plan = a_plan(inferences=MIN_INFERENCES + number)
+        FilledFleet(tmp_path, root, plan).save_data(filled(tmp_path / str(number)), etcd)
     assert len(list((tmp_path / "fleets").iterdir())) == 1
 
 
 def test_a_small_one_is_not_worth_it(tmp_path: Path, root: Path, etcd: int) -> None:
-    plan = a_plan(inferences=WORTHWHILE - 1)
-    FilledFleet(tmp_path, root, plan).keep(filled(tmp_path / "a"), etcd)
+    plan = a_plan(inferences=MIN_INFERENCES - 1)
+    FilledFleet(tmp_path, root, plan).save_data(filled(tmp_path / "a"), etcd)
     assert not (tmp_path / "fleets").exists()

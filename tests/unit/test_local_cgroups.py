@@ -38,7 +38,7 @@ def test_nothing_mounted_is_no_tree(tmp_path: Path) -> None:
 def test_v1_takes_every_hierarchy_there_is(tmp_path: Path) -> None:
     tree = a_v1_tree(tmp_path)
     assert tree.version is CgroupVersion.V1
-    assert tree.folders("a") == tuple(
+    assert tree.list_folders("a") == tuple(
         tmp_path / name / "a" for name in ("cpu", "cpuset", "memory", "pids", "systemd")
     )
 
@@ -50,7 +50,7 @@ def test_v1_counts_one_hierarchy_under_two_names_once(tmp_path: Path) -> None:
     tree = CgroupTree.detect(tmp_path)
     assert tree is not None
     assert tree.missing_controllers == ()
-    assert len(tree.folders("a")) == 4
+    assert len(tree.list_folders("a")) == 4
 
 
 def test_v1_fills_the_cpuset_of_every_level(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_pods_compete_for_cores_like_ten_processes(tmp_path: Path) -> None:
         root = tmp_path / make.__name__
         tree = make(root)
         tree.create("a")
-        tree.weigh("a", 10)
+        tree.set_cpu_weight("a", 10)
         assert (root / written).read_text() == ("10240" if make is a_v1_tree else "1000")
 
 
@@ -105,9 +105,9 @@ def test_a_refused_controller_is_named(tmp_path: Path) -> None:
 def test_what_was_created_is_removed(tmp_path: Path) -> None:
     tree = a_v1_tree(tmp_path)
     tree.create("a/node-0")
-    assert len(tree.remains("a")) == 5
+    assert len(tree.list_existing_folders("a")) == 5
     tree.remove("a")
-    assert tree.remains("a") == ()
+    assert tree.list_existing_folders("a") == ()
     assert (tmp_path / "memory").is_dir()
 
 

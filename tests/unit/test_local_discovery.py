@@ -10,7 +10,7 @@ from builders.inference import an_inference
 from tidegate.api.inference import Inference
 from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.resources.settings import ServingSettings
-from tidegate_localcluster.discovery import pod_targets
+from tidegate_localcluster.discovery import find_pod_targets
 
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
 
@@ -31,7 +31,7 @@ def a_pod_of(inference: Inference, kind: str) -> dict[str, Any]:
 def scraped(pod: dict[str, Any]) -> set[str]:
     return {
         f"{address}{target['labels']['__metrics_path__']}"  # type: ignore[index]
-        for target in pod_targets([pod])
+        for target in find_pod_targets([pod])
         for address in target["targets"]  # type: ignore[attr-defined]
     }
 

@@ -28,7 +28,7 @@ def images(*refs: str) -> dict[str, Image]:
 
 def test_a_node_gets_links_to_files_and_copies_of_databases(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store", "pause:1", "operator:2")
-    store.seed(images("pause:1"), tmp_path / "node/containerd", print)
+    store.seed_node(images("pause:1"), tmp_path / "node/containerd", print)
     ours, theirs = tmp_path / "node/containerd", tmp_path / "store/current/containerd"
     assert os.path.samefile(ours / "snapshots/1/fs/python3", theirs / "snapshots/1/fs/python3")
     (ours / "meta.db").write_text("changed")
@@ -38,7 +38,7 @@ def test_a_node_gets_links_to_files_and_copies_of_databases(tmp_path: Path) -> N
 
 def test_removing_a_node_leaves_the_store_whole(tmp_path: Path) -> None:
     store = a_store(tmp_path / "store", "pause:1")
-    store.seed(images("pause:1"), tmp_path / "node/containerd", print)
+    store.seed_node(images("pause:1"), tmp_path / "node/containerd", print)
     shutil.rmtree(tmp_path / "node")
     assert (tmp_path / "store/current/containerd/snapshots/1/fs/python3").read_text() == "a program"
 
@@ -47,7 +47,7 @@ def test_an_unusable_program_is_said_and_leaves_the_store_as_it_was(tmp_path: Pa
     a_store(tmp_path / "store", "pause:1")
     store = ImageStore(tmp_path / "store", {"containerd": Path("/bin/false"), "ctr": Path("/bin/false")})
     with pytest.raises(LocalClusterError, match="containerd-store ended with exit status 1"):
-        store.seed(images("pause:2"), tmp_path / "node/containerd", print)
+        store.seed_node(images("pause:2"), tmp_path / "node/containerd", print)
     assert not (tmp_path / "node/containerd").exists()
     assert (tmp_path / "store/current/containerd/snapshots/1/fs/python3").read_text() == "a program"
 
@@ -59,4 +59,4 @@ def test_a_folder_on_another_file_system_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     store = a_store(tmp_path / "store", "pause:1")
     with pytest.raises(LocalClusterError, match=r"no hard link from .*Invalid cross-device link"):
-        store.seed(images("pause:1"), tmp_path / "node/containerd", print)
+        store.seed_node(images("pause:1"), tmp_path / "node/containerd", print)

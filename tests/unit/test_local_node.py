@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 
 from tidegate_localcluster import network
-from tidegate_localcluster.network import cni_configuration, node_network
-from tidegate_localcluster.node import NodeSettings, containerd_configuration, kubelet_configuration
+from tidegate_localcluster.network import assign_node_network, render_cni_configuration
+from tidegate_localcluster.node import (
+    NodeSettings,
+    make_kubelet_configuration,
+    render_containerd_configuration,
+)
 from tidegate_localcluster.pki import Pki
-from tidegate_localcluster.private_root import Mount, mounts_to_carry, parse_mountinfo
+from tidegate_localcluster.private_root import Mount, parse_mountinfo, select_mounts
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> NodeSettings:
     return NodeSettings(
         name="node-1",
-        network=node_network(1),
+        network=assign_node_network(1),
         cgroup="tidegate-x/node-1",
         data=tmp_path,
         logs=tmp_path,
@@ -28,7 +32,7 @@ def settings(tmp_path: Path) -> NodeSettings:
 
 
 def test_every_node_has_its_own_address_and_pods() -> None:
-    nodes = [node_network(index) for index in range(network.MAX_NODES)]
+    nodes = [assign_node_network(index) for index in range(network.MAX_NODES)]
     assert (nodes[0].address, nodes[0].pods) == ("10.87.0.1", "10.88.0.0/24")
     assert (nodes[1].address, nodes[1].pods) == ("10.87.0.2", "10.88.1.0/24")
     assert len({node.address for node in nodes}) == len({node.pods for node in nodes}) == network.MAX_NODES
@@ -36,11 +40,11 @@ def test_every_node_has_its_own_address_and_pods() -> None:
 
 def test_there_is_no_seventeenth_node() -> None:
     with pytest.raises(ValueError, match="at most 16 nodes"):
-        node_network(16)
+        assign_node_network(16)
 
 
 def test_pods_of_a_node_get_addresses_of_its_range() -> None:
-    plugins = json.loads(cni_configuration(node_network(1)))["plugins"]
+    plugins = json.loads(render_cni_configuration(assign_node_network(1)))["plugins"]
     assert plugins[0]["ipam"]["ranges"] == [[{"subnet": "10.88.1.0/24", "gateway": "10.88.1.1"}]]
     assert [plugin["type"] for plugin in plugins] == ["ptp", "portmap"]
 
@@ -52,7 +56,7 @@ def test_the_service_addresses_agree() -> None:
 def test_the_kubelet_knows_nobody_without_a_certificate_or_token(
     settings: NodeSettings, tmp_path: Path
 ) -> None:
-    configuration: Any = kubelet_configuration(settings, Pki(tmp_path / "pki"))
+    configuration: Any = make_kubelet_configuration(settings, Pki(tmp_path / "pki"))
     assert configuration["authentication"]["anonymous"] == {"enabled": False}
     assert configuration["authentication"]["webhook"]["enabled"] is True
     assert configuration["authorization"] == {"mode": "Webhook"}
@@ -63,7 +67,7 @@ def test_the_kubelet_knows_nobody_without_a_certificate_or_token(
 
 
 def test_containerd_pins_our_pause_image() -> None:
-    configuration = tomllib.loads(containerd_configuration("tidegate.local/pause:1"))
+    configuration = tomllib.loads(render_containerd_configuration("tidegate.local/pause:1"))
     images = configuration["plugins"]["io.containerd.cri.v1.images"]
     assert images["pinned_images"]["sandbox"] == "tidegate.local/pause:1"
     assert configuration["plugins"]["io.containerd.cri.v1.runtime"]["restrict_oom_score_adj"] is True
@@ -89,5 +93,5 @@ def test_mountinfo_is_read_with_its_escapes() -> None:
 
 
 def test_what_the_kernel_adds_is_not_carried_into_the_private_root() -> None:
-    carried = [mount.point for mount in mounts_to_carry(parse_mountinfo(MOUNTINFO))]
+    carried = [mount.point for mount in select_mounts(parse_mountinfo(MOUNTINFO))]
     assert carried == ["/var", "/home", "/running", "/var/lib data"]

@@ -52,7 +52,7 @@ def test_clients_are_the_users_that_the_bootstrap_roles_know(
 
 
 def test_a_kubelet_is_its_node(pki: Pki) -> None:
-    client, server = pki.kubelet_client("n0"), pki.kubelet_server("n0", ["10.88.0.1"])
+    client, server = pki.issue_kubelet_client("n0"), pki.issue_kubelet_server("n0", ["10.88.0.1"])
     assert names(client, NameOID.COMMON_NAME) == ["system:node:n0"]
     assert names(client, NameOID.ORGANIZATION_NAME) == ["system:nodes"]
     assert purposes(server) == [ExtendedKeyUsageOID.SERVER_AUTH]
@@ -62,7 +62,7 @@ def test_a_kubelet_is_its_node(pki: Pki) -> None:
 
 
 def test_aggregated_apis_trust_an_authority_of_their_own(pki: Pki) -> None:
-    front = certificate(pki.front_proxy_client())
+    front = certificate(pki.issue_front_proxy_client())
     front.verify_directly_issued_by(certificate(pki.front_proxy_authority))
     with pytest.raises(ValueError, match="issuer"):
         front.verify_directly_issued_by(certificate(pki.authority))
@@ -73,32 +73,32 @@ def test_leaves_cannot_sign_and_the_authority_can(pki: Pki) -> None:
         return certificate(pair).extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
     assert signs(pki.authority)
-    assert not signs(pki.admin())
+    assert not signs(pki.issue_admin())
 
 
 def test_is_valid_now_and_for_months(pki: Pki) -> None:
     now = datetime.datetime.now(datetime.UTC)
-    leaf = certificate(pki.server("s", ["127.0.0.1"]))
+    leaf = certificate(pki.issue_server("s", ["127.0.0.1"]))
     assert leaf.not_valid_before_utc < now < now + datetime.timedelta(days=90) < leaf.not_valid_after_utc
 
 
 def test_the_authority_outlives_its_object_and_leaves_follow_addresses(pki: Pki) -> None:
-    first = pki.server("s", ["127.0.0.1"]).certificate.read_bytes()
+    first = pki.issue_server("s", ["127.0.0.1"]).certificate.read_bytes()
     again = Pki(pki.directory)
-    second = again.server("s", ["10.0.0.1"])
+    second = again.issue_server("s", ["10.0.0.1"])
     assert second.certificate.read_bytes() != first
     certificate(second).verify_directly_issued_by(certificate(pki.authority))
 
 
 def test_everything_is_private(pki: Pki) -> None:
-    pki.admin()
+    pki.issue_admin()
     assert stat.S_IMODE(pki.directory.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in pki.directory.iterdir()} == {0o600}
 
 
 def test_a_kubeconfig_is_private_and_complete(pki: Pki, tmp_path: Path) -> None:
     path = pki.write_kubeconfig(
-        tmp_path / "kubeconfig", server="https://127.0.0.1:6443", credentials=pki.admin()
+        tmp_path / "kubeconfig", server="https://127.0.0.1:6443", credentials=pki.issue_admin()
     )
     document = json.loads(path.read_text())
     cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]

@@ -12,14 +12,14 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from tidegate_localcluster.buildah import silently
+from tidegate_localcluster.buildah import ignore_progress
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.image_files import opened
-from tidegate_localcluster.image_parts import Packages, Workshop
+from tidegate_localcluster.image_files import open_image
+from tidegate_localcluster.image_parts import BuildInputs, PythonPackages
 from tidegate_localcluster.image_recipes import RECIPES, ImageName
 from tidegate_localcluster.rootfs import BaseSystem
-from tidegate_localcluster.sbom import SbomError, describe
-from tidegate_localcluster.software import debian_packages, go_modules, locked
+from tidegate_localcluster.sbom import SbomError, render_sbom
+from tidegate_localcluster.software import parse_build_info, parse_dpkg_status, parse_lock
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 DIST_PACKAGES = "usr/local/lib/python3.11/dist-packages"
@@ -94,40 +94,40 @@ GOOD = (("kopf", "1.45.2"), ("typing_extensions", "4.15.0"), ("tidegate", "1.2.3
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
+def workshop(tmp_path: Path) -> BuildInputs:
     """A checkout whose operator has two packages, installed in the cache."""
     root = tmp_path / "repository"
     (root / "images/operator").mkdir(parents=True)
     (root / "images/operator/requirements.txt").write_text(LOCK)
     (root / "pyproject.toml").write_text('[project]\nname = "tidegate"\nversion = "1.2.3"\n')
-    workshop = Workshop(
+    workshop = BuildInputs(
         source_root=root,
         cache=tmp_path / "cache",
         base=BaseSystem(tmp_path),
-        binary=lambda name: tmp_path / name,
-        progress=silently,
+        find_binary=lambda name: tmp_path / name,
+        progress=ignore_progress,
     )
     for part in RECIPES[ImageName.OPERATOR].runtime_parts:
-        if isinstance(part, Packages):
+        if isinstance(part, PythonPackages):
             said = {
                 "kopf": ("License-Expression: MIT",),
                 "typing_extensions": ("Classifier: License :: OSI Approved :: Some License",),
             }
             for name, lines in said.items():
-                folder = part.installed(workshop) / f"{name}-1.dist-info"
+                folder = part.installed_folder(workshop) / f"{name}-1.dist-info"
                 folder.mkdir(parents=True)
                 (folder / "METADATA").write_text(metadata(name, "1", *lines))
     return workshop
 
 
-def described(workshop: Workshop, folder: Path, *layers: Mapping[str, str]) -> Any:
-    text = describe(ImageName.OPERATOR, an_archive(folder / "image.tar", *layers), workshop, NOW)
+def described(workshop: BuildInputs, folder: Path, *layers: Mapping[str, str]) -> Any:
+    text = render_sbom(ImageName.OPERATOR, an_archive(folder / "image.tar", *layers), workshop, NOW)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     return json.loads(text)
 
 
 def test_a_document_names_what_is_in_the_image_and_fits_the_schema(
-    workshop: Workshop, tmp_path: Path
+    workshop: BuildInputs, tmp_path: Path
 ) -> None:
     document = described(workshop, tmp_path, {"var/lib/dpkg/status": STATUS}, in_image(*GOOD))
     found = {component["name"]: component for component in document["components"]}
@@ -147,7 +147,7 @@ def test_a_document_names_what_is_in_the_image_and_fits_the_schema(
     ]
 
 
-def test_the_same_image_makes_the_same_document(workshop: Workshop, tmp_path: Path) -> None:
+def test_the_same_image_makes_the_same_document(workshop: BuildInputs, tmp_path: Path) -> None:
     first = described(workshop, tmp_path, in_image(*GOOD))
     assert described(workshop, tmp_path, in_image(*GOOD)) == first
 
@@ -162,7 +162,7 @@ def test_the_same_image_makes_the_same_document(workshop: Workshop, tmp_path: Pa
     ids=["more", "less", "another-version"],
 )
 def test_an_image_that_is_not_what_its_lock_says_gets_no_document(
-    workshop: Workshop, tmp_path: Path, distributions: Sequence[tuple[str, str]], said: str
+    workshop: BuildInputs, tmp_path: Path, distributions: Sequence[tuple[str, str]], said: str
 ) -> None:
     with pytest.raises(SbomError, match=f"operator was not built from .* of this checkout: {said}"):
         described(workshop, tmp_path, in_image(*distributions))
@@ -174,38 +174,38 @@ def test_files_are_as_the_last_layer_leaves_them(tmp_path: Path) -> None:
         {"etc/kept": "old", "etc/gone": "x", "opt/a/b": "x", "var/x": "x"},
         {"etc/kept": "new", "etc/.wh.gone": "", ".wh.opt": "", "var/.wh..wh..opq": "", "var/y": "y"},
     )
-    with opened(archive) as image:
+    with open_image(archive) as image:
         assert sorted(image.files) == ["etc/kept", "var/y"]
-        assert image.text("etc/kept") == "new"
+        assert image.read_text("etc/kept") == "new"
         assert image.config["User"] == "65532"
         with pytest.raises(LocalClusterError, match="the image has no file /etc/gone"):
-            image.text("etc/gone")
+            image.read_text("etc/gone")
 
 
 def test_what_is_no_archive_of_an_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "image.tar").write_bytes(a_tar({"file": b"x"}))
     with (
         pytest.raises(LocalClusterError, match=r"image\.tar is no archive of one image"),
-        opened(tmp_path / "image.tar"),
+        open_image(tmp_path / "image.tar"),
     ):
         pass
 
 
 def test_a_lock_counts_for_the_machine_of_the_image() -> None:
-    assert [(found.name, found.version) for found in locked(LOCK, {})] == [
+    assert [(found.name, found.version) for found in parse_lock(LOCK, {})] == [
         ("kopf", "1.45.2"),
         ("typing-extensions", "4.15.0"),
     ]
 
 
 def test_packages_that_were_removed_are_not_listed() -> None:
-    assert [(found.name, found.version) for found in debian_packages(STATUS)] == [
+    assert [(found.name, found.version) for found in parse_dpkg_status(STATUS)] == [
         ("libc6", "2.36-9+deb12u10")
     ]
 
 
 def test_modules_are_those_that_were_compiled_in() -> None:
-    assert [(found.name, found.version, found.go_sum) for found in go_modules(BUILD_INFO)] == [
+    assert [(found.name, found.version, found.go_sum) for found in parse_build_info(BUILD_INFO)] == [
         ("stdlib", "1.26.8", ""),
         ("github.com/beorn7/perks", "v1.0.1", "h1:VlbK="),
         ("k8s.io/other", "v0.36.3", "h1:abc="),

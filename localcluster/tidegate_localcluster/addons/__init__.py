@@ -9,15 +9,15 @@ from pathlib import Path
 PLACEHOLDER = re.compile(r"\$\{([A-Z_]+)\}")
 
 
-def manifest(name: str, values: Mapping[str, str]) -> str:
+def render_manifest(name: str, values: Mapping[str, str]) -> str:
     """Return the manifest `name` (without .yaml) with every ${PLACEHOLDER} replaced.
 
     Raises KeyError for a placeholder without a value.
     """
-    return PLACEHOLDER.sub(lambda match: values[match[1]], document(name))
+    return PLACEHOLDER.sub(lambda match: values[match[1]], read_manifest(name))
 
 
-def rules(root: Path) -> Mapping[str, str]:
+def load_prometheus_rules(root: Path) -> Mapping[str, str]:
     """Return the chart's recording rules and alerts as values for Prometheus, each a YAML string.
 
     `root` is the source tree. The files are read directly because no operator here reads PrometheusRules;
@@ -30,6 +30,6 @@ def rules(root: Path) -> Mapping[str, str]:
     }
 
 
-def document(name: str) -> str:
+def read_manifest(name: str) -> str:
     """Return the file `name`.yaml without replacements."""
     return resources.files(__name__).joinpath(f"{name}.yaml").read_text()

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.demo.platforms import LocalPlatform, OwnCluster, OwnClusterSettings, Platform
-from tidegate_localcluster.demo.recipe import Recipe
-from tidegate_localcluster.demo.scenario import ANSWERS_PER_VERSION, Demo, Settings
-from tidegate_localcluster.demo.steps import Steps
+from tidegate_localcluster.demo.platforms import DemoPlatform, LocalPlatform, OwnCluster, OwnClusterSettings
+from tidegate_localcluster.demo.recipe import TrainingRecipe
+from tidegate_localcluster.demo.scenario import ANSWERS_PER_VERSION, Demo, DemoSettings
+from tidegate_localcluster.demo.steps import StepPrinter
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.supplies import source_root
+from tidegate_localcluster.supplies import find_source_root
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,35 +40,35 @@ def up(
     ] = ANSWERS_PER_VERSION,
 ) -> None:
     """Run the whole demo. The cluster stays; running it again starts over at version 1."""
-    steps = Steps(_console())
-    with _messages(steps):
-        settings = Settings(source_root=source_root(), answers_per_version=answers)
-        recipe = Recipe(settings.source_root, default_home())
-        Demo(_platform(state_dir), recipe, settings, steps).run()
+    steps = StepPrinter(_make_console())
+    with _report_errors(steps):
+        settings = DemoSettings(source_root=find_source_root(), answers_per_version=answers)
+        recipe = TrainingRecipe(settings.source_root, default_home())
+        Demo(_select_platform(state_dir), recipe, settings, steps).run()
 
 
 @app.command()
 def down(state_dir: StatePath = None) -> None:
     """Stop the local cluster, or uninstall the release from a cluster of your own."""
-    steps = Steps(_console())
-    with _messages(steps), steps.step("Remove the demo"):
-        steps.progress(_platform(state_dir).stop(steps.progress))
+    steps = StepPrinter(_make_console())
+    with _report_errors(steps), steps.print_step("Remove the demo"):
+        steps.print_progress(_select_platform(state_dir).stop(steps.print_progress))
 
 
-def _console() -> Console:
+def _make_console() -> Console:
     """Return the terminal, or a console with wide lines if the output is not a terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=LINE_WIDTH)
 
 
-def _platform(state_dir: Path | None) -> Platform:
+def _select_platform(state_dir: Path | None) -> DemoPlatform:
     if os.environ.get("KUBECONFIG"):
         return OwnCluster(default_home(), OwnClusterSettings.from_environment(os.environ))
     return LocalPlatform(default_home(), state_dir or default_home() / "clusters" / "default")
 
 
 @contextmanager
-def _messages(steps: Steps) -> Generator[None]:
+def _report_errors(steps: StepPrinter) -> Generator[None]:
     """Exit with the message and the step's name on our own errors; let others keep their traceback."""
     try:
         yield

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate_localcluster.demo.errors import CommandError, DemoError
-from tidegate_localcluster.demo.kubectl import Kubectl, run
+from tidegate_localcluster.demo.kubectl import Kubectl, run_command
 
 RELEASE: Final = "tidegate"
 NAMESPACE: Final = "tidegate-system"
@@ -21,7 +21,7 @@ class Helm:
     binary: Path
     kubectl: Kubectl
 
-    def install(self, chart: Path, values: Mapping[str, object]) -> None:
+    def install_chart(self, chart: Path, values: Mapping[str, object]) -> None:
         """Install or upgrade the release, and wait until it is ready.
 
         `values` are set by path (`tls.xds`); all others are the chart's defaults.
@@ -33,11 +33,13 @@ class Helm:
             "--create-namespace", "--set-json=crds.enabled=false", "--wait", f"--timeout={INSTALL_TIMEOUT_S:.0f}s", *settings,
         ]  # fmt: skip
         try:
-            run(command, self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S + 30.0)
+            run_command(command, self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S + 30.0)
         except CommandError as error:
-            raise DemoError(f"chart {chart}: {error}\n{self.kubectl.evidence((), NAMESPACE)}") from error
+            raise DemoError(
+                f"chart {chart}: {error}\n{self.kubectl.describe_objects((), NAMESPACE)}"
+            ) from error
 
-    def uninstall(self) -> None:
+    def uninstall_release(self) -> None:
         """Uninstall the release if it exists; CRDs, and with them the users' objects, stay."""
         command = [str(self.binary), "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found"]
-        run([*command, "--wait"], self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S)
+        run_command([*command, "--wait"], self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S)

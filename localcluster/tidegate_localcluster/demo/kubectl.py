@@ -16,7 +16,7 @@ from tidegate_localcluster.process import wait_until
 COMMAND_TIMEOUT_S: Final = 60.0
 EVENTS_SHOWN: Final = 8
 FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1:\d+) ->")
-NOT_KNOWN_YET: Final = "unable to upgrade connection: pod not found"
+POD_NOT_FOUND: Final = "unable to upgrade connection: pod not found"
 POLL_INTERVAL_S: Final = 0.2
 
 
@@ -37,7 +37,9 @@ class Kubectl:
 
     def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Return the output of kubectl. Raises CommandError with its error output if it fails or times out."""
-        return run([str(self._binary), *arguments], self._environment, stdin=stdin, timeout_s=timeout_s)
+        return run_command(
+            [str(self._binary), *arguments], self._environment, stdin=stdin, timeout_s=timeout_s
+        )
 
     def get(self, kind: str, name: str, namespace: str) -> Mapping[str, Any] | None:
         """Return the object, or None if it does not exist."""
@@ -64,7 +66,7 @@ class Kubectl:
             names = ", ".join(objects)
             raise DemoError(
                 f"{names} in namespace {namespace} did not become {condition} in {timeout_s:.0f} s: {error}\n"
-                f"{self.evidence(objects, namespace)}"
+                f"{self.describe_objects(objects, namespace)}"
             ) from error
 
     def wait_established(self, definitions: Sequence[str], timeout_s: float) -> None:
@@ -76,11 +78,11 @@ class Kubectl:
             return all(map(is_established, body.get("items", (body,))))
 
         description = f"CustomResourceDefinitions are established: {', '.join(definitions)}"
-        wait_until(are_established, what=description, timeout_s=timeout_s)
+        wait_until(are_established, description=description, timeout_s=timeout_s)
 
-    def evidence(self, objects: Sequence[str], namespace: str) -> str:
+    def describe_objects(self, objects: Sequence[str], namespace: str) -> str:
         """Describe objects that are not in the expected state: conditions, pods, last events. Never raises."""
-        parts = [f"{name}:\n{self._conditions(name, namespace)}" for name in objects]
+        parts = [f"{name}:\n{self._describe_conditions(name, namespace)}" for name in objects]
         for title, arguments in (
             ("pods", ("get", "pods", "-n", namespace, "-o", "wide")),
             ("last events", ("get", "events", "-n", namespace, "--sort-by=.lastTimestamp")),
@@ -93,7 +95,7 @@ class Kubectl:
         return "\n".join(parts)
 
     @contextmanager
-    def forwarded(self, target: str, port: int, namespace: str, timeout_s: float = 20.0) -> Generator[str]:
+    def forward_port(self, target: str, port: int, namespace: str, timeout_s: float = 20.0) -> Generator[str]:
         """Forward a port of a Service or a pod to 127.0.0.1 while the context lasts, and yield its address.
 
         A kubelet may not know a pod yet that it has reported ready: kubectl is run again for `timeout_s`.
@@ -122,11 +124,11 @@ class Kubectl:
                         return
                 finally:
                     process.terminate()
-            if NOT_KNOWN_YET not in line or time.monotonic() > deadline:
+            if POD_NOT_FOUND not in line or time.monotonic() > deadline:
                 raise CommandError(f"{' '.join(command)} said: {line.strip() or 'nothing'}")
             time.sleep(POLL_INTERVAL_S)
 
-    def _conditions(self, name: str, namespace: str) -> str:
+    def _describe_conditions(self, name: str, namespace: str) -> str:
         template = (
             "{range .status.conditions[*]}  {.type}={.status} {.reason}: {.message}{'\\n'}{end}"
             "{.status.failure}"
@@ -152,7 +154,7 @@ def is_established(definition: Mapping[str, Any]) -> bool:
     )
 
 
-def run(
+def run_command(
     command: Sequence[str], environment: Mapping[str, str], *, stdin: str | None = None, timeout_s: float
 ) -> str:
     """Return the standard output of a program. Raises CommandError with its error output if it fails."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate_localcluster.demo.errors import DemoError
-from tidegate_localcluster.demo.scoring import TOLERANCE, Answer
+from tidegate_localcluster.demo.scoring import TOLERANCE, ScoredAnswer
 
 THREADS: Final = 4
 MAX_SECONDS: Final = 120.0
@@ -22,7 +22,7 @@ JOIN_TIMEOUT_S: Final = 30.0
 TEXTS_SHOWN: Final = 3
 TEXTS_KEPT: Final = 100
 """Bound per client for different texts of failures, and of wrong answers: they may name a port or a time."""
-OTHERS: Final = "others"
+OTHER_TEXTS: Final = "others"
 BUCKET_GROWTH: Final = math.log(1.01)
 VALUES_SHOWN: Final = 4
 
@@ -33,7 +33,7 @@ Key = TypeVar("Key")
 class Scorer(Protocol):
     """One client, used by one thread only."""
 
-    def score(self, inputs: Tensors) -> Answer:
+    def score(self, inputs: Tensors) -> ScoredAnswer:
         """Send one request; raises what its client raises."""
         ...
 
@@ -43,37 +43,37 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ScoringBatch:
     """One request, and the correct scores of each published version: float32 [rows]."""
 
     inputs: Tensors
     expected: Mapping[str, NDArray[np.float32]]
 
-    def describe_wrong(self, answer: Answer) -> str | None:
+    def describe_wrong(self, answer: ScoredAnswer) -> str | None:
         """Describe what is wrong with `answer`, or return None if it is exactly that of the version it names."""
         expected = self.expected.get(answer.version)
         if expected is None:
             return f"an answer of version {answer.version!r}, which was never published"
-        if _equals(answer.scores, expected):
+        if _scores_match(answer.scores, expected):
             return None
         return (
             f"an answer of version {answer.version} that is not that version's: "
-            f"{_shown(answer.scores)} instead of {_shown(expected)}"
+            f"{_format_scores(answer.scores)} instead of {_format_scores(expected)}"
         )
 
 
-class Latencies:
+class LatencyHistogram:
     """Histogram of latencies in buckets that grow by 1 %, so memory does not grow with the number of answers."""
 
     def __init__(self, buckets: Mapping[int, int] | None = None) -> None:
         """Start with these counts by bucket."""
         self._buckets: Counter[int] = Counter(buckets)
 
-    def add(self, seconds: float) -> None:
+    def count_answer(self, seconds: float) -> None:
         """Count one answer."""
         self._buckets[round(math.log(max(seconds, 1e-9)) / BUCKET_GROWTH)] += 1
 
-    def copy(self) -> Mapping[int, int]:
+    def copy_counts(self) -> Mapping[int, int]:
         """Return the counts by bucket; safe while another thread adds."""
         return dict(self._buckets)
 
@@ -94,7 +94,7 @@ class LoadReport:
     versions: Mapping[str, int]
     failures: Mapping[str, int]
     wrong_answers: Mapping[str, int]
-    latencies: Latencies
+    latencies: LatencyHistogram
     seconds: float
 
     @property
@@ -115,53 +115,55 @@ class LoadReport:
     @property
     def errors(self) -> Sequence[str]:
         """Return the most frequent errors, with their counts."""
-        return _most_frequent(self.failures)
+        return _format_most_frequent(self.failures)
 
     @property
     def problems(self) -> Sequence[str]:
         """Return the most frequent errors and wrong answers; empty if every answer was correct."""
         failed = [f"{self.failed} of {self.sent} failed", *self.errors] if self.failed else []
-        wrong = [f"{self.wrong} of {self.sent} wrong", *_most_frequent(self.wrong_answers)]
+        wrong = [f"{self.wrong} of {self.sent} wrong", *_format_most_frequent(self.wrong_answers)]
         return (*failed, *(wrong if self.wrong else ()))
 
     def quantile_ms(self, quantile: float) -> float:
         """Return the latency of correct answers in milliseconds; 0 if there was none."""
         return self.latencies.quantile_s(quantile) * 1000
 
-    def since(self, earlier: "LoadReport") -> "LoadReport":
+    def since_report(self, earlier: "LoadReport") -> "LoadReport":
         """Return the results of the requests after an earlier report of the same load."""
         return LoadReport(
             versions=Counter(self.versions) - Counter(earlier.versions),
             failures=Counter(self.failures) - Counter(earlier.failures),
             wrong_answers=Counter(self.wrong_answers) - Counter(earlier.wrong_answers),
-            latencies=Latencies(Counter(self.latencies.copy()) - Counter(earlier.latencies.copy())),
+            latencies=LatencyHistogram(
+                Counter(self.latencies.copy_counts()) - Counter(earlier.latencies.copy_counts())
+            ),
             seconds=self.seconds - earlier.seconds,
         )
 
 
 @dataclass(slots=True)
-class _Worker:
+class _LoadWorker:
     """One closed loop: send, wait for the answer, pause. Only its own thread writes its counters."""
 
     scorer: Scorer
-    batches: Sequence[Batch]
+    batches: Sequence[ScoringBatch]
     pause_s: float
     say: Callable[[str], None]
     versions: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
     wrong_answers: Counter[str] = field(default_factory=Counter[str])
-    latencies: Latencies = field(default_factory=Latencies)
+    latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     sent_at: dict[str, float] = field(default_factory=dict[str, float])
     """Time of sending of the newest request that a version has answered correctly."""
 
     def run(self, stop_event: threading.Event, deadline: float) -> None:
         index = 0
         while not stop_event.is_set() and time.monotonic() < deadline:
-            self._send(self.batches[index % len(self.batches)])
+            self._send_batch(self.batches[index % len(self.batches)])
             index += 1
             stop_event.wait(self.pause_s)
 
-    def _send(self, batch: Batch) -> None:
+    def _send_batch(self, batch: ScoringBatch) -> None:
         sent_at = time.monotonic()
         try:
             answer = self.scorer.score(batch.inputs)
@@ -177,16 +179,16 @@ class _Worker:
             return
         self.versions[answer.version] += 1
         self.sent_at[answer.version] = sent_at
-        self.latencies.add(seconds)
+        self.latencies.count_answer(seconds)
 
 
-class Load:
+class CheckedLoad:
     """A few clients in closed loops, for as long as the context lasts and at most for `max_seconds`."""
 
     def __init__(
         self,
         scorers: Callable[[], Scorer],
-        batches: Sequence[Batch],
+        batches: Sequence[ScoringBatch],
         *,
         threads: int = THREADS,
         max_seconds: float = MAX_SECONDS,
@@ -199,7 +201,7 @@ class Load:
         `say` gets a line for each request that fails or is answered wrongly, from the thread of its client.
         """
         self._workers = [
-            _Worker(scorers(), batches[index::threads], pause_s, say) for index in range(threads)
+            _LoadWorker(scorers(), batches[index::threads], pause_s, say) for index in range(threads)
         ]
         self._max_seconds = max_seconds
         self._stop_event = threading.Event()
@@ -223,11 +225,11 @@ class Load:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop the clients once their requests in flight are answered."""
-        self._end()
+        self._stop_workers()
 
     def wait_for(self, version: str, count: int, timeout_s: float) -> None:
         """Wait until `version` has given `count` correct answers. Raises DemoError with the answers by version."""
-        self._wait(
+        self._wait_until(
             lambda: sum(worker.versions[version] for worker in self._workers) >= count,
             lambda report: (
                 f"version {version} gave {report.versions.get(version, 0)} of {count} answers "
@@ -238,7 +240,7 @@ class Load:
 
     def wait_sent(self, count: int, timeout_s: float) -> None:
         """Wait until `count` requests were sent in total. Raises DemoError after `timeout_s`."""
-        self._wait(
+        self._wait_until(
             lambda: self.report().sent >= count,
             lambda report: f"not in {timeout_s:.0f} s: {count} requests sent; sent: {report.sent}",
             timeout_s,
@@ -246,29 +248,31 @@ class Load:
 
     def wait_failed(self, count: int, timeout_s: float) -> None:
         """Wait until `count` requests have failed. Raises DemoError after `timeout_s`."""
-        self._wait(
+        self._wait_until(
             lambda: sum(worker.failures.total() for worker in self._workers) >= count,
             lambda report: f"not in {timeout_s:.0f} s: {count} requests failed; sent: {report.sent}",
             timeout_s,
         )
 
-    def last_sent(self, version: str) -> float:
+    def last_sent_at(self, version: str) -> float:
         """Return when the newest request that `version` answered correctly was sent (time.monotonic), or 0."""
         return max(worker.sent_at.get(version, 0.0) for worker in self._workers)
 
     def report(self) -> LoadReport:
         """Return the results so far; the cost does not grow with the number of requests."""
         return LoadReport(
-            versions=dict(sorted(_sum(worker.versions for worker in self._workers).items())),
-            failures=_sum(worker.failures for worker in self._workers),
-            wrong_answers=_sum(worker.wrong_answers for worker in self._workers),
-            latencies=Latencies(_sum(worker.latencies.copy() for worker in self._workers)),
+            versions=dict(sorted(_sum_counts(worker.versions for worker in self._workers).items())),
+            failures=_sum_counts(worker.failures for worker in self._workers),
+            wrong_answers=_sum_counts(worker.wrong_answers for worker in self._workers),
+            latencies=LatencyHistogram(
+                _sum_counts(worker.latencies.copy_counts() for worker in self._workers)
+            ),
             seconds=(self._stopped_at or time.monotonic()) - self._started_at,
         )
 
     def finish(self) -> LoadReport:
         """Stop the clients and return the results; a request without an answer by then counts as failed."""
-        self._end()
+        self._stop_workers()
         report = self.report()
         unanswered = sum(thread.is_alive() for thread in self._threads)
         if not unanswered:
@@ -276,7 +280,7 @@ class Load:
         text = f"no answer {JOIN_TIMEOUT_S:g} s after the load ended"
         return replace(report, failures={**report.failures, text: unanswered})
 
-    def _wait(
+    def _wait_until(
         self, holds: Callable[[], bool], describe: Callable[[LoadReport], str], timeout_s: float
     ) -> None:
         deadline = time.monotonic() + timeout_s
@@ -288,7 +292,7 @@ class Load:
                 )
             time.sleep(POLL_INTERVAL_S)
 
-    def _end(self) -> None:
+    def _stop_workers(self) -> None:
         if self._stop_event.is_set():
             return
         self._stop_event.set()
@@ -300,24 +304,24 @@ class Load:
             worker.scorer.close()
 
 
-def _equals(scores: NDArray[Any], expected: NDArray[np.float32]) -> bool:
+def _scores_match(scores: NDArray[Any], expected: NDArray[np.float32]) -> bool:
     """Return whether an answer is the expected one: same shape, same type, no NaN."""
     if (scores.shape, scores.dtype) != (expected.shape, expected.dtype):
         return False
     return bool((np.abs(scores - expected) <= TOLERANCE).all())
 
 
-def _shown(scores: NDArray[Any]) -> str:
+def _format_scores(scores: NDArray[Any]) -> str:
     suffix = f" and {scores.size - VALUES_SHOWN} more" if scores.size > VALUES_SHOWN else ""
     return f"{scores.ravel()[:VALUES_SHOWN].tolist()}{suffix}"
 
 
 def _keep_count(counts: Counter[str], text: str) -> None:
     """Count `text`; count texts beyond TEXTS_KEPT together."""
-    counts[text if text in counts or len(counts) < TEXTS_KEPT else OTHERS] += 1
+    counts[text if text in counts or len(counts) < TEXTS_KEPT else OTHER_TEXTS] += 1
 
 
-def _sum(counters: Iterable[Mapping[Key, int]]) -> Mapping[Key, int]:
+def _sum_counts(counters: Iterable[Mapping[Key, int]]) -> Mapping[Key, int]:
     """Return the sum of counts. Copy each first, because another thread may still count."""
     total: Counter[Key] = Counter()
     for counts in counters:
@@ -325,5 +329,5 @@ def _sum(counters: Iterable[Mapping[Key, int]]) -> Mapping[Key, int]:
     return total
 
 
-def _most_frequent(counts: Mapping[str, int]) -> Sequence[str]:
+def _format_most_frequent(counts: Mapping[str, int]) -> Sequence[str]:
     return tuple(f"{count} × {text}" for text, count in Counter(counts).most_common(TEXTS_SHOWN))

@@ -10,15 +10,15 @@ from typing import Final, Protocol
 
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.checks import check_machine
-from tidegate_localcluster.cluster import Cluster, ClusterOptions
+from tidegate_localcluster.cluster import ClusterOptions, LocalCluster
 from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.errors import CommandError, DemoError
 from tidegate_localcluster.demo.kubectl import Kubectl
-from tidegate_localcluster.forwards import SERVICES
-from tidegate_localcluster.images import Images
+from tidegate_localcluster.forwards import SERVICE_PORTS
+from tidegate_localcluster.images import ImageBuilder
 from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.state import Forward
-from tidegate_localcluster.supplies import find_supplies, source_root
+from tidegate_localcluster.supplies import find_source_root, find_supplies
 
 CHART_IMAGES: Final[Mapping[str, str]] = {
     "operator": "operator",
@@ -31,18 +31,18 @@ LOCAL_MODELS_URI: Final = "file:///models"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class DemoEndpoints:
     """Addresses that this machine can reach, as host:port; None for what is not installed."""
 
     gateway: str
     dashboard: str | None = None
     prometheus: str | None = None
-    lasting: bool = True
+    persistent: bool = True
     """Whether the addresses still work after the demo has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class DemoSite:
     """What the demo needs to know about its cluster."""
 
     kubectl: Kubectl
@@ -59,7 +59,7 @@ class Site:
     """Command by which the user opens the dashboard with their own rights, without a token."""
 
 
-class Platform(Protocol):
+class DemoPlatform(Protocol):
     """A cluster, from nothing to ready for the chart."""
 
     @property
@@ -67,11 +67,11 @@ class Platform(Protocol):
         """Return the title of the first step."""
         ...
 
-    def start(self, progress: Progress) -> Site:
+    def start(self, progress: Progress) -> DemoSite:
         """Make the cluster ready for the chart. Raises LocalClusterError."""
         ...
 
-    def endpoints(self, site: Site) -> AbstractContextManager[Endpoints]:
+    def open_endpoints(self, site: DemoSite) -> AbstractContextManager[DemoEndpoints]:
         """Yield the addresses of what the chart installed, for as long as the context lasts."""
         ...
 
@@ -88,18 +88,18 @@ class LocalPlatform:
     def __init__(self, home: Path, state_dir: Path) -> None:
         """Keep programs and images in `home`, the cluster in `state_dir`."""
         self._home = home
-        self._cluster = Cluster(state_dir)
+        self._cluster = LocalCluster(state_dir)
         is_default = state_dir.absolute() == (home / "clusters" / "default").absolute()
         self._state_option = "" if is_default else f" --state-dir {state_dir}"
 
-    def start(self, progress: Progress) -> Site:
+    def start(self, progress: Progress) -> DemoSite:
         """Start the cluster if it does not run, and load images that are newer than it."""
         cluster = self._cluster
-        if cluster.supervisor() is None:
+        if cluster.find_supervisor() is None:
             check_machine(cluster.files.path)
             options = ClusterOptions(name=cluster.files.path.name)
-            cluster.up(options, find_supplies(self._home, options, None, progress), progress)
-        elif cluster.plan().control_plane_only:
+            cluster.bring_up(options, find_supplies(self._home, options, None, progress), progress)
+        elif cluster.read_plan().control_plane_only:
             raise DemoError(
                 f"the cluster in {cluster.files.path} is a control plane alone and runs no pods; "
                 "end it with `tidegate local down`, then run the demo again"
@@ -107,8 +107,8 @@ class LocalPlatform:
         references = self._load_newer_images(progress)
         tools = Binaries(self._home).ensure(["kubectl", "helm"], progress)
         kubectl = Kubectl(tools["kubectl"], cluster.files.kubeconfig)
-        prometheus = SERVICES[Forward.PROMETHEUS]
-        return Site(
+        prometheus = SERVICE_PORTS[Forward.PROMETHEUS]
+        return DemoSite(
             kubectl=kubectl,
             helm=helm.Helm(tools["helm"], kubectl),
             models_folder=cluster.files.models,
@@ -126,34 +126,34 @@ class LocalPlatform:
         )
 
     @contextmanager
-    def endpoints(self, site: Site) -> Generator[Endpoints]:
+    def open_endpoints(self, site: DemoSite) -> Generator[DemoEndpoints]:
         """Yield the ports that the cluster forwards from loopback."""
         del site
-        status = self._cluster.status()
+        status = self._cluster.read_status()
         gateway = status["gateway"]
         assert isinstance(gateway, dict)  # noqa: S101  the shape of the status document
         if gateway["grpc"] is None:
             raise DemoError(
                 f"the cluster in {self._cluster.files.path} forwards no gateway: {status['message']}"
             )
-        yield Endpoints(
+        yield DemoEndpoints(
             gateway=str(gateway["grpc"]),
-            dashboard=_address(status["dashboard"]),
-            prometheus=_address(status["prometheus"]),
+            dashboard=_strip_scheme(status["dashboard"]),
+            prometheus=_strip_scheme(status["prometheus"]),
         )
 
     def stop(self, progress: Progress) -> str:
         """Stop the cluster; models, programs and images stay for the next time."""
-        leftovers = self._cluster.down(progress)
+        leftovers = self._cluster.tear_down(progress)
         if leftovers:
             raise DemoError(f"the cluster is down, but something is left on the machine: {leftovers}")
         return f"the cluster is down; programs and images stay cached in {self._home}"
 
     def _load_newer_images(self, progress: Progress) -> Mapping[str, str]:
         """Build the images of the source tree, and load those that the running cluster does not have yet."""
-        images = Images(self._home, source_root()).ensure(CHART_IMAGES.values(), progress)
+        images = ImageBuilder(self._home, find_source_root()).ensure(CHART_IMAGES.values(), progress)
         loaded_file = self._cluster.files.data / "demo-images.json"
-        loaded = {image.ref for image in self._cluster.plan().images.values()}
+        loaded = {image.ref for image in self._cluster.read_plan().images.values()}
         if loaded_file.exists():
             loaded.update(json.loads(loaded_file.read_text()))
         for image in images.values():
@@ -210,40 +210,40 @@ class OwnCluster:
         self._home = home
         self._settings = settings
 
-    def start(self, progress: Progress) -> Site:
+    def start(self, progress: Progress) -> DemoSite:
         """Check that the cluster answers, and report its name."""
-        site = self._site(progress)
+        site = self._make_site(progress)
         context = site.kubectl.run("config", "current-context").strip()
         version = json.loads(site.kubectl.run("version", "-o", "json")).get("serverVersion", {})
         progress(f"context {context}, Kubernetes {version.get('gitVersion', 'of unknown version')}")
         return site
 
     @contextmanager
-    def endpoints(self, site: Site) -> Generator[Endpoints]:
+    def open_endpoints(self, site: DemoSite) -> Generator[DemoEndpoints]:
         """Forward ports by kubectl; Prometheus is at TIDEGATE_DEMO_PROMETHEUS if that is set."""
         with ExitStack() as stack:
             addresses: dict[Forward, str] = {}
             for forward in (Forward.GATEWAY, Forward.DASHBOARD):
-                service = SERVICES[forward]
-                address = site.kubectl.forwarded(f"service/{service.name}", service.port, helm.NAMESPACE)
+                service = SERVICE_PORTS[forward]
+                address = site.kubectl.forward_port(f"service/{service.name}", service.port, helm.NAMESPACE)
                 addresses[forward] = stack.enter_context(address)
-            yield Endpoints(
+            yield DemoEndpoints(
                 gateway=addresses[Forward.GATEWAY],
                 dashboard=addresses[Forward.DASHBOARD],
-                prometheus=_address(os.environ.get("TIDEGATE_DEMO_PROMETHEUS")),
-                lasting=False,
+                prometheus=_strip_scheme(os.environ.get("TIDEGATE_DEMO_PROMETHEUS")),
+                persistent=False,
             )
 
     def stop(self, progress: Progress) -> str:
         """Uninstall the release; the cluster, the CRDs and the published models stay."""
-        site = self._site(progress)
+        site = self._make_site(progress)
         try:
-            site.helm.uninstall()
+            site.helm.uninstall_release()
         except CommandError as error:
             raise DemoError(f"the release could not be removed: {error}") from error
         return f"release {helm.RELEASE} is removed; CRDs and {self._settings.models_folder} stay"
 
-    def _site(self, progress: Progress) -> Site:
+    def _make_site(self, progress: Progress) -> DemoSite:
         settings = self._settings
         tools = Binaries(self._home).ensure(["kubectl", "helm"], progress)
         kubectl = Kubectl(tools["kubectl"], None)
@@ -252,7 +252,7 @@ class OwnCluster:
             values["models.hostPath"] = settings.models_host_path
         if settings.allowed_host:
             values["models.allowedHosts[0]"] = settings.allowed_host
-        return Site(
+        return DemoSite(
             kubectl=kubectl,
             helm=helm.Helm(tools["helm"], kubectl),
             models_folder=settings.models_folder,
@@ -261,5 +261,5 @@ class OwnCluster:
         )
 
 
-def _address(url: object) -> str | None:
+def _strip_scheme(url: object) -> str | None:
     return str(url).removeprefix("http://") if url else None

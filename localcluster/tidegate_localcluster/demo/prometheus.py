@@ -17,20 +17,20 @@ QUERY_TIMEOUT_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class DataPlaneCounters:
     """Totals: requests that Envoy sent to the model, and requests that each version answered (Triton)."""
 
     envoy: float
     triton: Mapping[str, float]
 
-    def after(self, version: str, requests: int) -> "Counters":
+    def add_requests(self, version: str, requests: int) -> "DataPlaneCounters":
         """Return the totals after `requests` more that `version` answers."""
         counted = self.triton.get(version, 0.0) + requests
-        return Counters(self.envoy + requests, {**self.triton, version: counted})
+        return DataPlaneCounters(self.envoy + requests, {**self.triton, version: counted})
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedLoad:
     """The figures that the client counts, from the data plane's own counters."""
 
     envoy: int
@@ -53,50 +53,56 @@ class LoadMetrics:
         self._cluster = f'envoy_cluster_name="inference/{namespace}/{inference}/grpc"'
         self._model = f'model="{model}",namespace="{namespace}"'
 
-    def counters(self) -> Counters | None:
+    def read_counters(self) -> DataPlaneCounters | None:
         """Return the current totals, or None if Prometheus does not answer."""
         try:
-            envoy = self._query(f"sum(envoy_cluster_upstream_rq_total{{{self._cluster}}})")
-            triton = self._query(f"sum by (version) (nv_inference_request_success{{{self._model}}})")
+            envoy = self._query_by_version(f"sum(envoy_cluster_upstream_rq_total{{{self._cluster}}})")
+            triton = self._query_by_version(
+                f"sum by (version) (nv_inference_request_success{{{self._model}}})"
+            )
         except (PrometheusApiClientException, RequestException):
             return None
-        return Counters(
+        return DataPlaneCounters(
             envoy=sum(envoy.values()), triton={version: count for version, count in triton.items() if version}
         )
 
-    def since(self, before: Counters, expected: int, seconds: float) -> Observed | None:
+    def observe_since(self, before: DataPlaneCounters, expected: int, seconds: float) -> ObservedLoad | None:
         """Return what was counted since `before`, once a scrape includes `expected` requests.
 
         Returns None if Prometheus does not answer.
         """
         deadline = time.monotonic() + self._catch_up_s
-        while (current := self.counters()) is not None:
-            envoy = _growth(before.envoy, current.envoy)
+        while (current := self.read_counters()) is not None:
+            envoy = _counter_increase(before.envoy, current.envoy)
             triton = {
-                version: _growth(before.triton.get(version, 0.0), count)
+                version: _counter_increase(before.triton.get(version, 0.0), count)
                 for version, count in current.triton.items()
             }
             if min(envoy, sum(triton.values())) < expected and time.monotonic() < deadline:
                 time.sleep(POLL_INTERVAL_S)
                 continue
             window_s = int(seconds + CATCH_UP_S)
-            return Observed(envoy, triton, self._quantile(0.5, window_s), self._quantile(0.99, window_s))
+            return ObservedLoad(
+                envoy, triton, self._query_quantile(0.5, window_s), self._query_quantile(0.99, window_s)
+            )
         return None
 
-    def _quantile(self, quantile: float, window_s: int) -> float | None:
+    def _query_quantile(self, quantile: float, window_s: int) -> float | None:
         buckets = f"envoy_cluster_upstream_rq_time_bucket{{{self._cluster}}}[{window_s}s]"
         try:
-            results = self._query(f"histogram_quantile({quantile}, sum by (le) (increase({buckets})))")
+            results = self._query_by_version(
+                f"histogram_quantile({quantile}, sum by (le) (increase({buckets})))"
+            )
         except (PrometheusApiClientException, RequestException):
             return None
         return next((value for value in results.values() if not math.isnan(value)), None)
 
-    def _query(self, query: str) -> Mapping[str, float]:
+    def _query_by_version(self, query: str) -> Mapping[str, float]:
         """Return values by the label `version`, which is empty for a result without it."""
         results = cast(list[dict[str, Any]], self._prometheus.custom_query(query))
         return {str(result["metric"].get("version", "")): float(result["value"][1]) for result in results}
 
 
-def _growth(before: float, current: float) -> int:
+def _counter_increase(before: float, current: float) -> int:
     """Return the increase of a counter; a smaller one was reset, as Triton's are when a model is loaded."""
     return round(current - before if current >= before else current)

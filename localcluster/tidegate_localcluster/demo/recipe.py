@@ -17,7 +17,7 @@ from tidegate_localcluster.progress import Progress, run_with_progress
 EXAMPLE: Final = "examples/movielens"
 FOLDER: Final = "movielens"
 """Folder of the model in the models folder, where the example's manifests expect it, and of its training in `home`."""
-DECIDES: Final = ("jax", "jaxlib", "numpy", "onnx", "optax")
+TRAINING_PACKAGES: Final = ("jax", "jaxlib", "numpy", "onnx", "optax")
 """Packages whose version can change what is trained."""
 
 
@@ -33,64 +33,72 @@ class TrainedVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class TrainingRecipe:
     """The MovieLens example of a source tree; `home` keeps what it trains until its code changes."""
 
     source_root: Path
     home: Path
 
     @property
-    def example(self) -> Path:
+    def example_folder(self) -> Path:
         """Return the example's folder: manifests and code."""
         return self.source_root / EXAMPLE
 
     @property
-    def output(self) -> Path:
+    def output_folder(self) -> Path:
         """Return the folder of the models, tables and held-out rows of exactly this code."""
-        return self.home / FOLDER / self._digest()
+        return self.home / FOLDER / self._compute_digest()
 
     @property
-    def held_out(self) -> Path:
+    def held_out_path(self) -> Path:
         """Return the file of the test rows with each version's offline scores."""
-        return self.output / "held-out.parquet"
+        return self.output_folder / "held-out.parquet"
 
-    def train(self, versions: Iterable[str], progress: Progress) -> Mapping[str, TrainedVersion]:
+    def train_versions(self, versions: Iterable[str], progress: Progress) -> Mapping[str, TrainedVersion]:
         """Train the versions that do not exist yet. Raises LocalClusterError with the end of the recipe's output."""
         requested = tuple(versions)
-        missing = [version for version in requested if not self._report(version).exists()]
+        missing = [version for version in requested if not self._report_path(version).exists()]
         if missing:
             arguments = [argument for version in missing for argument in ("--version", version)]
             run_with_progress(
-                [sys.executable, self.example / "train.py", "--output", self.output, *arguments],
-                what=f"training version {' and '.join(missing)} of DIN on MovieLens-100k",
+                [
+                    sys.executable,
+                    self.example_folder / "train.py",
+                    "--output",
+                    self.output_folder,
+                    *arguments,
+                ],
+                task=f"training version {' and '.join(missing)} of DIN on MovieLens-100k",
                 progress=progress,
                 environment={**os.environ, "PYTHONUNBUFFERED": "1"},
                 describe=lambda lines: lines[-1].partition("] ")[2],
             )
         else:
-            progress(f"trained before, by the same code: {self.output}")
+            progress(f"trained before, by the same code: {self.output_folder}")
         return {version: self._read_report(version) for version in requested}
 
     def publish_tables(self, models: Path) -> None:
         """Copy the feature tables to where FeatureCompute reads them."""
-        _replace_folder(self.output / "tables", models / FOLDER / "tables")
+        _replace_folder(self.output_folder / "tables", models / FOLDER / "tables")
 
-    def publish(self, version: str, models: Path) -> Path:
+    def publish_version(self, version: str, models: Path) -> Path:
         """Copy one version to where Inference reads it, atomically, and return the model's path."""
         target = models / FOLDER / version
-        _replace_folder(self.output / version, target)
+        _replace_folder(self.output_folder / version, target)
         return target / "model.onnx"
 
     def is_published(self, version: str, models: Path) -> bool:
         """Return whether exactly these tables and this version are published."""
         pairs = [(f"{version}/model.onnx",) * 2, ("tables/users.parquet",) * 2, ("tables/items.parquet",) * 2]
-        return all(_same(self.output / source, models / FOLDER / target) for source, target in pairs)
+        return all(
+            _same_content(self.output_folder / source, models / FOLDER / target) for source, target in pairs
+        )
 
-    def _report(self, version: str) -> Path:
-        return self.output / "training" / f"{version}.json"
+    def _report_path(self, version: str) -> Path:
+        return self.output_folder / "training" / f"{version}.json"
 
     def _read_report(self, version: str) -> TrainedVersion:
-        report = json.loads(self._report(version).read_text())
+        report = json.loads(self._report_path(version).read_text())
         try:
             return TrainedVersion(
                 version=version,
@@ -101,18 +109,18 @@ class Recipe:
             )
         except KeyError as error:
             raise DemoError(
-                f"{self._report(version)} lacks {error}; remove {self.output} to train again"
+                f"{self._report_path(version)} lacks {error}; remove {self.output_folder} to train again"
             ) from error
 
-    def _digest(self) -> str:
+    def _compute_digest(self) -> str:
         """Return a digest of all that decides what is trained: code, manifests, feature engine, packages."""
         digest = hashlib.sha256()
-        folders = (self.example, self.source_root / "dataplane" / "tidegate_dataplane" / "features")
+        folders = (self.example_folder, self.source_root / "dataplane" / "tidegate_dataplane" / "features")
         for folder in folders:
             for path in sorted((*folder.rglob("*.py"), *folder.glob("feature-compute.yaml"))):
                 digest.update(f"{path.relative_to(self.source_root)}\0".encode())
                 digest.update(path.read_bytes())
-        for package in DECIDES:
+        for package in TRAINING_PACKAGES:
             digest.update(f"{package}=={metadata.version(package)}\0".encode())
         return digest.hexdigest()[:16]
 
@@ -125,5 +133,5 @@ def _replace_folder(source: Path, target: Path) -> None:
     partial.replace(target)
 
 
-def _same(one: Path, other: Path) -> bool:
-    return other.exists() and one.read_bytes() == other.read_bytes()
+def _same_content(source: Path, target: Path) -> bool:
+    return target.exists() and source.read_bytes() == target.read_bytes()

@@ -9,20 +9,20 @@ from typing import Final
 
 from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.errors import DemoError
-from tidegate_localcluster.demo.load import Batch, Load, LoadReport, Tensors
-from tidegate_localcluster.demo.platforms import LOCAL_MODELS_URI, Endpoints, Platform, Site
-from tidegate_localcluster.demo.prometheus import Counters, LoadMetrics, Observed
-from tidegate_localcluster.demo.recipe import Recipe
+from tidegate_localcluster.demo.load import CheckedLoad, LoadReport, ScoringBatch, Tensors
+from tidegate_localcluster.demo.platforms import LOCAL_MODELS_URI, DemoEndpoints, DemoPlatform, DemoSite
+from tidegate_localcluster.demo.prometheus import DataPlaneCounters, LoadMetrics, ObservedLoad
+from tidegate_localcluster.demo.recipe import TrainingRecipe
 from tidegate_localcluster.demo.scoring import (
-    Answer,
-    Gateway,
-    HeldOut,
+    GatewayClient,
+    HeldOutRows,
     OnlineScores,
+    ScoredAnswer,
     compute_features,
     score_online,
 )
-from tidegate_localcluster.demo.steps import Steps
-from tidegate_localcluster.forwards import SERVICES
+from tidegate_localcluster.demo.steps import StepPrinter
+from tidegate_localcluster.forwards import SERVICE_PORTS
 from tidegate_localcluster.state import Forward
 
 NAMESPACE: Final = "movielens"
@@ -41,7 +41,7 @@ FIRST, SECOND = "1", "2"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     """Settings of a run."""
 
     source_root: Path
@@ -52,9 +52,9 @@ class _AccessScorer:
     """One load client's connection to the ModelAccess."""
 
     def __init__(self, address: str) -> None:
-        self._gateway = Gateway(address, NAMESPACE)
+        self._gateway = GatewayClient(address, NAMESPACE)
 
-    def score(self, inputs: Tensors) -> Answer:
+    def score(self, inputs: Tensors) -> ScoredAnswer:
         return self._gateway.score(ACCESS, MODEL, inputs)
 
     def close(self) -> None:
@@ -64,7 +64,9 @@ class _AccessScorer:
 class Demo:
     """One run. Each step may be repeated: a second run reuses what the first one created."""
 
-    def __init__(self, platform: Platform, recipe: Recipe, settings: Settings, steps: Steps) -> None:
+    def __init__(
+        self, platform: DemoPlatform, recipe: TrainingRecipe, settings: DemoSettings, steps: StepPrinter
+    ) -> None:
         """Run on `platform`, with the model that `recipe` trains."""
         self._platform = platform
         self._recipe = recipe
@@ -74,117 +76,121 @@ class Demo:
     def run(self) -> None:
         """Run all steps. Raises LocalClusterError, and then `steps.title` names the failed step."""
         steps = self._steps
-        with steps.step(self._platform.title):
-            site = self._platform.start(steps.progress)
-        with steps.step("Install the chart with Helm"):
-            self._install(site)
-        with steps.step("Train a recommendation model on real data, and publish version 1"):
-            self._train(site)
-        with steps.step("Apply three custom resources, and wait until they are Ready"):
-            self._apply(site)
-        with self._platform.endpoints(site) as endpoints:
-            gateway = Gateway(endpoints.gateway, NAMESPACE)
-            rows = HeldOut.read(self._recipe.held_out)
-            metrics = _metrics(endpoints)
-            before = metrics.counters() if metrics is not None else None
-            with steps.step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
+        with steps.print_step(self._platform.title):
+            site = self._platform.start(steps.print_progress)
+        with steps.print_step("Install the chart with Helm"):
+            self._install_chart(site)
+        with steps.print_step("Train a recommendation model on real data, and publish version 1"):
+            self._train_versions(site)
+        with steps.print_step("Apply three custom resources, and wait until they are Ready"):
+            self._apply_manifests(site)
+        with self._platform.open_endpoints(site) as endpoints:
+            gateway = GatewayClient(endpoints.gateway, NAMESPACE)
+            rows = HeldOutRows.read_parquet(self._recipe.held_out_path)
+            metrics = _make_metrics(endpoints)
+            before = metrics.read_counters() if metrics is not None else None
+            with steps.print_step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
                 features = compute_features(gateway, FEATURES, rows)
-                scores = self._score(gateway, features, rows, FIRST)
+                scores = self._score_rows(gateway, features, rows, FIRST)
                 self._show_scores(FIRST, scores)
-            with steps.step("Publish version 2 under load, and swap to it"):
-                report = self._swap(site, endpoints, features, rows)
+            with steps.print_step("Publish version 2 under load, and swap to it"):
+                report = self._swap_versions(site, endpoints, features, rows)
                 if before is not None:
-                    before = before.after(FIRST, scores.requests)
-                self._show_load(report, self._observed(metrics, before, report))
+                    before = before.add_requests(FIRST, scores.requests)
+                self._show_load(report, self._observe_load(metrics, before, report))
                 if report.problems:
                     raise DemoError(f"requests under load: {'; '.join(report.problems)}")
-            with steps.step("Ask again: version 2 answers"):
-                self._show_scores(SECOND, self._score(gateway, features, rows, SECOND))
+            with steps.print_step("Ask again: version 2 answers"):
+                self._show_scores(SECOND, self._score_rows(gateway, features, rows, SECOND))
             gateway.close()
-            self._farewell(site, endpoints)
+            self._print_next_steps(site, endpoints)
 
-    def _install(self, site: Site) -> None:
+    def _install_chart(self, site: DemoSite) -> None:
         root = self._settings.source_root
         site.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(root / "crds"))
         definitions = [f"{plural}.tidegate.io" for plural in KINDS.split(",")]
         site.kubectl.wait_established(definitions, timeout_s=30.0)
-        self._steps.progress(f"helm upgrade --install {helm.RELEASE} charts/tidegate")
-        site.helm.install(root / "charts" / "tidegate", site.values)
-        self._steps.say(site.kubectl.run("get", "deployments", "-n", helm.NAMESPACE))
+        self._steps.print_progress(f"helm upgrade --install {helm.RELEASE} charts/tidegate")
+        site.helm.install_chart(root / "charts" / "tidegate", site.values)
+        self._steps.print_text(site.kubectl.run("get", "deployments", "-n", helm.NAMESPACE))
 
-    def _train(self, site: Site) -> None:
-        trained = self._recipe.train((FIRST, SECOND), self._steps.progress)
+    def _train_versions(self, site: DemoSite) -> None:
+        trained = self._recipe.train_versions((FIRST, SECOND), self._steps.print_progress)
         for version in trained.values():
-            self._steps.progress(
+            self._steps.print_progress(
                 f"version {version.version}: AUC {version.auc:.4f} offline, ONNX and jax differ by "
                 f"{version.max_abs_difference:.1e} at most, sha256 {version.sha256[:12]}…, "
                 f"trained in {version.seconds:.1f} s"
             )
         if not self._recipe.is_published(FIRST, site.models_folder):
             # A version's files never change while it is served: what an earlier recipe published goes first.
-            self._withdraw(site)
+            self._delete_objects(site)
             self._recipe.publish_tables(site.models_folder)
-            path = self._recipe.publish(FIRST, site.models_folder)
-            self._steps.progress(f"published {path}")
+            path = self._recipe.publish_version(FIRST, site.models_folder)
+            self._steps.print_progress(f"published {path}")
 
-    def _withdraw(self, site: Site) -> None:
+    def _delete_objects(self, site: DemoSite) -> None:
         site.kubectl.run(
             "delete", *OBJECTS, "-n", NAMESPACE, "--ignore-not-found", "--wait", timeout_s=READY_TIMEOUT_S
         )
 
-    def _apply(self, site: Site) -> None:
+    def _apply_manifests(self, site: DemoSite) -> None:
         site.kubectl.ensure_namespace(NAMESPACE)
-        documents = [(self._recipe.example / name).read_text() for name in MANIFESTS]
+        documents = [(self._recipe.example_folder / name).read_text() for name in MANIFESTS]
         text = "---\n".join(documents).replace(LOCAL_MODELS_URI, site.models_uri)
-        self._steps.progress(f"kubectl apply -n {NAMESPACE} -f examples/movielens")
-        self._steps.say(site.kubectl.apply(text, NAMESPACE))
-        self._steps.progress(f"kubectl wait --for=condition=Ready {' '.join(OBJECTS)}")
+        self._steps.print_progress(f"kubectl apply -n {NAMESPACE} -f examples/movielens")
+        self._steps.print_text(site.kubectl.apply(text, NAMESPACE))
+        self._steps.print_progress(f"kubectl wait --for=condition=Ready {' '.join(OBJECTS)}")
         site.kubectl.wait("condition=Ready", OBJECTS, NAMESPACE, READY_TIMEOUT_S)
         self._wait_serving(site, FIRST)
-        self._steps.say(site.kubectl.run("get", KINDS, "-n", NAMESPACE))
-        self._steps.say(site.kubectl.run("get", "pods", "-n", NAMESPACE))
+        self._steps.print_text(site.kubectl.run("get", KINDS, "-n", NAMESPACE))
+        self._steps.print_text(site.kubectl.run("get", "pods", "-n", NAMESPACE))
 
-    def _score(self, gateway: Gateway, features: Tensors, rows: HeldOut, version: str) -> OnlineScores:
+    def _score_rows(
+        self, gateway: GatewayClient, features: Tensors, rows: HeldOutRows, version: str
+    ) -> OnlineScores:
         return score_online(gateway, ACCESS, MODEL, features, rows, version)
 
     def _show_scores(self, version: str, scores: OnlineScores) -> None:
-        self._steps.progress(
+        self._steps.print_progress(
             f"version {version}: AUC online {scores.auc_online:.6f}, offline {scores.auc_offline:.6f}; "
             f"scores differ by {scores.max_abs_difference:.1e} at most, over {len(scores.scores):,} rows"
         )
 
-    def _swap(self, site: Site, endpoints: Endpoints, features: Tensors, rows: HeldOut) -> LoadReport:
+    def _swap_versions(
+        self, site: DemoSite, endpoints: DemoEndpoints, features: Tensors, rows: HeldOutRows
+    ) -> LoadReport:
         count = self._settings.answers_per_version
-        with Load(lambda: _AccessScorer(endpoints.gateway), batches_of(features, rows)) as load:
+        with CheckedLoad(lambda: _AccessScorer(endpoints.gateway), make_batches(features, rows)) as load:
             load.wait_for(FIRST, count, SWAP_TIMEOUT_S)
-            self._steps.progress(f"{count} answers of version 1; publishing version 2")
-            self._recipe.publish(SECOND, site.models_folder)
-            self._patch(site, SECOND)
+            self._steps.print_progress(f"{count} answers of version 1; publishing version 2")
+            self._recipe.publish_version(SECOND, site.models_folder)
+            self._patch_version(site, SECOND)
             self._wait_serving(site, SECOND)
-            self._steps.progress("status.versions.serving is 2")
+            self._steps.print_progress("status.versions.serving is 2")
             load.wait_for(SECOND, count, SWAP_TIMEOUT_S)
             return load.finish()
 
-    def _observed(
-        self, metrics: LoadMetrics | None, before: Counters | None, report: LoadReport
-    ) -> Observed | None:
+    def _observe_load(
+        self, metrics: LoadMetrics | None, before: DataPlaneCounters | None, report: LoadReport
+    ) -> ObservedLoad | None:
         if metrics is None or before is None:
             return None
-        self._steps.progress("waiting until Prometheus has seen the last of them")
-        return metrics.since(before, report.sent, report.seconds)
+        self._steps.print_progress("waiting until Prometheus has seen the last of them")
+        return metrics.observe_since(before, report.sent, report.seconds)
 
-    def _patch(self, site: Site, version: str) -> None:
+    def _patch_version(self, site: DemoSite, version: str) -> None:
         patch = json.dumps({"spec": {"model": {"version": version}}})
         arguments = ("patch", "inference", INFERENCE, "-n", NAMESPACE, "--type=merge", "-p", patch)
-        self._steps.progress(f"kubectl {shlex.join(arguments)}")
+        self._steps.print_progress(f"kubectl {shlex.join(arguments)}")
         site.kubectl.run(*arguments)
 
-    def _wait_serving(self, site: Site, version: str) -> None:
+    def _wait_serving(self, site: DemoSite, version: str) -> None:
         site.kubectl.wait(
             f"jsonpath={{.status.versions.serving}}={version}", OBJECTS[:1], NAMESPACE, SWAP_TIMEOUT_S
         )
 
-    def _show_load(self, report: LoadReport, observed: Observed | None) -> None:
+    def _show_load(self, report: LoadReport, observed: ObservedLoad | None) -> None:
         versions = sorted({*report.versions, *(observed.triton if observed is not None else ())})
 
         def format_ms(value: float | None) -> str:
@@ -206,15 +212,17 @@ class Demo:
             ("p99", format_ms(report.quantile_ms(0.99)), format_ms(observed.p99_ms if observed else None)),
         ]
         title = f"Version swap under load ({report.seconds:.1f} s, {ROWS_UNDER_LOAD} rows per request)"
-        self._steps.table(title, ("", "clients", "Prometheus"), rows)
+        self._steps.print_table(title, ("", "clients", "Prometheus"), rows)
         if observed is not None and sum(observed.triton.values()) > sum(report.versions.values()):
-            self._steps.progress("Triton also counts the one request by which the agent tries a version out")
+            self._steps.print_progress(
+                "Triton also counts the one request by which the agent tries a version out"
+            )
 
-    def _farewell(self, site: Site, endpoints: Endpoints) -> None:
-        say = self._steps.say
+    def _print_next_steps(self, site: DemoSite, endpoints: DemoEndpoints) -> None:
+        say = self._steps.print_text
         say(f"\nDone in {self._steps.total_s:.0f} s. The cluster keeps running.\n")
         gateway = endpoints.gateway
-        if endpoints.lasting:
+        if endpoints.persistent:
             for name, address in (
                 ("gateway", gateway),
                 ("dashboard", endpoints.dashboard and f"{endpoints.dashboard}, with a token"),
@@ -222,7 +230,7 @@ class Demo:
             ):
                 say(f"{name:<11}{f'http://{address}' if address else 'not installed'}")
         else:
-            service = SERVICES[Forward.GATEWAY]
+            service = SERVICE_PORTS[Forward.GATEWAY]
             gateway = f"127.0.0.1:{service.port}"
             say("The ports that this demo forwarded end with it; open one again with")
             say(f"  kubectl -n {service.namespace} port-forward service/{service.name} {service.port}")
@@ -235,16 +243,16 @@ class Demo:
         say(f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{gateway}/v2/models/{MODEL}")
 
 
-def _metrics(endpoints: Endpoints) -> LoadMetrics | None:
+def _make_metrics(endpoints: DemoEndpoints) -> LoadMetrics | None:
     if endpoints.prometheus is None:
         return None
     return LoadMetrics(endpoints.prometheus, NAMESPACE, INFERENCE, MODEL)
 
 
-def batches_of(features: Tensors, rows: HeldOut) -> Sequence[Batch]:
+def make_batches(features: Tensors, rows: HeldOutRows) -> Sequence[ScoringBatch]:
     """Split rows into requests of a few rows, each with every version's correct scores."""
     return tuple(
-        Batch(
+        ScoringBatch(
             inputs={name: values[start : start + ROWS_UNDER_LOAD] for name, values in features.items()},
             expected={
                 version: scores[start : start + ROWS_UNDER_LOAD] for version, scores in rows.scores.items()

@@ -23,7 +23,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutRows:
     """Ratings later than all training, with the offline scores of each version.
 
     user_ids and item_ids are int64 [rows, 1], labels float32 [rows], scores float32 [rows] by version.
@@ -35,7 +35,7 @@ class HeldOut:
     scores: Mapping[str, NDArray[np.float32]]
 
     @classmethod
-    def read(cls, path: Path) -> "HeldOut":
+    def read_parquet(cls, path: Path) -> "HeldOutRows":
         """Read the recipe's Parquet file."""
         table = parquet.read_table(path)
         columns = {name: np.asarray(table.column(name).to_numpy()) for name in table.column_names}
@@ -56,7 +56,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScoredAnswer:
     """Scores, float32 [rows], and the version that computed them."""
 
     scores: NDArray[np.float32]
@@ -75,7 +75,7 @@ class OnlineScores:
     max_abs_difference: float
 
 
-class Gateway:
+class GatewayClient:
     """A gRPC client of the gateway that addresses a ModelAccess or a FeatureCompute by header."""
 
     def __init__(self, address: str, namespace: str) -> None:
@@ -87,44 +87,44 @@ class Gateway:
         """Close the connection."""
         self._client.close()
 
-    def features(self, name: str, inputs: Tensors) -> Tensors:
+    def fetch_features(self, name: str, inputs: Tensors) -> Tensors:
         """Return all outputs of the FeatureCompute `name`. Raises InferenceServerException."""
-        return _tensors(self._infer(name, inputs, "x-tidegate-features", name))
+        return _read_outputs(self._send_request(name, inputs, "x-tidegate-features", name))
 
-    def score(self, access: str, model: str, inputs: Tensors) -> Answer:
+    def score(self, access: str, model: str, inputs: Tensors) -> ScoredAnswer:
         """Return the answer of the ModelAccess `access` for `model`. Raises InferenceServerException."""
-        result = self._infer(model, inputs, "x-tidegate-access", access)
+        result = self._send_request(model, inputs, "x-tidegate-access", access)
         scores = np.asarray(result.as_numpy(SCORE), dtype=np.float32).ravel()
-        return Answer(scores, str(cast(Any, result.get_response()).model_version))
+        return ScoredAnswer(scores, str(cast(Any, result.get_response()).model_version))
 
-    def _infer(self, model: str, inputs: Tensors, header: str, target: str) -> triton.InferResult:
+    def _send_request(self, model: str, inputs: Tensors, header: str, target: str) -> triton.InferResult:
         headers = {header: f"{self._namespace}/{target}"}
-        tensors = [_input(name, values) for name, values in inputs.items()]
+        tensors = [_make_input(name, values) for name, values in inputs.items()]
         result = self._client.infer(model, tensors, headers=headers, client_timeout=REQUEST_TIMEOUT_S)
         return cast(triton.InferResult, result)
 
 
-def compute_features(gateway: Gateway, name: str, rows: HeldOut) -> Tensors:
+def compute_features(gateway: GatewayClient, name: str, rows: HeldOutRows) -> Tensors:
     """Return the model's inputs for all rows, from the FeatureCompute. Raises DemoError."""
     parts: list[Tensors] = []
     for start in range(0, len(rows), ROWS_PER_REQUEST):
         window = slice(start, start + ROWS_PER_REQUEST)
         keys = {"user_id": rows.user_ids[window], "item_id": rows.item_ids[window]}
         try:
-            parts.append(gateway.features(name, keys))
+            parts.append(gateway.fetch_features(name, keys))
         except InferenceServerException as error:
             raise DemoError(f"FeatureCompute {name}, rows {start} and on: {error}") from error
     return {tensor: np.concatenate([part[tensor] for part in parts]) for tensor in parts[0]}
 
 
 def score_online(
-    gateway: Gateway, access: str, model: str, features: Tensors, rows: HeldOut, version: str
+    gateway: GatewayClient, access: str, model: str, features: Tensors, rows: HeldOutRows, version: str
 ) -> OnlineScores:
     """Score all rows through the ModelAccess and compare them with the offline scores of `version`.
 
     Raises DemoError if a request fails, another version answers, or a score differs by more than TOLERANCE.
     """
-    answers: list[Answer] = []
+    answers: list[ScoredAnswer] = []
     for start in range(0, len(rows), ROWS_PER_REQUEST):
         batch = {name: values[start : start + ROWS_PER_REQUEST] for name, values in features.items()}
         try:
@@ -163,12 +163,12 @@ def area_under_curve(labels: NDArray[np.float32], scores: NDArray[np.float32]) -
     return (total - wins * (wins + 1) / 2) / (wins * (len(labels) - wins))
 
 
-def _input(name: str, values: NDArray[Any]) -> triton.InferInput:
+def _make_input(name: str, values: NDArray[Any]) -> triton.InferInput:
     tensor = triton.InferInput(name, list(values.shape), np_to_triton_dtype(values.dtype))
     tensor.set_data_from_numpy(values)
     return tensor
 
 
-def _tensors(result: triton.InferResult) -> Tensors:
+def _read_outputs(result: triton.InferResult) -> Tensors:
     names = [str(output.name) for output in cast(Any, result.get_response()).outputs]
     return {name: np.asarray(result.as_numpy(name)) for name in names}

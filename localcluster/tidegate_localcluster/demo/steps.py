@@ -13,7 +13,7 @@ from rich.table import Table
 INDENT: Final = "      "
 
 
-class Steps:
+class StepPrinter:
     """Numbered steps: a title, lines of progress with the seconds since the step began, and its duration."""
 
     def __init__(self, console: Console) -> None:
@@ -25,7 +25,7 @@ class Steps:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
-    def step(self, title: str) -> Generator[None]:
+    def print_step(self, title: str) -> Generator[None]:
         """Print one step; if it fails, `title` keeps its title for the message."""
         self._number += 1
         self.title = title
@@ -35,17 +35,17 @@ class Steps:
         self.seconds[title] = time.monotonic() - self._step_began
         self._console.print(f"{INDENT[:-2]}[green]✓[/] [dim]{self.seconds[title]:.1f} s[/]")
 
-    def progress(self, message: str) -> None:
+    def print_progress(self, message: str) -> None:
         """Print one line of progress within the step."""
         elapsed = time.monotonic() - self._step_began
         self._console.print(f"{INDENT}[dim]{elapsed:6.1f} s  {escape(message)}[/]", highlight=False)
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Print text of several lines unchanged, such as a table of kubectl or a command."""
         for line in text.rstrip().splitlines():
             self._console.print(f"{INDENT}{escape(line)}", highlight=False, soft_wrap=True)
 
-    def table(self, title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    def print_table(self, title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         """Print a table of results."""
         self._console.print(f"{INDENT}[bold]{escape(title)}[/]")
         table = Table()

@@ -29,17 +29,17 @@ REPORT: Final[dict[str, Any]] = {
 
 
 @asynccontextmanager
-async def agents(pki: Pki, address: str = ADDRESS) -> AsyncGenerator[None]:
+async def serve_agents(pki: Pki, address: str = ADDRESS) -> AsyncGenerator[None]:
     """Answer as the agents of all pods while the block runs.
 
     Several fleets on one machine share the address; their answers are the same.
     """
-    key_pair = pki.server("agents", [address])
+    key_pair = pki.issue_server("agents", [address])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.minimum_version = ssl.TLSVersion.TLSv1_3
     tls.load_cert_chain(key_pair.certificate, key_pair.key)
     application = web.Application()
-    application.add_routes([web.get("/v1/report", _report), web.put("/v1/desired", _report)])
+    application.add_routes([web.get("/v1/report", _answer_report), web.put("/v1/desired", _answer_report)])
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -53,5 +53,5 @@ async def agents(pki: Pki, address: str = ADDRESS) -> AsyncGenerator[None]:
         await runner.cleanup()
 
 
-async def _report(_: web.Request) -> web.Response:
+async def _answer_report(_: web.Request) -> web.Response:
     return web.json_response(REPORT)

@@ -17,10 +17,10 @@ APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 FIELD_MANAGER: Final = "fleet-demo"
-AT_ONCE: Final = 32
+MAX_CONCURRENT: Final = 32
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
 _WATCH_S: Final = 3600
-_AGAIN_S: Final = 0.5
+_RETRY_S: Final = 0.5
 _GONE: Final = 410
 
 Manifest = Mapping[str, Any]
@@ -35,7 +35,7 @@ class RefusedError(LocalClusterError):
         self.status = status
 
 
-class Api:
+class ApiServerClient:
     """A client of the API server for one user: JSON in, JSON out. Use it as an async context manager."""
 
     def __init__(self, server: str, authority: str, credentials: KeyPair) -> None:
@@ -46,9 +46,9 @@ class Api:
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
-    def of_administrator(cls, server: str, pki: Pki) -> Self:
+    def as_administrator(cls, server: str, pki: Pki) -> Self:
         """Connect to `server` with an administrator's certificate of `pki`."""
-        return cls(server, str(pki.authority.certificate), pki.admin())
+        return cls(server, str(pki.authority.certificate), pki.issue_admin())
 
     async def __aenter__(self) -> Self:
         """Open the session."""
@@ -60,10 +60,10 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the session."""
-        await self._open.close()
+        await self._open_session.close()
 
     @property
-    def _open(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             message = "API client used outside of its context"
             raise RuntimeError(message)
@@ -78,7 +78,9 @@ class Api:
         """
         data = None if body is None else json.dumps(body)
         headers = {"Content-Type": content_type or (_MERGE if method == "PATCH" else _JSON)}
-        async with self._open.request(method, self.server + path, data=data, headers=headers) as answer:
+        async with self._open_session.request(
+            method, self.server + path, data=data, headers=headers
+        ) as answer:
             text = await answer.text()
             if answer.status == 404:
                 return None
@@ -86,16 +88,16 @@ class Api:
                 raise RefusedError(answer.status, text[:500])
             return dict(json.loads(text))
 
-    async def text(self, path: str) -> str:
+    async def get_text(self, path: str) -> str:
         """Return the body of a page that is not JSON, such as /metrics."""
-        async with self._open.get(self.server + path) as answer:
+        async with self._open_session.get(self.server + path) as answer:
             return await answer.text()
 
     async def get(self, path: str) -> dict[str, Any] | None:
         """Return one object, or None if it does not exist."""
         return await self.call("GET", path)
 
-    async def items(self, path: str, selector: str = "") -> Sequence[dict[str, Any]]:
+    async def list_objects(self, path: str, selector: str = "") -> Sequence[dict[str, Any]]:
         """Return all objects of a list, or those that match the label selector."""
         query = f"?{urlencode({'labelSelector': selector})}" if selector else ""
         return tuple((await self.call("GET", path + query) or {}).get("items", ()))
@@ -114,7 +116,7 @@ class Api:
             if error.status != 409:
                 raise
 
-    async def follow(self, path: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def list_and_watch(self, path: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Yield every object of a list and then its watch events, and start again with a list when the watch ends.
 
         The kinds of events are those of the API, and SYNC before each list.
@@ -128,12 +130,12 @@ class Api:
                 async for event in self._watch(path, listing["metadata"]["resourceVersion"]):
                     yield event
             except (OSError, aiohttp.ClientError, TimeoutError, RefusedError):
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
 
     async def _watch(self, path: str, version: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         query = f"watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={version}"
         url = f"{self.server}{path}{'&' if '?' in path else '?'}{query}"
-        async with self._open.get(url, timeout=aiohttp.ClientTimeout(total=None)) as answer:
+        async with self._open_session.get(url, timeout=aiohttp.ClientTimeout(total=None)) as answer:
             async for line in read_lines(answer.content):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
@@ -150,8 +152,10 @@ async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             yield line + b"\n"
 
 
-async def several(calls: Iterable[Callable[[], Awaitable[object]]], at_once: int = AT_ONCE) -> None:
-    """Await all calls, `at_once` of them at a time; the first error cancels the others."""
+async def run_concurrently(
+    calls: Iterable[Callable[[], Awaitable[object]]], limit: int = MAX_CONCURRENT
+) -> None:
+    """Await all calls, `limit` of them at a time; the first error cancels the others."""
     pending = iter(calls)
 
     async def work() -> None:
@@ -159,5 +163,5 @@ async def several(calls: Iterable[Callable[[], Awaitable[object]]], at_once: int
             await call()
 
     async with asyncio.TaskGroup() as workers:
-        for _ in range(at_once):
+        for _ in range(limit):
             workers.create_task(work())

@@ -10,18 +10,18 @@ from typing import Annotated, Final
 import typer
 
 from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies
+from tidegate_localcluster.cluster import ClusterOptions, LocalCluster, Supplies
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.simulation import WHAT_IT_IS
-from tidegate_localcluster.fleet_demo.site import entrance
+from tidegate_localcluster.fleet_demo.simulation import DISCLAIMER
+from tidegate_localcluster.fleet_demo.site import read_dashboard_address
 from tidegate_localcluster.fleet_demo.workload import GPUS_PER_NODE, SLICES_PER_GPU
 from tidegate_localcluster.progress import Progress
-from tidegate_localcluster.state import Fleet, Plan
+from tidegate_localcluster.state import ClusterPlan, FleetSettings
 from tidegate_localcluster.supplies import find_supplies
 
 NAME: Final = "fleet"
-_DEFAULT: Final = Fleet()
+_DEFAULT: Final = FleetSettings()
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,71 +50,71 @@ def up(
     ] = False,
 ) -> None:
     """Start the fleet and leave it running. If it runs already, print its addresses."""
-    fleet = Fleet(nodes=nodes, inferences=inferences, speed=speed, seed=seed, fresh=fresh)
-    with _messages():
-        cluster, progress = _cluster(state_dir), _progress()
-        started_at, was_running = time.monotonic(), cluster.supervisor() is not None
+    fleet = FleetSettings(nodes=nodes, inferences=inferences, speed=speed, seed=seed, fresh=fresh)
+    with _report_errors():
+        cluster, progress = _open_cluster(state_dir), _make_progress()
+        started_at, was_running = time.monotonic(), cluster.find_supervisor() is not None
         try:
-            _bring_up(cluster, fleet, progress)
+            _start_fleet(cluster, fleet, progress)
         except KeyboardInterrupt:
             if not was_running:
                 progress("interrupted; removing the fleet")
-                _take_away(cluster, progress)
+                _remove_fleet(cluster, progress)
             raise typer.Exit(130) from None
-        _farewell(cluster, time.monotonic() - started_at)
+        _print_next_steps(cluster, time.monotonic() - started_at)
 
 
 @app.command()
 def down(state_dir: StatePath = None) -> None:
     """Stop the fleet and remove its folder."""
-    with _messages():
-        cluster, progress = _cluster(state_dir), _progress()
+    with _report_errors():
+        cluster, progress = _open_cluster(state_dir), _make_progress()
         if not cluster.files.path.exists():
             progress(f"there is no fleet in {cluster.files.path}")
             return
-        if Plan.read(cluster.files.plan) is not None:
+        if ClusterPlan.read(cluster.files.plan) is not None:
             _fleet_of(cluster)
-            cluster.end_fleet()
-        _take_away(cluster, progress)
+            cluster.kill_fleet()
+        _remove_fleet(cluster, progress)
 
 
-def _take_away(cluster: Cluster, progress: Progress) -> None:
-    leftovers = cluster.down(progress)
+def _remove_fleet(cluster: LocalCluster, progress: Progress) -> None:
+    leftovers = cluster.tear_down(progress)
     if leftovers:
         raise LocalClusterError(f"the fleet is down, but something is left: {leftovers}")
-    cluster.remove()
+    cluster.remove_files()
     progress(f"down; no process is left, and {cluster.files.path} is gone")
 
 
-def _bring_up(cluster: Cluster, fleet: Fleet, progress: Progress) -> None:
+def _start_fleet(cluster: LocalCluster, fleet: FleetSettings, progress: Progress) -> None:
     options = ClusterOptions(name=cluster.files.path.name, control_plane_only=True, fleet=fleet)
     supplies = Supplies({})
-    if cluster.supervisor() is None:
+    if cluster.find_supervisor() is None:
         slices = fleet.nodes * GPUS_PER_NODE * SLICES_PER_GPU
         progress(
             f"{fleet.inferences:,} Inferences on {slices:,} slices of {fleet.nodes:,} simulated GPU nodes; "
             "API server, scheduler, controllers and allocator are real, pods and requests are not"
         )
         supplies = replace(find_supplies(default_home(), options, None, progress), home=default_home())
-    cluster.up(options, supplies, progress)
+    cluster.bring_up(options, supplies, progress)
 
 
-def _farewell(cluster: Cluster, seconds: float) -> None:
+def _print_next_steps(cluster: LocalCluster, seconds: float) -> None:
     """Print the addresses of the fleet and the next commands to try."""
-    plan, status = cluster.plan(), cluster.status()
+    plan, status = cluster.read_plan(), cluster.read_status()
     fleet = _fleet_of(cluster)
-    is_default = cluster.files.path == _cluster(None).files.path
+    is_default = cluster.files.path == _open_cluster(None).files.path
     option = "" if is_default else f" --state-dir {cluster.files.path}"
     kubectl = plan.binaries["kubectl"]
-    model = objects.models_of(plan)[0]
+    model = objects.list_models(plan)[0]
     address = f"127.0.0.1:{plan.probes['controllers']}"
     lines = (
         "",
-        f"Up after {seconds:.0f} s, and it keeps running. A day takes {_day_text(fleet.speed)}.",
+        f"Up after {seconds:.0f} s, and it keeps running. A day takes {_format_day_length(fleet.speed)}.",
         "",
-        f"  dashboard   {entrance(cluster.files) or status['dashboard']}",
+        f"  dashboard   {read_dashboard_address(cluster.files) or status['dashboard']}",
         f"  Prometheus  {status['prometheus']}",
-        f"              {WHAT_IT_IS}",
+        f"              {DISCLAIMER}",
         f"  kubeconfig  {cluster.files.kubeconfig}",
         f"  logs        {cluster.files.logs}",
         "",
@@ -122,7 +122,7 @@ def _farewell(cluster: Cluster, seconds: float) -> None:
         f"  export KUBECONFIG={cluster.files.kubeconfig} PATH=$PATH:{kubectl.parent}:$PWD/.venv/bin",
         f"  kubectl get inferences -n {objects.NAMESPACE}",
         f"  tidegate plan {objects.POOL} --address {address} --factor 1.5",
-        f"  tidegate override {objects.NAMESPACE}/{model.name} --floor {model.most} --for 10m --reason 'a sale begins'",
+        f"  tidegate override {objects.NAMESPACE}/{model.name} --floor {model.max_replicas} --for 10m --reason 'a sale begins'",
         f"  tidegate history {objects.POOL}",
         "",
         f"End it: {'make demo-fleet-down' if is_default else f'python -m tidegate_localcluster.fleet_demo down{option}'}",
@@ -131,12 +131,12 @@ def _farewell(cluster: Cluster, seconds: float) -> None:
         typer.echo(line)
 
 
-def _day_text(speed: float) -> str:
+def _format_day_length(speed: float) -> str:
     return f"{24 * 60 / speed:.1f} minutes" if speed > 0 else "for ever: it stands still"
 
 
-def _fleet_of(cluster: Cluster) -> Fleet:
-    fleet = cluster.plan().fleet
+def _fleet_of(cluster: LocalCluster) -> FleetSettings:
+    fleet = cluster.read_plan().fleet
     if fleet is None:
         raise LocalClusterError(
             f"what is in {cluster.files.path} is a local cluster and no fleet: name another --state-dir"
@@ -144,11 +144,11 @@ def _fleet_of(cluster: Cluster) -> Fleet:
     return fleet
 
 
-def _cluster(state_dir: Path | None) -> Cluster:
-    return Cluster(state_dir if state_dir is not None else default_home() / "clusters" / NAME)
+def _open_cluster(state_dir: Path | None) -> LocalCluster:
+    return LocalCluster(state_dir if state_dir is not None else default_home() / "clusters" / NAME)
 
 
-def _progress() -> Progress:
+def _make_progress() -> Progress:
     start = time.monotonic()
 
     def say(message: str) -> None:
@@ -158,7 +158,7 @@ def _progress() -> Progress:
 
 
 @contextmanager
-def _messages() -> Generator[None]:
+def _report_errors() -> Generator[None]:
     """Exit with the message of our own errors; let others keep their traceback."""
     try:
         yield

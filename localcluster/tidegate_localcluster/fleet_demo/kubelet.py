@@ -9,11 +9,11 @@ from typing import Any, Final
 import aiohttp
 
 from tidegate_localcluster.fleet_demo.agents import ADDRESS
-from tidegate_localcluster.fleet_demo.api import Api, RefusedError
+from tidegate_localcluster.fleet_demo.api import ApiServerClient, RefusedError
 
 SCHEDULED_PODS: Final = "/api/v1/pods?fieldSelector=spec.nodeName!%3D"
 WORKERS: Final = 12
-_AGAIN_S: Final = 0.5
+_RETRY_S: Final = 0.5
 _INFERENCE_LABEL: Final = "tidegate.io/inference"
 _CONDITIONS: Final = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
 
@@ -21,23 +21,23 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Pods:
+class ReadyPods:
     """Ready pods by Inference, as the simulated Prometheus reports them."""
 
     by_owner: dict[Key, set[str]] = field(default_factory=dict[Key, set[str]])
 
-    def put(self, owner: Key, pod: str) -> None:
+    def add_pod(self, owner: Key, pod: str) -> None:
         """Add a ready pod of this Inference."""
         self.by_owner.setdefault(owner, set()).add(pod)
 
-    def drop(self, owner: Key, pod: str) -> None:
+    def remove_pod(self, owner: Key, pod: str) -> None:
         """Remove a pod that is not ready."""
         pods = self.by_owner.get(owner, set())
         pods.discard(pod)
         if not pods:
             self.by_owner.pop(owner, None)
 
-    def ready(self, owner: Key) -> Sequence[str]:
+    def list_names(self, owner: Key) -> Sequence[str]:
         """Return the names of the ready pods of one Inference."""
         return sorted(self.by_owner.get(owner, ()))
 
@@ -46,10 +46,10 @@ class Pods:
         self.by_owner.clear()
 
 
-class Kubelets:
+class SimulatedKubelets:
     """Follow every scheduled pod and send the request that a kubelet would, until it succeeds."""
 
-    def __init__(self, api: Api, pods: Pods, address: str = ADDRESS) -> None:
+    def __init__(self, api: ApiServerClient, pods: ReadyPods, address: str = ADDRESS) -> None:
         """Record ready pods in `pods`; every pod gets the same `address`."""
         self._api = api
         self._pods = pods
@@ -60,39 +60,39 @@ class Kubelets:
     async def run(self) -> None:
         """Run until cancelled. The queue holds each pod at most once, with its newest state."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow())
+            tasks.create_task(self._watch_pods())
             for _ in range(WORKERS):
-                tasks.create_task(self._work())
+                tasks.create_task(self._process_queue())
 
-    async def _follow(self) -> None:
-        async for kind, pod in self._api.follow(SCHEDULED_PODS):
+    async def _watch_pods(self) -> None:
+        async for kind, pod in self._api.list_and_watch(SCHEDULED_PODS):
             if kind == "SYNC":
                 self._pods.clear()
                 continue
             if kind not in {"ADDED", "MODIFIED", "DELETED"}:
                 continue
             key = pod["metadata"]["namespace"], pod["metadata"]["name"]
-            self._count(kind, key, pod)
-            if kind != "DELETED" and deed(pod, self._address) is not None:
+            self._record_readiness(kind, key, pod)
+            if kind != "DELETED" and next_request(pod, self._address) is not None:
                 if key not in self._pending_pods:
                     self._queue.put_nowait(key)
                 self._pending_pods[key] = pod
 
-    def _count(self, kind: str, key: Key, pod: Mapping[str, Any]) -> None:
+    def _record_readiness(self, kind: str, key: Key, pod: Mapping[str, Any]) -> None:
         inference = (pod["metadata"].get("labels") or {}).get(_INFERENCE_LABEL)
         if inference is None:
             return
         owner = key[0], inference
         if kind == "DELETED" or "deletionTimestamp" in pod["metadata"] or not is_ready(pod):
-            self._pods.drop(owner, key[1])
+            self._pods.remove_pod(owner, key[1])
         else:
-            self._pods.put(owner, key[1])
+            self._pods.add_pod(owner, key[1])
 
-    async def _work(self) -> None:
+    async def _process_queue(self) -> None:
         while True:
             key = await self._queue.get()
             pod = self._pending_pods.pop(key)
-            method, path, body = deed(pod, self._address) or ("", "", {})
+            method, path, body = next_request(pod, self._address) or ("", "", {})
             try:
                 await self._api.call(method, path, body)
             except RefusedError as error:
@@ -100,13 +100,13 @@ class Kubelets:
                 if error.status != 409:
                     raise
             except (OSError, aiohttp.ClientError, TimeoutError):
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
                 if key not in self._pending_pods:
                     self._pending_pods[key] = pod
                     self._queue.put_nowait(key)
 
 
-def deed(pod: Mapping[str, Any], address: str = ADDRESS) -> tuple[str, str, Mapping[str, Any]] | None:
+def next_request(pod: Mapping[str, Any], address: str = ADDRESS) -> tuple[str, str, Mapping[str, Any]] | None:
     """Return method, path and body of a kubelet's next request for a pod, or None; `address` becomes the pod's."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
@@ -116,7 +116,7 @@ def deed(pod: Mapping[str, Any], address: str = ADDRESS) -> tuple[str, str, Mapp
         return (
             "PATCH",
             f"{path}/status",
-            {"metadata": {"uid": metadata["uid"]}, "status": running(pod, address)},
+            {"metadata": {"uid": metadata["uid"]}, "status": running_status(pod, address)},
         )
     return None
 
@@ -127,7 +127,7 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def running(pod: Mapping[str, Any], address: str = ADDRESS) -> Mapping[str, Any]:
+def running_status(pod: Mapping[str, Any], address: str = ADDRESS) -> Mapping[str, Any]:
     """Return the status of a pod whose containers all run; `address` answers for its agent."""
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     conditions = [{"type": kind, "status": "True", "lastTransitionTime": started_at} for kind in _CONDITIONS]
@@ -144,12 +144,12 @@ def running(pod: Mapping[str, Any], address: str = ADDRESS) -> Mapping[str, Any]
         "podIP": address,
         "podIPs": [{"ip": address}],
         "conditions": conditions,
-        "initContainerStatuses": [_runs(container, started_at) for container in sidecars],
-        "containerStatuses": [_runs(container, started_at) for container in spec["containers"]],
+        "initContainerStatuses": [_container_status(container, started_at) for container in sidecars],
+        "containerStatuses": [_container_status(container, started_at) for container in spec["containers"]],
     }
 
 
-def _runs(container: Mapping[str, Any], started_at: str) -> Mapping[str, Any]:
+def _container_status(container: Mapping[str, Any], started_at: str) -> Mapping[str, Any]:
     return {
         "name": container["name"],
         "image": container["image"],

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from tidegate_localcluster.commands import run_checked
-from tidegate_localcluster.state import Plan, StateDir
+from tidegate_localcluster.state import ClusterPlan, StateDir
 
-WORTHWHILE: Final = 200
+MIN_INFERENCES: Final = 200
 """With fewer Inferences filling a fleet takes no longer than restoring it."""
 FOLDER: Final = "fleets"
 _CODE: Final = (
@@ -33,23 +33,23 @@ _OBJECTS: Final = ("crds", "charts/tidegate/files", "charts/tidegate/templates")
 class FilledFleet:
     """One kind of fleet in the cache: that of a plan, of this source tree, with these programs."""
 
-    def __init__(self, home: Path, root: Path, plan: Plan) -> None:
+    def __init__(self, home: Path, root: Path, plan: ClusterPlan) -> None:
         """Compute the name; only the source tree at `root` is read."""
         self._cache = home / FOLDER
-        self._folder = self._cache / _key(root, plan)
-        self._worth_saving = plan.fleet is not None and plan.fleet.inferences >= WORTHWHILE
+        self._folder = self._cache / _compute_key(root, plan)
+        self._worth_saving = plan.fleet is not None and plan.fleet.inferences >= MIN_INFERENCES
         self._fresh = plan.fleet is not None and plan.fleet.fresh
 
-    def restore(self, files: StateDir) -> bool:
+    def restore_data(self, files: StateDir) -> bool:
         """Restore the data before etcd starts; return False if there are none or `fresh` is set."""
         if self._fresh or not self._folder.is_dir():
             return False
         files.control_plane.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, target in _parts(files):
+        for name, target in _saved_folders(files):
             run_checked("cp", "-a", "--sparse=always", self._folder / name, target)
         return True
 
-    def keep(self, files: StateDir, etcd: int) -> None:
+    def save_data(self, files: StateDir, etcd: int) -> None:
         """Save the data of etcd, the process with this id, and delete those of other fleets.
 
         The process is stopped meanwhile: what it has written by then is what it would read after a crash.
@@ -61,7 +61,7 @@ class FilledFleet:
         try:
             os.kill(etcd, signal.SIGSTOP)
             try:
-                for name, source in _parts(files):
+                for name, source in _saved_folders(files):
                     run_checked("cp", "-a", "--sparse=always", source, partial / name)
             finally:
                 os.kill(etcd, signal.SIGCONT)
@@ -73,13 +73,13 @@ class FilledFleet:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _parts(files: StateDir) -> Iterator[tuple[str, Path]]:
+def _saved_folders(files: StateDir) -> Iterator[tuple[str, Path]]:
     """Yield the folders that belong together: etcd's data, and the certificates that some objects carry."""
     yield "etcd", files.control_plane / "etcd"
     yield "tls", files.data / "tls"
 
 
-def _key(root: Path, plan: Plan) -> str:
+def _compute_key(root: Path, plan: ClusterPlan) -> str:
     """Return a digest of all that decides the objects: code, CRDs, programs, and the size of the fleet."""
     digest = hashlib.sha256()
     fleet = plan.fleet

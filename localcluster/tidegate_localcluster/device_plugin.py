@@ -1,7 +1,7 @@
 """A device plugin by which a real node offers GPU slices without a GPU.
 
 The scheduler and the kubelet count and allocate them like NVIDIA's, so that a node can be full; no device is behind
-them. Only on request: `tidegate local slices`, or `SharedGpu` in a test. When it ends, the node has none of them.
+them. Only on request: `tidegate local slices`, or `SharedGpuPlugin` in a test. When it ends, the node has none of them.
 """
 
 import os
@@ -15,8 +15,8 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.fleet import SHARED_GPU
 from tidegate_localcluster.node import node_name
+from tidegate_localcluster.simulated_nodes import SHARED_GPU
 from tidegate_localcluster.state import StateDir
 
 API_VERSION: Final = "v1beta1"
@@ -66,7 +66,7 @@ def _message_types() -> dict[str, Any]:
 _TYPES: Final = _message_types()
 
 
-class SharedGpu:
+class SharedGpuPlugin:
     """A context manager that offers `count` slices on a real node of a running cluster.
 
     A kubelet that restarts meanwhile forgets them.
@@ -88,7 +88,7 @@ class SharedGpu:
         # A socket's path has at most 107 characters; those of state folders are longer.
         folder = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._serve(f"unix:///proc/{os.getpid()}/fd/{folder}")
+            self._start_server(f"unix:///proc/{os.getpid()}/fd/{folder}")
         finally:
             os.close(folder)
         return self
@@ -102,14 +102,14 @@ class SharedGpu:
             self._server.stop(grace=None).wait(_TIMEOUT_S)
         (self._folder / SOCKET).unlink(missing_ok=True)
 
-    def wait(self) -> None:
+    def wait_until_ended(self) -> None:
         """Wait until the context has ended in another thread."""
         self._ended.wait()
 
-    def _serve(self, folder: str) -> None:
+    def _start_server(self, folder: str) -> None:
         (self._folder / SOCKET).unlink(missing_ok=True)
         server = grpc.server(ThreadPoolExecutor(max_workers=4))
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers((self._make_handlers(),))
         server.add_insecure_port(f"{folder}/{SOCKET}")
         server.start()
         self._server = server
@@ -126,13 +126,13 @@ class SharedGpu:
                 server.stop(grace=None)
                 raise LocalClusterError(f"the kubelet did not accept {SHARED_GPU}: {error}") from error
 
-    def _handlers(self) -> Any:
+    def _make_handlers(self) -> Any:
         empty = _TYPES["Empty"]
         return grpc.method_handlers_generic_handler(
             f"{API_VERSION}.DevicePlugin",
             {
                 "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(
-                    _no_options,
+                    _send_options,
                     request_deserializer=empty.FromString,
                     response_serializer=empty.SerializeToString,
                 ),
@@ -142,7 +142,7 @@ class SharedGpu:
                     response_serializer=_TYPES["ListAndWatchResponse"].SerializeToString,
                 ),
                 "Allocate": grpc.unary_unary_rpc_method_handler(
-                    _allocate,
+                    _allocate_slices,
                     request_deserializer=_TYPES["AllocateRequest"].FromString,
                     response_serializer=_TYPES["AllocateResponse"].SerializeToString,
                 ),
@@ -151,25 +151,25 @@ class SharedGpu:
 
     def _list_and_watch(self, _request: object, context: grpc.ServicerContext) -> Iterator[Any]:
         context.add_callback(self._ended.set)
-        yield offer(self._devices)
+        yield make_device_list(self._devices)
         self._ended.wait()
 
 
-def _no_options(_request: object, _context: object) -> Any:
+def _send_options(_request: object, _context: object) -> Any:
     return _TYPES["Empty"]()
 
 
-def _allocate(request: Any, _context: object) -> Any:
-    return allocated(request)
+def _allocate_slices(request: Any, _context: object) -> Any:
+    return make_allocation(request)
 
 
-def offer(devices: Sequence[str]) -> Any:
+def make_device_list(devices: Sequence[str]) -> Any:
     """Return a ListAndWatchResponse: these devices, all healthy."""
     messages = [_TYPES["Device"](ID=device, health="Healthy") for device in devices]
     return _TYPES["ListAndWatchResponse"](devices=messages)
 
 
-def allocated(request: Any) -> Any:
+def make_allocation(request: Any) -> Any:
     """Return an AllocateResponse that sets SLICES_VARIABLE in every container of the AllocateRequest."""
     responses = [
         _TYPES["ContainerAllocateResponse"](

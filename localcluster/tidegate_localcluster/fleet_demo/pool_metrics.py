@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-KEPT_S: Final = 3600.0
+RETENTION_S: Final = 3600.0
 STALE_S: Final = 300.0
 """Prometheus's own limit for the age of a sample."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=4)
@@ -23,35 +23,36 @@ Key = tuple[str, str, str, str]
 """Name, pool, tier and state; each of the last two is empty where a series has none."""
 
 
-class Scraped:
+class ScrapedPools:
     """Measured series of pools; all other answers of the simulated Prometheus are generated."""
 
     def __init__(self) -> None:
         self._pages: list[tuple[float, Mapping[Key, float]]] = []
 
-    def keep(self, at: float, page: str) -> None:
+    def add_page(self, time_s: float, page: str) -> None:
         """Store a page of metrics with its time."""
         values = {
-            _key(sample.name, sample.labels): sample.value
+            _series_key(sample.name, sample.labels): sample.value
             for family in text_string_to_metric_families(page)
             if family.name.startswith(_PREFIX)
             for sample in family.samples
             if sample.labels.keys() <= set(_LABELS)
         }
-        self._pages.append((at, values))
-        while self._pages[0][0] < at - KEPT_S:
+        self._pages.append((time_s, values))
+        while self._pages[0][0] < time_s - RETENTION_S:
             self._pages.pop(0)
 
     @staticmethod
-    def knows(query: str) -> bool:
+    def knows_query(query: str) -> bool:
         """Return whether this is the query of the charts of a pool."""
         return _QUESTION.fullmatch(query) is not None
 
-    def answer(self, query: str, at: float) -> Iterator[tuple[Mapping[str, str], float]]:
+    def answer_query(self, query: str, time_s: float) -> Iterator[tuple[Mapping[str, str], float]]:
         """Yield labels and values at a time; nothing if no page was read in the five minutes before."""
         match = _QUESTION.fullmatch(query)
         page = next(
-            (values for read_at, values in reversed(self._pages) if at - STALE_S <= read_at <= at), None
+            (values for read_at, values in reversed(self._pages) if time_s - STALE_S <= read_at <= time_s),
+            None,
         )
         if match is None or page is None:
             return
@@ -62,18 +63,18 @@ class Scraped:
                 yield {"__name__": name, **{label: text for label, text in labels.items() if text}}, value
 
 
-def _key(name: str, labels: Mapping[str, str]) -> Key:
+def _series_key(name: str, labels: Mapping[str, str]) -> Key:
     return name, labels.get("pool", ""), labels.get("tier", ""), labels.get("state", "")
 
 
-async def scrape(into: Scraped, url: str, every_s: float) -> None:
+async def scrape_pools(pools: ScrapedPools, url: str, every_s: float) -> None:
     """Read the page repeatedly; skip it while the controllers do not answer."""
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
         while True:
             try:
                 async with session.get(url) as answer:
                     if answer.status == 200:
-                        into.keep(time.time(), await answer.text())
+                        pools.add_page(time.time(), await answer.text())
             except (OSError, aiohttp.ClientError, TimeoutError):
                 pass
             await asyncio.sleep(every_s)

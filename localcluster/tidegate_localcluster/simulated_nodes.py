@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tidegate_localcluster.pki import Pki
-from tidegate_localcluster.process import Process
+from tidegate_localcluster.process import ChildProcess
 
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node"
 SHARED_GPU = "nvidia.com/gpu.shared"
@@ -14,7 +14,7 @@ NODE_MEMORY = "512Gi"
 NODE_PODS = "250"
 
 
-def simulated_gpu_node(index: int) -> dict[str, object]:
+def make_simulated_gpu_node(index: int) -> dict[str, object]:
     """Return a Node as NVIDIA's device plugin and GPU feature discovery leave it, with GPUs under MPS.
 
     Its taint repels every pod that does not tolerate simulated nodes.
@@ -68,12 +68,14 @@ def simulated_gpu_node(index: int) -> dict[str, object]:
     }
 
 
-def kwok(binary: Path, pki: Pki, *, server: str, stages: Path, folder: Path, logs: Path) -> Process:
+def make_kwok_process(
+    binary: Path, pki: Pki, *, server: str, stages: Path, folder: Path, logs: Path
+) -> ChildProcess:
     """Return the KWOK process, the kubelet of every simulated node; write its settings to `folder`."""
     kubeconfig = pki.write_kubeconfig(
-        folder / "kwok.kubeconfig", server=server, credentials=pki.client("kwok", user="kwok")
+        folder / "kwok.kubeconfig", server=server, credentials=pki.issue_client("kwok", user="kwok")
     )
-    return Process(
+    return ChildProcess(
         "kwok",
         [
             binary,
