@@ -44,7 +44,7 @@ def purposes(pair: KeyPair) -> list[x509.ObjectIdentifier]:
 def test_clients_are_the_users_that_the_bootstrap_roles_know(
     pki: Pki, who: str, user: str, groups: list[str]
 ) -> None:
-    pair = getattr(pki, who)()
+    pair = getattr(pki, f"issue_{who}")()
     assert names(pair, NameOID.COMMON_NAME) == [user]
     assert names(pair, NameOID.ORGANIZATION_NAME) == groups
     assert purposes(pair) == [ExtendedKeyUsageOID.CLIENT_AUTH]
