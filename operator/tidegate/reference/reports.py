@@ -17,6 +17,7 @@ from tidegate.reports.device_plugin import DevicePluginReport
 from tidegate.reports.explanation import InferenceReport, PoolReport
 from tidegate.reports.fleet import FleetReport
 from tidegate.reports.listing import ChangeReport, ListReport
+from tidegate.reports.optimization import OptimizationReport
 from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
@@ -36,6 +37,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "get": (ListReport, ChangeReport),
     "history": (HistoryReport,),
     "hold": (SteeringReport,),
+    "optimize": (OptimizationReport,),
     "override": (SteeringReport,),
     "plan": (PlanReport,),
     "pools device-plugin-config": (DevicePluginReport,),

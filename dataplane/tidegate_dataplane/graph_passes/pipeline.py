@@ -1,0 +1,247 @@
+"""Optimize a model: try each pass, keep those that prove equal and pay, and report what was done and why not the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import (
+    CommonSubexpressionEliminationPass,
+    IdentityEliminationPass,
+    ShapeInferencePass,
+)
+from onnxscript import optimizer
+
+from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
+from tidegate_dataplane.graph_passes.late_broadcasts import drop_repetitions
+from tidegate_dataplane.graph_passes.proof import (
+    GraphRefusedError,
+    Session,
+    compare_answers,
+    mean_speedup,
+    measure_speedups,
+)
+from tidegate_dataplane.graph_passes.rewriting import finish_rewrite
+from tidegate_dataplane.graph_passes.samples import Request, make_requests, share_inputs
+from tidegate_dataplane.graph_passes.share_rows import ShareRowsError, share_rows
+from tidegate_dataplane.graph_passes.split_products import split_products
+
+MIN_OPSET: Final = 14
+TOLERANCE: Final = 1e-5
+"""Largest error of a pass that adds in another order, as a share of the output's largest number."""
+MEASURED_ROWS: Final = (1, 16, 128)
+MIN_SPEEDUP: Final = 0.97
+"""A pass is left out if it is slower than this at any measured request."""
+
+
+Rewrite: TypeAlias = Callable[[ir.Model], int]
+"""Rewrites the model in place, and returns how many places it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A rewrite of a graph."""
+
+    name: str
+    variants: tuple[Rewrite, ...]
+    """Ways to do it, of which the fastest is kept."""
+    tolerance: float
+    """0.0 for a pass whose answers are equal bit for bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassOutcome:
+    """What became of one pass on one model."""
+
+    name: str
+    applied: bool
+    reason: str
+    """Why it was left out; empty if it was applied."""
+    changes: int = 0
+    nodes_before: int = 0
+    nodes_after: int = 0
+    max_error: float = 0.0
+    speedups: Mapping[int, float] = field(default_factory=dict[int, float])
+    """By rows of the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizedModel:
+    """A model and how it came about."""
+
+    model: onnx.ModelProto
+    shared_inputs: tuple[str, ...]
+    """Inputs that have one row for each request, and not as many as the others."""
+    outcomes: tuple[PassOutcome, ...]
+    speedups: Mapping[int, float]
+    """Of the whole against the original, by rows of the request."""
+
+
+def simplify_graph(model: ir.Model) -> int:
+    """Fold constants and drop repeated, unused and empty operations; return how many nodes are gone."""
+    before = len(model.graph)
+    optimizer.fold_constants(model)
+    IdentityEliminationPass()(model)
+    CommonSubexpressionEliminationPass()(model)
+    finish_rewrite(model)
+    return before - len(model.graph)
+
+
+PASSES: Final = (
+    Pass("simplify", (simplify_graph,), 0.0),
+    Pass("splitProducts", (split_products,), TOLERANCE),
+    Pass("dropRepetitions", (drop_repetitions,), 0.0),
+    Pass(
+        "fuseEmbeddings",
+        (
+            lambda model: fuse_embeddings(model, columns_first=True).columns,
+            lambda model: fuse_embeddings(model, columns_first=False).columns,
+        ),
+        0.0,
+    ),
+)
+
+
+def optimize_model(
+    model: onnx.ModelProto,
+    requests: Sequence[Request] = (),
+    *,
+    shared_inputs: Sequence[str] = (),
+    passes: Sequence[Pass] = PASSES,
+    measured_rows: Sequence[int] = MEASURED_ROWS,
+) -> OptimizedModel:
+    """Apply the passes that prove equal and pay; `requests`, such as logged ones, are compared beside random ones.
+
+    `shared_inputs` have equal rows in every request, such as the features of the user: if the part of the graph that depends
+    on them alone can run once per request, the optimized model takes one row of them. The given model is not changed.
+    Raise GraphRefusedError if ONNX Runtime does not load it.
+    """
+    trial = _Trial(model, requests, measured_rows)
+    if shared_inputs:
+        names = tuple(shared_inputs)
+        trial.try_pass(Pass("shareRows", (lambda copy: share_rows(copy, names),), TOLERANCE), names)
+    for graph_pass in passes:
+        trial.try_pass(graph_pass)
+    return OptimizedModel(trial.model, trial.shared_inputs, tuple(trial.outcomes), trial.measure_whole())
+
+
+class _Trial:
+    """The state of a model between passes."""
+
+    def __init__(
+        self, model: onnx.ModelProto, requests: Sequence[Request], measured_rows: Sequence[int]
+    ) -> None:
+        self.model = model
+        self.shared_inputs: tuple[str, ...] = ()
+        self.outcomes: list[PassOutcome] = []
+        self._original = Session(model)
+        inferred = _read_model(model)
+        self._samples = [*requests, *make_requests(inferred)]
+        self._measured = list(make_requests(inferred, measured_rows))[: len(measured_rows)]
+
+    def try_pass(self, graph_pass: Pass, shared_inputs: tuple[str, ...] = ()) -> None:
+        """Try one pass, and keep its fastest variant that is equal to the original and not slower than before it."""
+        shared = shared_inputs or self.shared_inputs
+        results = [self._try_variant(graph_pass, rewrite, shared) for rewrite in graph_pass.variants]
+        outcome, candidate = max(
+            results, key=lambda result: (result[0].applied, mean_speedup(result[0].speedups))
+        )
+        self.outcomes.append(outcome)
+        if outcome.applied:
+            self.model, self.shared_inputs = candidate, shared
+
+    def _try_variant(
+        self, graph_pass: Pass, rewrite: Rewrite, shared: tuple[str, ...]
+    ) -> tuple[PassOutcome, onnx.ModelProto]:
+        before = len(self.model.graph.node)
+        outcome, candidate = PassOutcome(graph_pass.name, False, "", 0, before, before), self.model
+        try:
+            candidate, changes = self._rewrite_copy(rewrite)
+            outcome = replace(outcome, changes=changes)
+            session = Session(candidate)
+            outcome = replace(outcome, max_error=self._compare_samples(session, shared))
+            if outcome.max_error > graph_pass.tolerance:
+                raise _LeftOutError(
+                    f"answers differ by {outcome.max_error:.1e}, {graph_pass.tolerance:.0e} is allowed"
+                )
+            outcome = replace(
+                outcome, speedups=self._measure_speedups(self.model, self.shared_inputs, session, shared)
+            )
+            _check_speedups(outcome.speedups)
+        except _LeftOutError as reason:
+            return replace(outcome, reason=str(reason)), self.model
+        except GraphRefusedError as error:
+            return replace(outcome, reason=f"the rewritten graph was refused: {error}"), self.model
+        return replace(outcome, applied=True, nodes_after=len(candidate.graph.node)), candidate
+
+    def measure_whole(self) -> Mapping[int, float]:
+        """Return the speed-ups of all passes together."""
+        if not any(outcome.applied for outcome in self.outcomes):
+            return {}
+        session = Session(self.model)
+        pairs = self._pair_requests(self._measured, (), self.shared_inputs)
+        return _key_by_rows(self._measured, measure_speedups(self._original, session, pairs))
+
+    def _rewrite_copy(self, rewrite: Rewrite) -> tuple[onnx.ModelProto, int]:
+        opset = next((entry.version for entry in self.model.opset_import if not entry.domain), 0)
+        if opset < MIN_OPSET:
+            raise _LeftOutError(f"the model has opset {opset}: export it with {MIN_OPSET} or later")
+        rewritten = _read_model(self.model)
+        try:
+            changes = rewrite(rewritten)
+            candidate = ir.to_proto(rewritten)
+        except ShareRowsError as error:
+            raise _LeftOutError(str(error)) from error
+        except Exception as error:
+            # A pass that breaks on a graph must not break its version.
+            raise _LeftOutError(f"the pass failed: {error!r}") from error
+        if not changes:
+            raise _LeftOutError("nothing to change")
+        return candidate, changes
+
+    def _compare_samples(self, session: Session, shared: tuple[str, ...]) -> float:
+        samples = [share_inputs(sample, shared)[0] for sample in self._samples]
+        return compare_answers(self._original, session, self._pair_requests(samples, (), shared)).max_error
+
+    def _measure_speedups(
+        self, model: onnx.ModelProto, before: tuple[str, ...], session: Session, after: tuple[str, ...]
+    ) -> Mapping[int, float]:
+        pairs = self._pair_requests(self._measured, before, after)
+        return _key_by_rows(self._measured, measure_speedups(Session(model), session, pairs))
+
+    @staticmethod
+    def _pair_requests(
+        requests: Sequence[Request], before: tuple[str, ...], after: tuple[str, ...]
+    ) -> list[tuple[Request, Request]]:
+        """Return each request as it is for a graph that shares the inputs `before`, and for one that shares `after`."""
+        pairs: list[tuple[Request, Request]] = []
+        for request in requests:
+            repeated, _ = share_inputs(request, after)
+            pairs.append((share_inputs(repeated, before)[1], share_inputs(repeated, after)[1]))
+        return pairs
+
+
+class _LeftOutError(Exception):
+    """Why a pass is not applied."""
+
+
+def _read_model(model: onnx.ModelProto) -> ir.Model:
+    read = ir.from_proto(model)
+    ShapeInferencePass()(read)
+    return read
+
+
+def _key_by_rows(requests: Sequence[Request], ratios: Sequence[float]) -> Mapping[int, float]:
+    rows = [max(map(len, request.values())) for request in requests]
+    return dict(zip(rows, ratios, strict=True))
+
+
+def _check_speedups(speedups: Mapping[int, float]) -> None:
+    slowest = min(speedups, key=lambda rows: speedups[rows])
+    if speedups[slowest] < MIN_SPEEDUP:
+        raise _LeftOutError(f"slower at {slowest} rows: {speedups[slowest]:.2f}x")
+    if (mean := mean_speedup(speedups)) < 1.0:
+        raise _LeftOutError(f"no faster: {mean:.2f}x")

@@ -1,0 +1,120 @@
+"""Prove a rewritten graph against the original one: the same answers on the same requests, and not more time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime as ort  # type: ignore[import-untyped]  # publishes no types
+
+from tidegate_dataplane.graph_passes.constants import Array
+from tidegate_dataplane.graph_passes.samples import Request
+
+MIN_RUNS: Final = 7
+RUN_SECONDS: Final = 0.2
+"""Time for the measurement of one request on one graph."""
+
+
+class GraphRefusedError(ValueError):
+    """ONNX Runtime does not accept a graph; the message is its own."""
+
+
+class Session:
+    """A graph in ONNX Runtime on one CPU thread."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        """Raise GraphRefusedError if ONNX Runtime does not load the graph."""
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            self._session = ort.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            # ONNX Runtime raises a class of its own for each status, and has no common one.
+            raise GraphRefusedError(str(error)) from error
+
+    def run(self, request: Request) -> list[Array] | None:
+        """Return the outputs, or None if the graph refuses the request."""
+        try:
+            outputs: Any = self._session.run(None, dict(request))
+        except Exception:  # noqa: BLE001  see above
+            return None
+        return list(outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far the answers of two graphs differ."""
+
+    requests: int
+    max_error: float
+    """Largest difference of two numbers, as a share of the largest number of the output; infinite where an answer is missing."""
+
+
+def compare_answers(
+    original: Session, rewritten: Session, requests: Iterable[tuple[Request, Request]]
+) -> Comparison:
+    """Return the difference of the answers to pairs of requests, for the original and for the rewritten graph."""
+    count, error = 0, 0.0
+    for request, other in requests:
+        count += 1
+        expected, answer = original.run(request), rewritten.run(other)
+        if expected is None or answer is None:
+            error = max(error, 0.0 if expected is answer else np.inf)
+            continue
+        error = max(error, *map(measure_error, expected, answer))
+    return Comparison(count, error)
+
+
+def measure_error(expected: Array, answer: Array) -> float:
+    """Return the largest difference as a share of the largest expected number; 0.0 only for arrays that are equal, NaN included."""
+    if expected.shape != answer.shape or expected.dtype != answer.dtype:
+        return np.inf
+    if expected.dtype.kind != "f":
+        return 0.0 if np.array_equal(expected, answer) else np.inf
+    if np.array_equal(expected, answer, equal_nan=True):
+        return 0.0
+    if not np.array_equal(np.isfinite(expected), np.isfinite(answer)):
+        return np.inf
+    finite = np.isfinite(expected)
+    if not np.array_equal(expected[~finite], answer[~finite], equal_nan=True):
+        return np.inf
+    wide, other = expected[finite].astype(np.float64), answer[finite].astype(np.float64)
+    largest = float(np.abs(wide).max())
+    return float(np.abs(wide - other).max()) / max(largest, float(np.finfo(expected.dtype).tiny))
+
+
+def measure_speedups(
+    original: Session,
+    rewritten: Session,
+    requests: Sequence[tuple[Request, Request]],
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[float]:
+    """Return how many times faster the rewritten graph answers each request: medians of runs in turn."""
+    return [_measure_speedup(original, rewritten, pair, clock) for pair in requests]
+
+
+def mean_speedup(speedups: Mapping[int, float]) -> float:
+    """Return the geometric mean of the speed-ups at each number of rows; 1.0 without any."""
+    return exp(statistics.fmean(map(log, speedups.values()))) if speedups else 1.0
+
+
+def _measure_speedup(
+    original: Session, rewritten: Session, pair: tuple[Any, Any], clock: Callable[[], float]
+) -> float:
+    times: tuple[list[float], list[float]] = ([], [])
+    end = clock() + 2 * RUN_SECONDS
+    while clock() < end or len(times[0]) < MIN_RUNS:
+        for session, request, taken in zip((original, rewritten), pair, times, strict=True):
+            start = clock()
+            session.run(request)
+            taken.append(clock() - start)
+    return statistics.median(times[0]) / statistics.median(times[1])

@@ -1,0 +1,209 @@
+"""Share what all rows of a request have in common: compute the part of a graph that depends on the user once per request.
+
+A request scores many items for one user, and most models repeat the user's features for every item. This pass gives the
+named inputs one row, follows it through every operation that treats rows independently, and repeats a value only where an
+operation needs as many rows as the items have. Answers are those of the original graph for inputs whose rows are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from tidegate_dataplane.graph_passes.constants import read_attribute, read_constant, read_row_symbol
+from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite
+from tidegate_dataplane.graph_passes.row_wise import ROW_WISE
+
+_UNARY: Final = frozenset(
+    {
+        "Abs", "Cast", "Ceil", "Celu", "Clip", "Dropout", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
+        "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "PRelu", "Reciprocal",
+        "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Cos", "Softplus", "Softsign", "Sqrt", "Tanh",
+        "ThresholdedRelu",
+    }
+)  # fmt: skip
+_BROADCASTING: Final = frozenset(
+    {
+        "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul",
+        "Or", "Pow", "Sub", "Where", "Xor",
+    }
+)  # fmt: skip
+
+
+class ShareRowsError(ValueError):
+    """The graph or the choice of inputs cannot be shared."""
+
+
+def share_rows(model: ir.Model, names: Iterable[str]) -> int:
+    """Give the named inputs one row per request, in place; return how many operations run once per request from now on.
+
+    Shapes must have been inferred. Raise ShareRowsError if an input is unknown or no other input has rows.
+    """
+    return _Sharing(model.graph, frozenset(names)).apply(model)
+
+
+class _Sharing:
+    """One pass over a graph whose nodes are in topological order."""
+
+    def __init__(self, graph: ir.Graph, names: frozenset[str]) -> None:
+        inputs = {value.name: value for value in graph.inputs if not value.is_initializer()}
+        if unknown := names - inputs.keys():
+            raise ShareRowsError(
+                f"no input {', '.join(sorted(map(repr, unknown)))}; the model has {sorted(map(str, inputs))}"
+            )
+        item_inputs = [
+            value
+            for name, value in inputs.items()
+            if name not in names and value.shape is not None and len(value.shape)
+        ]
+        if not item_inputs:
+            raise ShareRowsError(
+                "every input with rows is to be shared: leave one that has the request's rows"
+            )
+        if any(_has_subgraph(node) for node in graph):
+            raise ShareRowsError(
+                "the graph has control flow (If, Loop or Scan), whose parts are not followed"
+            )
+        self._graph = graph
+        self._shared = {inputs[name] for name in names}
+        self._new = Rewriting(graph, "shared_rows")
+        self._rows_of = item_inputs[0]
+        self._row_symbol = read_row_symbol(item_inputs[0])
+        if not isinstance(self._row_symbol, str):
+            raise ShareRowsError(
+                f"input {item_inputs[0].name!r} has {self._row_symbol} rows in every request"
+            )
+        for name in names:
+            if read_row_symbol(inputs[name]) != self._row_symbol:
+                raise ShareRowsError(
+                    f"input {name!r} does not have the rows of input {item_inputs[0].name!r}"
+                )
+        self._rows: ir.Value | None = None
+        self._repeated: dict[ir.Value, ir.Value] = {}
+        self._operations = 0
+
+    def apply(self, model: ir.Model) -> int:
+        for value in self._shared:
+            if value.shape is None or not len(value.shape):
+                raise ShareRowsError(f"input {value.name!r} has no first dimension")
+            value.shape = ir.Shape([1, *value.shape.dims[1:]])
+        for node in list(self._graph):
+            self._visit_node(node)
+        for position, output in enumerate(list(self._graph.outputs)):
+            if output in self._shared:
+                self._repeat_output(position, output)
+        self._new.insert_nodes()
+        for node in self._graph:
+            for value in node.outputs:
+                value.shape = value.shape if value.is_graph_output() else None
+        finish_rewrite(model)
+        return self._operations
+
+    def _visit_node(self, node: ir.Node) -> None:
+        shared = [value for value in node.inputs if value in self._shared]
+        if not shared:
+            return
+        if not node.domain and node.op_type == "Shape":
+            self._read_shape(node)
+        elif self._is_row_wise(node) and not any(self._has_rows(value) for value in node.inputs):
+            self._shared.update(node.outputs)
+            self._operations += 1
+        elif not self._repeats_itself(node):
+            self._repeat_inputs(node)
+
+    def _has_rows(self, value: ir.Value | None) -> bool:
+        """Return whether a value is neither shared nor a constant."""
+        return value is not None and value not in self._shared and read_constant(value) is None
+
+    def _is_row_wise(self, node: ir.Node) -> bool:
+        """Return whether one row of the shared inputs leads to one row of the result, whatever the other rows are."""
+        if node.domain:
+            return False
+        if node.op_type in _UNARY:
+            return self._is_shared_first(node)
+        if node.op_type in _BROADCASTING:
+            return self._keeps_rank(node)
+        rule = ROW_WISE.get(node.op_type)
+        return rule is not None and rule(node, self._shared)
+
+    def _is_shared_first(self, node: ir.Node) -> bool:
+        return node.inputs[0] in self._shared and all(value not in self._shared for value in node.inputs[1:])
+
+    def _keeps_rank(self, node: ir.Node) -> bool:
+        """Return whether constants among the operands have no dimension that meets the rows, unless it is of size 1."""
+        ranks = [
+            len(value.shape) for value in node.inputs if value in self._shared and value.shape is not None
+        ]
+        if not ranks or len(set(ranks)) != 1:
+            return False
+        for value in node.inputs:
+            constant = read_constant(value)
+            if constant is not None and (
+                constant.ndim > ranks[0]
+                or (constant.ndim == ranks[0] and constant.shape[:1] not in ((), (1,)))
+            ):
+                return False
+        return True
+
+    def _repeats_itself(self, node: ir.Node) -> bool:
+        """Return whether an operation of shared values and values with rows repeats the shared ones by itself."""
+        if node.domain:
+            return False
+        values = [value for value in node.inputs if value is not None and read_constant(value) is None]
+        ranks = {len(value.shape) if value.shape is not None else -1 for value in values}
+        if len(ranks) != 1 or -1 in ranks:
+            return False
+        if not any(
+            read_row_symbol(value) == self._row_symbol for value in values if value not in self._shared
+        ):
+            return False
+        if node.op_type in _BROADCASTING:
+            return self._keeps_rank(node)
+        return node.op_type == "MatMul" and ranks.pop() >= 3 and len(values) == 2
+
+    def _repeat_inputs(self, node: ir.Node) -> None:
+        for position, value in enumerate(node.inputs):
+            if value is not None and value in self._shared:
+                node.replace_input_with(position, self._repeat_value(value))
+
+    def _repeat_value(self, value: ir.Value) -> ir.Value:
+        if value not in self._repeated:
+            ones = np.ones(len(value.shape) - 1 if value.shape is not None else 0, dtype=np.int64)
+            shape = self._count_rows()
+            if len(ones):
+                shape = self._new.add_node("Concat", [shape, self._new.add_constant(ones)], {"axis": 0})
+            self._repeated[value] = self._new.add_node("Expand", [value, shape])
+        return self._repeated[value]
+
+    def _repeat_output(self, position: int, output: ir.Value) -> None:
+        repeated = self._repeat_value(output)
+        repeated.name, output.name = output.name, None
+        repeated.type = output.type
+        self._graph.outputs[position] = repeated
+
+    def _read_shape(self, node: ir.Node) -> None:
+        """Let a Shape of a shared value return the rows of the request."""
+        start, end = read_attribute(node, "start", 0), read_attribute(node, "end", 2**31)
+        if start > 0:
+            return
+        [value] = node.inputs
+        rank = len(value.shape) if value is not None and value.shape is not None else 0
+        if start == 0 and end >= rank > 1:
+            tail = self._new.add_node("Shape", [value], {"start": 1})
+            shape = self._new.add_node("Concat", [self._count_rows(), tail], {"axis": 0})
+            ir.convenience.replace_all_uses_with(node.outputs[0], shape)
+        else:
+            self._repeat_inputs(node)
+
+    def _count_rows(self) -> ir.Value:
+        if self._rows is None:
+            self._rows = self._new.add_node("Shape", [self._rows_of], {"start": 0, "end": 1})
+        return self._rows
+
+
+def _has_subgraph(node: ir.Node) -> bool:
+    kinds = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return any(attribute.type in kinds for attribute in node.attributes.values())

@@ -1,0 +1,113 @@
+"""`tidegate optimize`: what graph passes do to an ONNX model, without a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from tidegate.cli.options import Output, OutputFormat, print_report
+
+if TYPE_CHECKING:
+    from tidegate.reports.optimization import OptimizationReport, PassReport
+    from tidegate_dataplane.graph_passes.pipeline import OptimizedModel, PassOutcome
+
+Rows = Annotated[
+    list[int] | None,
+    typer.Option(min=1, max=4096, help="Rows to measure at; may be repeated. [default: 1, 16, 128]"),
+]
+
+
+def optimize(
+    model: Annotated[
+        Path, typer.Argument(help="ONNX file, which is not changed.", exists=True, dir_okay=False)
+    ],
+    write: Annotated[Path | None, typer.Option(help="File to write the optimized model to.")] = None,
+    per_request: Annotated[
+        list[str] | None,
+        typer.Option(help="Input whose rows are equal in every request, like the user's; may be repeated."),
+    ] = None,
+    rows: Rows = None,
+    graphs: Annotated[
+        Path | None, typer.Option(help="Folder to write before.dot and after.dot to, for Graphviz.")
+    ] = None,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Apply each graph pass that proves equal to the model and is not slower, on this machine; show what was done.
+
+    Answers are compared on random requests made from the model's inputs, and both graphs are measured in turn on one thread of ONNX Runtime.
+    """
+    try:
+        import onnx
+
+        from tidegate_dataplane.graph_passes import drawing, pipeline
+        from tidegate_dataplane.graph_passes.proof import GraphRefusedError
+    except ModuleNotFoundError as error:
+        _exit_with(f"{error.name} is not installed: install tidegate[optimize]")
+    try:
+        original = onnx.load(model)
+        optimized = pipeline.optimize_model(
+            original, shared_inputs=per_request or (), measured_rows=rows or pipeline.MEASURED_ROWS
+        )
+    except GraphRefusedError as error:
+        _exit_with(f"{model}: ONNX Runtime does not load it: {error}")
+    except Exception as error:  # noqa: BLE001  protobuf and onnx have no common class for what is no model
+        _exit_with(f"{model} cannot be read as an ONNX model: {error}")
+    if graphs is not None:
+        graphs.mkdir(parents=True, exist_ok=True)
+        (graphs / "before.dot").write_text(drawing.draw_graph(original))
+        (graphs / "after.dot").write_text(drawing.draw_graph(optimized.model))
+    changed = any(outcome.applied for outcome in optimized.outcomes)
+    if write is not None and changed:
+        onnx.save(optimized.model, write)
+    counts = drawing.count_operators(original), drawing.count_operators(optimized.model)
+    print_report(_make_report(model, write if changed else None, counts, optimized), output)
+
+
+def _make_report(
+    model: Path,
+    written: Path | None,
+    counts: tuple[dict[str, int], dict[str, int]],
+    optimized: OptimizedModel,
+) -> OptimizationReport:
+    from tidegate.reports.optimization import OptimizationReport
+
+    before, after = counts
+    return OptimizationReport(
+        model=str(model),
+        output=None if written is None else str(written),
+        nodes_before=sum(before.values()),
+        nodes_after=sum(after.values()),
+        operators_before=before,
+        operators_after=after,
+        shared_inputs=optimized.shared_inputs,
+        passes=tuple(map(_make_pass_report, optimized.outcomes)),
+        speedups=_round_speedups(optimized.speedups),
+    )
+
+
+def _make_pass_report(outcome: PassOutcome) -> PassReport:
+    from tidegate.reports.optimization import PassReport
+
+    return PassReport(
+        name=outcome.name,
+        applied=outcome.applied,
+        reason=outcome.reason,
+        changes=outcome.changes,
+        nodes_before=outcome.nodes_before,
+        nodes_after=outcome.nodes_after,
+        max_error=outcome.max_error if outcome.max_error != float("inf") else None,
+        speedups=_round_speedups(outcome.speedups),
+    )
+
+
+def _round_speedups(speedups: Mapping[int, float]) -> dict[int, float]:
+    return {rows: round(ratio, 3) for rows, ratio in speedups.items()}
+
+
+def _exit_with(message: str) -> NoReturn:
+    typer.echo(f"tidegate: {message}", err=True)
+    sys.exit(1)

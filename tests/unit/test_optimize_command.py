@@ -1,0 +1,118 @@
+"""`tidegate optimize`: what it prints and writes, and how it ends for files that it cannot optimize."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner, Result
+
+from builders.column_graphs import ColumnGraph, ColumnSpec
+from tidegate.main import app
+from tidegate_dataplane.graph_passes.proof import Session
+
+COLUMN = ColumnSpec(
+    width=8, entries=10, table=0, ids="gather", hots=1, chain="none", pooling="none", keepdims=False, weights="none",
+    bias=0,
+)  # fmt: skip
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["optimize", *map(str, arguments)])
+
+
+def a_graph() -> ColumnGraph:
+    columns = [replace(COLUMN, entries=10 + number) for number in range(200)]
+    return ColumnGraph(columns, int32=False, dense=False, pairs=False, seed=1)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "ctr.onnx"
+    onnx.save(a_graph().build(), path)
+    return path
+
+
+def test_a_model_is_written_that_answers_the_same(model: Path, tmp_path: Path) -> None:
+    before, output = model.read_bytes(), tmp_path / "fast.onnx"
+    done = run(model, "--write", output, "--rows", "1", "--rows", "4", "-o", "json")
+    assert done.exit_code == 0, done.output
+    answer = json.loads(done.stdout)
+    fused = next(each for each in answer["passes"] if each["name"] == "fuseEmbeddings")
+    assert (fused["applied"], fused["changes"], fused["maxError"]) == (True, 200, 0.0)
+    assert set(fused["speedups"]) == set(answer["speedups"]) == {"1", "4"}
+    assert answer["output"] == str(output)
+    assert answer["nodesAfter"] == len(onnx.load(output).graph.node) < 20 < answer["nodesBefore"]
+    request = a_graph()
+    request.build()
+    values = request.request(6, np.random.default_rng(2))
+    expected, answered = Session(onnx.load(model)).run(values), Session(onnx.load(output)).run(values)
+    assert expected is not None
+    assert answered is not None
+    assert np.array_equal(expected[0], answered[0])
+    assert model.read_bytes() == before
+
+
+def test_text_has_a_line_for_each_pass_and_operators_when_wide(model: Path) -> None:
+    lines = run(model, "--rows", "1", "-o", "wide").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == [
+        "simplify",
+        "splitProducts",
+        "dropRepetitions",
+        "fuseEmbeddings",
+    ]
+    assert lines[2].endswith("nothing to change")
+    assert any(line.split() == ["Gather", "400", "1"] for line in lines)
+
+
+def test_nothing_is_written_for_a_model_that_no_pass_changes(tmp_path: Path) -> None:
+    path, output = tmp_path / "plain.onnx", tmp_path / "out.onnx"
+    shape = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "plain",
+        [shape("x", TensorProto.FLOAT, ["rows", 3])],
+        [shape("y", TensorProto.FLOAT, ["rows", 3])],
+    )
+    plain = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(plain, path)
+    done = run(path, "--write", output, "--rows", "1", "-o", "json")
+    assert done.exit_code == 0, done.output
+    assert not any(each["applied"] for each in json.loads(done.stdout)["passes"])
+    assert json.loads(done.stdout)["output"] is None
+    assert not output.exists()
+
+
+def test_graphs_are_drawn_before_and_after(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "graphs"
+    assert run(model, "--rows", "1", "--graphs", folder).exit_code == 0
+    before, after = ((folder / f"{name}.dot").read_text() for name in ("before", "after"))
+    assert before.count('label="Gather"') == 400
+    assert after.count('label="Gather"') == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"not a model", "bad.onnx cannot be read as an ONNX model: "),
+        (b"", "bad.onnx: ONNX Runtime does not load it: "),
+    ],
+)
+def test_what_is_no_model_ends_with_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(content)
+    done = run(path)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_an_input_that_cannot_be_shared_is_named(model: Path) -> None:
+    done = run(model, "--per-request", "age", "--rows", "1")
+    assert done.exit_code == 0
+    assert "no input 'age'; the model has ['ids']" in done.stdout

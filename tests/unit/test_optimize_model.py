@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from builders.column_graphs import ColumnGraph, ColumnSpec
+from builders.random_graphs import USER, RandomGraph
+from tidegate_dataplane.graph_passes.constants import Array
+from tidegate_dataplane.graph_passes.pipeline import PASSES, Pass, PassOutcome, optimize_model
+from tidegate_dataplane.graph_passes.proof import GraphRefusedError, Session, measure_error
+from tidegate_dataplane.graph_passes.samples import make_requests, share_inputs
+
+COLUMN = ColumnSpec(
+    width=16, entries=50, table=0, ids="slice", hots=3, chain="none", pooling="ReduceSum", keepdims=False,
+    weights="none", bias=0,
+)  # fmt: skip
+
+
+def a_model(columns: int = 200) -> onnx.ModelProto:
+    specs = [replace(COLUMN, entries=20 + number) for number in range(columns)]
+    return ColumnGraph(specs, int32=False, dense=True, pairs=False, seed=1).build()
+
+
+def outcome_of(name: str, outcomes: tuple[PassOutcome, ...]) -> PassOutcome:
+    return next(outcome for outcome in outcomes if outcome.name == name)
+
+
+def add_to_weights(model: ir.Model, number: float) -> int:
+    """Change a model: the pass that lies."""
+    value = next(value for value in model.graph.initializers.values() if value.dtype == ir.DataType.FLOAT)
+    assert value.const_value is not None
+    value.const_value = ir.tensor(value.const_value.numpy() + np.float32(number), name=value.name)
+    return 1
+
+
+def test_two_hundred_columns_are_fused_and_faster() -> None:
+    model = a_model()
+    optimized = optimize_model(model)
+    fused = outcome_of("fuseEmbeddings", optimized.outcomes)
+    assert (fused.applied, fused.reason, fused.changes, fused.max_error) == (True, "", 200, 0.0)
+    assert fused.nodes_before > 600
+    assert fused.nodes_after == len(optimized.model.graph.node) < 20
+    assert set(fused.speedups) == {1, 16, 128}
+    assert fused.speedups[1] > 2
+    assert len(model.graph.node) > 600, "the given model is not changed"
+
+
+@pytest.mark.parametrize(("number", "tolerance"), [(0.5, 1e-5), (1e-6, 0.0)])
+def test_a_pass_that_changes_answers_is_left_out(number: float, tolerance: float) -> None:
+    lie = Pass("lie", (lambda model: add_to_weights(model, number),), tolerance)
+    model = a_model(20)
+    optimized = optimize_model(model, passes=[lie])
+    [outcome] = optimized.outcomes
+    assert not outcome.applied
+    assert outcome.reason.startswith("answers differ by ")
+    assert outcome.max_error > tolerance
+    assert optimized.model == model
+
+
+def drop_a_check(model: ir.Model) -> int:
+    """Let ids out of range wrap around, which valid requests do not show."""
+    [gather] = [node for node in model.graph if node.op_type == "Gather"]
+    size = model.graph.initializers["table"].shape
+    assert size is not None
+    tape = ir.tape.Tape()
+    entries = tape.initializer(ir.tensor(np.array(size[0]), name="entries"))
+    wrapped = tape.op("Mod", [gather.inputs[1], entries])
+    model.graph.insert_before(gather, tape.nodes)
+    model.graph.register_initializer(entries)
+    gather.replace_input_with(1, wrapped)
+    return 1
+
+
+def a_lookup() -> onnx.ModelProto:
+    table = numpy_helper.from_array(np.eye(4, dtype=np.float32), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "ids"], ["out"], axis=0)],
+        "lookup",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["rows"])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["rows", 4])],
+        [table],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_pass_that_answers_what_the_model_refuses_is_left_out() -> None:
+    requests = [{"ids": np.array([7])}]
+    [outcome] = optimize_model(a_lookup(), requests, passes=[Pass("wrap", (drop_a_check,), 0.0)]).outcomes
+    assert (outcome.applied, outcome.reason) == (False, "answers differ by inf, 0e+00 is allowed")
+
+
+def slow_down(model: ir.Model) -> int:
+    [gather] = [node for node in model.graph if node.op_type == "Gather"]
+    tape = ir.tape.Tape()
+    value = gather.inputs[1]
+    for _ in range(200):
+        value = tape.op("Neg", [value])
+    model.graph.insert_before(gather, tape.nodes)
+    gather.replace_input_with(1, value)
+    return 200
+
+
+def test_a_pass_that_does_not_pay_is_left_out() -> None:
+    [outcome] = optimize_model(a_lookup(), passes=[Pass("slow", (slow_down,), 0.0)]).outcomes
+    assert not outcome.applied
+    assert outcome.reason.startswith("slower at ")
+
+
+def fail(_: ir.Model) -> int:
+    raise ZeroDivisionError
+
+
+def break_graph(model: ir.Model) -> int:
+    [gather] = [node for node in model.graph if node.op_type == "Gather"]
+    gather.replace_input_with(1, gather.inputs[0])
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "reason"), [(fail, "the pass failed: ZeroDivisionError()"), (break_graph, "the rewritten graph was refused: ")]
+)  # fmt: skip
+def test_a_pass_that_breaks_leaves_the_model_as_it_was(
+    rewrite: Callable[[ir.Model], int], reason: str
+) -> None:
+    model = a_lookup()
+    optimized = optimize_model(model, passes=[Pass("broken", (rewrite,), 0.0), *PASSES])
+    assert outcome_of("broken", optimized.outcomes).reason.startswith(reason)
+    request = {"ids": np.array([0, 3, -1])}
+    expected, answer = Session(model).run(request), Session(optimized.model).run(request)
+    assert expected is not None
+    assert answer is not None
+    assert measure_error(expected[0], answer[0]) == 0.0
+
+
+def test_what_depends_on_the_user_alone_is_computed_once_for_many_rows() -> None:
+    operations = [
+        ("Dense", 1, 0),
+        *(("Dense", 1 + 2 * number, 0) for number in range(30)),
+        ("Mean", 30, 0),
+        ("Add", 4, 1),
+    ]
+    model = RandomGraph(operations, seed=3).build()
+    del model.graph.output[1]
+    optimized = optimize_model(model, shared_inputs=USER, measured_rows=(16, 256))
+    shared = outcome_of("shareRows", optimized.outcomes)
+    assert (shared.applied, shared.reason) == (True, "")
+    assert optimized.shared_inputs == USER
+    assert optimized.speedups[256] > 2
+    request, once = share_inputs(RandomGraph.request(9, 1), USER)
+    expected, answer = Session(model).run(request), Session(optimized.model).run(once)
+    assert expected is not None
+    assert answer is not None
+    assert measure_error(expected[0], answer[0]) <= 1e-5
+
+
+def test_an_input_that_does_not_exist_is_named_beside_those_that_do() -> None:
+    [outcome] = optimize_model(a_lookup(), shared_inputs=["age"], passes=[]).outcomes
+    assert outcome.reason == "no input 'age'; the model has ['ids']"
+
+
+def test_an_old_opset_is_named_with_the_way_out() -> None:
+    model = a_lookup()
+    model.opset_import[0].version = 11
+    assert {outcome.reason for outcome in optimize_model(model).outcomes} == {
+        "the model has opset 11: export it with 14 or later"
+    }
+
+
+def test_a_model_that_does_not_load_is_refused() -> None:
+    model = a_lookup()
+    model.graph.node[0].op_type = "Scry"
+    with pytest.raises(GraphRefusedError, match="Scry"):
+        optimize_model(model)
+
+
+def test_made_requests_stay_within_the_tables() -> None:
+    model = ir.from_proto(a_model(30))
+    session = Session(a_model(30))
+    requests = list(make_requests(model, rows=(64,)))
+    assert [session.run(request) is not None for request in requests] == [True]
+    assert int(requests[0]["ids"].max()) > 20, "ids use the tables, and not a corner of them"
+
+
+def floats(values: Sequence[object]) -> Array:
+    return np.array(values, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "error"),
+    [
+        (floats([1, 2]), floats([1, 2]), 0.0),
+        (floats([np.nan, 2]), floats([np.nan, 2]), 0.0),
+        (floats([4, 2]), floats([4, 1]), 0.25),
+        (floats([np.inf, 2]), floats([-np.inf, 2]), np.inf),
+        (floats([np.nan, 2]), floats([0, 2]), np.inf),
+        (floats([1, 2]), floats([[1, 2]]), np.inf),
+        (floats([1, 2]), np.array([1, 2], dtype=np.float64), np.inf),
+        (np.array([1, 2]), np.array([1, 3]), np.inf),
+        (np.array(["a"], dtype=object), np.array(["a"], dtype=object), 0.0),
+    ],
+)
+def test_errors_are_measured_by_value(expected: Array, answer: Array, error: float) -> None:
+    assert measure_error(expected, answer) == error
