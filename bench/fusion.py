@@ -60,7 +60,7 @@ def measure(arms: Sequence[Session], request: Mapping[str, Any], seconds: float)
     while time.perf_counter() < end or len(times[0]) < 20:
         for session, taken in zip(arms, times, strict=True):
             start = time.perf_counter()
-            session.run(request)
+            session.run_request(request)
             taken.append(time.perf_counter() - start)
     return [statistics.median(taken) * 1e3 for taken in times]
 
@@ -75,11 +75,11 @@ def run(columns: int, column: ColumnSpec, seconds: float) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     for rows in TARGETS:
         request = graph.request(rows, random)
-        expected = original.run(request)
+        expected = original.run_request(request)
         assert expected is not None, "a valid request is answered"
         errors = [
             max(map(measure_error, expected, answer))
-            if (answer := session.run(request)) is not None
+            if (answer := session.run_request(request)) is not None
             else np.inf
             for session in fused
         ]
@@ -103,7 +103,7 @@ def run(columns: int, column: ColumnSpec, seconds: float) -> dict[str, Any]:
         "kept": ("columns first", "rows first")[best],
         "speedup": {each["rows"]: each["speedups"][best] for each in found},
         "measured": found,
-        "out_of_range_fails": all(session.run(invalid) is None for session in arms),
+        "out_of_range_fails": all(session.run_request(invalid) is None for session in arms),
     }
 
 

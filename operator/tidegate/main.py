@@ -20,7 +20,7 @@ from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register_commands as register_decisions
 from tidegate.cli.diagnosis import register_commands as register_diagnosis
 from tidegate.cli.get import register_commands as register_get
-from tidegate.cli.optimize import optimize
+from tidegate.cli.optimize import optimize_file
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -165,7 +165,7 @@ def open_dashboard(
 
 
 app.command()(calibrate)
-app.command()(optimize)
+app.command("optimize")(optimize_file)
 register_status(app)
 register_get(app)
 register_report(app)

@@ -57,8 +57,8 @@ def test_answers_stay_the_same(change: Callable[[ir.Model], int], graph: RandomG
     original, session = Session(model), Session(rewritten)
     for count in (rows, 1):
         request, shared = share_inputs(RandomGraph.request(count, graph.seed), USER)
-        expected = original.run(request)
-        answer = session.run(shared if change in (share_user, apply_all) else request)
+        expected = original.run_request(request)
+        answer = session.run_request(shared if change in (share_user, apply_all) else request)
         assert expected is not None
         assert answer is not None
         assert max(map(measure_error, expected, answer)) <= TOLERANCE
@@ -102,7 +102,7 @@ def test_an_answer_about_the_user_alone_has_the_requests_rows() -> None:
     del model.graph.output[0]
     rewritten, _ = rewrite(model, share_user)
     _, shared = share_inputs(RandomGraph.request(5, 0), USER)
-    answers = Session(rewritten).run(shared)
+    answers = Session(rewritten).run_request(shared)
     assert answers is not None
     assert [len(answer) for answer in answers] == [5]
 
@@ -114,7 +114,7 @@ def test_rows_that_see_each_other_are_not_shared() -> None:
     softmax.attribute[0].i = 0
     rewritten, _ = rewrite(model, share_user)
     request, shared = share_inputs(RandomGraph.request(4, 0), USER)
-    expected, answer = Session(model).run(request), Session(rewritten).run(shared)
+    expected, answer = Session(model).run_request(request), Session(rewritten).run_request(shared)
     assert expected is not None
     assert answer is not None
     assert np.allclose(expected[0], answer[0])

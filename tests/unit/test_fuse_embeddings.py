@@ -57,7 +57,7 @@ def test_answers_are_equal_bit_for_bit_and_ids_out_of_range_fail_as_before(
     random = np.random.default_rng(graph.seed)
     for count, invalid in ((rows, False), (1, False), (0, False), (rows, True)):
         request = graph.request(count, random, invalid=invalid)
-        expected, answer = original.run(request), fused.run(request)
+        expected, answer = original.run_request(request), fused.run_request(request)
         assert (expected is None) == (answer is None)
         assert expected is not None or invalid
         for left, right in zip(expected or (), answer or (), strict=True):

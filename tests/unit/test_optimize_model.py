@@ -132,7 +132,7 @@ def test_a_pass_that_breaks_leaves_the_model_as_it_was(
     optimized = optimize_model(model, passes=[Pass("broken", (rewrite,), 0.0), *PASSES])
     assert outcome_of("broken", optimized.outcomes).reason.startswith(reason)
     request = {"ids": np.array([0, 3, -1])}
-    expected, answer = Session(model).run(request), Session(optimized.model).run(request)
+    expected, answer = Session(model).run_request(request), Session(optimized.model).run_request(request)
     assert expected is not None
     assert answer is not None
     assert measure_error(expected[0], answer[0]) == 0.0
@@ -153,7 +153,7 @@ def test_what_depends_on_the_user_alone_is_computed_once_for_many_rows() -> None
     assert optimized.shared_inputs == USER
     assert optimized.speedups[256] > 2
     request, once = share_inputs(RandomGraph.request(9, 1), USER)
-    expected, answer = Session(model).run(request), Session(optimized.model).run(once)
+    expected, answer = Session(model).run_request(request), Session(optimized.model).run_request(once)
     assert expected is not None
     assert answer is not None
     assert measure_error(expected[0], answer[0]) <= 1e-5
@@ -183,7 +183,7 @@ def test_made_requests_stay_within_the_tables() -> None:
     model = ir.from_proto(a_model(30))
     session = Session(a_model(30))
     requests = list(make_requests(model, rows=(64,)))
-    assert [session.run(request) is not None for request in requests] == [True]
+    assert [session.run_request(request) is not None for request in requests] == [True]
     assert int(requests[0]["ids"].max()) > 20, "ids use the tables, and not a corner of them"
 
 

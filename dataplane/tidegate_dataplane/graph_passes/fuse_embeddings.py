@@ -71,7 +71,7 @@ def fuse_embeddings(model: ir.Model, *, columns_first: bool = True) -> FusedColu
         groups[column.describe_group()].append(column)
     batches = [batch for group in groups.values() for batch in _split_by_width(group) if len(batch) > 1]
     for number, batch in enumerate(batches):
-        _Fusion(graph, batch, f"fused_embeddings_{number}", axis=0 if columns_first else 1).apply()
+        _Fusion(graph, batch, f"fused_embeddings_{number}", axis=0 if columns_first else 1).replace_columns()
     finish_rewrite(model)
     return FusedColumns(sum(map(len, batches)), len(batches))
 
@@ -107,7 +107,7 @@ class _Fusion:
         self._owners = np.repeat(np.arange(len(columns)), self._pieces)
         """EmbeddingColumn of each piece."""
 
-    def apply(self) -> None:
+    def replace_columns(self) -> None:
         """Insert the fused lookup, and let the consumers of the columns' outputs read from it."""
         rows = self._apply_steps(self._look_up())
         self._replace_outputs(self._flatten_rows(rows))

@@ -41,7 +41,7 @@ class Session:
             # ONNX Runtime raises a class of its own for each status, and has no common one.
             raise GraphRefusedError(str(error)) from error
 
-    def run(self, request: Request) -> list[Array] | None:
+    def run_request(self, request: Request) -> list[Array] | None:
         """Return the outputs, or None if the graph refuses the request."""
         try:
             outputs: Any = self._session.run(None, dict(request))
@@ -66,7 +66,7 @@ def compare_answers(
     count, error = 0, 0.0
     for request, other in requests:
         count += 1
-        expected, answer = original.run(request), rewritten.run(other)
+        expected, answer = original.run_request(request), rewritten.run_request(other)
         if expected is None or answer is None:
             error = max(error, 0.0 if expected is answer else np.inf)
             continue
@@ -115,6 +115,6 @@ def _measure_speedup(
     while clock() < end or len(times[0]) < MIN_RUNS:
         for session, request, taken in zip((original, rewritten), pair, times, strict=True):
             start = clock()
-            session.run(request)
+            session.run_request(request)
             taken.append(clock() - start)
     return statistics.median(times[0]) / statistics.median(times[1])

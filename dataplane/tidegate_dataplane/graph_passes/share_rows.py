@@ -42,7 +42,7 @@ def share_rows(model: ir.Model, names: Iterable[str]) -> int:
 
     Shapes must have been inferred. Raise ShareRowsError if an input is unknown or no other input has rows.
     """
-    return _Sharing(model.graph, frozenset(names)).apply(model)
+    return _Sharing(model.graph, frozenset(names)).rewrite_graph(model)
 
 
 class _Sharing:
@@ -85,7 +85,7 @@ class _Sharing:
         self._repeated: dict[ir.Value, ir.Value] = {}
         self._operations = 0
 
-    def apply(self, model: ir.Model) -> int:
+    def rewrite_graph(self, model: ir.Model) -> int:
         for value in self._shared:
             if value.shape is None or not len(value.shape):
                 raise ShareRowsError(f"input {value.name!r} has no first dimension")

@@ -21,7 +21,7 @@ Rows = Annotated[
 ]
 
 
-def optimize(
+def optimize_file(
     model: Annotated[
         Path, typer.Argument(help="ONNX file, which is not changed.", exists=True, dir_okay=False)
     ],
