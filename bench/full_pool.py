@@ -108,7 +108,7 @@ class PoolFleet:
         inference = self.inferences.get(ObjectKey("ads", f"m{number}"))
         assert inference is not None
         self.placements.place(inference)
-        self.placements.forget(inference.key)
+        self.placements.forget_assumed(inference.key)
 
     def plan_status(self, number: int) -> None:
         """Plan the pool's status after a node has changed."""

@@ -61,7 +61,7 @@ class InferenceReconciler:
         except InvalidSpecError as error:
             await self._applier.write_refusal(INFERENCE, body, str(error), self._clock.now())
             return None
-        if not (self._placements.has_synced(inference) and self._workloads.has_synced(inference)):
+        if not (self._placements.ensure_synced(inference) and self._workloads.has_synced(inference)):
             return _SYNC_REQUEUE
         if inference.status.allocation is not None:
             add_attributes({DECISION: inference.status.allocation.decision})
@@ -70,7 +70,7 @@ class InferenceReconciler:
             await self._applier.confirm_owner(inference)
         plan = plan_inference(observed, self._settings())
         refusal = await self._applier.apply_children(inference, plan)
-        self._placements.forget(key)
+        self._placements.forget_assumed(key)
         if refusal is not None:
             plan = plan_inference(replace(observed, refusal=refusal), self._settings())
         # The status is written before the orders: it records a failure that the orders are about to undo.

@@ -1,7 +1,7 @@
-"""The HTTP session with which kopf asks the API server: what comes back is checked first, since kopf ends when it cannot read an answer.
+"""HTTP session of kopf, which checks every response first, because kopf exits when it cannot parse one.
 
-kopf tries again after broken connections, and lists again after a watch whose resourceVersion is too old. Everything that it cannot read,
-or that it takes for the end, becomes one of these two here. What it gets to see besides are answers of the API, and 401.
+kopf recovers from two things: it retries after a broken connection, and it lists again after 410 Gone on a watch. This module
+maps every response that would make kopf exit to one of the two. Valid API responses and 401 pass through.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from tidegate.kube.backoff import Backoff
 
 log: Final = structlog.stdlib.get_logger()
 
-PAUSE: Final = timedelta(seconds=5)
-"""The longest pause between two tries of a request."""
-_SHORT_S: Final = 1.0
-"""A watch that ends sooner has failed, and the next one of its kind waits."""
-_CALM_S: Final = 60.0
-"""Credentials that are asked for again after so long have worked meanwhile."""
+MAX_RETRY_DELAY: Final = timedelta(seconds=5)
+"""Longest delay between two attempts of a request."""
+_MIN_WATCH_S: Final = 1.0
+"""A watch that ends sooner counts as failed, and the next watch of the same kind waits."""
+_CREDENTIALS_ACCEPTED_AFTER_S: Final = 60.0
+"""If kopf asks for the same credentials again after this time, they were accepted in between, so the failure count restarts."""
 _LARGEST_LINE: Final = 16 * 1024 * 1024
 """Bytes of one event; etcd takes objects of 1.5 MiB."""
-_BEGINNING: Final = 24
-"""Bytes of an event in which its type stands."""
+_TYPE_PREFIX_BYTES: Final = 24
+"""The type of an event is within these first bytes of its line."""
 _LIST_AGAIN: Final = b'{"type":"ERROR","object":{"code":410}}\n'
-_OF_RESOURCE: Final = frozenset({"name", "kind", "namespaced", "verbs"})
+_REQUIRED_RESOURCE_KEYS: Final = frozenset({"name", "kind", "namespaced", "verbs"})
 
 
 class EndlessBackoffs:
-    """kopf's pauses between tries of one request: growing, without an end, since the last try would end kopf."""
+    """Delays between kopf's attempts of one request: growing and endless, because kopf exits after the last attempt."""
 
     def __init__(self, backoff: Backoff) -> None:
-        """Take the pauses from `backoff`."""
+        """Take the delays from `backoff`."""
         self._backoff = backoff
 
     def __iter__(self) -> Iterator[float]:
-        """Give the pauses before one request's second try, third try, and so on."""
+        """Yield the delays before a request's second attempt, third attempt, and so on."""
         for failures in itertools.count(1):
             yield self._backoff.compute_delay(failures).total_seconds()
 
 
 @dataclass(slots=True)
 class ResponseChecker:
-    """An aiohttp middleware: turns answers that would end kopf into ones that do not, and paces listings and watches that fail.
+    """aiohttp middleware that replaces responses that would make kopf exit, and delays lists and watches after failures.
 
     After a broken connection kopf asks again by itself, by the pauses of its settings.
     """
@@ -85,7 +85,7 @@ class ResponseChecker:
             message = f"{type(error).__name__}: {error}"
             raise aiohttp.ClientConnectionError(message) from error
         if response.status == HTTPStatus.UNAUTHORIZED:
-            # kopf would read what is said with it, in whatever encoding that is.
+            # kopf parses the body of a 401; an undecodable body would make it exit, so hide the body.
             _replace_content(response, EmptyBody(response.content))
             return response
         try:
@@ -104,7 +104,7 @@ class ResponseChecker:
         opened_at = self._opened_at.pop(key, None)
         if opened_at is None:
             return
-        if time.monotonic() - opened_at < _SHORT_S:
+        if time.monotonic() - opened_at < _MIN_WATCH_S:
             self._count_failure(key)
         else:
             self._failures.pop(key, None)
@@ -167,19 +167,19 @@ class EmptyBody(_BodyProxy):
 
 
 class EventLines(_BodyProxy):
-    """The body of a watch in whole lines, each an event; half a line at the end is left out, as of a connection that broke."""
+    """Body of a watch in whole lines, each of which is an event; drops the half line that a broken connection leaves at the end."""
 
     def __init__(
         self, chunks: AsyncIterator[bytes], reader: aiohttp.StreamReader, fail: Callable[[], None]
     ) -> None:
-        """Read `chunks` in place of `reader`. `fail` is called where something is no event that kopf can take."""
+        """Read `chunks` instead of `reader`; call `fail` if a line is not an event that kopf can parse."""
         super().__init__(reader)
         self._chunks, self._fail = chunks, fail
 
     async def iter_chunked(self, _size: int) -> AsyncIterator[bytes]:
-        """Give whole events, many at a time; in place of any ERROR, the one after which kopf lists again.
+        """Yield chunks of whole events; replace an ERROR event by a 410 ERROR, after which kopf lists again, and stop.
 
-        Raises ClientPayloadError for what is no event, after which kopf watches again from the last event.
+        Raises ClientPayloadError for a line that is no event; kopf then watches again from the last event.
         """
         rest = bytearray()
         async for chunk in self._chunks:
@@ -206,7 +206,7 @@ class EventLines(_BodyProxy):
 
 
 def _is_error(line: bytes) -> bool:
-    return b'"ERROR"' in line[:_BEGINNING]
+    return b'"ERROR"' in line[:_TYPE_PREFIX_BYTES]
 
 
 def _is_event(line: bytes) -> bool:
@@ -214,7 +214,9 @@ def _is_event(line: bytes) -> bool:
 
     A proxy that writes its own responses begins them differently.
     """
-    if not (line.startswith(b"{") and b'"type"' in line[:_BEGINNING] and line.rstrip().endswith(b"}")):
+    if not (
+        line.startswith(b"{") and b'"type"' in line[:_TYPE_PREFIX_BYTES] and line.rstrip().endswith(b"}")
+    ):
         return False
     try:
         line.decode()
@@ -239,7 +241,9 @@ def _is_discovery(path: str, body: Mapping[str, Any]) -> bool:
             return isinstance(body.get("versions"), list)
         case _:
             resources = _filter_dicts(body.get("resources"))
-            return bool(resources) and all(resource.keys() >= _OF_RESOURCE for resource in resources)
+            return bool(resources) and all(
+                resource.keys() >= _REQUIRED_RESOURCE_KEYS for resource in resources
+            )
 
 
 def _filter_dicts(value: Any) -> list[dict[str, Any]]:
@@ -264,7 +268,7 @@ class KopfLogin:
 
     def __init__(self, backoff: Backoff | None = None) -> None:
         """Pause by `backoff`."""
-        self._backoff = backoff or Backoff(cap=PAUSE)
+        self._backoff = backoff or Backoff(cap=MAX_RETRY_DELAY)
         self._last: kopf.ConnectionInfo | None = None
         self._opened_at_s = float("-inf")
         self._failures = 0
@@ -275,7 +279,11 @@ class KopfLogin:
         if info is None:
             return None
         now = time.monotonic()
-        self._failures = self._failures + 1 if info == self._last and now - self._opened_at_s < _CALM_S else 0
+        self._failures = (
+            self._failures + 1
+            if info == self._last and now - self._opened_at_s < _CREDENTIALS_ACCEPTED_AFTER_S
+            else 0
+        )
         self._last, self._opened_at_s = info, now
         if self._failures:
             log.warning("kopf_credentials_refused", failures=self._failures)

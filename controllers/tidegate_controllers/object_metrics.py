@@ -41,19 +41,19 @@ _CONDITIONS: Final[Mapping[ConditionType, GaugeMetric]] = {
     ),
     ConditionType.SIGNALS_FRESH: OBJECTS.add_gauge(
         "object_signals_fresh",
-        "1 when the allocator knows what is asked of the Inferences of the ComputePool now, else 0; only where it decides.",
+        "1 if the allocator knows the present demand for the Inferences of the ComputePool, else 0; only for pools that it decides about.",
         *_REASONED,
     ),
 }
 _REPLICAS = OBJECTS.add_gauge(
     "object_replicas",
-    "Pods that are wanted, existing and ready; spare ready ones that get no requests, where there are to be any.",
+    "Replicas by state: wanted (by the spec or the allocator), existing, ready; spare (ready, without requests) if the spec asks for warm spares.",
     *_OBJECT,
     "state",
 )
 _VERSION = OBJECTS.add_gauge(
     "inference_version",
-    "Version of the model that is asked for (target) and that all pods answer with (serving); 0 when none does.",
+    "Model version by state: target (of the spec) and serving (loaded by every pod; 0 if there is none).",
     "namespace",
     "inference",
     "state",

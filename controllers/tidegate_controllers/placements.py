@@ -47,7 +47,7 @@ class PoolSources:
 class Placements:
     """Places each Inference in its pool, and wakes those that gain from a change of the pool.
 
-    Everything here is by the pool's label, which is all that Deployments and pods carry of its name.
+    Claims are keyed by the pool's label, because Deployments and pods carry no other name of their pool.
     """
 
     def __init__(self, parts: PoolSources, inferences: TypedCache[Inference], stores: Stores) -> None:
@@ -91,8 +91,8 @@ class Placements:
 
         store.subscribe(pool_changed)
 
-    def has_synced(self, inference: Inference) -> bool:
-        """Return whether everything is listed that decides about an Inference; the first call begins the listing."""
+    def ensure_synced(self, inference: Inference) -> bool:
+        """Start the watches of nodes and pods if this Inference needs them; return whether all caches that its placement reads have synced."""
         if inference.spec.placement is None:
             return True
         if not self._parts.pools.store.synced.is_set():
@@ -105,10 +105,10 @@ class Placements:
     def place(self, inference: Inference) -> PlacementResult | None:
         """Return what the pool of an Inference gives it; None if its spec names no pool.
 
-        We assume from here on that it has what it is given, until `forget`.
+        The result counts as assigned until `forget_assumed`, like an assumed pod of kube-scheduler.
         """
         key, placement = inference.key, inference.spec.placement
-        self.forget(key)
+        self.forget_assumed(key)
         if placement is None:
             return None
         pool, live = self._find_pool(placement), self.find_workload(key)
@@ -128,8 +128,8 @@ class Placements:
             claims.remove_claim(key)
         return result
 
-    def forget(self, key: ObjectKey) -> None:
-        """Assume nothing more: what `place` gave is written or refused, and the caches have the outcome."""
+    def forget_assumed(self, key: ObjectKey) -> None:
+        """Drop what `place` assumed: the write succeeded or failed, and the caches reflect it."""
         if self._assumed.pop(key, None) is not None:
             self._update_claims(key)
 

@@ -93,13 +93,13 @@ def connect_objects(
             queues.accesses.add(access)
             wake_callers(access)
 
-    def wake_lookers_up(features: ObjectKey) -> None:
+    def wake_feature_users(features: ObjectKey) -> None:
         for access in accesses.find_by_features(features):
             queues.accesses.add(access)
 
     stores.inferences.subscribe(wake_users)
     stores.accesses.subscribe(wake_callers)
-    stores.features.subscribe(wake_lookers_up)
+    stores.features.subscribe(wake_feature_users)
     OwnerIndex(stores.pods, INFERENCE_LABEL, wake_users)
     accesses.subscribe_rivals(queues.accesses.add)
 
@@ -107,7 +107,7 @@ def connect_objects(
 def connect_pools(
     stores: Stores, queues: WorkQueues, occupancy: NodeOccupancy, sharing: GpuSharing | None
 ) -> None:
-    """Wake all pools at every change of a node, of what runs there, or of a pool: there are few pools.
+    """Enqueue every pool when a node, its pods, GPU sharing or any pool's spec changes; a changed status enqueues its pool alone.
 
     `sharing` is None where no node agents run.
     """
@@ -118,7 +118,7 @@ def connect_pools(
 
     spec_of: dict[ObjectKey, object] = {}
 
-    def changed(key: ObjectKey) -> None:
+    def enqueue_changed_pool(key: ObjectKey) -> None:
         # Whether a node belongs to a pool depends on all pools' selectors; their statuses do not matter to others.
         spec = (stores.pools.get(key) or {}).get("spec")
         if spec_of.get(key) != spec:
@@ -129,7 +129,7 @@ def connect_pools(
         else:
             queues.pools.add(key)
 
-    stores.pools.subscribe(changed)
+    stores.pools.subscribe(enqueue_changed_pool)
     occupancy.subscribe(wake_all)
     if sharing is not None:
         sharing.subscribe(wake_all)

@@ -8,7 +8,7 @@ import kopf
 from tidegate.api.meta import GROUP, VERSION
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.store import ObjectStore
-from tidegate_controllers.kopf_session import PAUSE, EndlessBackoffs, KopfLogin
+from tidegate_controllers.kopf_session import MAX_RETRY_DELAY, EndlessBackoffs, KopfLogin
 
 _WATCH_S: Final = 290
 """The server ends a watch after this time, so that a dead connection cannot last."""
@@ -57,7 +57,7 @@ def _kopf_settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = _REQUEST_S
     settings.networking.request_timeout = _REQUEST_S
     settings.networking.connect_timeout = _REQUEST_S
-    settings.networking.error_backoffs = EndlessBackoffs(Backoff(cap=PAUSE))
+    settings.networking.error_backoffs = EndlessBackoffs(Backoff(cap=MAX_RETRY_DELAY))
     settings.watching.chunk_size = _PAGE
     settings.queueing.idle_timeout = _IDLE_S
     settings.posting.enabled = False  # kopf would post its own log lines as Events

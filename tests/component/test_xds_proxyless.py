@@ -313,7 +313,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[tuple[Gateway, Authority]]:
     """The same with a control plane that shows a certificate and asks for one, and whose gateways are those of `system`."""
     authority = Authority.make(tmp_path / "authority")
     async with Gateway(tmp_path) as running:
-        plane = ControlPlane(XdsServerSettings(gateways_of="system"))
+        plane = ControlPlane(XdsServerSettings(gateway_namespace="system"))
         plane.certificate = ServerCertificate(
             authority.issue_into(tmp_path / "server", "tidegate-xds", "localhost")
         )

@@ -97,6 +97,42 @@ def test_waiting_ends_when_it_is_ready_and_not_before(
     assert "Inference" in done.stderr
 
 
+def test_why_names_the_first_stage_that_does_not_follow_a_changed_access(
+    ctr: str, kubectl: Kubectl, namespace: str, command_line: CommandLine
+) -> None:
+    new = command_line("why", f"modelaccess/{ctr}")
+    assert (new["access"], new["generation"], new["behind"]) == (ctr, 1, "controllers")
+    condition = {
+        "status": "True",
+        "reason": "x",
+        "message": "m",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    conditions = [
+        {**condition, "type": name, "observedGeneration": 1}
+        for name in ("TargetsReady", "Programmed", "Ready")
+    ]
+    patch = {"status": {"observedGeneration": 1, "conditions": conditions}}
+    kubectl(
+        *("patch", "modelaccess", "ctr", "-n", namespace, "--subresource=status"),
+        *("--type=merge", "-p", json.dumps(patch)),
+    )
+    assert command_line("why", f"modelaccess/{ctr}")["behind"] is None
+    kubectl(
+        "patch",
+        "modelaccess",
+        "ctr",
+        "-n",
+        namespace,
+        "--type=merge",
+        "-p",
+        '{"spec":{"hosts":["a.example"]}}',
+    )
+    changed = command_line("why", "modelaccess/ctr", "-n", namespace)
+    assert (changed["generation"], changed["behind"]) == (2, "controllers")
+    assert 'ModelAccess "gone" not found' in command_line.refused("why", "modelaccess/gone", "-n", namespace)
+
+
 @pytest.mark.usefixtures("crds")
 def test_who_may_see_one_namespace_alone_is_shown_that_and_told_so(
     ctr: str, kubectl: Kubectl, namespace: str, command_line: CommandLine

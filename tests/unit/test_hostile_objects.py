@@ -167,7 +167,7 @@ class ControlPlane:
         assert inference is not None
         assert named
         placement = self.placements.place(inference)
-        self.placements.forget(inference.key)
+        self.placements.forget_assumed(inference.key)
         views = self.stores.pod_views.by_label(INFERENCE_LABEL, GOOD, namespace="ads")
         return named, placement, views
 

@@ -143,7 +143,7 @@ def test_what_was_just_given_is_not_given_to_a_higher_tier_before_it_is_written(
     assert world.of("ctr").replicas == 0
 
     world.deployment("batch", 4)
-    world.placements.forget(ObjectKey("ads", "batch"))
+    world.placements.forget_assumed(ObjectKey("ads", "batch"))
     assert world.woken == set()
     assert world.of("ctr").replicas == 0
 
@@ -154,7 +154,7 @@ def test_what_was_given_and_refused_is_given_to_those_that_wait() -> None:
     world.of("batch")
     world.inference("ctr")
     world.of("ctr")
-    world.placements.forget(ObjectKey("ads", "batch"))
+    world.placements.forget_assumed(ObjectKey("ads", "batch"))
 
     assert "ctr" in world.woken
     assert world.of("ctr").replicas == 4
@@ -221,7 +221,7 @@ def test_an_inference_that_waits_for_another_pool_keeps_its_slices_until_its_pod
     assert "moves" in world.woken
     assert world.of("moves").resources is not None
     world.deployment("moves", 4, "cpu-b")
-    world.placements.forget(ObjectKey("ads", "moves"))
+    world.placements.forget_assumed(ObjectKey("ads", "moves"))
     assert world.of("new").replicas == 0  # its pods drain
 
     world.woken.clear()

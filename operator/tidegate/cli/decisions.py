@@ -23,8 +23,8 @@ from tidegate.cli.options import (
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="INFERENCE|POOL",
-        help="Name; namespace/name of an Inference; or with its kind: inference/name, pool/name.",
+        metavar="INFERENCE|POOL|modelaccess/NAME",
+        help="Name; namespace/name of an Inference; or with its kind: inference/name, pool/name, modelaccess/name.",
         autocompletion=complete_names(CompletedKind.INFERENCE, CompletedKind.POOL),
     ),
 ]
@@ -69,7 +69,10 @@ def explain(
     output: Output = OutputFormat.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show what an Inference or a ComputePool has, which decision gave it that and why, and which conditions are unhealthy."""
+    """Show what an Inference or a ComputePool has, which decision gave it that and why, and which conditions are unhealthy.
+
+    For a ModelAccess: how far its newest spec has come, from the API server to the gateways, and the first stage that is behind.
+    """
     from tidegate.cli.run.decisions import read_explanation
 
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)

@@ -46,7 +46,7 @@ def object_gauge(
     """Return a gauge of the controllers for objects whose name matches `named`, in the selected namespaces."""
     rest = f", {matchers}" if matchers else ""
     return scope.object_series(
-        metric, f'{label}=~"{name_pattern}"{rest}', namespace='namespace=~"$namespace"'
+        metric, f'{label}=~"{name_pattern}"{rest}', namespace_matcher='namespace=~"$namespace"'
     )
 
 

@@ -27,7 +27,7 @@ class LeaseRecord:
 
     @classmethod
     def parse(cls, body: Manifest) -> LeaseRecord:
-        """Parse a Lease; a missing or malformed field counts as not held."""
+        """Parse a Lease; a missing field or a malformed time counts as not held."""
         spec = body.get("spec") or {}
         return cls(
             holder=spec.get("holderIdentity") or "",

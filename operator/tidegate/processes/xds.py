@@ -144,7 +144,7 @@ async def run_xds(settings: ControlPlaneSettings, identity: PodIdentity, kubecon
     show_left_out(registry, (*feed.required_stores, *feed.secrets.values()))
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     clients = GrpcSnapshots()
-    server_settings = XdsServerSettings(gateways_of=identity.namespace)
+    server_settings = XdsServerSettings(gateway_namespace=identity.namespace)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
     if certificate is not None:
         metrics.certificate_expires.set_function(certificate.expires_at)

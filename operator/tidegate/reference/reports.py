@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from tidegate.api.meta import ApiModel
+from tidegate.reports.access_explanation import AccessExplanation
 from tidegate.reports.analysis import AnalysisReport
 from tidegate.reports.bench import BenchReport
 from tidegate.reports.bundle import BundleReport
@@ -48,7 +49,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "top inferences": (TopInferences,),
     "top pools": (TopPools,),
     "version": (VersionReport,),
-    "why": (InferenceReport, PoolReport),
+    "why": (InferenceReport, PoolReport, AccessExplanation),
     "xds diff": (SnapshotDiffReport,),
     "xds dump": (SnapshotReport,),
     "xds status": (XdsStatusReport,),

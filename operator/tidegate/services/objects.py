@@ -9,9 +9,10 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_OVERRIDE, COMPUTE_POOL, INFERENCE
+from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_OVERRIDE, COMPUTE_POOL, INFERENCE, MODEL_ACCESS
 
 
 async def read_target(
@@ -30,6 +31,15 @@ async def read_target(
     inference = Inference.parse(body)
     placement = inference.spec.placement
     return inference, None if placement is None else await _read_pool(client, placement.pool, needed=False)
+
+
+async def read_access(client: KubeClient, key: ObjectKey) -> ModelAccess:
+    """Return a ModelAccess. Raises PermanentError when it does not exist."""
+    body = await client.get(MODEL_ACCESS, key)
+    if body is None:
+        message = f'ModelAccess "{key.name}" not found in namespace "{key.namespace}"; list them with "tidegate get modelaccesses -A"'
+        raise PermanentError(message)
+    return ModelAccess.parse(body)
 
 
 async def list_decisions(client: KubeClient, pool: str | None = None) -> Sequence[AllocationDecision]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 OWN_PODS: Final = 'namespace=~".*",pod=~".*"'
-"""Matchers of series of our own processes and of the gateways. The chart searches for these texts, this one first."""
+"""Matchers of series of our own processes and of the gateways.
+
+The chart replaces these texts by those of its release, this one first, because OWN_NAMESPACES is a part of it.
+"""
 OWN_NAMESPACES: Final = 'namespace=~".*"'
 """Matcher of series about objects and models."""
 OWN_CLUSTERS: Final = "(inference|release)/.*"
@@ -28,14 +31,14 @@ def own_model_series(metric: str, matchers: str = "") -> str:
     return f"{metric}{{{OWN_NAMESPACES}{_append_matchers(matchers)}}}"
 
 
-def object_series(metric: str, matchers: str = "", *, namespace: str = OWN_NAMESPACES) -> str:
-    """Return the series of a controllers' metric about objects, in the namespaces that the matcher `namespace` accepts.
+def object_series(metric: str, matchers: str = "", *, namespace_matcher: str = OWN_NAMESPACES) -> str:
+    """Return the series of a controllers' metric about objects, in the namespaces that `namespace_matcher` accepts.
 
     The label `namespace` of the result is the object's: a Prometheus that labels targets with their own namespace renames
     ours to `exported_namespace`, unless it honours labels.
     """
     rest = _append_matchers(matchers)
-    either = f'{metric}{{exported_namespace="", {namespace}{rest}}} or {metric}{{exported_{namespace}{rest}}}'
+    either = f'{metric}{{exported_namespace="", {namespace_matcher}{rest}}} or {metric}{{exported_{namespace_matcher}{rest}}}'
     return f'label_replace({either}, "namespace", "$1", "exported_namespace", "(.+)")'
 
 

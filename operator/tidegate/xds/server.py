@@ -69,21 +69,21 @@ class SnapshotWatcher(Protocol):
     """Is notified of how far gateways are with the newest snapshot; must not block."""
 
     def record_accepted(self, node: str, snapshot: Snapshot, seconds: float) -> None:
-        """Take note that a gateway runs `snapshot`, `seconds` after the snapshot was set or the gateway connected."""
+        """Record that a gateway runs `snapshot`, `seconds` after the snapshot was set or the gateway connected."""
         ...
 
     def record_rejected(self, node: str, message: str) -> None:
-        """Take note that a gateway rejected a part of it, for the reason in `message`."""
+        """Record that a gateway NACKed a part of the newest snapshot, with the reason in `message`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class XdsServerSettings:
-    """Times of one server, in seconds.
+    """Timeouts of one server, in seconds, and the namespace of its gateways.
 
     `write_timeout_s`: the stream of a proxy that reads nothing for this long ends, and the proxy reconnects.
-    `gateways_of`: with certificates, the namespace whose nodes may be gateways; nodes of all others may be gRPC clients,
-    whose snapshots contain no keys. Empty: every node may be a gateway.
+    `gateway_namespace`: under mutual TLS, only proxies whose node id is in this namespace may be gateways, whose snapshots
+    contain private keys; all others may only be gRPC clients. Empty: every namespace may have gateways.
     `max_connection_age_s`: when a proxy must reconnect, so that the proxies spread over the replicas.
     """
 
@@ -91,7 +91,7 @@ class XdsServerSettings:
     write_timeout_s: float = 60.0
     max_connection_age_s: float = 1800.0
     drain_s: float = 5.0
-    gateways_of: str = ""
+    gateway_namespace: str = ""
 
 
 class XdsServer:
@@ -123,7 +123,7 @@ class XdsServer:
         self._sessions: dict[int, _StreamSession[Any]] = {}
         self._numbers = itertools.count(1)
         self._stopping = False
-        self._identified = False
+        self._requires_certificates = False
         self._changed_at = clock()
         cache.subscribe(self._handle_change)
 
@@ -151,7 +151,7 @@ class XdsServer:
             port = server.add_insecure_port(address)
         else:
             port = server.add_secure_port(address, certificate.server_credentials())
-        self._identified = certificate is not None
+        self._requires_certificates = certificate is not None
         await server.start()
         self._server = server
         return port
@@ -184,7 +184,7 @@ class XdsServer:
                 session.mailbox.wake()
 
     def _select_cache(self, kind: ProxyKind) -> SnapshotCache:
-        """Return the cache with the snapshots for this kind of proxy; the first gRPC client has its own rendered."""
+        """Return the snapshot cache for this kind of proxy; the one that all gRPC clients share is created when the first connects."""
         if kind is ProxyKind.GATEWAY:
             return self._cache
         if self._client_cache is None:
@@ -256,10 +256,10 @@ class XdsServer:
         if kind_from_user_agent(request.user_agent) is not kind:
             _log.warning("proxy_uses_wrong_protocol", node=node, user_agent=request.user_agent, peer=peer)
             return _StreamEnd(grpc.StatusCode.UNIMPLEMENTED, _WRONG_PROTOCOL[kind])
-        if not self._identified:
+        if not self._requires_certificates:
             return None
         names = certificate_names(context.auth_context())
-        may_be_gateway = belongs_to_namespace(node, self._settings.gateways_of)
+        may_be_gateway = belongs_to_namespace(node, self._settings.gateway_namespace)
         if matches_node_id(node, names) and (kind is not ProxyKind.GATEWAY or may_be_gateway):
             return None
         self._metrics.refused_proxies.inc()
@@ -299,7 +299,7 @@ class XdsServer:
         if progress.nack != session.nack:
             session.nack = progress.nack
             if progress.nack is not None:
-                _log.warning("proxy_refused", node=progress.node, message=progress.nack)
+                _log.warning("snapshot_nacked", node=progress.node, message=progress.nack)
                 if self._watcher is not None and session.cache is self._cache:
                     self._watcher.record_rejected(progress.node, progress.nack)
 

@@ -114,10 +114,10 @@ async def _read_chunks(response: aiohttp.ClientResponse, url: str) -> AsyncItera
         )
 
 
-def _status_error(status: int, url: str, secret: str) -> ArtefactError:
+def _status_error(status: int, url: str, denial_hint: str) -> ArtefactError:
     if status in ABSENT:
         return ArtefactError(
             FailureReason.ARTEFACT_NOT_FOUND, f"{strip_query(url)} answered {status}: it is not there"
         )
-    hint = f": {secret}" if status in DENIED and secret else ""
+    hint = f": {denial_hint}" if status in DENIED and denial_hint else ""
     return ArtefactError(FailureReason.FETCH_FAILED, f"{strip_query(url)} answered {status}{hint}")

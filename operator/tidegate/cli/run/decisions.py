@@ -8,10 +8,11 @@ from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import KubeOptions
-from tidegate.cli.run.object_names import ObjectName
+from tidegate.cli.run.object_names import ObjectName, parse_object_name
 from tidegate.cli.run.targets import find_target, parse_target_name
 from tidegate.errors import PermanentError
-from tidegate.kube.kinds import COMPUTE_POOL
+from tidegate.kube.kinds import COMPUTE_POOL, MODEL_ACCESS
+from tidegate.reports.access_explanation import AccessExplanation, explain_access
 from tidegate.reports.decision import HistoryReport, report_history
 from tidegate.reports.explanation import (
     ExplanationInputs,
@@ -20,7 +21,7 @@ from tidegate.reports.explanation import (
     explain_inference,
     explain_pool,
 )
-from tidegate.services.objects import list_decisions, list_overrides, read_target
+from tidegate.services.objects import list_decisions, list_overrides, read_access, read_target
 
 
 async def read_history(text: str | None, options: KubeOptions) -> HistoryReport:
@@ -50,9 +51,15 @@ async def read_history(text: str | None, options: KubeOptions) -> HistoryReport:
         return report_history(await list_decisions(client), str(target), inference=str(target.key))
 
 
-async def read_explanation(text: str, options: KubeOptions) -> InferenceReport | PoolReport:
-    """Explain why an Inference or a pool is as it is. Raises TidegateError if it cannot be read."""
+async def read_explanation(
+    text: str, options: KubeOptions
+) -> InferenceReport | PoolReport | AccessExplanation:
+    """Explain why an Inference, a pool or a ModelAccess is as it is. Raises TidegateError if it cannot be read."""
     async with open_client(options) as (client, default_namespace):
+        name = parse_object_name(text)
+        if name.kind == MODEL_ACCESS:
+            key = ObjectKey(name.namespace or options.namespace or default_namespace, name.name)
+            return explain_access(await read_access(client, key))
         target = await find_target(client, text, options, default_namespace)
         inference, pool = await read_target(client, target.kind, target.key)
         pool_decisions = await list_decisions(client, pool.metadata.name) if pool is not None else ()
