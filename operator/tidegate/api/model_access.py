@@ -329,10 +329,10 @@ class ModelAccessSpec(ApiModel):
 
 
 class TargetStatus(StatusModel):
-    """A target in effect."""
+    """A target as planned."""
 
     inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
-    weight: Annotated[int, Field(ge=0, description="Weight in effect.")] = 0
+    weight: Annotated[int, Field(ge=0, description="Planned weight.")] = 0
     endpoints: Annotated[int, Field(ge=0, description="Number of ready pods.")] = 0
 
 
@@ -347,7 +347,7 @@ class MirrorStatus(StatusModel):
 
 
 class FallbackStatus(StatusModel):
-    """The fallback in effect."""
+    """The fallback as planned."""
 
     inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
     serving: Annotated[
@@ -387,24 +387,24 @@ class PipelineStatus(StatusModel):
 
 
 class RouteStatus(StatusModel):
-    """A route in effect."""
+    """A route as planned."""
 
     name: Annotated[str, Field(max_length=63, description="Name of the route.")]
     targets: Annotated[
         tuple[TargetStatus, ...],
-        Field(max_length=MAX_TARGETS, description="Targets in effect."),
+        Field(max_length=MAX_TARGETS, description="Planned targets."),
         ListMap("inference"),
     ] = ()
     mirror: Annotated[
         Annotated[tuple[MirrorStatus, ...], Field(max_length=MAX_MIRRORS), ListMap("inference")] | None,
-        Field(description="Mirrors in effect."),
+        Field(description="Planned mirrors."),
     ] = None
-    fallback: Annotated[FallbackStatus | None, Field(description="Fallback in effect.")] = None
-    pipeline: Annotated[PipelineStatus | None, Field(description="Pipeline in effect.")] = None
+    fallback: Annotated[FallbackStatus | None, Field(description="Planned fallback.")] = None
+    pipeline: Annotated[PipelineStatus | None, Field(description="Planned pipeline.")] = None
 
 
 class ModelAccessStatus(StatusModel):
-    """State that the proxies have acknowledged."""
+    """Routes and release as the controllers have planned them; the condition Programmed shows whether every gateway runs them."""
 
     observed_generation: ObservedGeneration = NOT_OBSERVED
     url: Annotated[
@@ -414,7 +414,10 @@ class ModelAccessStatus(StatusModel):
     grpc_target: Annotated[str | None, Field(max_length=1024, description="Target for gRPC clients.")] = None
     routes: Annotated[
         tuple[RouteStatus, ...],
-        Field(max_length=MAX_ROUTES, description="The routes in effect."),
+        Field(
+            max_length=MAX_ROUTES,
+            description="The routes as planned; the condition Programmed shows whether every gateway runs them.",
+        ),
         ListMap("name"),
     ] = ()
     proxyless_ignored: Annotated[

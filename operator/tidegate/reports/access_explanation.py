@@ -116,9 +116,9 @@ def _find_notes(access: ModelAccess) -> Iterator[str]:
         if route is None:
             continue
         desired = _compute_shares({target.inference: target.weight for target in spec.targets or ()})
-        in_effect = _compute_shares({target.inference: target.weight for target in route.targets})
-        if desired and desired != in_effect:
-            yield _describe_weights(access, spec.name, desired, in_effect)
+        planned = _compute_shares({target.inference: target.weight for target in route.targets})
+        if desired and desired != planned:
+            yield _describe_weights(access, spec.name, desired, planned)
         yield from _describe_substitutes(route)
 
 
@@ -129,18 +129,18 @@ def _compute_shares(weights: Mapping[str, int]) -> Mapping[str, float]:
 
 
 def _describe_weights(
-    access: ModelAccess, route: str, desired: Mapping[str, float], in_effect: Mapping[str, float]
+    access: ModelAccess, route: str, desired: Mapping[str, float], planned: Mapping[str, float]
 ) -> str:
     differences = ", ".join(
-        f"{name} gets {in_effect.get(name, 0.0):g}% and not {share:g}%"
+        f"{name} gets {planned.get(name, 0.0):g}% and not {share:g}%"
         for name, share in desired.items()
-        if in_effect.get(name, 0.0) != share
+        if planned.get(name, 0.0) != share
     )
     release = access.spec.release
     if release is not None and release.route == route:
         remedy = '"tidegate release status" shows its step'
         return f"route {route}: the release of {release.target} decides the weights ({differences}); {remedy}"
-    return f"route {route}: weights in effect differ from the spec ({differences})"
+    return f"route {route}: planned weights differ from the spec ({differences})"
 
 
 def _describe_substitutes(route: RouteStatus) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Report the status of one ModelAccess: its routes with their weights in effect, its proxies, and its release."""
+"""Report the status of one ModelAccess: its routes with their planned weights, its proxies, and its release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidegate.reports.status import (
 
 
 class TargetLine(ApiModel):
-    """One Inference that a route leads to, as the proxies see it."""
+    """One Inference that a route leads to, as the controllers have planned it."""
 
     route: str
     role: RouteRole
@@ -62,7 +62,7 @@ class AccessStatusReport(StatusReport):
             yield from (f"  {line}" for line in other_lines)
 
     def related_lines(self) -> Iterator[str]:
-        """Yield the targets of the routes with their shares in effect."""
+        """Yield the targets of the routes with their planned shares."""
         rows = [["ROUTE", "AS", "INFERENCE", "SHARE", "ENDPOINTS", "STATE"]]
         rows += [
             [
