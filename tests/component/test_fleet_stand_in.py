@@ -43,7 +43,16 @@ from tidegate_localcluster.fleet_demo.workload import FleetModel, generate_model
 ROOT = Path(__file__).resolve().parents[2]
 ASKED = {
     name: getattr(expressions, name)
-    for name in ("SEEN_AGO", "RUNNING_FOR", "OFFERED", "SERVED", "LATENCY_P99", "UNSERVED", "QUEUE", "BUSY")
+    for name in (
+        "SCRAPE_AGE",
+        "GATEWAY_UPTIME",
+        "OFFERED",
+        "SERVED",
+        "LATENCY_P99",
+        "UNSERVED",
+        "QUEUE_SECONDS",
+        "BUSY_SHARE",
+    )
 }
 MODELS = generate_models(12, 32, seed=1)
 CTR = next(model for model in MODELS if model.tier == "realtime")

@@ -337,7 +337,7 @@ def test_explain_shows_unit_and_default(kubectl: Kubectl) -> None:
     def explained() -> str:
         return " ".join(kubectl.run("explain", "modelaccess.spec.routes.timeout").stdout.split())
 
-    said = "as a duration from 1ms to 1h. Default: 1s."
+    said = "from 1ms to 1h. Default: 1s."
     wait_until(lambda: said in explained(), what=f"the timeout is explained {said}", timeout_s=60)
 
 

@@ -8,13 +8,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_ir.passes.common import ShapeInferencePass
 
 from builders.column_graphs import ColumnGraph, ColumnSpec
 from builders.random_graphs import USER, RandomGraph
 from tidegate_dataplane.graph_passes.constants import Array
+from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
 from tidegate_dataplane.graph_passes.pipeline import PASSES, Pass, PassOutcome, optimize_model
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError, Session, measure_error
-from tidegate_dataplane.graph_passes.samples import make_requests, share_inputs
+from tidegate_dataplane.graph_passes.samples import make_edge_requests, make_requests, share_inputs
 
 COLUMN = ColumnSpec(
     width=16, entries=50, table=0, ids="slice", hots=3, chain="none", pooling="ReduceSum", keepdims=False,
@@ -207,3 +209,99 @@ def floats(values: Sequence[object]) -> Array:
 )
 def test_errors_are_measured_by_value(expected: Array, answer: Array, error: float) -> None:
     assert measure_error(expected, answer) == error
+
+
+def a_table_model(
+    nodes: list[onnx.NodeProto], inputs: dict[str, list[int | str | None]], **weights: Array
+) -> onnx.ModelProto:
+    """Return a model of these nodes whose integer inputs have these dimensions, and whose output is `out`."""
+    graph = helper.make_graph(
+        nodes,
+        "tables",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, dims) for name, dims in inputs.items()],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, [None, None])],
+        [numpy_helper.from_array(values, name) for name, values in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def two_tables(*chain: onnx.NodeProto, index: str) -> onnx.ModelProto:
+    """Return a model with two columns of ten entries, whose ids are `index.0` and `index.1`."""
+    tables = {
+        f"t{number}": 100.0 * number + np.arange(20, dtype=np.float32).reshape(10, 2) for number in range(2)
+    }
+    constants = {
+        "zero": np.int64(0),
+        "offset": np.int64(1000),
+        "low": np.int64(-3),
+        "high": np.int64(-1),
+        "five": np.int64(5),
+    }
+    nodes = [
+        *chain,
+        *(
+            helper.make_node("Gather", [f"t{number}", f"{index}{number}"], [f"e{number}"])
+            for number in range(2)
+        ),
+        helper.make_node("Concat", ["e0", "e1"], ["out"], axis=1),
+    ]
+    weights = {**tables, **{name: np.array(value) for name, value in constants.items()}}
+    return a_table_model(nodes, {"x0": ["rows"], "x1": ["rows"]}, **weights)
+
+
+def test_nothing_is_applied_if_the_model_answers_no_sample() -> None:
+    chain = [helper.make_node("Sub", [f"x{number}", "offset"], [f"i{number}"]) for number in range(2)]
+    fused = outcome_of("fuseEmbeddings", optimize_model(two_tables(*chain, index="i")).outcomes)
+    assert (fused.applied, fused.reason) == (False, "no sample was answered, so nothing could be compared")
+
+
+def test_ids_that_are_always_negative_are_counted_from_the_end_of_their_own_table() -> None:
+    chain = [
+        node
+        for number in range(2)
+        for node in (
+            helper.make_node("Mod", [f"x{number}", "five"], [f"m{number}"]),
+            helper.make_node("Clip", [f"m{number}", "low", "high"], [f"i{number}"]),
+        )
+    ]
+    model = two_tables(*chain, index="i")
+    read = ir.from_proto(model)
+    ShapeInferencePass()(read)
+    assert fuse_embeddings(read).columns == 2
+    request = {"x0": np.array([3, 7]), "x1": np.array([1, 2])}
+    expected, answer = Session(model).run_request(request), Session(ir.to_proto(read)).run_request(request)
+    assert expected is not None
+    assert answer is not None
+    assert np.array_equal(expected[0], answer[0])
+
+
+def test_inputs_with_different_numbers_of_rows_are_refused_and_not_mixed_up() -> None:
+    model = two_tables(index="x")
+    read = ir.from_proto(model)
+    ShapeInferencePass()(read)
+    assert fuse_embeddings(read).columns == 2
+    request = {"x0": np.array([1, 2, 3]), "x1": np.array([1])}
+    assert Session(model).run_request(request) is None
+    assert Session(ir.to_proto(read)).run_request(request) is None
+
+
+def test_inputs_whose_rows_have_no_common_name_are_not_fused() -> None:
+    model = two_tables(index="x")
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].Clear()
+    read = ir.from_proto(model)
+    ShapeInferencePass()(read)
+    assert fuse_embeddings(read).columns == 0
+
+
+def test_a_model_with_a_scalar_input_is_reported_and_not_a_crash() -> None:
+    nodes = [helper.make_node("Gather", ["t0", "x"], ["out"])]
+    model = a_table_model(nodes, {"x": []}, t0=np.eye(4, dtype=np.float32))
+    assert {outcome.applied for outcome in optimize_model(model).outcomes} == {False}
+
+
+def test_the_samples_reach_both_ends_of_a_table_and_beyond() -> None:
+    requests = list(make_edge_requests(ir.from_proto(two_tables(index="x"))))
+    ids = {int(number) for request in requests for number in request["x0"]}
+    assert {-1, -10, 10, -11} <= ids
+    assert 0 in {len(request["x0"]) for request in requests}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -119,10 +120,12 @@ def bound_values(expression: Expression | None) -> tuple[float, float]:
         case Scalar(array):
             return float(array.item()), float(array.item())
         case Operation(node, (dividend, Scalar(divisor))) if node.op_type == "Mod" and divisor.item() > 0:
+            # Of floats, the remainder comes as near to the divisor as floats do, and a Cast cuts it off below that.
+            limit = math.ceil(divisor.item()) - 1.0 if _is_integer(dividend) else float(divisor.item())
             if "fmod" in node.attributes and node.attributes["fmod"].as_int():
                 low, _ = bound_values(dividend)
-                return (0.0 if low >= 0 else 1.0 - divisor.item()), divisor.item() - 1.0
-            return 0.0, divisor.item() - 1.0
+                return (0.0 if low >= 0 else -limit), limit
+            return 0.0, limit
         case Operation(node, operands):
             return _bound_operation(node.op_type, [bound_values(operand) for operand in operands], node)
         case _:
@@ -137,7 +140,8 @@ def _bound_operation(name: str, bounds: list[tuple[float, float]], node: ir.Node
         case "Cast" if node.attributes["to"].as_int() in (ir.DataType.INT64, ir.DataType.INT32):
             # Of a float, the range is kept as well: a cast cuts off towards zero.
             fits = abs(lows[0]) < 2**31 and abs(highs[0]) < 2**31
-            return (np.trunc(lows[0]), np.trunc(highs[0])) if fits else (-np.inf, np.inf)
+            # A float may lie just below its bound, so the bound itself counts.
+            return (np.floor(lows[0]), np.ceil(highs[0])) if fits else (-np.inf, np.inf)
         case "Max":
             return max(lows), max(highs)
         case "Min":
@@ -145,11 +149,33 @@ def _bound_operation(name: str, bounds: list[tuple[float, float]], node: ir.Node
         case "Clip":
             low = bounds[1][0] if len(bounds) > 1 else -np.inf
             high = bounds[2][1] if len(bounds) > 2 else np.inf
-            return (max(lows[0], low), min(highs[0], high)) if low <= high else (-np.inf, np.inf)
+            return (
+                (_clamp(lows[0], low, high), _clamp(highs[0], low, high))
+                if low <= high
+                else (-np.inf, np.inf)
+            )
         case "Where":
             return min(lows[1], lows[2]), max(highs[1], highs[2])
         case _:
             return -np.inf, np.inf
+
+
+def _is_integer(expression: Expression | None) -> bool:
+    """Return whether an expression's values are whole numbers by their type."""
+    match expression:
+        case ExpressionSource(value):
+            return value.dtype is not None and value.dtype.is_integer()
+        case Scalar(array):
+            return bool(np.issubdtype(array.dtype, np.integer))
+        case Operation(node):
+            dtype = node.outputs[0].dtype
+            return dtype is not None and dtype.is_integer()
+        case _:
+            return False
+
+
+def _clamp(number: float, low: float, high: float) -> float:
+    return min(max(number, low), high)
 
 
 def _parse_value(value: ir.Value) -> Expression:

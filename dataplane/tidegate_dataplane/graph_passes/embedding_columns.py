@@ -54,7 +54,7 @@ class Weighting:
     expression: Expression
     """Weights of shape [rows, *ids], or [rows, *ids, 1]."""
     unsqueezed: bool
-    """Return whether the graph adds the last dimension after the expression."""
+    """Whether the graph adds the last dimension after the expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,8 @@ class EmbeddingColumn:
         """Return a key that is equal for columns that one lookup can compute."""
         return (
             describe_structure(self.ids),
-            read_row_symbol(self.source),
+            # Inputs whose rows have no common name may differ in their number.
+            read_row_symbol(self.source) or self.source,
             self.trailing,
             self.table.dtype,
             None if self.block is None else self.block.matrix,
@@ -171,7 +172,13 @@ def _read_column(node: ir.Node) -> EmbeddingColumn | None:
     if table is None or index is None or read_attribute(node, "axis", 0) != 0:
         return None
     rows = read_constant(table)
-    if rows is None or rows.ndim != 2 or 0 in rows.shape or not table.is_initializer():
+    if (
+        rows is None
+        or rows.ndim != 2
+        or 0 in rows.shape
+        or rows.dtype.kind == "O"
+        or not table.is_initializer()
+    ):
         return None
     ids = parse_expression(index)
     source = find_source(ids)
@@ -311,7 +318,7 @@ def _describe_step(step: Step) -> Hashable:
         "Weighting",
         describe_structure(step.expression),
         read_static_dims(source),
-        read_row_symbol(source),
+        read_row_symbol(source) or source,
         None if (block := find_block(source)) is None else block.matrix,
         step.unsqueezed,
     )

@@ -105,7 +105,7 @@ class _Fusion:
         """Width of the fused table: a row of a wider table consists of several of its rows."""
         self._pieces = np.array([column.width // self._piece for column in self._columns])
         self._owners = np.repeat(np.arange(len(columns)), self._pieces)
-        """EmbeddingColumn of each piece."""
+        """Position of the column that each piece belongs to."""
 
     def replace_columns(self) -> None:
         """Insert the fused lookup, and let the consumers of the columns' outputs read from it."""
@@ -117,15 +117,23 @@ class _Fusion:
         """Return the looked-up rows, [pieces, rows, *trailing, piece width] for axis 0."""
         sources = [(column.source, column.block) for column in self._columns]
         expressions = [column.ids for column in self._columns]
-        ids = self._rebuild_columns(expressions, self._stack_sources(sources, self._columns[0].trailing))
+        ids = self._rebuild_columns(
+            expressions,
+            self._stack_sources(sources, self._columns[0].trailing),
+            len(self._columns[0].trailing),
+        )
         ids = self._new.add_node("Cast", [ids], {"to": ir.DataType.INT64})
         table, bases = self._concatenate_tables()
         index = self._index_pieces(self._new, self._check_range(ids, len(table)), bases)
         return self._new.add_node("Gather", [self._new.add_constant(table), index], {"axis": 0})
 
-    def _rebuild_columns(self, expressions: list[Expression], stacked: ir.Value) -> ir.Value:
+    def _rebuild_columns(self, expressions: list[Expression], stacked: ir.Value, dims: int) -> ir.Value:
+        """Return one value that computes all expressions, whose sources have `dims` dimensions after the rows."""
         return rebuild_expressions(
-            self._new, expressions, stacked, lambda scalars: self._add_vector(self._new, np.stack(scalars))
+            self._new,
+            expressions,
+            stacked,
+            lambda scalars: self._add_vector(self._new, np.stack(scalars), dims),
         )
 
     def _check_range(self, ids: ir.Value, outside: int) -> ir.Value:
@@ -170,9 +178,9 @@ class _Fusion:
             "Gather", [value, self._new.add_constant(self._owners)], {"axis": self._axis}
         )
 
-    def _add_vector(self, new: Rewriting, vector: Array) -> ir.Value:
-        """Add a constant with one number per column that fits the ids."""
-        trailing = (1,) * len(self._columns[0].trailing)
+    def _add_vector(self, new: Rewriting, vector: Array, dims: int | None = None) -> ir.Value:
+        """Add a constant with one number per column; it fits the ids, or values with `dims` dimensions after the rows."""
+        trailing = (1,) * (len(self._columns[0].trailing) if dims is None else dims)
         return new.add_constant(
             vector.reshape(-1, 1, *trailing) if self._axis == 0 else vector.reshape(1, -1, *trailing)
         )
@@ -208,11 +216,11 @@ class _Fusion:
 
     def _join_values(self, values: Sequence[ir.Value]) -> ir.Value:
         """Return values of the same shape one after the other, with a dimension before theirs."""
-        joined = self._new.add_node("Concat", values, {"axis": 0})
-        # With the number of rows, and not -1 in its place: a request of no rows keeps its shape.
-        count = self._new.add_constant(np.array([len(values)]))
-        shape = self._new.add_node("Concat", [count, self._new.add_node("Shape", [values[0]])], {"axis": 0})
-        return self._new.add_node("Reshape", [joined, shape], {"allowzero": 1})
+        # Not Concat and Reshape: values with different numbers of rows would change places.
+        sequence = self._new.add_node("SequenceConstruct", values)
+        # Shape inference takes it for a tensor.
+        sequence.type = ir.SequenceType(ir.TensorType(values[0].dtype or ir.DataType.UNDEFINED))
+        return self._new.add_node("ConcatFromSequence", [sequence], {"axis": 0, "new_axis": 1})
 
     def _select_blocks(self, blocks: Sequence[Block]) -> ir.Value:
         matrix = blocks[0].matrix
@@ -249,7 +257,7 @@ class _Fusion:
         sources = [find_source(expression) for expression in expressions]
         trailing = tuple(dim or 0 for dim in (read_static_dims(sources[0]) or ())[1:])
         stacked = self._stack_sources([(source, find_block(source)) for source in sources], trailing)
-        weights = self._rebuild_columns(expressions, stacked)
+        weights = self._rebuild_columns(expressions, stacked, len(trailing))
         return self._repeat_for_pieces(weights) if self._pieces.max() > 1 else weights
 
     def _add_reduction(self, operator: str, rows: ir.Value, axes: list[int], *, keepdims: bool) -> ir.Value:
@@ -324,7 +332,6 @@ class _Fusion:
         close_run()
         if len(inputs) == 1 and not concat.outputs[0].is_graph_output():
             ir.convenience.replace_all_uses_with(concat.outputs[0], inputs[0])
-            self._graph.remove(concat, safe=True)
             return
         # In place, so that an output of the graph keeps its name.
         concat.resize_inputs(len(inputs))

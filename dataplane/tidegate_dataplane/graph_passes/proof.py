@@ -54,7 +54,8 @@ class Session:
 class Comparison:
     """How far the answers of two graphs differ."""
 
-    requests: int
+    answered: int
+    """Requests with rows that both graphs answered."""
     max_error: float
     """Largest difference of two numbers, as a share of the largest number of the output; infinite where an answer is missing."""
 
@@ -63,19 +64,22 @@ def compare_answers(
     original: Session, rewritten: Session, requests: Iterable[tuple[Request, Request]]
 ) -> Comparison:
     """Return the difference of the answers to pairs of requests, for the original and for the rewritten graph."""
-    count, error = 0, 0.0
+    answered, error = 0, 0.0
     for request, other in requests:
-        count += 1
         expected, answer = original.run_request(request), rewritten.run_request(other)
         if expected is None or answer is None:
             error = max(error, 0.0 if expected is answer else np.inf)
             continue
+        answered += any(array.size for array in request.values())
         error = max(error, *map(measure_error, expected, answer))
-    return Comparison(count, error)
+    return Comparison(answered, error)
 
 
 def measure_error(expected: Array, answer: Array) -> float:
     """Return the largest difference as a share of the largest expected number; 0.0 only for arrays that are equal, NaN included."""
+    if not isinstance(expected, np.ndarray) or not isinstance(answer, np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+        message = "an output is no tensor, so answers cannot be compared"
+        raise TypeError(message)
     if expected.shape != answer.shape or expected.dtype != answer.dtype:
         return np.inf
     if expected.dtype.kind != "f":
@@ -115,6 +119,9 @@ def _measure_speedup(
     while clock() < end or len(times[0]) < MIN_RUNS:
         for session, request, taken in zip((original, rewritten), pair, times, strict=True):
             start = clock()
-            session.run_request(request)
+            answer = session.run_request(request)
             taken.append(clock() - start)
+            if answer is None:
+                message = "a request that was to be measured was refused"
+                raise ValueError(message)
     return statistics.median(times[0]) / statistics.median(times[1])

@@ -64,6 +64,9 @@ class Rewriting:
     def _build_branch(self, build: Callable[[Rewriting], ir.Value]) -> ir.Graph:
         branch = Rewriting(self._graph, self._prefix)
         output = build(branch)
+        if branch._tape.initializers:
+            message = "a branch reads the constants of its graph: add them there"
+            raise ValueError(message)
         return ir.Graph([], [output], nodes=branch._tape.nodes, name=f"{self._prefix}.branch")
 
 

@@ -8,13 +8,15 @@ from typing import Any, Final
 import numpy as np
 import onnx_ir as ir
 
-from tidegate_dataplane.graph_passes.constants import Array, read_constant, read_static_dims
+from tidegate_dataplane.graph_passes.constants import Array, read_attribute, read_constant, read_static_dims
 from tidegate_dataplane.graph_passes.elementwise import find_source, parse_expression
 from tidegate_dataplane.graph_passes.embedding_columns import find_block
 
 ROWS: Final = (1, 3, 17)
 INNER_SIZES: Final = (1, 7)
 """Sizes of dimensions, other than the rows, that the graph leaves to the request."""
+MAX_EDGES: Final = 8
+_LARGE: Final = 1e4
 _TEXTS: Final = ("", "a", "male", "1234567", "ü")
 
 Request = Mapping[str, Array]
@@ -23,7 +25,7 @@ Request = Mapping[str, Array]
 def make_requests(model: ir.Model, rows: Sequence[int] = ROWS, seed: int = 0) -> Iterator[Request]:
     """Yield random requests of so many rows each; shapes of the model's values must have been inferred.
 
-    Ids stay within the tables that they index where the graph shows which these are, negative ids included once.
+    Ids stay within the tables that they index where the graph shows which these are.
     """
     random = np.random.default_rng(seed)
     bounds = _find_bounds(model.graph)
@@ -38,13 +40,55 @@ def make_requests(model: ir.Model, rows: Sequence[int] = ROWS, seed: int = 0) ->
             return
 
 
+def make_edge_requests(model: ir.Model, seed: int = 1) -> Iterator[Request]:
+    """Yield requests that the original may refuse: no rows, large and nearly equal numbers, ids at and beyond both ends of a table.
+
+    Beyond the ends are ids of at most MAX_EDGES columns of each input.
+    """
+    random = np.random.default_rng(seed)
+    bounds = _find_bounds(model.graph)
+    inputs = {str(value.name): value for value in model.graph.inputs if not value.is_initializer()}
+
+    def make_request(rows: int) -> dict[str, Array]:
+        return {name: _make_tensor(value, rows, 1, bounds, random) for name, value in inputs.items()}
+
+    yield make_request(0)
+    yield {
+        name: array + array.dtype.type(_LARGE) if array.dtype.kind == "f" else array
+        for name, array in make_request(3).items()
+    }
+    for name, value in inputs.items():
+        entries = {column: size for (input_name, column), size in bounds.items() if input_name == name}
+        if value.dtype is None or not value.dtype.is_integer() or not entries:
+            continue
+        for column, number in _list_edges(entries):
+            request = make_request(3)
+            flat = request[name].reshape(len(request[name]), -1) if request[name].ndim else request[name]
+            fits = np.iinfo(flat.dtype).min <= number <= np.iinfo(flat.dtype).max
+            if flat.ndim == 2 and flat.shape[1] and fits:
+                flat[0, max(column, 0)] = number
+                yield request
+
+
+def _list_edges(entries: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    for column, size in list(entries.items())[:MAX_EDGES]:
+        for number in (-1, -size, size, -size - 1):
+            yield column, number
+
+
 def share_inputs(request: Request, names: Sequence[str]) -> tuple[Request, Request]:
     """Return a request whose named inputs have equal rows, and the same one with one row for each of them."""
     repeated = {
         name: np.repeat(array[:1], len(array), axis=0) if name in names else array
         for name, array in request.items()
     }
-    return repeated, {name: array[:1] if name in names else array for name, array in repeated.items()}
+    once = {name: _take_row(array) if name in names else array for name, array in repeated.items()}
+    return repeated, once
+
+
+def _take_row(array: Array) -> Array:
+    """Return the first row; a row of zeros if there is none, as a client sends the user's row with no items too."""
+    return array[:1] if len(array) else np.zeros((1, *array.shape[1:]), dtype=array.dtype)
 
 
 def _has_free_dims(graph: ir.Graph) -> bool:
@@ -60,13 +104,14 @@ def _find_bounds(graph: ir.Graph) -> dict[tuple[str, int], int]:
         table = read_constant(node.inputs[0])
         if table is None or not table.ndim:
             continue
+        entries = table.shape[read_attribute(node, "axis", 0) % table.ndim]
         source = find_source(parse_expression(node.inputs[1]))
         block = find_block(source)
         value = source if block is None else block.matrix
         columns = (-1,) if block is None else range(block.start, block.stop)
         for column in columns:
             key = str(value.name), column
-            bounds[key] = min(bounds.get(key, table.shape[0]), table.shape[0])
+            bounds[key] = min(bounds.get(key, entries), entries)
     return bounds
 
 
@@ -90,8 +135,8 @@ def _make_tensor(
 def _make_ids(
     name: str, shape: tuple[int, ...], bounds: Mapping[tuple[str, int], int], random: np.random.Generator
 ) -> Array:
-    entries = bounds.get((name, -1), 2)
+    entries = max(bounds.get((name, -1), 2), 1)
     if len(shape) != 2:
         return random.integers(0, entries, size=shape)
-    highs = np.array([bounds.get((name, column), entries) for column in range(shape[1])])
+    highs = np.array([max(bounds.get((name, column), entries), 1) for column in range(shape[1])])
     return random.integers(0, np.broadcast_to(highs, shape)) if shape[1] else np.zeros(shape, dtype=np.int64)

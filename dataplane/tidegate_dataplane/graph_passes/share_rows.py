@@ -14,7 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from tidegate_dataplane.graph_passes.constants import read_attribute, read_constant, read_row_symbol
-from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite
+from tidegate_dataplane.graph_passes.late_broadcasts import BROADCASTING
+from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite, rename_output
 from tidegate_dataplane.graph_passes.row_wise import ROW_WISE
 
 _UNARY: Final = frozenset(
@@ -23,12 +24,6 @@ _UNARY: Final = frozenset(
         "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Log", "Mish", "Neg", "Not", "PRelu", "Reciprocal",
         "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Cos", "Softplus", "Softsign", "Sqrt", "Tanh",
         "ThresholdedRelu",
-    }
-)  # fmt: skip
-_BROADCASTING: Final = frozenset(
-    {
-        "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul",
-        "Or", "Pow", "Sub", "Where", "Xor",
     }
 )  # fmt: skip
 
@@ -67,6 +62,8 @@ class _Sharing:
             raise ShareRowsError(
                 "the graph has control flow (If, Loop or Scan), whose parts are not followed"
             )
+        if any(value.is_graph_input() for value in graph.outputs):
+            raise ShareRowsError("an input of the graph is an output as well")
         self._graph = graph
         self._shared = {inputs[name] for name in names}
         self._new = Rewriting(graph, "shared_rows")
@@ -124,7 +121,7 @@ class _Sharing:
             return False
         if node.op_type in _UNARY:
             return self._is_shared_first(node)
-        if node.op_type in _BROADCASTING:
+        if node.op_type in BROADCASTING:
             return self._keeps_rank(node)
         rule = ROW_WISE.get(node.op_type)
         return rule is not None and rule(node, self._shared)
@@ -160,7 +157,7 @@ class _Sharing:
             read_row_symbol(value) == self._row_symbol for value in values if value not in self._shared
         ):
             return False
-        if node.op_type in _BROADCASTING:
+        if node.op_type in BROADCASTING:
             return self._keeps_rank(node)
         return node.op_type == "MatMul" and ranks.pop() >= 3 and len(values) == 2
 
@@ -194,7 +191,7 @@ class _Sharing:
         if start == 0 and end >= rank > 1:
             tail = self._new.add_node("Shape", [value], {"start": 1})
             shape = self._new.add_node("Concat", [self._count_rows(), tail], {"axis": 0})
-            ir.convenience.replace_all_uses_with(node.outputs[0], shape)
+            rename_output(node.outputs[0], shape)
         else:
             self._repeat_inputs(node)
 

@@ -1,7 +1,7 @@
 """Split the product of a concatenation: compute what does not depend on the broadcast dimension once per row.
 
-A model that attends over a history multiplies concat(q, h, q - h, q * h) by one matrix, with the target q repeated for operand
-of the history's positions. The product is linear in operand part, so it equals
+A model that attends over a history multiplies concat(q, h, q - h, q * h) by one matrix, with the target q repeated for each
+of the history's positions. The product is linear in each part, so it equals
 
     q (Wq + Ws) + h (Wh - Ws) + (q * h) Wp
 
@@ -12,14 +12,16 @@ answers differ by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 
-from tidegate_dataplane.graph_passes.constants import Array, read_attribute, read_constant, read_integers
+from tidegate_dataplane.graph_passes.constants import Array, read_attribute, read_constant
+from tidegate_dataplane.graph_passes.late_broadcasts import BROADCASTING
+from tidegate_dataplane.graph_passes.repetitions import Repetition, has_same_dims, read_repetition
 from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite, rename_output
 
 _FLOATS: Final = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
@@ -70,12 +72,15 @@ def _split_product(graph: ir.Graph, node: ir.Node) -> bool:
     rank = len(joined.shape)
     if rank < 2 or read_attribute(concat, "axis", 0) not in (rank - 1, -1):
         return False
-    terms = _merge_terms(list(_read_terms(concat, matrix)))
-    full = [term for term in terms if _has_rows_of(term.value, joined)]
+    terms = _read_terms(concat, matrix)
+    if terms is None:
+        return False
+    full = [term for term in terms if term.value in concat.inputs]
+    small = [term for term in terms if term.value not in concat.inputs]
     if not full or sum(len(term.matrix) for term in full) >= len(matrix):
         return False
     new = Rewriting(graph, "split_product")
-    total = _sum_terms(new, [*full, *(term for term in terms if term not in full)])
+    total = _sum_terms(new, full, small)
     if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
         total = new.add_node("Add", [total, node.inputs[2]])
     new.insert_nodes()
@@ -91,65 +96,63 @@ def _read_matrix(node: ir.Node) -> Array | None:
     return matrix.T if read_attribute(node, "transB", 0) else matrix
 
 
-def _read_terms(concat: ir.Node, matrix: Array) -> Iterator[_Term]:
-    """Yield the terms of operand part of a concatenation, with its rows of the matrix."""
+def _read_terms(concat: ir.Node, matrix: Array) -> list[_Term] | None:
+    """Return one term per value that the parts of a concatenation consist of, with its rows of the matrix.
+
+    None if a part's width is unknown. Every term is a part itself, or has one row where the concatenation has many.
+    """
+    terms: list[_Term] = []
     start = 0
     for part in concat.inputs:
         if part is None or part.shape is None or not isinstance(part.shape[-1], int):
-            yield _Term(1, concat.outputs[0], matrix)
-            return
+            return None
         rows = matrix[start : start + part.shape[-1]]
         start += part.shape[-1]
-        for sign, value in expand_linear(part):
-            yield _Term(sign, value, rows)
+        terms += [_Term(sign, value, rows) for sign, value in _expand_part(part, concat)]
+    return _merge_terms(terms)
 
 
-def expand_linear(value: ir.Value) -> list[tuple[int, ir.Value]]:
-    """Return values of the same width whose signed sum `value` is, without repetitions along other dimensions."""
-    node = value.producer()
-    if node is None or node.domain or value.shape is None:
-        return [(1, value)]
-    inner = [operand for operand in node.inputs if operand is not None]
-    match node.op_type:
-        case "Identity":
-            return expand_linear(inner[0])
-        case "Expand" | "Tile" if _repeats_rows(node):
-            return expand_linear(inner[0])
-        case "Neg":
-            return [(-sign, operand) for sign, operand in expand_linear(inner[0])]
-        case "Add" | "Sub" if all(_has_width_of(operand, value) for operand in inner):
-            sign_of_second = -1 if node.op_type == "Sub" else 1
-            second = [(sign * sign_of_second, operand) for sign, operand in expand_linear(inner[1])]
-            return expand_linear(inner[0]) + second
-        case _:
-            return [(1, value)]
+def _expand_part(part: ir.Value, concat: ir.Node) -> list[tuple[int, ir.Value]]:
+    """Return values of the same width whose signed sum a part is; the part alone if that would not save anything."""
+    repetition = read_repetition(part)
+    if repetition is not None and _is_small(repetition, concat):
+        return [(1, repetition.inner)]
+    node = part.producer()
+    if node is None or node.domain or node.op_type not in ("Add", "Sub"):
+        return [(1, part)]
+    operands = [_strip_repetition(operand, part, concat) for operand in node.inputs]
+    if any(operand is None for operand in operands):
+        return [(1, part)]
+    signs = (1, -1 if node.op_type == "Sub" else 1)
+    return [(sign, operand) for sign, operand in zip(signs, operands, strict=True) if operand is not None]
 
 
-def _repeats_rows(node: ir.Node) -> bool:
-    """Return whether Expand or Tile repeats dimensions of size 1, and not the last one."""
-    inner, outer = node.inputs[0], node.outputs[0]
-    if inner is None or inner.shape is None or outer.shape is None or not _has_width_of(inner, outer):
-        return False
-    if node.op_type == "Expand":
-        return True
-    repeats = read_integers(node.inputs[1])
-    return repeats is not None and all(
-        repeat == 1 or dim == 1 for repeat, dim in zip(repeats, inner.shape.dims, strict=True)
+def _strip_repetition(operand: ir.Value | None, part: ir.Value, concat: ir.Node) -> ir.Value | None:
+    """Return an operand without its repetition if it is a part itself, or has one row where the parts have many; else None.
+
+    The difference of two large values that are almost equal must not become the difference of two large products. If the
+    concatenation has one of the values as well, the result is as large as they are.
+    """
+    if operand is None or operand.shape is None or part.shape is None or operand.shape[-1] != part.shape[-1]:
+        return None
+    repetition = read_repetition(operand)
+    if repetition is not None and _is_small(repetition, concat):
+        return repetition.inner
+    if operand in concat.inputs and has_same_dims(operand, part):
+        return operand
+    is_small = len(operand.shape) == len(part.shape) and all(
+        mine in (1, dim) for mine, dim in zip(operand.shape.dims, part.shape.dims, strict=True)
     )
+    return operand if is_small and 1 in operand.shape.dims[:-1] else None
 
 
-def _has_width_of(value: ir.Value, other: ir.Value) -> bool:
-    if value.shape is None or other.shape is None or not len(value.shape):
+def _is_small(repetition: Repetition, concat: ir.Node) -> bool:
+    """Return whether a repetition leaves the width alone and was made for a part of the concatenation."""
+    inner, output = repetition.inner, concat.outputs[0]
+    if inner.shape is None or output.shape is None or not isinstance(inner.shape[-1], int):
         return False
-    return isinstance(value.shape[-1], int) and value.shape[-1] == other.shape[-1]
-
-
-def _has_rows_of(value: ir.Value, other: ir.Value) -> bool:
-    """Return whether two values have the same dimensions except the last, by size or by name."""
-    if value.shape is None or other.shape is None or len(value.shape) != len(other.shape):
-        return False
-    dims = zip(value.shape.dims[:-1], other.shape.dims[:-1], strict=True)
-    return all(mine == theirs and (isinstance(mine, int) or mine.value is not None) for mine, theirs in dims)
+    has_rows = repetition.reference is None or repetition.reference in concat.inputs
+    return has_rows and 1 in inner.shape.dims[:-1]
 
 
 def _merge_terms(terms: list[_Term]) -> list[_Term]:
@@ -163,11 +166,41 @@ def _merge_terms(terms: list[_Term]) -> list[_Term]:
     return [_Term(1, value, matrix.astype(kinds[value])) for value, matrix in sums.items()]
 
 
-def _sum_terms(new: Rewriting, terms: list[_Term]) -> ir.Value:
-    total: ir.Value | None = None
-    for term in terms:
-        matrix = new.add_constant(np.ascontiguousarray(term.matrix))
-        product = new.add_node("MatMul", [term.value, matrix])
-        total = product if total is None else new.add_node("Add", [total, product])
-    assert total is not None  # noqa: S101  a concatenation has parts
-    return total
+def _sum_terms(new: Rewriting, full: list[_Term], small: list[_Term]) -> ir.Value:
+    """Return the sum of all products.
+
+    Parts stay concatenated where a request could give them different sizes: the original refuses that, and a sum would not.
+    """
+    first = full[0].value
+    if not all(term.value is first or _follows_dims(term.value, first) for term in full):
+        joined = new.add_node("Concat", [term.value for term in full], {"axis": -1})
+        full = [_Term(1, joined, np.concatenate([term.matrix for term in full]))]
+    products = [
+        new.add_node("MatMul", [term.value, new.add_constant(np.ascontiguousarray(term.matrix))])
+        for term in (*full, *small)
+    ]
+    return functools.reduce(lambda total, product: new.add_node("Add", [total, product]), products)
+
+
+def _follows_dims(value: ir.Value, base: ir.Value) -> bool:
+    """Return whether `value` has the dimensions of `base` for every request: an operation of it and of what has single rows."""
+    node = value.producer()
+    if node is None or node.domain or node.op_type not in BROADCASTING or base not in node.inputs:
+        return False
+    return all(
+        operand is base or (operand is not None and _has_single_dims(operand, base))
+        for operand in node.inputs
+    )
+
+
+def _has_single_dims(operand: ir.Value, base: ir.Value) -> bool:
+    repetition = read_repetition(operand)
+    if repetition is not None and repetition.reference is base:
+        return True
+    if operand.shape is None or base.shape is None or len(operand.shape) != len(base.shape):
+        return False
+    dims = list(zip(operand.shape.dims, base.shape.dims, strict=True))
+    # A server gives all inputs the same number of rows; sizes that the graph states are checked.
+    return dims[0][0] in (1, dims[0][1]) and all(
+        mine == 1 or (isinstance(mine, int) and mine == theirs) for mine, theirs in dims[1:]
+    )

@@ -20,8 +20,8 @@ GATEWAY_POD: Final = "tidegate-gateway-simulated"
 SLO_S: Final = {REALTIME: 0.05, NEARLINE: 2.0}
 RULES: Final = Path("charts/tidegate/files/prometheus-rules.yaml")
 """The chart's recording rules, generated from the controllers' queries."""
-SEEN_AGO: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptime))"
-RUNNING_FOR: Final = "min by (instance, pod) (envoy_server_uptime)"
+SCRAPE_AGE: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptime))"
+GATEWAY_UPTIME: Final = "min by (instance, pod) (envoy_server_uptime)"
 CLUSTER_RATES: Final = "sum by (envoy_cluster_name) (rate(envoy_cluster_upstream_rq_total[1m]))"
 CLUSTER_P99_MS: Final = (
     "histogram_quantile(0.99, sum by (envoy_cluster_name, le) "
@@ -108,8 +108,8 @@ class SimulatedPrometheus:
             "tidegate:pod_busy:ratio1m": self._by_pod(lambda load: min(load.utilisation, 1.0)),
         }
         self._answers: dict[str, QueryAnswer] = {
-            SEEN_AGO: self._by_gateway(lambda _: 1.0),
-            RUNNING_FOR: self._by_gateway(self._running_for),
+            SCRAPE_AGE: self._by_gateway(lambda _: 1.0),
+            GATEWAY_UPTIME: self._by_gateway(self._running_for),
             CLUSTER_RATES: self._by_cluster(lambda load: load.offered_per_s),
             CLUSTER_P99_MS: self._by_cluster(lambda load: load.p99_s * 1000, ready_only=True),
             **answers,

@@ -47,17 +47,20 @@ def optimize_file(
         from tidegate_dataplane.graph_passes.proof import GraphRefusedError
     except ModuleNotFoundError as error:
         _exit_with(f"{error.name} is not installed: install tidegate[optimize]")
+    for path in (write, None if graphs is None else graphs / "before.dot"):
+        if path is not None:
+            _make_folder(path.parent)
     try:
         original = onnx.load(model)
+    except Exception as error:  # noqa: BLE001  protobuf and onnx have no common class for what is no model
+        _exit_with(f"{model} cannot be read as an ONNX model: {error}")
+    try:
         optimized = pipeline.optimize_model(
             original, shared_inputs=per_request or (), measured_rows=rows or pipeline.MEASURED_ROWS
         )
     except GraphRefusedError as error:
         _exit_with(f"{model}: ONNX Runtime does not load it: {error}")
-    except Exception as error:  # noqa: BLE001  protobuf and onnx have no common class for what is no model
-        _exit_with(f"{model} cannot be read as an ONNX model: {error}")
     if graphs is not None:
-        graphs.mkdir(parents=True, exist_ok=True)
         (graphs / "before.dot").write_text(drawing.draw_graph(original))
         (graphs / "after.dot").write_text(drawing.draw_graph(optimized.model))
     changed = any(outcome.applied for outcome in optimized.outcomes)
@@ -106,6 +109,13 @@ def _make_pass_report(outcome: PassOutcome) -> PassReport:
 
 def _round_speedups(speedups: Mapping[int, float]) -> dict[int, float]:
     return {rows: round(ratio, 3) for rows, ratio in speedups.items()}
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _exit_with(f"cannot create the folder {path}: {error.strerror}")
 
 
 def _exit_with(message: str) -> NoReturn:
