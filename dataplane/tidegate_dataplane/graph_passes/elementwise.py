@@ -150,7 +150,7 @@ def _bound_operation(name: str, bounds: list[tuple[float, float]], node: ir.Node
             low = bounds[1][0] if len(bounds) > 1 else -np.inf
             high = bounds[2][1] if len(bounds) > 2 else np.inf
             return (
-                (_clamp(lows[0], low, high), _clamp(highs[0], low, high))
+                (_clamp_number(lows[0], low, high), _clamp_number(highs[0], low, high))
                 if low <= high
                 else (-np.inf, np.inf)
             )
@@ -174,7 +174,7 @@ def _is_integer(expression: Expression | None) -> bool:
             return False
 
 
-def _clamp(number: float, low: float, high: float) -> float:
+def _clamp_number(number: float, low: float, high: float) -> float:
     return min(max(number, low), high)
 
 

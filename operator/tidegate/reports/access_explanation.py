@@ -86,7 +86,9 @@ def _report_stages(access: ModelAccess) -> Iterator[StageReport]:
         ("gateways", ConditionType.PROGRAMMED),
         ("ready", ConditionType.READY),
     ):
-        yield _report_condition(name, conditions.get(condition_type.value), generation, known=is_observed)
+        yield _report_condition(
+            name, conditions.get(condition_type.value), generation, is_observed=is_observed
+        )
 
 
 def _describe_observation(generation: int, observed: int) -> str:
@@ -99,9 +101,9 @@ def _describe_observation(generation: int, observed: int) -> str:
 
 
 def _report_condition(
-    name: str, condition: ObservedCondition | None, generation: int, *, known: bool
+    name: str, condition: ObservedCondition | None, generation: int, *, is_observed: bool
 ) -> StageReport:
-    if not known:
+    if not is_observed:
         return StageReport(name=name, state=StageState.UNKNOWN, message="not judged for this generation yet")
     if condition is None or condition.observed_generation < generation:
         return StageReport(name=name, state=StageState.BEHIND, message="not reported for this generation yet")
