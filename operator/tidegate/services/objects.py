@@ -37,7 +37,10 @@ async def read_access(client: KubeClient, key: ObjectKey) -> ModelAccess:
     """Return a ModelAccess. Raises PermanentError when it does not exist."""
     body = await client.get(MODEL_ACCESS, key)
     if body is None:
-        message = f'ModelAccess "{key.name}" not found in namespace "{key.namespace}"; list them with "tidegate get modelaccesses -A"'
+        message = (
+            f'ModelAccess "{key.name}" not found in namespace "{key.namespace}"; '
+            'list them with "kubectl get modelaccesses -A"'
+        )
         raise PermanentError(message)
     return ModelAccess.parse(body)
 

@@ -16,6 +16,7 @@ from tidegate.kube.client import KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import MODEL_ACCESS
 from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
+from tidegate.services.objects import read_access
 
 _POLL_INTERVAL_S: Final = 0.2
 _FINAL_PHASES: Final[Mapping[ReleaseCommand, ReleasePhase]] = {
@@ -36,7 +37,7 @@ _RESULTING_PHASES: Final[Mapping[ReleaseCommand, AbstractSet[ReleasePhase]]] = {
 
 async def read_release(client: KubeClient, key: ObjectKey) -> ReleaseReport:
     """Return the state of the release. Raises TidegateError or ValueError with the way out."""
-    return ReleaseReport.from_access(await _read_access(client, key), ReleaseCommandResult.NOTHING_ASKED)
+    return ReleaseReport.from_access(await read_access(client, key), ReleaseCommandResult.NOTHING_ASKED)
 
 
 async def send_command(
@@ -46,7 +47,7 @@ async def send_command(
 
     Raises TidegateError or ValueError.
     """
-    access = await _read_access(client, key)
+    access = await read_access(client, key)
     ReleaseReport.from_access(access, ReleaseCommandResult.NOTHING_ASKED)  # raises if there is no release
     annotation = access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()
     if annotation == command:
@@ -69,17 +70,6 @@ async def send_command(
     )
 
 
-async def _read_access(client: KubeClient, key: ObjectKey) -> ModelAccess:
-    body = await client.get(MODEL_ACCESS, key)
-    if body is None:
-        message = (
-            f'ModelAccess "{key.name}" not found in namespace "{key.namespace}"; '
-            'list them with "kubectl get modelaccesses -A"'
-        )
-        raise PermanentError(message)
-    return ModelAccess.parse(body)
-
-
 async def _annotate_access(client: KubeClient, key: ObjectKey, command: ReleaseCommand | None) -> None:
     patch = {"metadata": {"annotations": {RELEASE_ANNOTATION: None if command is None else command.value}}}
     if await client.merge(MODEL_ACCESS, key, patch, Fence.unlimited()) is None:
@@ -94,7 +84,7 @@ async def _wait_until(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait.total_seconds()
     while True:
-        access = await _read_access(client, key)
+        access = await read_access(client, key)
         if predicate(access) or loop.time() >= deadline:
             return access, predicate(access)
         await asyncio.sleep(_POLL_INTERVAL_S)
