@@ -57,14 +57,8 @@ Expression: TypeAlias = ExpressionSource | Scalar | Operation
 
 def parse_expression(value: ir.Value) -> Expression:
     """Return the elementwise operations that lead to `value` from one source; the value itself if there are none."""
-    expression = _parse_value(value)
-    if isinstance(expression, Scalar):
-        return ExpressionSource(value)
-    return (
-        expression
-        if sum(1 for _ in _walk_operations(expression)) <= MAX_OPERATIONS
-        else ExpressionSource(value)
-    )
+    expression = _parse_value(value, {})
+    return ExpressionSource(value) if isinstance(expression, Scalar) else expression
 
 
 def find_source(expression: Expression) -> ir.Value:
@@ -178,14 +172,21 @@ def _clamp_number(number: float, low: float, high: float) -> float:
     return min(max(number, low), high)
 
 
-def _parse_value(value: ir.Value) -> Expression:
+def _parse_value(value: ir.Value, parsed: dict[ir.Value, Expression]) -> Expression:
+    """Return the expression of a value; `parsed` keeps those of its operands, which a graph may use many times."""
+    if value not in parsed:
+        parsed[value] = _parse_operation(value, parsed)
+    return parsed[value]
+
+
+def _parse_operation(value: ir.Value, parsed: dict[ir.Value, Expression]) -> Expression:
     constant = read_constant(value)
     if constant is not None and constant.size == 1:
         return Scalar(constant.reshape(()))
     node = value.producer()
     if node is None or (node.domain, node.op_type) not in _OPERATIONS or len(node.outputs) != 1:
         return ExpressionSource(value)
-    operands = tuple(None if operand is None else _parse_value(operand) for operand in node.inputs)
+    operands = tuple(None if operand is None else _parse_value(operand, parsed) for operand in node.inputs)
     operation = Operation(node, operands)
     sources = set(_walk_sources(operation))
     small = sum(1 for _ in _walk_operations(operation)) <= MAX_OPERATIONS

@@ -145,7 +145,7 @@ class _Trial:
         self.model = model
         self.shared_inputs: tuple[str, ...] = ()
         self.outcomes: list[PassOutcome] = []
-        self._original = Session(model)
+        self._original = self._session = Session(model)
         inferred = _read_model(model)
         self._samples = [*requests, *make_requests(inferred), *make_edge_requests(inferred)]
         self._measured_rows = measured_rows
@@ -155,18 +155,19 @@ class _Trial:
         """Try one pass, and keep its fastest variant that is equal to the original and not slower than before it."""
         shared = shared_inputs or self.shared_inputs
         results = [self._try_variant(graph_pass, rewrite, shared) for rewrite in graph_pass.variants]
-        outcome, candidate = max(
+        outcome, candidate, session = max(
             results, key=lambda result: (result[0].applied, mean_speedup(result[0].speedups))
         )
         self.outcomes.append(outcome)
         if outcome.applied:
-            self.model, self.shared_inputs = candidate, shared
+            self.model, self._session, self.shared_inputs = candidate, session, shared
 
     def _try_variant(
         self, graph_pass: Pass, rewrite: Rewrite, shared: tuple[str, ...]
-    ) -> tuple[PassOutcome, onnx.ModelProto]:
+    ) -> tuple[PassOutcome, onnx.ModelProto, Session]:
+        """Return what became of a variant, with its model; the model as it was if the variant is left out."""
         before = len(self.model.graph.node)
-        outcome, candidate = PassOutcome(graph_pass.name, False, "", 0, before, before), self.model
+        outcome = PassOutcome(graph_pass.name, False, "", 0, before, before)
         try:
             candidate, changes = self._rewrite_copy(rewrite)
             outcome = replace(outcome, changes=changes)
@@ -179,25 +180,25 @@ class _Trial:
                 raise _LeftOutError(
                     f"answers differ by {outcome.max_error:.1e}, {graph_pass.tolerance:.0e} is allowed"
                 )
-            outcome = replace(
-                outcome, speedups=self._measure_speedups(self.model, self.shared_inputs, session, shared)
-            )
+            outcome = replace(outcome, speedups=self._measure_speedups(session, shared))
             _check_speedups(outcome.speedups)
         except _LeftOutError as reason:
-            return replace(outcome, reason=str(reason)), self.model
+            outcome = replace(outcome, reason=str(reason))
         except GraphRefusedError as error:
-            return replace(outcome, reason=f"the rewritten graph was refused: {error}"), self.model
+            outcome = replace(outcome, reason=f"the rewritten graph was refused: {error}")
         except (TypeError, ValueError) as error:
-            return replace(outcome, reason=f"answers cannot be compared or measured: {error}"), self.model
-        return replace(outcome, applied=True, nodes_after=len(candidate.graph.node)), candidate
+            outcome = replace(outcome, reason=f"answers cannot be compared or measured: {error}")
+        else:
+            applied = replace(outcome, applied=True, nodes_after=len(candidate.graph.node))
+            return applied, candidate, session
+        return outcome, self.model, self._session
 
     def measure_whole(self) -> Mapping[int, float]:
         """Return the speed-ups of all passes together."""
         if not any(outcome.applied for outcome in self.outcomes):
             return {}
-        session = Session(self.model)
         pairs = self._pair_requests(self._measured, (), self.shared_inputs)
-        ratios = measure_speedups(self._original, session, pairs)
+        ratios = measure_speedups(self._original, self._session, pairs)
         return dict(zip(self._measured_rows, ratios, strict=True))
 
     def _rewrite_copy(self, rewrite: Rewrite) -> tuple[onnx.ModelProto, int]:
@@ -223,11 +224,9 @@ class _Trial:
         samples = [share_inputs(sample, shared)[0] for sample in self._samples]
         return compare_answers(self._original, session, self._pair_requests(samples, (), shared))
 
-    def _measure_speedups(
-        self, model: onnx.ModelProto, before: tuple[str, ...], session: Session, after: tuple[str, ...]
-    ) -> Mapping[int, float]:
-        pairs = self._pair_requests(self._measured, before, after)
-        ratios = measure_speedups(Session(model), session, pairs)
+    def _measure_speedups(self, session: Session, shared: tuple[str, ...]) -> Mapping[int, float]:
+        pairs = self._pair_requests(self._measured, self.shared_inputs, shared)
+        ratios = measure_speedups(self._session, session, pairs)
         return dict(zip(self._measured_rows, ratios, strict=True))
 
     @staticmethod

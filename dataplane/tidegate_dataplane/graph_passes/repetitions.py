@@ -39,12 +39,11 @@ def read_repetition(value: ir.Value) -> Repetition | None:
     return None if reference is None else Repetition(inner, reference)
 
 
-def has_same_dims(value: ir.Value, other: ir.Value, *, last: bool = True) -> bool:
-    """Return whether the graph gives two values the same dimensions, by size or by name; without `last`, all but the last."""
+def has_same_dims(value: ir.Value, other: ir.Value) -> bool:
+    """Return whether the graph gives two values the same dimensions, by size or by name."""
     if value.shape is None or other.shape is None or len(value.shape) != len(other.shape):
         return False
-    count = len(value.shape) if last else len(value.shape) - 1
-    dims = zip(value.shape.dims[:count], other.shape.dims[:count], strict=True)
+    dims = zip(value.shape.dims, other.shape.dims, strict=True)
     return all(mine == theirs and (isinstance(mine, int) or mine.value is not None) for mine, theirs in dims)
 
 

@@ -57,17 +57,18 @@ def make_edge_requests(model: ir.Model, seed: int = 1) -> Iterator[Request]:
         name: array + array.dtype.type(_LARGE) if array.dtype.kind == "f" else array
         for name, array in make_request(3).items()
     }
+    request = make_request(3)
     for name, value in inputs.items():
         entries = {column: size for (input_name, column), size in bounds.items() if input_name == name}
         if value.dtype is None or not value.dtype.is_integer() or not entries:
             continue
         for column, number in _list_edges(entries):
-            request = make_request(3)
-            flat = request[name].reshape(len(request[name]), -1) if request[name].ndim else request[name]
+            array = request[name].copy()
+            flat = array.reshape(len(array), -1) if array.ndim else array
             fits = np.iinfo(flat.dtype).min <= number <= np.iinfo(flat.dtype).max
             if flat.ndim == 2 and flat.shape[1] and fits:
                 flat[0, max(column, 0)] = number
-                yield request
+                yield {**request, name: array}
 
 
 def _list_edges(entries: Mapping[int, int]) -> Iterator[tuple[int, int]]:

@@ -29,9 +29,8 @@ _FLOATS: Final = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """One summand of a product: `sign` times a value times a slice of the matrix."""
+    """One summand of a product: a value times its rows of the matrix."""
 
-    sign: int
     value: ir.Value
     matrix: Array
 
@@ -101,15 +100,17 @@ def _read_terms(concat: ir.Node, matrix: Array) -> list[_Term] | None:
 
     None if a part's width is unknown. Every term is a part itself, or has one row where the concatenation has many.
     """
-    terms: list[_Term] = []
+    sums: dict[ir.Value, Array] = {}
     start = 0
     for part in concat.inputs:
         if part is None or part.shape is None or not isinstance(part.shape[-1], int):
             return None
-        rows = matrix[start : start + part.shape[-1]]
+        # In double precision, so that the sum of the slices is rounded once.
+        rows = matrix[start : start + part.shape[-1]].astype(np.float64)
         start += part.shape[-1]
-        terms += [_Term(sign, value, rows) for sign, value in _expand_part(part, concat)]
-    return _merge_terms(terms)
+        for sign, value in _expand_part(part, concat):
+            sums[value] = sums[value] + sign * rows if value in sums else sign * rows
+    return [_Term(value, total.astype(matrix.dtype)) for value, total in sums.items()]
 
 
 def _expand_part(part: ir.Value, concat: ir.Node) -> list[tuple[int, ir.Value]]:
@@ -155,17 +156,6 @@ def _is_small(repetition: Repetition, concat: ir.Node) -> bool:
     return has_rows and 1 in inner.shape.dims[:-1]
 
 
-def _merge_terms(terms: list[_Term]) -> list[_Term]:
-    """Return one term per value, whose matrix is the signed sum of its terms' matrices."""
-    sums: dict[ir.Value, Array] = {}
-    for term in terms:
-        # In double precision, so that the sum of the slices is rounded once.
-        matrix = term.sign * term.matrix.astype(np.float64)
-        sums[term.value] = sums[term.value] + matrix if term.value in sums else matrix
-    kinds = {term.value: term.matrix.dtype for term in terms}
-    return [_Term(1, value, matrix.astype(kinds[value])) for value, matrix in sums.items()]
-
-
 def _sum_terms(new: Rewriting, full: list[_Term], small: list[_Term]) -> ir.Value:
     """Return the sum of all products.
 
@@ -174,7 +164,7 @@ def _sum_terms(new: Rewriting, full: list[_Term], small: list[_Term]) -> ir.Valu
     first = full[0].value
     if not all(term.value is first or _follows_dims(term.value, first) for term in full):
         joined = new.add_node("Concat", [term.value for term in full], {"axis": -1})
-        full = [_Term(1, joined, np.concatenate([term.matrix for term in full]))]
+        full = [_Term(joined, np.concatenate([term.matrix for term in full]))]
     products = [
         new.add_node("MatMul", [term.value, new.add_constant(np.ascontiguousarray(term.matrix))])
         for term in (*full, *small)
