@@ -30,10 +30,10 @@ pytestmark = [
 NO_GPU: Final = "no real GPU: Triton tells nothing of one"
 NO_MPS: Final = "no node agent: nobody shares a GPU under MPS"
 CANNOT: Final[Mapping[str, str]] = {
-    "pool: GPU use": NO_GPU,
+    "pool: GPU utilisation": NO_GPU,
     "pool: GPU memory in use": NO_GPU,
-    "pool: Daemons that answer": NO_MPS,
-    "pool: Daemons that do not": NO_MPS,
+    "pool: Daemons responding": NO_MPS,
+    "pool: Daemons not responding": NO_MPS,
     "pool: Clients": NO_MPS,
     "pool: MPS servers by state": NO_MPS,
 }

@@ -77,7 +77,10 @@ def test_parallelism_follows_replicas_and_a_complete_run_stays_complete(batches:
 
     batches.patch({"batch": {"run": "tomorrow"}})
     batches.at_work(0, 1)
-    assert batches.status()["batch"]["run"] != before["run"]
+    # Pods of the new run start before the status that names it is written.
+    wait_until(
+        lambda: batches.status()["batch"]["run"] != before["run"], what="the new run's name", timeout_s=60
+    )
 
 
 @pytest.mark.produces(Reason.DEADLINE_EXCEEDED)
