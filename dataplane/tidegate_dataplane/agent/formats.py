@@ -12,6 +12,9 @@ MODEL_FILES: Mapping[ModelFormat, str] = {
     ModelFormat.PYTHON: "model.py",
 }
 
+SERVED_GRAPH = "served.onnx"
+"""The graph of an ONNX version that the server loads: the published one, or the one that was compiled from it."""
+
 
 @dataclass(frozen=True, slots=True)
 class NativeBackend:

@@ -30,8 +30,10 @@ from tidegate_dataplane.agent.state import (
     LoadVersions,
     ObservedPod,
     ServerState,
+    SwitchGraph,
 )
 from tidegate_dataplane.agent.triton import ServerGoneError
+from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, hash_file, hash_files
 from tidegate_dataplane.contract import (
     AgentReport,
     DesiredState,
@@ -133,6 +135,7 @@ class Agent:
         self._current_step = CurrentStep()
         self._crashed_order: DesiredState | None = None
         self._unproven: _UnprovenVersion | None = None
+        self._compile_folder = CompileFolder(settings.cache_dir / "compile")
 
     def start_with(self, order: DesiredState | None) -> None:
         """Start with the newer order: the one in the pod's ConfigMap, or the one that an earlier agent accepted."""
@@ -223,6 +226,8 @@ class Agent:
                 await self._fetch_artefact(action)
             case LoadVersions():
                 await self._load_model(action)
+            case SwitchGraph():
+                await self._switch_graph(action)
             case state.RefuseOrder(order, refusal):
                 await self._restore_displaced()
                 self._record_failure(order, refusal)
@@ -250,10 +255,95 @@ class Agent:
             broken=self._runners.broken_models if self._runners is not None else frozenset(),
             marks=self._runners.reload_marks if self._runners is not None else {},
         )
+        if desired is not None and desired.format is ModelFormat.ONNX:
+            self._observed = await asyncio.to_thread(self._observe_graphs, desired, self._observed)
         self._memory = state.learn_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
         self._metrics.set_serving_version(serving, time.time())
+
+    def _observe_graphs(self, desired: DesiredState, observed: ObservedPod) -> ObservedPod:
+        """Return the observation with the graphs on disk and the compiler's result; order the compilation of a stored version."""
+        graphs = self._repository.read_graphs(desired.model)
+        stored = observed.stored.get(desired.model, {})
+        facts = stored.get(desired.version)
+        job = None
+        if desired.graph_passes and facts is not None:
+            job = CompileJob(
+                model=desired.model,
+                version=desired.version,
+                digest=_hash_content(facts),
+                source=self._repository.model_file(desired.model, desired.version),
+            )
+        if job is None:
+            if not desired.graph_passes:
+                self._compile_folder.write_job(None)
+            return replace(observed, graphs=graphs)
+        if state.serves_order(desired, observed.server):
+            # Not earlier: until the version serves, it needs the processors.
+            self._compile_folder.write_job(job, [_hash_content(kept) for kept in stored.values()])
+        return replace(
+            observed,
+            graphs=graphs,
+            compile_result=self._compile_folder.read_result(job.digest),
+            is_compiling=self._compile_folder.count_attempts(job.digest) > 0,
+        )
+
+    async def _switch_graph(self, action: SwitchGraph) -> None:
+        """Load the version with another graph; while that goes on, and if the server refuses it, the present one answers."""
+        order, started = action.load.order, self._clock()
+        self._current_step = CurrentStep(action.load)
+        refusal = await self._load_graph(action, action.sha256)
+        if refusal is None:
+            log.info(
+                "graph_switched",
+                model=order.model,
+                version=order.version,
+                compiled=bool(action.sha256),
+                seconds=round(self._clock() - started, 3),
+            )
+            return
+        self._metrics.graphs_refused.inc()
+        log.warning("graph_refused", model=order.model, version=order.version, message=refusal.message)
+        if action.sha256:
+            message = f"the server does not load the compiled graph ({refusal.message})"
+            self._memory = state.refuse_graph(self._memory, action.sha256, message)
+        await self._load_graph(action, "")
+
+    async def _load_graph(self, action: SwitchGraph, sha256: str) -> VersionRefusal | None:
+        """Put a graph in its place and load the version with it; return why it does not serve, None if it does."""
+        order = action.load.order
+        try:
+            await asyncio.to_thread(self._install_graph, order, sha256)
+            refusal = await self._server.load(
+                order.model, order.version, action.load.config, timeout_s=self._settings.load_timeout_s
+            )
+        except OSError as error:
+            return VersionRefusal(FailureReason.LOAD_FAILED, f"it cannot be stored: {error}")
+        except ServerGoneError:
+            return VersionRefusal(FailureReason.SERVER_ENDED, "Triton ended while it loaded it")
+        if refusal is None:
+            if self._runners is not None:
+                self._runners.reset_model(order.model)
+            await self._record_graphs(action.load)
+        return refusal
+
+    def _install_graph(self, order: DesiredState, sha256: str) -> None:
+        graph = self._find_graph(order, sha256) if sha256 else None
+        self._repository.install_graph(order.model, order.version, graph, sha256)
+
+    def _find_graph(self, order: DesiredState, sha256: str) -> Path:
+        """Return the compiled graph of the order's version; raise OSError if it is damaged."""
+        facts = self._observed.stored[order.model][order.version]
+        graph = self._compile_folder.graph_path(_hash_content(facts))
+        if hash_file(graph) != sha256:
+            message = f"{graph.name} is damaged"
+            raise OSError(message)
+        return graph
+
+    async def _record_graphs(self, action: LoadVersions) -> None:
+        graphs = await asyncio.to_thread(self._repository.read_graphs, action.order.model)
+        self._memory = state.record_graphs(self._memory, action.order.model, action.versions, graphs)
 
     async def _fetch_artefact(self, action: FetchArtefact) -> None:
         order, progress, started = action.order, DownloadProgress(), self._clock()
@@ -330,7 +420,7 @@ class Agent:
             if refusal is None:
                 return
         if refusal is not None:
-            if self._switch_to_hosted_onnx(order, refusal):
+            if self._switch_to_hosted_onnx(order, refusal) or await self._drop_refused_graph(order, refusal):
                 return
             await self._restore_displaced()
             self._record_failure(order, refusal)
@@ -341,6 +431,18 @@ class Agent:
         seconds = self._clock() - started
         self._metrics.load_seconds.observe(seconds)
         log.info("model_loaded", model=order.model, versions=action.versions, seconds=round(seconds, 3))
+
+    async def _drop_refused_graph(self, order: DesiredState, refusal: VersionRefusal) -> bool:
+        """Go back to the published graph if a compiled one was refused; return whether there was one."""
+        sha256 = self._observed.graphs.get(order.version, "")
+        if not sha256 or order.format is not ModelFormat.ONNX:
+            return False
+        self._metrics.graphs_refused.inc()
+        self._memory = state.refuse_graph(
+            self._memory, sha256, f"the server does not load the compiled graph ({refusal.message})"
+        )
+        await asyncio.to_thread(self._repository.install_graph, order.model, order.version, None)
+        return True
 
     def _refuse_second_crash(self, order: DesiredState) -> VersionRefusal | None:
         """Return a refusal once the server has ended twice under the same load.
@@ -374,6 +476,7 @@ class Agent:
         with contextlib.suppress(OSError):  # the file is for people only
             await asyncio.to_thread(self._repository.write_config, order.model, to_config_text(action.config))
         self._memory = state.record_success(self._memory, order)
+        await self._record_graphs(action)
         self._checkpoint.save_orders(proven=order)
 
     async def _restore_displaced(self) -> None:
@@ -402,6 +505,10 @@ class Agent:
         for model, version in action.remove:
             await asyncio.to_thread(self._repository.remove_version, model, version)
         log.info("tidied", unloaded=action.unload, removed=action.remove)
+
+
+def _hash_content(facts: ArtefactFacts) -> str:
+    return hash_files((file.path, file.sha256) for file in facts.files)
 
 
 def _models_in_our_runner(server: ServerState, *orders: DesiredState | None) -> set[str]:

@@ -23,6 +23,7 @@ class AgentMetrics:
         self.fetch_seconds = exported.FETCH_SECONDS.register(self.registry)
         self.load_seconds = exported.LOAD_SECONDS.register(self.registry)
         self.failures = exported.FAILURES.register(self.registry)
+        self.graphs_refused = exported.GRAPHS_REFUSED.register(self.registry)
         self.runner_ends = exported.RUNNER_ENDS.register(self.registry)
         for cause in ("memory", "other"):
             self.runner_ends.labels(cause)

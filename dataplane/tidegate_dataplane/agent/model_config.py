@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.config_text import ModelConfig, parse_config_text
-from tidegate_dataplane.agent.formats import COMPILED_FORMATS, MODEL_FILES, NATIVE_BACKENDS
+from tidegate_dataplane.agent.formats import COMPILED_FORMATS, MODEL_FILES, NATIVE_BACKENDS, SERVED_GRAPH
 from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.agent.warm_up import with_warm_up, without_warm_up, zero_row_request
@@ -153,7 +153,9 @@ def _native_fields(model_format: ModelFormat) -> ModelConfig:
     return {
         "backend": native.backend,
         "platform": native.platform,
-        "default_model_filename": MODEL_FILES[model_format],
+        "default_model_filename": SERVED_GRAPH
+        if model_format is ModelFormat.ONNX
+        else MODEL_FILES[model_format],
     }
 
 

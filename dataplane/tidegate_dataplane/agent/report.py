@@ -11,7 +11,16 @@ from tidegate_dataplane.agent.state import (
     content_of,
     serves_order,
 )
-from tidegate_dataplane.contract import AgentPhase, AgentReport, DesiredState, VersionFailure, VersionMemory
+from tidegate_dataplane.compiler.exchange import CompileResult
+from tidegate_dataplane.contract import (
+    AgentPhase,
+    AgentReport,
+    CompilePhase,
+    CompileReport,
+    DesiredState,
+    VersionFailure,
+    VersionMemory,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +69,46 @@ def make_report(
         outputs=observed.server.outputs if loaded else (),
         bytes_done=progress.done if progress else None,
         bytes_total=progress.total if progress else None,
+        compile=_make_compile_report(desired, observed, memory),
         failure=VersionFailure(
             version=setback.order.version, reason=setback.refusal.reason, message=setback.refusal.message
         )
         if setback
         else None,
     )
+
+
+def _make_compile_report(
+    desired: DesiredState | None, observed: ObservedPod, memory: AgentMemory
+) -> CompileReport | None:
+    """Return what became of the graph of the ordered version; None if no passes are ordered."""
+    if desired is None or not desired.graph_passes:
+        return None
+    result = observed.compile_result
+    if result is None:
+        phase = CompilePhase.COMPILING if observed.is_compiling else CompilePhase.WAITING
+        return CompileReport(version=desired.version, phase=phase)
+    refusal = memory.refused_graphs.get(result.graph_sha256, "")
+    loaded = memory.loaded_graphs.get((desired.model, desired.version))
+    return CompileReport(
+        version=desired.version,
+        phase=_derive_compile_phase(result, loaded, refused=bool(refusal)),
+        message=result.message or refusal,
+        passes=result.passes,
+        speedups=result.speedups,
+        nodes_before=result.nodes_before,
+        nodes_after=result.nodes_after,
+        seconds=result.seconds,
+        cached=result.cached,
+    )
+
+
+def _derive_compile_phase(result: CompileResult, loaded: str | None, *, refused: bool) -> CompilePhase:
+    if result.message or refused:
+        return CompilePhase.FAILED
+    if not result.graph_sha256:
+        return CompilePhase.UNCHANGED
+    return CompilePhase.COMPILED if loaded == result.graph_sha256 else CompilePhase.LOADING
 
 
 def _derive_phase(

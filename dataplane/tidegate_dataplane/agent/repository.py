@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH
 from tidegate_dataplane.contract import DesiredState, ModelFormat
 
 INCOMING = ".incoming"
@@ -83,10 +84,34 @@ class ModelRepository:
         if folder.exists():
             displaced = self.make_staging()
             record.unlink(missing_ok=True)
+            record.with_suffix(".graph").unlink(missing_ok=True)
             folder.rename(displaced / "version")
         staging.rename(folder)
         _write_whole(record, facts.model_dump_json())
         return InstalledVersion(folder, displaced)
+
+    def model_file(self, model: str, version: int) -> Path:
+        """Return where the published graph of a stored ONNX version is."""
+        return self._root / model / str(version) / MODEL_FILES[ModelFormat.ONNX]
+
+    def read_graphs(self, model: str) -> Mapping[int, str]:
+        """Return the sha256 of the compiled graph of each version that has one in its place."""
+        return {
+            int(record.stem): record.read_text() for record in (self._records / model).glob("[0-9]*.graph")
+        }
+
+    def install_graph(self, model: str, version: int, graph: Path | None, sha256: str = "") -> None:
+        """Let the server load `graph` for a version when it loads it next; None is the published graph."""
+        folder = self._root / model / str(version)
+        record = self._records / model / f"{version}.graph"
+        record.unlink(missing_ok=True)
+        part = folder / f".{SERVED_GRAPH}.part"
+        part.unlink(missing_ok=True)
+        _link_or_copy(graph if graph is not None else folder / MODEL_FILES[ModelFormat.ONNX], part)
+        part.chmod(0o644)
+        part.replace(folder / SERVED_GRAPH)
+        if graph is not None:
+            _write_whole(record, sha256)
 
     def restore_displaced(self, installed: InstalledVersion, facts: ArtefactFacts) -> None:
         """Undo an installation that displaced a version; `facts` describe the displaced one."""
@@ -106,7 +131,8 @@ class ModelRepository:
 
     def remove_version(self, model: str, version: int) -> None:
         """Remove one version and its record."""
-        (self._records / model / f"{version}.json").unlink(missing_ok=True)
+        for suffix in ("json", "graph"):
+            (self._records / model / f"{version}.{suffix}").unlink(missing_ok=True)
         shutil.rmtree(self._root / model / str(version), ignore_errors=True)
 
     def remove_model(self, model: str) -> None:
@@ -131,6 +157,8 @@ def _add_runtime_files(folder: Path, order: DesiredState) -> None:
     if host is not None:
         shutil.copyfile(host, folder / "model.py")
         _copy_package(folder / PACKAGE.name, RUNTIME_PARTS[order.format])
+    if order.format is ModelFormat.ONNX:
+        _link_or_copy(folder / MODEL_FILES[ModelFormat.ONNX], folder / SERVED_GRAPH)
     if order.format is ModelFormat.FEATURES and order.plan is not None:
         (folder / "plan.json").write_text(order.plan.to_json())
     if order.format is ModelFormat.PIPELINE and order.pipeline is not None:
@@ -138,6 +166,14 @@ def _add_runtime_files(folder: Path, order: DesiredState) -> None:
     for directory, _, names in os.walk(folder):
         for name in names:
             (Path(directory) / name).chmod(0o644)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` the same file; a copy if they are on different file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _copy_package(target: Path, parts: Sequence[str]) -> None:

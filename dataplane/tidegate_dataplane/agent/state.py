@@ -1,6 +1,6 @@
 """Core of the agent: from the observed state and the order to the next step. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
@@ -8,6 +8,7 @@ from tidegate_dataplane.agent.config_text import ModelConfig
 from tidegate_dataplane.agent.model_config import config_digest, render_config, with_versions
 from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
+from tidegate_dataplane.compiler.exchange import CompileResult
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, TensorSpec
 
 # First and longest pause, in seconds.
@@ -44,6 +45,11 @@ class ObservedPod:
     stored: Mapping[str, Mapping[int, ArtefactFacts]]
     broken: frozenset[str] = frozenset()
     marks: Mapping[str, str] = field(default_factory=dict[str, str])
+    graphs: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The sha256 of the compiled graph on disk, by version of the order's model; versions without one are not in it."""
+    compile_result: CompileResult | None = None
+    """What the compiler made of the order's version; None as long as it has not ended."""
+    is_compiling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +68,15 @@ class AgentMemory:
 
     `proven` is the last order whose version served: the pod falls back to it.
     `backend` is AUTO until the server has shown what can run ONNX.
+    `loaded_graphs` has what the server loaded since the agent started: the sha256 of the compiled graph, empty for the
+    published one, by model and version. `refused_graphs` has the reason by sha256.
     """
 
     proven: DesiredState | None = None
     setbacks: tuple[Setback, ...] = ()
     backend: OnnxBackend = OnnxBackend.AUTO
+    loaded_graphs: Mapping[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    refused_graphs: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def find_setback(self, order: DesiredState) -> Setback | None:
         """Return the setback of exactly this order."""
@@ -95,6 +105,14 @@ class LoadVersions:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchGraph:
+    """Load the serving version again, with the compiled graph of that sha256, or with the published one if it is empty."""
+
+    load: LoadVersions
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class RefuseOrder:
     """Record that `order` cannot be carried out."""
 
@@ -110,15 +128,16 @@ class CleanUp:
     remove: tuple[tuple[str, int], ...]
 
 
-Action = Wait | FetchArtefact | LoadVersions | RefuseOrder | CleanUp
+Action = Wait | FetchArtefact | LoadVersions | SwitchGraph | RefuseOrder | CleanUp
 
 
 def content_of(desired: DesiredState) -> DesiredState:
     """Return the order without its sender: a new leader or an edited label does not make a new order.
 
-    The sample log and the stream are left out as well, since no version is loaded or rolled back for them.
+    The sample log, the stream and the graph passes are left out as well: no version is fetched or rolled back for them.
     """
-    return desired.model_copy(update={"epoch": 0, "generation": 0, "samples": None, "stream": None})
+    changes = {"epoch": 0, "generation": 0, "samples": None, "stream": None, "graph_passes": False}
+    return desired.model_copy(update=changes)
 
 
 def plan_step(
@@ -134,7 +153,11 @@ def plan_step(
         return Wait()
     order = content_of(desired)
     if not _is_backing_off(memory, order, now_s):
-        return _next_step(order, observed, memory, intra_op_threads) or _plan_clean_up(order, observed)
+        return (
+            _next_step(order, observed, memory, intra_op_threads)
+            or _plan_graph(desired, observed, memory, intra_op_threads)
+            or _plan_clean_up(order, observed)
+        )
     if (
         memory.proven is not None
         and memory.proven != order
@@ -171,10 +194,48 @@ def _next_step(
         and order.model not in observed.broken
     ):
         return None
+    return _plan_load(order, observed, config)
+
+
+def _plan_load(order: DesiredState, observed: ObservedPod, config: ModelConfig) -> LoadVersions:
     versions = _versions_to_load(order, observed, config)
-    return LoadVersions(
-        order, versions, with_versions(config, versions, mark=observed.marks.get(order.model, ""))
-    )
+    mark = observed.marks.get(order.model, "")
+    return LoadVersions(order, versions, with_versions(config, versions, mark=mark))
+
+
+def _plan_graph(
+    desired: DesiredState,
+    observed: ObservedPod,
+    memory: AgentMemory,
+    intra_op_threads: int | None,
+) -> SwitchGraph | None:
+    """Return the step to the graph that the served version should have; None when it has it.
+
+    After a start of the agent it is not known which graph the server loaded: it is told to load it once more, which does
+    nothing if the file has not changed.
+    """
+    order = content_of(desired)
+    if order.format is not ModelFormat.ONNX or not observed.server.live:
+        return None
+    on_disk = observed.graphs.get(order.version, "")
+    wanted = _choose_graph(desired, observed.compile_result, on_disk)
+    if wanted in memory.refused_graphs:
+        wanted = ""
+    loaded = memory.loaded_graphs.get((order.model, order.version), None if on_disk else "")
+    if wanted == on_disk == loaded:
+        return None
+    facts = observed.stored[order.model][order.version]
+    config = render_config(order, facts, backend=memory.backend, intra_op_threads=intra_op_threads)
+    if isinstance(config, VersionRefusal):
+        return None
+    return SwitchGraph(_plan_load(order, observed, config), wanted)
+
+
+def _choose_graph(desired: DesiredState, result: CompileResult | None, on_disk: str) -> str:
+    """Return the sha256 of the graph that the version should have; until there is a result, the one that it has."""
+    if not desired.graph_passes:
+        return ""
+    return result.graph_sha256 if result is not None else on_disk
 
 
 def serves_order(order: DesiredState, server: ServerState) -> bool:
@@ -227,6 +288,19 @@ def record_success(memory: AgentMemory, order: DesiredState) -> AgentMemory:
     """Record that the order's version serves; setbacks of other orders stay."""
     other_setbacks = tuple(setback for setback in memory.setbacks if setback.order != order)
     return replace(memory, proven=order, setbacks=other_setbacks)
+
+
+def record_graphs(
+    memory: AgentMemory, model: str, versions: Collection[int], graphs: Mapping[int, str]
+) -> AgentMemory:
+    """Record that the server has just loaded these versions with the graphs on disk."""
+    loaded = {(model, version): graphs.get(version, "") for version in versions}
+    return replace(memory, loaded_graphs={**memory.loaded_graphs, **loaded})
+
+
+def refuse_graph(memory: AgentMemory, sha256: str, message: str) -> AgentMemory:
+    """Record that the server does not load a compiled graph, so that it is not tried again."""
+    return replace(memory, refused_graphs={**memory.refused_graphs, sha256: message})
 
 
 def learn_backend(memory: AgentMemory, server: ServerState) -> AgentMemory:

@@ -5,6 +5,7 @@ Observed on Triton 2.51 (24.10), and relied upon:
 - a failed load leaves the serving versions as they are, and so does one whose configuration is refused;
 - `version_policy.specific` with a version that has no folder loads without an error: readiness must be checked;
 - a changed configuration reloads every listed version, and the old ones answer meanwhile;
+- a version whose folder has changed is reloaded alone; the old one answers meanwhile, and if the reload fails it stays;
 - an unknown platform is "failed to poll from model repository"; only the server's log names it;
 - a model_warmup that fails sometimes ends the server with signal 11, whatever else it serves;
 - loads of one model queue behind each other; one that hangs in a model's code blocks the next, not the serving.
@@ -26,7 +27,6 @@ from tidegate_dataplane.agent.state import ServerState
 from tidegate_dataplane.contract import FailureReason, TensorSpec
 
 RPC_TIMEOUT_S = 5.0
-# Below the second or two that a kubelet waits for the probe.
 READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend"

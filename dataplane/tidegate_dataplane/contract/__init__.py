@@ -1,6 +1,7 @@
 """The JSON messages between the control plane and the data plane, which older and newer versions can both read."""
 
 from tidegate_dataplane.contract.batch import BatchOrder, InputColumn
+from tidegate_dataplane.contract.compile import CompilePhase, CompileReport, PassResult
 from tidegate_dataplane.contract.features import (
     Bucketize,
     Cross,
@@ -49,6 +50,8 @@ __all__ = [
     "BatchOrder",
     "BatchingMode",
     "Bucketize",
+    "CompilePhase",
+    "CompileReport",
     "Cross",
     "DesiredState",
     "Entity",
@@ -66,6 +69,7 @@ __all__ = [
     "ModelCall",
     "ModelFormat",
     "OwnerKind",
+    "PassResult",
     "PipelinePart",
     "PipelinePlan",
     "RunnerEnd",

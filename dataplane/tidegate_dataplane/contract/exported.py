@@ -28,6 +28,10 @@ RUNNER_ENDS: Final = AGENT.add_counter(
     "Processes of versions that ended while they served and were restarted, by cause: memory or other.",
     "why",
 )
+GRAPHS_REFUSED: Final = AGENT.add_counter(
+    "graphs_refused_total",
+    "Compiled graphs that the server did not load; the version is served with its published graph.",
+)
 FAILURES: Final = AGENT.add_counter("failures_total", "Orders that could not be carried out.", "reason")
 
 SAMPLE_LOG: Final = MetricCatalog("tidegate_agent_samples_")

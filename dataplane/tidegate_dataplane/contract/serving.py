@@ -7,6 +7,7 @@ from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
 from tidegate_dataplane.contract.batch import BatchOrder
+from tidegate_dataplane.contract.compile import CompileReport
 from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
 from tidegate_dataplane.contract.pipeline import PipelinePlan
@@ -124,6 +125,11 @@ class DesiredState(ContractModel):
         default=2, ge=1, description="versions on disk and in memory, the serving one too"
     )
     warmup_requests: int = Field(default=0, ge=0, description="executions of zeros before a version serves")
+    graph_passes: bool = Field(
+        default=False,
+        exclude_if=lambda wanted: not wanted,
+        description="serve the version with the graph that passes make of it, as soon as it is proved and faster",
+    )
     max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)
     allowed_hosts: tuple[str, ...] = Field(
         default=(), description="hosts that https:, oci: and hf: URIs may name or lead to"
@@ -187,6 +193,7 @@ class AgentReport(ContractModel):
     failure: VersionFailure | None = None
     samples: SampleReport | None = Field(default=None, exclude_if=lambda samples: samples is None)
     stream: StreamReport | None = Field(default=None, exclude_if=lambda stream: stream is None)
+    compile: CompileReport | None = Field(default=None, exclude_if=lambda compiled: compiled is None)
     ended: RunnerEnd | None = Field(
         default=None, exclude_if=lambda ended: ended is None, description="a few seconds ago"
     )

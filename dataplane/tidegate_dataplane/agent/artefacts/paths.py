@@ -2,10 +2,13 @@
 
 from pathlib import PurePosixPath
 
+from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import FailureReason
+from tidegate_dataplane.contract import FailureReason, ModelFormat
 
 MAX_PATH_BYTES = 1024
+# Names in a version folder that are the model's own, or ours.
+RESERVED_NAMES = (MODEL_FILES[ModelFormat.ONNX], SERVED_GRAPH, "__pycache__")
 
 # The version folder is on the module path of Triton's Python backend: weights with such a name would be code.
 CODE_SUFFIXES = (".py", ".pyc", ".pyd", ".pyi", ".pth", ".so", ".egg", ".zip")
@@ -41,7 +44,7 @@ def check_data_file(path: str) -> str:
         ArtefactError: ArtefactInvalid, as `check_relative_path`, or for a name that Python could import.
     """
     relative = check_relative_path(path, subject="external data file")
-    if relative.lower().endswith(CODE_SUFFIXES) or relative.split("/")[0] in ("model.onnx", "__pycache__"):
+    if relative.lower().endswith(CODE_SUFFIXES) or relative.split("/")[0] in RESERVED_NAMES:
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID,
             f"external data file {relative!r} has the name of code or of the model itself; save it as *.data",

@@ -52,7 +52,7 @@ class TritonPythonModel:
         options.inter_op_num_threads = 1
         # Spinning threads would burn the pod's CPU share between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        path = Path(args["model_repository"]) / args["model_version"] / "served.onnx"
         with _limit_memory():
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}

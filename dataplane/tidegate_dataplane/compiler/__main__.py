@@ -1,0 +1,26 @@
+"""Run the compiler of a pod: `python3 -m tidegate_dataplane.compiler`."""
+
+import os
+import signal
+import sys
+from threading import Event
+
+from tidegate_dataplane.agent.logs import log_as_json
+from tidegate_dataplane.compiler.process import Compiler
+from tidegate_dataplane.compiler.settings import CompilerSettings
+
+
+def main() -> int:
+    """Compile until SIGTERM or SIGINT; return the exit status."""
+    log_as_json()
+    stop = Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    settings = CompilerSettings.from_environment(os.environ)
+    settings.exchange_dir.mkdir(parents=True, exist_ok=True)
+    Compiler(settings, stop.is_set).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Files through which the agent orders the compilation of a graph and the compiler returns it.
+
+Every file appears by a rename, so each side can be killed at any moment.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tidegate_dataplane.contract import PassResult
+
+GRAPH_FILE = "graph.onnx"
+
+
+class CompileJob(BaseModel):
+    """A version whose graph is to be compiled; `digest` identifies its content, and `source` is its model.onnx."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str
+    version: int
+    digest: str
+    source: Path
+
+
+class CompileResult(BaseModel):
+    """What the compiler made of a graph.
+
+    `graph_sha256` is that of the faster graph; it is empty if the published one is to be served.
+    `message` is the reason of a failure and the way out; it is empty without one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    graph_sha256: str = ""
+    message: str = ""
+    passes: tuple[PassResult, ...] = ()
+    speedups: dict[int, float] = {}
+    nodes_before: int = 0
+    nodes_after: int = 0
+    seconds: float = 0.0
+    cached: bool = False
+
+
+class CompileFolder:
+    """`<root>/job.json`, and `<root>/<digest>/` with `result.json`, the graph, and the number of attempts."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def write_job(self, job: CompileJob | None, kept_digests: Collection[str] = ()) -> None:
+        """Order the job, or none; other results are removed, except those of versions that the pod keeps."""
+        if job == self.read_job():
+            return
+        path = self._root / "job.json"
+        if job is None:
+            path.unlink(missing_ok=True)
+        else:
+            _write_whole(path, job.model_dump_json())
+        for folder in self._root.iterdir() if self._root.is_dir() else ():
+            is_result = folder.is_dir() and not folder.name.startswith(".")
+            if is_result and folder.name not in kept_digests and (job is None or folder.name != job.digest):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def read_job(self) -> CompileJob | None:
+        """Return the ordered job; None without one."""
+        try:
+            return CompileJob.model_validate_json((self._root / "job.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def graph_path(self, digest: str) -> Path:
+        """Return where the compiled graph of a version is, if there is one."""
+        return self._root / digest / GRAPH_FILE
+
+    def count_attempts(self, digest: str) -> int:
+        """Return how often a compilation of this content has begun."""
+        try:
+            return int((self._root / digest / "attempts").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def begin_attempt(self, digest: str) -> None:
+        """Count an attempt before it begins, so that one that takes the compiler with it counts too."""
+        _write_whole(self._root / digest / "attempts", str(self.count_attempts(digest) + 1))
+
+    def write_result(self, digest: str, result: CompileResult, graph: Path | None = None) -> None:
+        """Move the graph to its place, then write the result that names it."""
+        target = self.graph_path(digest)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if graph is not None:
+            graph.replace(target)
+        _write_whole(target.with_name("result.json"), result.model_dump_json())
+
+    def read_result(self, digest: str) -> CompileResult | None:
+        """Return the result for this content; None as long as there is none."""
+        try:
+            return CompileResult.model_validate_json((self._root / digest / "result.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+
+def hash_files(files: Iterable[tuple[str, str]]) -> str:
+    """Return a digest of an artefact's (path, sha256) pairs."""
+    return hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Return the sha256 (hex) of a file; raise OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with contextlib.suppress(FileNotFoundError):
+        part.unlink()
+    part.write_text(text)
+    part.replace(path)

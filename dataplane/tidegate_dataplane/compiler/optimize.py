@@ -1,0 +1,130 @@
+"""Apply the graph passes to one model file, in a process that may run out of memory or time without harm to the compiler.
+
+`python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT [PROVED]` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx` if
+the passes found a faster graph. PROVED is a graph that another pod compiled: it is compared with SOURCE once more, and not
+searched for again; exit status 1 says that it differs.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult, hash_file
+from tidegate_dataplane.contract import PassResult
+from tidegate_dataplane.graph_passes.pipeline import (
+    MIN_SPEEDUP,
+    TOLERANCE,
+    OptimizedModel,
+    PassOutcome,
+    compare_models,
+    optimize_model,
+)
+from tidegate_dataplane.graph_passes.proof import GraphRefusedError, mean_speedup
+
+MAX_MODEL_BYTES = 2**31 - 2**20
+"""Above this, protobuf cannot hold a graph with its weights inside."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile or prove a graph; return the exit status."""
+    source, output, *proved = map(Path, arguments)
+    model = _load_model(source)
+    if isinstance(model, CompileResult):
+        result = model
+    elif proved:
+        return _prove_graph(model, proved[0])
+    else:
+        result = _compile_graph(model, output / GRAPH_FILE)
+    (output / "result.json").write_text(result.model_dump_json())
+    return 0
+
+
+def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
+    """Return the model with its weights inside, or the failure."""
+    weights = sum(path.stat().st_size for path in source.parent.rglob("*") if path.is_file())
+    if weights > MAX_MODEL_BYTES:
+        return _fail(
+            f"the artefact has {weights / 2**30:.1f} GiB, and graphs of more than 2 GiB are not compiled: remove spec.compile"
+        )
+    try:
+        return onnx.load(source)
+    except MemoryError:
+        return _fail_for_memory()
+    except Exception as error:  # noqa: BLE001 - protobuf and onnx have no common class for what is no model
+        return _fail(f"the model cannot be read: {error}")
+
+
+def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
+    started = time.monotonic()
+    try:
+        optimized = _refuse_slower(model, optimize_model(model))
+    except GraphRefusedError as error:
+        return _fail(f"ONNX Runtime does not load the model here: {error}")
+    except MemoryError:
+        return _fail_for_memory()
+    digest = ""
+    if any(outcome.applied for outcome in optimized.outcomes):
+        onnx.save(optimized.model, target)
+        digest = hash_file(target)
+    return CompileResult(
+        graph_sha256=digest,
+        passes=tuple(map(_describe_pass, optimized.outcomes)),
+        speedups={rows: round(ratio, 3) for rows, ratio in optimized.speedups.items()},
+        nodes_before=len(model.graph.node),
+        nodes_after=len(optimized.model.graph.node),
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _refuse_slower(model: onnx.ModelProto, optimized: OptimizedModel) -> OptimizedModel:
+    """Return the published model if the passes together do not pay, although each of them did."""
+    speedups = optimized.speedups
+    if not speedups or (min(speedups.values()) >= MIN_SPEEDUP and mean_speedup(speedups) > 1.0):
+        return optimized
+    reason = "all passes together are no faster: " + ", ".join(
+        f"{ratio:.2f}x at {rows} rows" for rows, ratio in speedups.items()
+    )
+    outcomes = tuple(
+        replace(outcome, applied=False, reason=reason) if outcome.applied else outcome
+        for outcome in optimized.outcomes
+    )
+    return OptimizedModel(model, (), outcomes, {})
+
+
+def _prove_graph(model: onnx.ModelProto, proved: Path) -> int:
+    """Return 0 if a graph from the node's cache answers like the model."""
+    try:
+        comparison = compare_models(model, onnx.load(proved))
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, it is compiled anew
+        sys.stderr.write(f"{error!r}\n")
+        return 1
+    return 0 if comparison.answered and comparison.max_error <= TOLERANCE else 1
+
+
+def _describe_pass(outcome: PassOutcome) -> PassResult:
+    return PassResult(
+        name=outcome.name,
+        applied=outcome.applied,
+        reason=outcome.reason,
+        changes=outcome.changes,
+        max_error=outcome.max_error if outcome.max_error != float("inf") else None,
+    )
+
+
+def _fail(reason: str) -> CompileResult:
+    return CompileResult(message=reason)
+
+
+def _fail_for_memory() -> CompileResult:
+    limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    bound = "its limit" if limit == resource.RLIM_INFINITY else f"the {limit >> 20} MiB that it may take"
+    return _fail(f"the compiler needs more memory than {bound}: raise spec.compile.memory")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

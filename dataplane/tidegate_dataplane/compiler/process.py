@@ -1,0 +1,152 @@
+"""The compiler's loop: read the agent's job, compile it in a process of its own, and write the result."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileFolder, CompileJob, CompileResult
+from tidegate_dataplane.compiler.settings import CompilerSettings
+from tidegate_dataplane.compiler.shared_graphs import SharedGraphs, make_cache_key
+
+log = structlog.get_logger()
+
+MAX_ATTEMPTS = 2
+OWN_MEMORY_BYTES = 96 << 20
+"""Of the container's limit, for the loop itself."""
+NICENESS = 19
+CHECK_S = 0.1
+
+
+class _WithdrawnError(Exception):
+    """The job is no longer to be compiled."""
+
+
+class Compiler:
+    """Compiles one job at a time; a job that is withdrawn or replaced ends its compilation."""
+
+    def __init__(self, settings: CompilerSettings, should_stop: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._should_stop = should_stop
+        self._folder = CompileFolder(settings.exchange_dir)
+        cache = settings.node_cache_dir
+        self._shared = SharedGraphs(None if cache is None else NodeCache(cache, settings.node_cache_bytes))
+
+    def run(self) -> None:
+        """Compile jobs until told to stop."""
+        while not self._should_stop():
+            job = self._folder.read_job()
+            if job is None or self._folder.read_result(job.digest) is not None:
+                time.sleep(self._settings.poll_s)
+            else:
+                self.compile_job(job)
+
+    def compile_job(self, job: CompileJob) -> None:
+        """Write the result of a job, unless the job or the compiler ends first."""
+        scratch = Path(tempfile.mkdtemp(dir=self._settings.exchange_dir, prefix=".scratch-"))
+        try:
+            result = self._compile_in(job, scratch)
+        except _WithdrawnError:
+            return
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if result is not None:
+            log.info(
+                "compiled",
+                model=job.model,
+                version=job.version,
+                changed=bool(result.graph_sha256),
+                cached=result.cached,
+                seconds=result.seconds,
+                message=result.message,
+            )
+
+    def _compile_in(self, job: CompileJob, scratch: Path) -> CompileResult | None:
+        key, graph = make_cache_key(job.digest), scratch / GRAPH_FILE
+        result = self._load_shared(job, key, scratch)
+        if result is None:
+            if self._folder.count_attempts(job.digest) >= MAX_ATTEMPTS:
+                result = CompileResult(message=self._explain_ends())
+            else:
+                self._folder.begin_attempt(job.digest)
+                result = self._run_passes(job, scratch)
+                if result is None:
+                    return None
+                if not result.message:
+                    self._shared.store(key, result, graph if result.graph_sha256 else None)
+        self._folder.write_result(job.digest, result, graph if result.graph_sha256 else None)
+        return result
+
+    def _load_shared(self, job: CompileJob, key: str, scratch: Path) -> CompileResult | None:
+        """Return the result of another pod of this node, after comparing its graph with the published one again."""
+        graph = scratch / GRAPH_FILE
+        result = self._shared.load(key, graph)
+        if result is None or not result.graph_sha256:
+            return result
+        if self._run_process(job, job.source, scratch, graph) == 0:
+            return result
+        log.warning("shared_graph_refused", model=job.model, version=job.version, key=key)
+        graph.unlink(missing_ok=True)
+        return None
+
+    def _run_passes(self, job: CompileJob, scratch: Path) -> CompileResult | None:
+        """Return what the passes made of the job; None if they ended without a result, so that they are tried again."""
+        status = self._run_process(job, job.source, scratch)
+        if status is None:
+            return CompileResult(message=self._explain_timeout())
+        try:
+            return CompileResult.model_validate_json((scratch / "result.json").read_bytes())
+        except (OSError, ValidationError):
+            log.warning("compile_ended", model=job.model, version=job.version, status=status)
+            return None
+
+    def _run_process(self, job: CompileJob, *arguments: Path) -> int | None:
+        """Run the passes as a process; return its exit status, None if it took too long.
+
+        Raises:
+            _WithdrawnError: the job is no longer ordered, or the compiler is to stop.
+        """
+        command = [sys.executable, "-m", "tidegate_dataplane.compiler.optimize", *map(str, arguments)]
+        process = subprocess.Popen(command, preexec_fn=self._limit_process)
+        deadline = time.monotonic() + self._settings.timeout_s
+        try:
+            while process.poll() is None:
+                if self._should_stop() or self._folder.read_job() != job:
+                    raise _WithdrawnError
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(CHECK_S)
+            return process.returncode
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _limit_process(self) -> None:
+        os.nice(NICENESS)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        limit = self._settings.memory_bytes
+        if limit is not None:
+            bound = max(limit - OWN_MEMORY_BYTES, limit // 2)
+            resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+
+    def _explain_ends(self) -> str:
+        limit = self._settings.memory_bytes
+        bound = "" if limit is None else f" of {limit >> 20} MiB"
+        return (
+            f"the compiler ended {MAX_ATTEMPTS} times in the middle of it, most likely at its memory limit{bound}: "
+            "raise spec.compile.memory; the log of container compiler has more"
+        )
+
+    def _explain_timeout(self) -> str:
+        return f"it took more than {self._settings.timeout_s:g} s: the graph is too large for the passes; remove spec.compile"

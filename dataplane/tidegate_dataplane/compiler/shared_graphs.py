@@ -1,0 +1,88 @@
+"""Compiled graphs in the node's cache, by everything that decides them: content, passes, libraries, instruction set."""
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+import shutil
+from pathlib import Path
+
+from pydantic import ValidationError
+
+import tidegate_dataplane.graph_passes
+from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
+from tidegate_dataplane.compiler.exchange import CompileResult, hash_file
+
+LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+def make_cache_key(digest: str) -> str:
+    """Return the key of a graph compiled here: other passes, libraries or processors make and measure another one."""
+    passes = Path(tidegate_dataplane.graph_passes.__file__).parent
+    sources = [(path.name, hash_file(path)) for path in sorted(passes.glob("*.py"))]
+    versions = [importlib.metadata.version(library) for library in LIBRARIES]
+    content = [digest, sources, versions, platform.machine(), _read_processor()]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+class SharedGraphs:
+    """Results and graphs that pods of one namespace share on a node; each is checked against its digest when it is read."""
+
+    def __init__(self, cache: NodeCache | None) -> None:
+        self._cache = cache
+
+    def load(self, key: str, target: Path) -> CompileResult | None:
+        """Return a result, with its graph copied to `target`; None if there is none or it is damaged."""
+        record = self._find_intact(f"{key}.result")
+        if record is None:
+            return None
+        try:
+            result = CompileResult.model_validate_json(record.read_bytes())
+            if result.graph_sha256:
+                graph = self._find_intact(f"{key}.graph")
+                if graph is None or graph.name != result.graph_sha256:
+                    return None
+                shutil.copyfile(graph, target)
+        except (OSError, ValidationError):
+            return None
+        return result.model_copy(update={"cached": True})
+
+    def store(self, key: str, result: CompileResult, graph: Path | None) -> None:
+        """Add a result and its graph, if they fit."""
+        if self._cache is None:
+            return
+        if graph is not None and not self._add_file(f"{key}.graph", graph.read_bytes()):
+            return
+        self._add_file(f"{key}.result", result.model_dump_json().encode())
+
+    def _add_file(self, name: str, content: bytes) -> bool:
+        entry = self._cache.begin_entry(len(content)) if self._cache is not None else None
+        if entry is None:
+            return False
+        entry.append(content)
+        entry.finish(name, complete=True, expected_sha256=None)
+        return True
+
+    def _find_intact(self, name: str) -> Path | None:
+        blob = self._cache.find_blob(name) if self._cache is not None else None
+        if blob is None or self._cache is None:
+            return None
+        try:
+            intact = hash_file(blob) == blob.name
+        except OSError:
+            return None
+        if not intact:
+            self._cache.discard_blob(blob)
+        return blob if intact else None
+
+
+def _read_processor() -> str:
+    """Return the model and the instruction set of the first processor; empty where Linux does not say."""
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return ""
+    wanted = ("model name", "flags", "Features", "CPU part")
+    first = lines[: lines.index("")] if "" in lines else lines
+    return "\n".join(line for line in first if line.startswith(wanted))

@@ -1,0 +1,53 @@
+"""What became of a version's graph in a pod whose order asks for graph passes."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from tidegate_dataplane.contract.base import ContractModel
+
+
+class CompilePhase(StrEnum):
+    """How far the graph of a version is."""
+
+    WAITING = "Waiting"
+    """The compiler has not begun: the version is not served yet, or the compiler starts."""
+    COMPILING = "Compiling"
+    UNCHANGED = "Unchanged"
+    """No pass applies or pays: the version is served as published."""
+    LOADING = "Loading"
+    """A faster graph is there, and the server does not run it yet."""
+    COMPILED = "Compiled"
+    """The server runs the faster graph."""
+    FAILED = "Failed"
+    """The version is served as published; the message has the reason and the way out."""
+
+
+class PassResult(ContractModel):
+    """What became of one graph pass."""
+
+    name: str
+    applied: bool
+    reason: str = Field(default="", description="why it was left out; empty if it was applied")
+    changes: int = Field(default=0, description="places that it changed, such as columns fused")
+    max_error: float | None = Field(
+        default=None,
+        description="of an answer, as a share of the output's largest number; absent where an answer was missing",
+    )
+
+
+class CompileReport(ContractModel):
+    """What became of the graph of the ordered version."""
+
+    version: int
+    phase: CompilePhase
+    message: str = Field(default="", description="why it failed, and the way out")
+    passes: tuple[PassResult, ...] = ()
+    speedups: dict[int, float] = Field(
+        default_factory=dict[int, float],
+        description="time of the published graph over that of the compiled one, by rows of the request",
+    )
+    nodes_before: int = 0
+    nodes_after: int = 0
+    seconds: float = Field(default=0.0, description="how long the passes took, where they ran")
+    cached: bool = Field(default=False, description="whether another pod of the node had compiled it")

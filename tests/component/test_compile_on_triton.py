@@ -1,0 +1,270 @@
+"""The graph of a served version is compiled beside a real Triton, by the compiler as a real process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import pytest
+
+from builders import probe_model
+from builders.columns_model import COLUMNS, ColumnsClient, column_batches, publish_columns
+from builders.waiting import wait_until
+from fixtures.agent import ModelPod
+from tidegate_dataplane.agent.formats import SERVED_GRAPH
+from tidegate_dataplane.compiler.exchange import CompileFolder, hash_file
+from tidegate_dataplane.contract import AgentPhase, AgentReport, CompilePhase, CompileReport
+from tidegate_localcluster.demo.load import CheckedLoad
+
+pytestmark = [pytest.mark.triton]
+
+
+@dataclass
+class CompilerProcess:
+    """The compiler of one pod."""
+
+    pod: ModelPod
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it beside the agent."""
+        environment = {
+            **os.environ,
+            "TIDEGATE_COMPILER_EXCHANGE_DIR": str(self.pod.folder / "cache" / "compile"),
+            "TIDEGATE_COMPILER_POLL_S": "0.1",
+            **self.settings,
+        }
+        with (self.pod.folder / "compiler.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tidegate_dataplane.compiler"],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """End it and what it runs at once, as the end of a container does."""
+        if self.process is not None:
+            os.killpg(self.process.pid, 9)
+            self.process.wait(10)
+
+    @property
+    def logs(self) -> str:
+        """Its log."""
+        return (self.pod.folder / "compiler.log").read_text()
+
+
+@contextmanager
+def compiler_of(pod: ModelPod, **settings: str) -> Iterator[CompilerProcess]:
+    compiler = CompilerProcess(pod, settings)
+    compiler.start()
+    try:
+        yield compiler
+    finally:
+        compiler.kill()
+
+
+def serves(version: int) -> Callable[[AgentReport], bool]:
+    return lambda report: report.phase is AgentPhase.READY and report.serving == report.target == version
+
+
+def compiled(version: int, *phases: CompilePhase) -> Callable[[AgentReport], bool]:
+    def holds(report: AgentReport) -> bool:
+        return (
+            serves(version)(report)
+            and report.compile is not None
+            and report.compile.version == version
+            and report.compile.phase in phases
+        )
+
+    return holds
+
+
+def wait_for_compile(pod: ModelPod, version: int, *phases: CompilePhase) -> CompileReport:
+    what = f"the graph of version {version} is {' or '.join(phases)}"
+    report = pod.wait_for(what, compiled(version, *phases), timeout_s=120)
+    assert report.compile is not None
+    return report.compile
+
+
+@pytest.fixture
+def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
+    """A pod whose model name is this test's own; the module's compiler, if there is one, is another test's."""
+    shared_pod.begin(request.node.name)
+    return shared_pod
+
+
+def publish(pod: ModelPod, version: int) -> None:
+    """Publish a version of columns with a content of this test's own."""
+    publish_columns(pod.artefact, version, mark=pod.model)
+
+
+@contextmanager
+def column_load(pod: ModelPod, *versions: int) -> Iterator[CheckedLoad]:
+    with CheckedLoad(
+        lambda: ColumnsClient(pod.triton.grpc, pod.model),
+        column_batches(versions),
+        threads=2,
+        pause_s=0.005,
+        max_seconds=300.0,
+    ) as load:
+        yield load
+
+
+def served_nodes(pod: ModelPod, version: int) -> int:
+    path = pod.triton.repository / pod.model / str(version) / SERVED_GRAPH
+    return len(onnx.load(path).graph.node)
+
+
+@pytest.mark.no_rerun("a lost request, a wrong answer")
+def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wrong(pod: ModelPod) -> None:
+    publish(pod, 1)
+    publish(pod, 2)
+    pod.put(pod.order(1, graph_passes=True))
+    pod.wait_for("version 1 serves", serves(1))
+    with column_load(pod, 1, 2) as load, compiler_of(pod):
+        report = wait_for_compile(pod, 1, CompilePhase.COMPILED)
+        assert [(each.name, each.changes) for each in report.passes if each.applied] == [
+            ("fuseEmbeddings", COLUMNS)
+        ], report
+        assert report.speedups[1] > 1
+        nodes = served_nodes(pod, 1)
+        assert nodes == report.nodes_after < report.nodes_before == 2 * COLUMNS + 3
+
+        pod.put(pod.order(2, graph_passes=True))
+        assert wait_for_compile(pod, 2, CompilePhase.COMPILED).nodes_after == nodes
+        # Back again: the older version was kept with its compiled graph.
+        pod.put(pod.order(1, graph_passes=True))
+        wait_for_compile(pod, 1, CompilePhase.COMPILED)
+        assert served_nodes(pod, 1) == nodes
+    results = load.finish()
+    assert results.problems == ()
+    assert min(results.versions[version] for version in ("1", "2")) > 50
+    assert sum('"event": "compiled"' in line for line in logs_of(pod)) == 2
+
+
+def logs_of(pod: ModelPod) -> list[str]:
+    return [
+        line
+        for line in (pod.folder / "compiler.log").read_text().splitlines()
+        if f'"model": "{pod.model}"' in line
+    ]
+
+
+def test_a_graph_that_no_pass_improves_is_served_as_published(pod: ModelPod) -> None:
+    probe_model.publish(pod.artefact, 1)
+    pod.put(pod.order(1, graph_passes=True))
+    with compiler_of(pod):
+        report = wait_for_compile(pod, 1, CompilePhase.UNCHANGED)
+    assert {each.reason for each in report.passes} == {"nothing to change"}
+    assert served_nodes(pod, 1) == 1
+
+
+def test_without_an_order_for_it_no_graph_is_compiled(pod: ModelPod) -> None:
+    publish(pod, 1)
+    pod.put(pod.order(1))
+    with compiler_of(pod):
+        report = pod.wait_for("version 1 serves", serves(1))
+        assert report.compile is None
+    assert served_nodes(pod, 1) == 2 * COLUMNS + 3
+    assert logs_of(pod) == []
+
+
+def test_a_compiler_that_is_killed_again_and_again_is_given_up_and_the_published_graph_serves(
+    pod: ModelPod,
+) -> None:
+    publish(pod, 1)
+    pod.put(pod.order(1, graph_passes=True))
+    for attempt in (1, 2):
+        with compiler_of(pod):
+            wait_for_attempt(pod, attempt)
+            wait_for_compile(pod, 1, CompilePhase.COMPILING)
+    with compiler_of(pod):
+        report = wait_for_compile(pod, 1, CompilePhase.FAILED)
+    assert "ended 2 times" in report.message
+    assert "raise spec.compile.memory" in report.message
+    with column_load(pod, 1) as load:
+        wait_until(lambda: load.report().versions.get("1", 0) > 20, what="version 1 answers")
+    assert load.finish().problems == ()
+
+
+def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no_damaged_one(
+    pod: ModelPod, tmp_path: Path
+) -> None:
+    cache = {
+        "TIDEGATE_COMPILER_NODE_CACHE_DIR": str(tmp_path / "node"),
+        "TIDEGATE_COMPILER_NODE_CACHE_BYTES": str(64 << 20),
+    }
+    (tmp_path / "node").mkdir()
+    publish(pod, 1)
+    pod.put(pod.order(1, graph_passes=True))
+    with compiler_of(pod, **cache):
+        assert not wait_for_compile(pod, 1, CompilePhase.COMPILED).cached
+
+    content = pod.model
+
+    def as_another_pod() -> CompileReport:
+        pod.model += "x"
+        shutil.rmtree(pod.folder / "cache" / "compile")
+        (pod.folder / "cache" / "compile").mkdir()
+        publish_columns(pod.artefact, 1, mark=content)
+        pod.put(pod.order(1, graph_passes=True))
+        with compiler_of(pod, **cache):
+            return wait_for_compile(pod, 1, CompilePhase.COMPILED)
+
+    assert as_another_pod().cached
+    for blob in (tmp_path / "node" / "blobs").iterdir():
+        blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    assert not as_another_pod().cached
+
+
+def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_on_serving(
+    pod: ModelPod,
+) -> None:
+    publish(pod, 1)
+    pod.put(pod.order(1, graph_passes=True))
+    pod.wait_for("version 1 serves", serves(1))
+    with column_load(pod, 1) as load:
+        with compiler_of(pod):
+            wait_for_compile(pod, 1, CompilePhase.COMPILED)
+        return_graph(pod, b"no graph")
+        report = wait_for_compile(pod, 1, CompilePhase.FAILED)
+        assert "the server does not load the compiled graph" in report.message
+        assert served_nodes(pod, 1) == 2 * COLUMNS + 3
+        before = load.report().versions["1"]
+        wait_until(lambda: load.report().versions["1"] > before + 20, what="version 1 answers")
+    assert load.finish().problems == ()
+    assert "tidegate_agent_graphs_refused_total 1.0" in pod.metrics()
+
+
+def wait_for_attempt(pod: ModelPod, number: int) -> None:
+    """Wait until the compilation of the pod's job has begun so often."""
+    folder = CompileFolder(pod.folder / "cache" / "compile")
+
+    def has_begun() -> bool:
+        job = folder.read_job()
+        return job is not None and job.model == pod.model and folder.count_attempts(job.digest) == number
+
+    wait_until(has_begun, what=f"attempt {number} has begun")
+
+
+def return_graph(pod: ModelPod, content: bytes) -> None:
+    """Let the compiler's result be such a graph."""
+    folder = CompileFolder(pod.folder / "cache" / "compile")
+    job = folder.read_job()
+    assert job is not None
+    result = folder.read_result(job.digest)
+    assert result is not None
+    graph = pod.folder / "returned.onnx"
+    graph.write_bytes(content)
+    returned = result.model_copy(update={"graph_sha256": hash_file(graph)})
+    folder.write_result(job.digest, returned, graph)
