@@ -34,6 +34,11 @@ _CONDITIONS: Final[Mapping[ConditionType, GaugeMetric]] = {
         "1 when the sample log of the object is written, else 0; only where its spec asks for one.",
         *_REASONED,
     ),
+    ConditionType.COMPILED: OBJECTS.add_gauge(
+        "object_compiled",
+        "1 when the graph of the Inference's version is compiled, or no pass makes it faster, else 0; only where its spec asks for it.",
+        *_REASONED,
+    ),
     ConditionType.CONSUMING: OBJECTS.add_gauge(
         "object_consuming",
         "1 when the near-line stream of the object is consumed, else 0; only where its spec names one.",

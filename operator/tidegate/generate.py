@@ -41,6 +41,7 @@ from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.alerts import render_alert_rules
 from tidegate.telemetry.recording_rules import render_recording_rules
 from tidegate_dataplane.agent import settings as agent
+from tidegate_dataplane.compiler import settings as compiler
 from tidegate_dataplane.node_agent import settings as node_agent
 from tidegate_localcluster.cli import app as local
 from tidegate_localcluster.demo.cli import app as demo
@@ -146,6 +147,12 @@ def list_process_settings() -> Sequence[ProcessSettings]:
             "Next to each model, in the pods that the controllers create.",
             agent.AgentSettings,
             lambda name: name.upper() if name.startswith("pod_") else f"{agent.PREFIX}{name.upper()}",
+        ),
+        ProcessSettings(
+            "Compiler",
+            "Next to each model whose spec asks for graph passes.",
+            compiler.CompilerSettings,
+            lambda name: f"{compiler.PREFIX}{name.upper()}",
         ),
         ProcessSettings(
             "Node agent",

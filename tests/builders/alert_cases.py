@@ -562,6 +562,16 @@ _CASES = (
         "since-the-restart",
     ),
     Case(
+        "TidegateCompileFailed",
+        {
+            'tidegate_object_compiled{kind="Inference",namespace="ads",name="ctr",reason="CompileFailed"}': "0x30 _x30"
+        },
+        {'tidegate_object_compiled{kind="Inference",namespace="ads",name="ctr",reason="Compiling"}': "0x60"},
+        20,
+        50,
+        {"namespace": "ads", "name": "ctr"},
+    ),
+    Case(
         "TidegateSignalsStale",
         {'tidegate_object_signals_fresh{kind="ComputePool",name="gpu-a",reason="Silent"}': "0x30 1x30"},
         {'tidegate_object_signals_fresh{kind="ComputePool",name="gpu-a",reason="Silent"}': "0x5 1x55"},

@@ -71,15 +71,16 @@ def column_batches(versions: tuple[int, ...], count: int = 8) -> list[ScoringBat
 class ColumnsClient:
     """One gRPC connection to a server that has the model."""
 
-    def __init__(self, address: str, model: str) -> None:
+    def __init__(self, address: str, model: str, headers: Mapping[str, str] | None = None) -> None:
         self._client = triton.InferenceServerClient(address)
         self._model = model
+        self._headers = dict(headers or {})
 
     def score(self, inputs: Mapping[str, Any]) -> ScoredAnswer:
         """Return scores float32 [rows]. Raises InferenceServerException."""
         tensor = triton.InferInput("ids", list(inputs["ids"].shape), "INT64")
         tensor.set_data_from_numpy(inputs["ids"])
-        result: Any = self._client.infer(self._model, [tensor], client_timeout=10.0)
+        result: Any = self._client.infer(self._model, [tensor], headers=self._headers, client_timeout=10.0)
         return ScoredAnswer(
             np.asarray(result.as_numpy("score")).ravel(), str(result.get_response().model_version)
         )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,11 +21,14 @@ from tidegate_dataplane.agent.state import (
     ObservedPod,
     RefuseOrder,
     ServerState,
+    SwitchGraph,
     Wait,
 )
+from tidegate_dataplane.compiler.exchange import CompileResult
 from tidegate_dataplane.contract import (
     AgentPhase,
     BatchingMode,
+    CompilePhase,
     DesiredState,
     FailureReason,
     ModelFormat,
@@ -367,3 +371,75 @@ def test_stored_versions_are_told_apart_by_every_part_of_their_identity() -> Non
     assert facts().matches_order(order(**stored))
     assert not facts().matches_order(order(2))
     assert not facts().matches_order(order(uri="s3://models/ctr"))
+
+
+def graph_world(on_disk: str = "", result: CompileResult | None = None) -> ObservedPod:
+    """A server with version 1, which was loaded as ordered; `on_disk` is the sha256 of its compiled graph."""
+    served = world(facts(), ready=(1,))
+    return replace(served, graphs={1: on_disk} if on_disk else {}, compile_result=result)
+
+
+PASSES = a_desired_state(graph_passes=True)
+FASTER = CompileResult(graph_sha256="aa")
+
+
+def test_a_faster_graph_is_switched_to() -> None:
+    step = next_step(PASSES, graph_world(result=FASTER), memory(order()))
+
+    assert isinstance(step, SwitchGraph)
+    assert (step.sha256, step.load.versions) == ("aa", (1,))
+
+
+def test_a_loaded_graph_and_one_that_is_not_there_yet_need_no_step() -> None:
+    loaded = state.record_graphs(memory(order()), "ctr", (1,), {1: "aa"})
+
+    assert next_step(PASSES, graph_world("aa", FASTER), loaded) == Wait()
+    # The result of a kept version may be gone: it goes on with its graph.
+    assert next_step(PASSES, graph_world("aa"), loaded) == Wait()
+    assert next_step(PASSES, graph_world(), memory(order())) == Wait()
+    assert next_step(PASSES, graph_world(result=CompileResult()), memory(order())) == Wait()
+
+
+def test_after_a_start_of_the_agent_a_graph_on_disk_is_loaded_once_more_to_be_sure() -> None:
+    step = next_step(PASSES, graph_world("aa", FASTER), memory(order()))
+
+    assert isinstance(step, SwitchGraph)
+    assert step.sha256 == "aa"
+
+
+@pytest.mark.parametrize("desired", [PASSES, a_desired_state()])
+def test_a_refused_graph_and_one_that_is_not_ordered_give_way_to_the_published_one(
+    desired: DesiredState,
+) -> None:
+    known = state.record_graphs(memory(order()), "ctr", (1,), {1: "aa"})
+    if desired.graph_passes:
+        known = state.refuse_graph(known, "aa", "no such operator")
+
+    step = next_step(desired, graph_world("aa", FASTER), known)
+
+    assert isinstance(step, SwitchGraph)
+    assert step.sha256 == ""
+
+
+@pytest.mark.parametrize(
+    ("observed", "phase"),
+    [
+        (graph_world(), CompilePhase.WAITING),
+        (replace(graph_world(), is_compiling=True), CompilePhase.COMPILING),
+        (graph_world(result=FASTER), CompilePhase.LOADING),
+        (graph_world(result=CompileResult()), CompilePhase.UNCHANGED),
+        (graph_world(result=CompileResult(message="no memory")), CompilePhase.FAILED),
+        (graph_world("bb", CompileResult(graph_sha256="bb")), CompilePhase.COMPILED),
+        (graph_world(result=CompileResult(graph_sha256="cc")), CompilePhase.FAILED),
+    ],
+)
+def test_the_report_has_the_phase_of_the_graph(observed: ObservedPod, phase: CompilePhase) -> None:
+    known = state.record_graphs(memory(order()), "ctr", (1,), observed.graphs)
+    known = state.refuse_graph(known, "cc", "no such operator")
+
+    report = make_report("ctr-0", PASSES, observed, known, CurrentStep()).compile
+
+    assert report is not None
+    assert report.phase is phase
+    assert bool(report.message) == (phase is CompilePhase.FAILED)
+    assert make_report("ctr-0", order(), observed, known, CurrentStep()).compile is None

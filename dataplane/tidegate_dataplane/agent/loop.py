@@ -281,7 +281,7 @@ class Agent:
             return replace(observed, graphs=graphs)
         if state.serves_order(desired, observed.server):
             # Not earlier: until the version serves, it needs the processors.
-            self._compile_folder.write_job(job, [_hash_content(kept) for kept in stored.values()])
+            self._compile_folder.write_job(job, [_hash_content(version) for version in stored.values()])
         return replace(
             observed,
             graphs=graphs,

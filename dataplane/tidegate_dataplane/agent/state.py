@@ -218,17 +218,17 @@ def _plan_graph(
     if order.format is not ModelFormat.ONNX or not observed.server.live:
         return None
     on_disk = observed.graphs.get(order.version, "")
-    wanted = _choose_graph(desired, observed.compile_result, on_disk)
-    if wanted in memory.refused_graphs:
-        wanted = ""
+    sha256 = _choose_graph(desired, observed.compile_result, on_disk)
+    if sha256 in memory.refused_graphs:
+        sha256 = ""
     loaded = memory.loaded_graphs.get((order.model, order.version), None if on_disk else "")
-    if wanted == on_disk == loaded:
+    if sha256 == on_disk == loaded:
         return None
     facts = observed.stored[order.model][order.version]
     config = render_config(order, facts, backend=memory.backend, intra_op_threads=intra_op_threads)
     if isinstance(config, VersionRefusal):
         return None
-    return SwitchGraph(_plan_load(order, observed, config), wanted)
+    return SwitchGraph(_plan_load(order, observed, config), sha256)
 
 
 def _choose_graph(desired: DesiredState, result: CompileResult | None, on_disk: str) -> str:

@@ -10,17 +10,22 @@ from tidegate_dataplane.compiler.process import Compiler
 from tidegate_dataplane.compiler.settings import CompilerSettings
 
 
-def main() -> int:
+def run_compiler() -> int:
     """Compile until SIGTERM or SIGINT; return the exit status."""
     log_as_json()
     stop = Event()
+
+    def request_stop(number: int, frame: object) -> None:
+        del number, frame
+        stop.set()
+
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+        signal.signal(name, request_stop)
     settings = CompilerSettings.from_environment(os.environ)
     settings.exchange_dir.mkdir(parents=True, exist_ok=True)
-    Compiler(settings, stop.is_set).run()
+    Compiler(settings, stop.is_set).compile_jobs()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_compiler())

@@ -30,7 +30,7 @@ MAX_MODEL_BYTES = 2**31 - 2**20
 """Above this, protobuf cannot hold a graph with its weights inside."""
 
 
-def main(arguments: Sequence[str]) -> int:
+def compile_file(arguments: Sequence[str]) -> int:
     """Compile or prove a graph; return the exit status."""
     source, output, *proved = map(Path, arguments)
     model = _load_model(source)
@@ -48,15 +48,15 @@ def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
     """Return the model with its weights inside, or the failure."""
     weights = sum(path.stat().st_size for path in source.parent.rglob("*") if path.is_file())
     if weights > MAX_MODEL_BYTES:
-        return _fail(
+        return _describe_failure(
             f"the artefact has {weights / 2**30:.1f} GiB, and graphs of more than 2 GiB are not compiled: remove spec.compile"
         )
     try:
         return onnx.load(source)
     except MemoryError:
-        return _fail_for_memory()
+        return _describe_memory_failure()
     except Exception as error:  # noqa: BLE001 - protobuf and onnx have no common class for what is no model
-        return _fail(f"the model cannot be read: {error}")
+        return _describe_failure(f"the model cannot be read: {error}")
 
 
 def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
@@ -64,9 +64,9 @@ def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
     try:
         optimized = _refuse_slower(model, optimize_model(model))
     except GraphRefusedError as error:
-        return _fail(f"ONNX Runtime does not load the model here: {error}")
+        return _describe_failure(f"ONNX Runtime does not load the model here: {error}")
     except MemoryError:
-        return _fail_for_memory()
+        return _describe_memory_failure()
     digest = ""
     if any(outcome.applied for outcome in optimized.outcomes):
         onnx.save(optimized.model, target)
@@ -116,15 +116,15 @@ def _describe_pass(outcome: PassOutcome) -> PassResult:
     )
 
 
-def _fail(reason: str) -> CompileResult:
+def _describe_failure(reason: str) -> CompileResult:
     return CompileResult(message=reason)
 
 
-def _fail_for_memory() -> CompileResult:
+def _describe_memory_failure() -> CompileResult:
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     bound = "its limit" if limit == resource.RLIM_INFINITY else f"the {limit >> 20} MiB that it may take"
-    return _fail(f"the compiler needs more memory than {bound}: raise spec.compile.memory")
+    return _describe_failure(f"the compiler needs more memory than {bound}: raise spec.compile.memory")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(compile_file(sys.argv[1:]))

@@ -42,7 +42,7 @@ class Compiler:
         cache = settings.node_cache_dir
         self._shared = SharedGraphs(None if cache is None else NodeCache(cache, settings.node_cache_bytes))
 
-    def run(self) -> None:
+    def compile_jobs(self) -> None:
         """Compile jobs until told to stop."""
         while not self._should_stop():
             job = self._folder.read_job()
@@ -83,14 +83,14 @@ class Compiler:
                 if result is None:
                     return None
                 if not result.message:
-                    self._shared.store(key, result, graph if result.graph_sha256 else None)
+                    self._shared.store_result(key, result, graph if result.graph_sha256 else None)
         self._folder.write_result(job.digest, result, graph if result.graph_sha256 else None)
         return result
 
     def _load_shared(self, job: CompileJob, key: str, scratch: Path) -> CompileResult | None:
         """Return the result of another pod of this node, after comparing its graph with the published one again."""
         graph = scratch / GRAPH_FILE
-        result = self._shared.load(key, graph)
+        result = self._shared.load_result(key, graph)
         if result is None or not result.graph_sha256:
             return result
         if self._run_process(job, job.source, scratch, graph) == 0:

@@ -32,7 +32,7 @@ class SharedGraphs:
     def __init__(self, cache: NodeCache | None) -> None:
         self._cache = cache
 
-    def load(self, key: str, target: Path) -> CompileResult | None:
+    def load_result(self, key: str, target: Path) -> CompileResult | None:
         """Return a result, with its graph copied to `target`; None if there is none or it is damaged."""
         record = self._find_intact(f"{key}.result")
         if record is None:
@@ -48,7 +48,7 @@ class SharedGraphs:
             return None
         return result.model_copy(update={"cached": True})
 
-    def store(self, key: str, result: CompileResult, graph: Path | None) -> None:
+    def store_result(self, key: str, result: CompileResult, graph: Path | None) -> None:
         """Add a result and its graph, if they fit."""
         if self._cache is None:
             return
@@ -83,6 +83,6 @@ def _read_processor() -> str:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
         return ""
-    wanted = ("model name", "flags", "Features", "CPU part")
+    fields = ("model name", "flags", "Features", "CPU part")
     first = lines[: lines.index("")] if "" in lines else lines
-    return "\n".join(line for line in first if line.startswith(wanted))
+    return "\n".join(line for line in first if line.startswith(fields))

@@ -127,7 +127,7 @@ class DesiredState(ContractModel):
     warmup_requests: int = Field(default=0, ge=0, description="executions of zeros before a version serves")
     graph_passes: bool = Field(
         default=False,
-        exclude_if=lambda wanted: not wanted,
+        exclude_if=lambda ordered: not ordered,
         description="serve the version with the graph that passes make of it, as soon as it is proved and faster",
     )
     max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)

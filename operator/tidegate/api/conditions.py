@@ -30,6 +30,7 @@ class ConditionType(StrEnum):
     SOURCES_READY = "SourcesReady"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
     SAMPLES_LOGGED = "SamplesLogged"
+    COMPILED = "Compiled"
     CONSUMING = "Consuming"
     COMPLETE = "Complete"
     RELEASING = "Releasing"
@@ -49,12 +50,13 @@ _HEALTHY_WHEN_FALSE: Final = frozenset(
 )
 _HEALTHY_FALSE_REASONS: Final = frozenset(
     {
+        (ConditionType.COMPILED.value, Reason.COMPILING.value),
         (ConditionType.COMPLETE.value, Reason.SCORING.value),
         (ConditionType.RELEASING.value, Reason.PROMOTED.value),
         (ConditionType.RELEASING.value, Reason.RECONCILED.value),
     }
 )
-"""False is healthy here: a batch that is being scored, and a release that is promoted or not requested."""
+"""False is healthy here: a graph that is being compiled, a batch that is being scored, and a release that is promoted or not requested."""
 
 
 class ConditionStatus(StrEnum):

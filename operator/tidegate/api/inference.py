@@ -14,6 +14,7 @@ from tidegate.api.fields import (
     MAX_REPLICAS,
     DecimalText,
     DurationText,
+    Memory,
     ObjectName,
     Resources,
     Sha256,
@@ -196,6 +197,32 @@ class BatchingSpec(ApiModel):
     ] = None
 
 
+class GraphPasses(StrEnum):
+    """Whether graph passes are applied."""
+
+    AUTO = "Auto"
+    DISABLED = "Disabled"
+
+
+class CompileSpec(ApiModel):
+    """Compiles the graph of an ONNX model; until that is done, and whatever fails, a version serves as published."""
+
+    passes: Annotated[
+        GraphPasses,
+        Field(
+            description="Auto applies each graph pass that proves equal on sampled requests and is not slower at any measured "
+            "number of rows; Disabled applies none and starts no compiler. tidegate optimize shows what Auto would do."
+        ),
+    ] = GraphPasses.AUTO
+    memory: Annotated[
+        Memory | None,
+        Field(
+            description="Memory limit of the compiler, as a quantity; it takes several times the size of the model while it runs. "
+            "Nothing is reserved for it. Absent: the memory of a replica."
+        ),
+    ] = None
+
+
 class RolloutMode(StrEnum):
     """Order in which new pods replace old ones."""
 
@@ -360,6 +387,19 @@ class InferenceSpec(ApiModel):
             field="logging",
         ),
         ValidationRule(
+            cel="!has(self.compile) || self.model.format == 'ONNX'",
+            message="compile is only for format ONNX, whose graph can be rewritten: remove it, or export the model to ONNX",
+            check=lambda spec: spec.compile is None or spec.model.format is ArtefactFormat.ONNX,
+            field="compile",
+        ),
+        ValidationRule(
+            cel="!has(self.compile) || !has(self.batch)",
+            message="compile is not for a batch, whose pods end with their shard: remove it, and publish the model that "
+            "tidegate optimize --write makes",
+            check=lambda spec: spec.compile is None or spec.batch is None,
+            field="compile",
+        ),
+        ValidationRule(
             cel="!has(self.nearline) || self.tier == 'nearline'",
             message="nearline is only for tier nearline: set tier: nearline, or remove nearline",
             check=lambda spec: spec.nearline is None or spec.tier is Tier.NEARLINE,
@@ -457,12 +497,18 @@ class InferenceSpec(ApiModel):
         ),
     ] = None
     batching: Annotated[BatchingSpec, Field(description=BatchingSpec.__doc__)] = BatchingSpec()
+    compile: Annotated[CompileSpec | None, Field(description=CompileSpec.__doc__)] = None
     rollout: Annotated[RolloutSpec, Field(description=RolloutSpec.__doc__)] = RolloutSpec()
     logging: Annotated[LoggingSpec | None, Field(description=LoggingSpec.__doc__)] = None
     slo: Annotated[Slo | None, Field(description=f"{Slo.__doc__} Absent: no objective.")] = None
     capacity: Annotated[Capacity | None, Field(description=f"{Capacity.__doc__} Absent: unknown.")] = None
     nearline: Annotated[NearlineSpec | None, Field(description=NearlineSpec.__doc__)] = None
     batch: Annotated[BatchSpec | None, Field(description=BatchSpec.__doc__)] = None
+
+    @property
+    def has_graph_passes(self) -> bool:
+        """Return whether versions are compiled."""
+        return self.compile is not None and self.compile.passes is GraphPasses.AUTO
 
     @property
     def own_resources(self) -> Resources:
@@ -537,6 +583,47 @@ class ServedModel(StatusModel):
         tuple[TensorMetadata, ...],
         Field(max_length=1024, description="Tensors of a response."),
         ListAtomic(),
+    ] = ()
+
+
+class GraphPassStatus(StatusModel):
+    """What became of one graph pass."""
+
+    name: Annotated[str, Field(max_length=64, description="Name of the pass.")]
+    applied: Annotated[bool, Field(description="Whether the compiled graph has it.")] = False
+    reason: Annotated[str, Field(max_length=512, description="Why it was left out.")] = ""
+    changes: Annotated[
+        int, Field(ge=0, description="Places of the graph that it changed, such as columns fused.")
+    ] = 0
+
+
+class GraphSpeedup(StatusModel):
+    """Measured speed-up of the compiled graph."""
+
+    rows: Annotated[int, Field(ge=1, description="Rows of the request.")]
+    ratio: Annotated[
+        str, Field(max_length=16, description="Time of the published graph over that of the compiled one.")
+    ]
+
+
+class CompiledGraph(StatusModel):
+    """What the compiler made of the version's graph, on the first replica where it has ended."""
+
+    version: Annotated[str, Field(max_length=9, description="The version.")]
+    replicas: Annotated[int, Field(ge=0, description="Number of replicas that serve the compiled graph.")] = 0
+    nodes: Annotated[int, Field(ge=0, description="Operations of the graph that is to be served.")] = 0
+    published_nodes: Annotated[int, Field(ge=0, description="Operations of the published graph.")] = 0
+    passes: Annotated[
+        tuple[GraphPassStatus, ...],
+        Field(max_length=32, description="The graph passes, in the order in which they were tried."),
+        ListMap("name"),
+    ] = ()
+    speedups: Annotated[
+        tuple[GraphSpeedup, ...],
+        Field(
+            max_length=16, description="Speed-up of all passes together, measured in the pod of that replica."
+        ),
+        ListMap("rows"),
     ] = ()
 
 
@@ -619,6 +706,7 @@ class InferenceStatus(StatusModel):
     )
     versions: Annotated[ModelVersions, Field(description=ModelVersions.__doc__)] = ModelVersions()
     model: Annotated[ServedModel | None, Field(description=ServedModel.__doc__)] = None
+    graph: Annotated[CompiledGraph | None, Field(description=CompiledGraph.__doc__)] = None
     failure: Annotated[FailureStatus | None, Field(description=FailureStatus.__doc__)] = None
     swap: Annotated[SwapProgress | None, Field(description=SwapProgress.__doc__)] = None
     allocation: Annotated[AllocatedReplicas | None, Field(description=AllocatedReplicas.__doc__)] = None
@@ -628,7 +716,7 @@ class InferenceStatus(StatusModel):
         Field(
             max_length=32,
             description="Ready, Reconciling, Stalled and ModelLoaded; Placed if spec.placement is set, SamplesLogged "
-            "if spec.logging is, Consuming if spec.nearline is, Complete if spec.batch is, OverrideActive if a "
+            "if spec.logging is, Compiled if spec.compile is, Consuming if spec.nearline is, Complete if spec.batch is, OverrideActive if a "
             "ComputeOverride applies. With spec.batch there is no ModelLoaded, and Ready is True while the run continues.",
         ),
         ListMap("type"),

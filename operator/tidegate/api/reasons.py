@@ -58,6 +58,11 @@ class Reason(StrEnum):
     SINK_REFUSED = "SinkRefused"
     SAMPLES_DROPPED = "SamplesDropped"
     SAMPLING_UNSUPPORTED = "SamplingUnsupported"
+    # Inference: compiled graph
+    GRAPH_COMPILED = "GraphCompiled"
+    GRAPH_UNCHANGED = "GraphUnchanged"
+    COMPILING = "Compiling"
+    COMPILE_FAILED = "CompileFailed"
     # Inference: near-line stream
     CONSUMING = "Consuming"
     STREAM_UNREACHABLE = "StreamUnreachable"

@@ -63,6 +63,7 @@ def make_desired_state(inference: Inference, settings: ServingSettings, *, epoch
         max_batch_size=batching.max_batch_size,
         batching=AgentBatching.FIXED if fixed else AgentBatching.OFF,
         max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
+        graph_passes=inference.spec.has_graph_passes,
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
         samples=make_sample_order(inference.spec.logging),
@@ -163,10 +164,14 @@ def make_serving_pod(
         sample_claim=next(iter(find_volume_claims((find_sample_url(inference.spec.logging),))), ""),
         stream_secret=find_stream_secret(inference),
         results_secret=find_results_secret(inference),
+        compiler_memory=_find_compiler_memory(inference),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     if slices is None:
         return pod
+    compile_spec = inference.spec.compile
+    if pod.compiler_memory and (compile_spec is None or compile_spec.memory is None):
+        pod = replace(pod, compiler_memory=slices.memory)
     return replace(
         pod,
         cpu=slices.cpu,
@@ -178,3 +183,11 @@ def make_serving_pod(
         run_as_user=slices.run_as_user or pod.run_as_user,
         shared_memory_of_node=slices.shared_memory_of_node,
     )
+
+
+def _find_compiler_memory(inference: Inference) -> str:
+    """Return the memory limit of the compiler without placement; empty if no graph is compiled."""
+    spec = inference.spec
+    if spec.compile is None or not spec.has_graph_passes:
+        return ""
+    return canonicalize_quantity(spec.compile.memory or spec.own_resources.memory)

@@ -93,6 +93,8 @@ class ServingPod:
     """Environment of the agent, besides what every agent has."""
     exit_timeout_s: int = 30
     """How long the server finishes requests once it gets SIGTERM."""
+    compiler_memory: str = ""
+    """Memory limit of the compiler of graphs; empty runs none."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -119,7 +121,10 @@ def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, 
         "topologySpreadConstraints": [_build_spread_constraint(pod)],
         "securityContext": _build_security_context(pod),
         "initContainers": [_build_agent(pod, settings)],
-        "containers": [_build_triton(pod, settings)],
+        "containers": [
+            _build_triton(pod, settings),
+            *([_build_compiler(pod, settings)] if pod.compiler_memory else []),
+        ],
         "volumes": _build_volumes(pod, settings),
     }
     if pod.priority_class is not None:
@@ -269,6 +274,34 @@ def _build_triton(pod: ServingPod, settings: ServingSettings) -> dict[str, objec
     }
 
 
+def _build_compiler(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    """Build the compiler of graphs, which requests nothing: under pressure it gets no processor, and is killed first."""
+    mounts: list[dict[str, object]] = [
+        {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
+        {"name": "cache", "mountPath": "/var/lib/tidegate/cache"},
+        {"name": "compiler-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
+    ]
+    memory = {"resourceFieldRef": {"containerName": "compiler", "resource": "limits.memory"}}
+    env: list[dict[str, object]] = [{"name": "TIDEGATE_COMPILER_MEMORY_BYTES", "valueFrom": memory}]
+    if pod.cache_folder:
+        mounts.append({"name": "node-cache", "mountPath": _NODE_CACHE, "subPath": pod.cache_folder})
+        env.append({"name": "TIDEGATE_COMPILER_NODE_CACHE_DIR", "value": _NODE_CACHE})
+        env.append({"name": "TIDEGATE_COMPILER_NODE_CACHE_BYTES", "value": str(settings.node_cache_bytes)})
+    return {
+        "name": "compiler",
+        "image": settings.dataplane_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["python3", "-m", "tidegate_dataplane.compiler"],
+        "env": env,
+        "resources": {
+            "requests": {"cpu": "0", "memory": "0"},
+            "limits": {"memory": pod.compiler_memory},
+        },
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": mounts,
+    }
+
+
 def _build_resources(pod: ServingPod) -> dict[str, object]:
     return {
         "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
@@ -303,6 +336,8 @@ def _build_volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str,
         {"name": "agent-tmp", "emptyDir": {}},
         {"name": "triton-tmp", "emptyDir": {}},
     ]
+    if pod.compiler_memory:
+        volumes.append({"name": "compiler-tmp", "emptyDir": {}})
     if pod.host_models:
         volumes.append(
             {"name": "models", "hostPath": {"path": settings.models_host_path, "type": "Directory"}}

@@ -344,6 +344,15 @@ ALLOCATION: Final = (
         keep_firing_for=_LEADER_CHANGE,
     ),
     Alert(
+        f"{ALERT_PREFIX}CompileFailed",
+        'max by (namespace, name) (tidegate_object_compiled{kind="Inference",reason="CompileFailed"}) == 0',
+        "15m",
+        Severity.TICKET,
+        "The graph of Inference {{ $labels.namespace }}/{{ $labels.name }} cannot be compiled",
+        "Its version serves as published, without the speed-up.",
+        keep_firing_for=_LEADER_CHANGE,
+    ),
+    Alert(
         f"{ALERT_PREFIX}SignalsStale",
         'max by (name) (tidegate_object_signals_fresh{kind="ComputePool"}) == 0',
         "10m",

@@ -11,6 +11,7 @@ from tidegate.api.messages import (
     any_kind,
     batches,
     features,
+    graphs,
     installation,
     overrides,
     placement,
@@ -31,6 +32,7 @@ REASON_MESSAGES: Final[Mapping[Reason, CatalogueMessage]] = MappingProxyType(
     | placement.MESSAGES
     | versions.MESSAGES
     | samples.MESSAGES
+    | graphs.MESSAGES
     | streams.MESSAGES
     | batches.MESSAGES
     | accesses.MESSAGES

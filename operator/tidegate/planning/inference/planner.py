@@ -24,7 +24,13 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import KueueState
 from tidegate.planning.batch.planner import plan_batch
-from tidegate.planning.inference import nearline, runner_exits, sample_log
+from tidegate.planning.inference import compiled_graph, nearline, runner_exits, sample_log
+from tidegate.planning.inference.compiled_graph import (
+    compile_conditions,
+    compile_events,
+    describe_graph,
+    drop_compile_condition,
+)
 from tidegate.planning.inference.config_maps import delete_stale, find_start_text
 from tidegate.planning.inference.deployments import DeploymentView, get_template_source
 from tidegate.planning.inference.nearline import drop_stream_condition, stream_conditions, stream_events
@@ -299,12 +305,14 @@ def _build_status(
         make_condition(ConditionType.MODEL_LOADED, model, generation),
         *placement_conditions(observed.placement, pods, generation),
         *sample_conditions(inference, replicas),
+        *compile_conditions(inference, replicas),
         *stream_conditions(inference, observed.replicas, replicas),
         *make_override_conditions(
             observed.overrides, generation, effective=inference.spec.scaling is not None
         ),
     )
     previous = drop_sample_condition(inference, inference.status.conditions)
+    previous = drop_compile_condition(inference, previous)
     previous = drop_placement_condition(inference, drop_stream_condition(inference, previous))
     previous = drop_override_condition(observed.overrides, previous)
     merged = merge_conditions(previous, conditions, observed.now)
@@ -322,6 +330,7 @@ def _build_status(
             target=str(target.version),
         ),
         model=_describe_model(inference, target, replicas),
+        graph=describe_graph(inference, replicas),
         failure=_to_failure_status(swap),
         swap=_to_progress_status(swap),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
@@ -535,6 +544,7 @@ def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[E
         events.append(Event(EventType.WARNING, rolled_back_condition.reason, rolled_back_condition.message))
     events += placement_events(previous.conditions, current.conditions)
     events += sample_events(previous.conditions, current.conditions)
+    events += compile_events(previous.conditions, current.conditions)
     events += stream_events(previous.conditions, current.conditions)
     events += make_override_events(previous.conditions, current.conditions)
     serving = current.versions.serving
@@ -545,6 +555,8 @@ def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[E
 
 def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]) -> timedelta | None:
     """Return when to poll settled agents for changes that wake no reconcile."""
+    if compiled_graph.is_compiling(inference, replicas):
+        return compiled_graph.COMPILE_REQUEUE
     if inference.spec.nearline is not None and replicas:
         return nearline.STREAM_REQUEUE
     return sample_log.SAMPLE_LOG_REQUEUE if inference.spec.logging is not None else None

@@ -1,0 +1,165 @@
+"""Plan compiled graphs: what agents are told, which container pods have, and what the status says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from builders.inference import an_inference
+from builders.pods import a_pod, a_report
+from tidegate.api.inference import Inference
+from tidegate.errors import InvalidSpecError
+from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE
+from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.plan import ReconcilePlan
+from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
+from tidegate.resources.serving import find_deployment, find_template_hash
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import AgentReport, CompilePhase, CompileReport, PassResult
+
+SETTINGS = ServingSettings(
+    dataplane_image="dataplane:1",
+    triton_image="triton:1",
+    models_host_path="/models",
+    node_cache_path="/cache",
+    node_cache_bytes=5,
+)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PASSES = (
+    PassResult(name="simplify", applied=False, reason="nothing to change"),
+    PassResult(name="fuseEmbeddings", applied=True, changes=300),
+)
+
+
+def plan(inference: Inference, *reports: AgentReport) -> ReconcilePlan:
+    template = find_template_hash(build_inference_objects(inference, SETTINGS, ""))
+    pods = [
+        a_pod(f"p{number}", source=hash_source(inference), template=template)
+        for number in range(len(reports))
+    ]
+    observed = InferenceObserved(
+        inference,
+        NOW,
+        epoch=3,
+        pods=pods,
+        reports={pod.uid: report for pod, report in zip(pods, reports, strict=True)},
+    )
+    return plan_inference(observed, SETTINGS)
+
+
+def compile_report(phase: CompilePhase, version: int = 1, **fields: Any) -> AgentReport:
+    return a_report(version, compile=CompileReport(version=version, phase=phase, **fields))
+
+
+def compiled() -> AgentReport:
+    return compile_report(
+        CompilePhase.COMPILED, passes=PASSES, speedups={1: 16.7, 16: 6.59}, nodes_before=602, nodes_after=12
+    )
+
+
+def condition(plan: ReconcilePlan) -> tuple[str, str, str] | None:
+    conditions: Any = plan.status["conditions"]
+    found = next((item for item in conditions if item["type"] == "Compiled"), None)
+    return (found["status"], found["reason"], found["message"]) if found else None
+
+
+def containers(inference: Inference) -> dict[str, Any]:
+    deployment: Any = find_deployment(build_inference_objects(inference, SETTINGS, ""))
+    return {each["name"]: each for each in deployment["spec"]["template"]["spec"]["containers"]}
+
+
+@pytest.mark.parametrize("changes", [{}, {"compile": {"passes": "Disabled"}}])
+def test_without_passes_there_is_no_compiler_no_order_and_no_condition(changes: dict[str, Any]) -> None:
+    inference = an_inference(**changes)
+    planned = plan(inference, a_report(1))
+
+    assert containers(inference).keys() == {"triton"}
+    assert "graphPasses" not in make_desired_state(inference, SETTINGS, epoch=1).to_json()
+    assert condition(planned) is None
+    assert "graph" not in planned.status
+    assert planned.requeue_after is None
+
+
+def test_the_compiler_requests_nothing_and_has_the_memory_of_a_replica_unless_the_spec_says_otherwise() -> (
+    None
+):
+    inference = an_inference(compile={}, resources={"cpu": "1", "memory": "3Gi"})
+    compiler = containers(inference)["compiler"]
+    bigger = containers(an_inference(compile={"memory": "8Gi"}))["compiler"]
+
+    assert compiler["resources"] == {"requests": {"cpu": "0", "memory": "0"}, "limits": {"memory": "3Gi"}}
+    assert bigger["resources"]["limits"] == {"memory": "8Gi"}
+    assert make_desired_state(inference, SETTINGS, epoch=1).graph_passes
+
+
+def test_only_graphs_of_onnx_are_compiled_and_none_of_a_batch() -> None:
+    with pytest.raises(InvalidSpecError, match="compile is only for format ONNX"):
+        an_inference(compile={}, model={"uri": "s3://models/ctr", "version": "1", "format": "Python"})
+
+
+def test_while_a_replica_compiles_the_version_serves_and_its_agent_is_asked_again() -> None:
+    inference = an_inference(compile={}, replicas=2)
+    planned = plan(inference, compiled(), compile_report(CompilePhase.COMPILING))
+
+    assert condition(planned) == (
+        "False",
+        "Compiling",
+        "the graph of version 1 is compiled on 1 of 2 replicas; meanwhile it serves as published",
+    )
+    ready: Any = planned.status["conditions"]
+    assert next(item for item in ready if item["type"] == "Ready")["status"] == "True"
+    assert planned.requeue_after == COMPILE_REQUEUE
+
+
+def test_the_status_has_the_passes_and_the_measured_speed_up() -> None:
+    planned = plan(an_inference(compile={}, replicas=2), compiled(), compiled())
+
+    assert condition(planned) == (
+        "True",
+        "GraphCompiled",
+        "2 of 2 replicas run the compiled graph of version 1",
+    )
+    assert planned.status["graph"] == {
+        "version": "1",
+        "replicas": 2,
+        "nodes": 12,
+        "publishedNodes": 602,
+        "passes": [
+            {"name": "simplify", "applied": False, "reason": "nothing to change", "changes": 0},
+            {"name": "fuseEmbeddings", "applied": True, "reason": "", "changes": 300},
+        ],
+        "speedups": [{"rows": 1, "ratio": "16.70"}, {"rows": 16, "ratio": "6.59"}],
+    }
+    assert "GraphCompiled" in [event.reason for event in planned.events]
+    assert planned.requeue_after is None
+
+
+def test_a_graph_that_no_pass_improves_is_well() -> None:
+    planned = plan(an_inference(compile={}), compile_report(CompilePhase.UNCHANGED, passes=PASSES[:1]))
+
+    assert condition(planned) == (
+        "True",
+        "GraphUnchanged",
+        "no graph pass makes version 1 faster: it serves as published",
+    )
+
+
+def test_a_failure_says_which_version_serves_as_published_and_what_to_do() -> None:
+    failure = compile_report(CompilePhase.FAILED, message="it needs more memory: raise spec.compile.memory")
+    planned = plan(an_inference(compile={}, replicas=2), compiled(), failure)
+
+    assert condition(planned) == (
+        "False",
+        "CompileFailed",
+        "version 1 serves as published on 1 of 2 replicas: it needs more memory: raise spec.compile.memory",
+    )
+    assert "CompileFailed" in [event.reason for event in planned.events]
+    assert planned.requeue_after is None
+
+
+def test_a_report_about_another_version_does_not_count() -> None:
+    planned = plan(an_inference(compile={}), compile_report(CompilePhase.COMPILED, version=7))
+
+    assert (condition(planned) or ())[1] == "Compiling"
