@@ -42,7 +42,7 @@ from tidegate.routing.pipelines import (
     plan_pipeline_pool,
     unanswered_reason,
 )
-from tidegate.routing.references import AccessReferences, backend_key
+from tidegate.routing.references import AccessReferences, RouteBackends, backend_key
 from tidegate.routing.refusals import RoutingRefusal
 from tidegate.routing.sticky import StickyShare, divide_line
 
@@ -193,64 +193,49 @@ class _UsableTarget:
         return bool(self.backend.endpoints)
 
 
+@dataclass(frozen=True, slots=True)
+class _FallbackDecision:
+    """What the fallback of a route answers now.
+
+    `pool`: the pool that answers for targets without a pod; None if there is no fallback with a pod.
+    `serving`: there is such a target with a weight.
+    `answers_all`: no target with a weight has a pod.
+    """
+
+    pool: PoolKey | None = None
+    serving: bool = False
+    answers_all: bool = False
+
+
 def _plan_route(
     access: ModelAccess, route: Route, references: AccessReferences, pools: AccessPools
 ) -> _RoutePlan:
     invalid_patterns = tuple(_find_invalid_patterns(access, route))
     if invalid_patterns:
         return _RoutePlan(None, PlannedRoute(route.name, ()), invalid_patterns)
-    refusals: list[RoutingRefusal] = []
-
-    def find_backend(part: str, inference: str) -> Backend | None:
-        result = references.find_inference(route, part, inference)
-        if isinstance(result, RoutingRefusal):
-            refusals.append(result)
-            return None
-        return result
-
-    sorted_targets = sorted(route.targets, key=lambda target: target.inference)
-    backends = [
-        find_backend("targets", target.inference) or _keep_stable_target(access, route, target.inference)
-        for target in sorted_targets
-    ]
-    mirrors = [(mirror.percent, find_backend("mirror", mirror.inference)) for mirror in route.mirror]
-    fallback = find_backend("fallback", route.fallback.inference) if route.fallback else None
-    targets = _weigh_targets(access, route, [backend for backend in backends if backend], fallback, pools)
-    # Selected even while it is not needed, so that its cluster exists by the time it is.
-    fallback_pool = pools.select_target_pool(route, fallback, None) if fallback else None
-    ready_fallback = fallback_pool if fallback is not None and fallback.endpoints else None
-    admission = admission_limits(access).get(route.name)
-    fallback_targets = (
-        (WeightedBackend(ready_fallback, 1, admission),)
-        if ready_fallback is not None and not _has_answering_target(targets)
-        else ()
+    backends = references.resolve_route(route)
+    targets = _weigh_targets(
+        access, route, _with_stable_targets(access, route, backends.targets), backends.fallback, pools
     )
-    serving = ready_fallback is not None and any(target.weight and not target.has_pods for target in targets)
+    fallback = _decide_fallback(route, backends.fallback, targets, pools)
+    can_answer = fallback.answers_all or _has_answering_target(targets)
     rule = RouteRule(
         name=route.name,
         headers=_header_matchers(route),
-        targets=fallback_targets or _arrange_targets(access, route, targets, ready_fallback),
+        targets=_arrange_targets(access, route, targets, fallback),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
-        unavailable=None
-        if fallback_targets or _has_answering_target(targets)
-        else _no_endpoint_message(access, route),
-        sticky=_user_source(route.sticky) if route.sticky and not fallback_targets else None,
+        unavailable=None if can_answer else _no_endpoint_message(access, route),
+        sticky=_user_source(route.sticky) if route.sticky and not fallback.answers_all else None,
         mirrors=tuple(
             MirroredBackend(pools.select_mirror_pool(backend), percent)
-            for percent, backend in mirrors
-            if backend and backend.endpoints
+            for percent, backend in backends.mirrors
+            if backend.endpoints
         ),
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
         counted=release.is_released(access, route),
     )
-    return _RoutePlan(
-        rule,
-        _build_planned_route(
-            route, targets, mirrors, fallback, replaced=bool(fallback_targets), serving=serving
-        ),
-        tuple(refusals),
-    )
+    return _RoutePlan(rule, _build_planned_route(route, backends, targets, fallback), backends.refusals)
 
 
 def _plan_pipeline(
@@ -313,12 +298,32 @@ def _weigh_targets(
     ]
 
 
-def _keep_stable_target(access: ModelAccess, route: Route, inference: str) -> Backend | None:
-    """Return a stable target of a release that cannot be used as one without a pod, so that it keeps its share."""
-    stable = {target.inference for target in access.spec.stable_targets}
-    if not release.is_released(access, route) or inference not in stable:
-        return None
-    return Backend(backend_key(access, inference), "")
+def _with_stable_targets(access: ModelAccess, route: Route, targets: Sequence[Backend]) -> Sequence[Backend]:
+    """Add the stable targets of a release that cannot be used, as targets without a pod, so that each keeps its share."""
+    if not release.is_released(access, route):
+        return targets
+    by_name = {
+        target.inference: Backend(backend_key(access, target.inference), "")
+        for target in access.spec.stable_targets
+    } | {backend.key.name: backend for backend in targets}
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _decide_fallback(
+    route: Route, fallback: Backend | None, targets: Sequence[_UsableTarget], pools: AccessPools
+) -> _FallbackDecision:
+    """Return what the fallback of `route` answers now."""
+    if fallback is None:
+        return _FallbackDecision()
+    # Selected even while it is not needed, so that its cluster exists by the time it is.
+    pool = pools.select_target_pool(route, fallback, None)
+    if not fallback.endpoints:
+        return _FallbackDecision()
+    return _FallbackDecision(
+        pool,
+        serving=any(target.weight and not target.has_pods for target in targets),
+        answers_all=not _has_answering_target(targets),
+    )
 
 
 def _target_weights(route: Route) -> dict[str, int]:
@@ -330,20 +335,18 @@ def _has_answering_target(targets: Sequence[_UsableTarget]) -> bool:
 
 
 def _arrange_targets(
-    access: ModelAccess, route: Route, targets: Sequence[_UsableTarget], ready_fallback: PoolKey | None
+    access: ModelAccess, route: Route, targets: Sequence[_UsableTarget], fallback: _FallbackDecision
 ) -> tuple[WeightedBackend, ...]:
-    """Return the targets as the proxies get them: by weight, or as intervals of users.
-
-    `ready_fallback` answers for targets without a pod; None if there is none.
-    """
+    """Return the targets as the proxies get them: by weight, as intervals of users, or the fallback for all of them."""
+    admission = admission_limits(access).get(route.name)
+    if fallback.pool is not None and fallback.answers_all:
+        return (WeightedBackend(fallback.pool, 1, admission),)
     pools = {
-        target.backend.key.name: ready_fallback
-        if ready_fallback and target.weight and not target.has_pods
+        target.backend.key.name: fallback.pool
+        if fallback.pool and target.weight and not target.has_pods
         else target.pool
         for target in targets
     }
-    admission = admission_limits(access).get(route.name)
-
     candidate_pools = {
         target.pool for target in targets if release.is_candidate(access, route, target.backend.key.name)
     }
@@ -372,28 +375,27 @@ def _arrange_targets(
 
 
 def _build_planned_route(
-    route: Route,
-    targets: Sequence[_UsableTarget],
-    mirrors: Sequence[tuple[int, Backend | None]],
-    fallback: Backend | None,
-    *,
-    replaced: bool,
-    serving: bool,
+    route: Route, backends: RouteBackends, targets: Sequence[_UsableTarget], fallback: _FallbackDecision
 ) -> PlannedRoute:
     return PlannedRoute(
         name=route.name,
         targets=tuple(
             PlannedTarget(
-                target.backend.key.name, 0 if replaced else target.weight, len(target.backend.endpoints)
+                target.backend.key.name,
+                0 if fallback.answers_all else target.weight,
+                len(target.backend.endpoints),
             )
             for target in targets
         ),
         mirrors=tuple(
             PlannedMirror(backend.key.name, percent if backend.endpoints else 0, len(backend.endpoints))
-            for percent, backend in mirrors
-            if backend
+            for percent, backend in backends.mirrors
         ),
-        fallback=PlannedFallback(fallback.key.name, serving, len(fallback.endpoints)) if fallback else None,
+        fallback=PlannedFallback(
+            backends.fallback.key.name, fallback.serving, len(backends.fallback.endpoints)
+        )
+        if backends.fallback
+        else None,
     )
 
 

@@ -35,6 +35,19 @@ def _pipeline_served_name(access: ModelAccess) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteBackends:
+    """The Inferences of one route that can be used, and refusals for the others.
+
+    `targets` are sorted by name; `mirrors` have the percentage of each.
+    """
+
+    targets: tuple[Backend, ...]
+    mirrors: tuple[tuple[int, Backend], ...]
+    fallback: Backend | None
+    refusals: tuple[RoutingRefusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AccessReferences:
     """The Inferences that one access names and that exist.
 
@@ -83,7 +96,26 @@ class AccessReferences:
         field = f"spec.routes[{route.name}].pipeline.modelName"
         return (RoutingRefusal(self.access, Reason.SERVED_NAME_MISMATCH, field, message),)
 
-    def find_inference(self, route: Route, part: str, inference: str) -> Backend | RoutingRefusal:
+    def resolve_route(self, route: Route) -> RouteBackends:
+        """Return the Inferences that `route` names in its targets, mirrors and fallback."""
+        names = sorted(target.inference for target in route.targets)
+        targets = [self._find_inference(route, "targets", name) for name in names]
+        mirrors = [
+            (mirror.percent, self._find_inference(route, "mirror", mirror.inference))
+            for mirror in route.mirror
+        ]
+        fallback = (
+            self._find_inference(route, "fallback", route.fallback.inference) if route.fallback else None
+        )
+        results = (*targets, *(result for _, result in mirrors), fallback)
+        return RouteBackends(
+            targets=tuple(result for result in targets if isinstance(result, Backend)),
+            mirrors=tuple((percent, result) for percent, result in mirrors if isinstance(result, Backend)),
+            fallback=fallback if isinstance(fallback, Backend) else None,
+            refusals=tuple(result for result in results if isinstance(result, RoutingRefusal)),
+        )
+
+    def _find_inference(self, route: Route, part: str, inference: str) -> Backend | RoutingRefusal:
         """Return the Inference that `route` names in its field `part`, or why it cannot be used."""
         field = f"spec.routes[{route.name}].{part}: {inference}"
         backend = self.backends.get(inference)
