@@ -20,10 +20,10 @@ from tidegate.routing.envoy import clusters, routes
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, content_hash, version_of
-from tidegate.xds import subscription
+from tidegate.xds import stream, subscription
 from tidegate.xds.held_back import HeldBack
 from tidegate.xds.server import XdsServerSettings
-from tidegate.xds.stream import DiscoveryStream, UpdatePhase
+from tidegate.xds.stream import UpdatePhase
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 ACCESS = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
@@ -64,7 +64,7 @@ async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
 async def test_without_phases_the_same_replacements_do_lose_requests(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DiscoveryStream, "_read_phase", lambda *_: UpdatePhase.BREAK)
+    monkeypatch.setattr(stream, "current_phase", lambda *_: UpdatePhase.BREAK)
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)

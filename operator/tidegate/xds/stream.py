@@ -1,20 +1,8 @@
 """One proxy's aggregated discovery stream as a pure state machine: requests, snapshots and the time go in, responses come out.
 
-An update is make before break, in three phases:
-
-                          a newer snapshot, in any phase
-                                       │
-                                       ▼
-    ┌─────────────────┐  the proxy   ┌─────────────────┐  the proxy  ┌─────────────────┐
-    │      MAKE       │  has them,   │     SWITCH      │  runs them  │      BREAK      │
-    │ clusters, both  ├─────────────►│    listeners    ├────────────►│ clusters and    ├───► in sync
-    │ old and new,    │  or says     │    and routes   │             │ endpoints that  │
-    │ and endpoints   │  nothing for │                 │             │ the goal has    │
-    │                 │  10 s        │                 │             │ no longer       │
-    └─────────────────┘              └─────────────────┘             └─────────────────┘
-
-The phase is not remembered. Each event reads it off what the proxy has acknowledged, so a newer snapshot in the middle of
-an update simply changes the goal, and an update that needs no MAKE starts with SWITCH or BREAK.
+An update is make before break, in three phases (`UpdatePhase`); docs/explanation/xds.md has the picture.
+The phase is not remembered. Each event reads it off what the proxy has acknowledged (`current_phase`), so a newer snapshot in
+the middle of an update simply changes the goal, and an update that needs no MAKE starts with SWITCH or BREAK.
 The time limit ends only MAKE: BREAK takes away what routes lead to, so it needs the proxy's proof that they do not.
 
 Two things do not take part: secrets of the TLS port go out in every phase, and no other type waits for them.
@@ -48,11 +36,37 @@ GATE_TIMEOUT_S: Final = 10.0
 
 
 class UpdatePhase(Enum):
-    """The phases of an update; the module's docstring has the diagram."""
+    """The phases of an update."""
 
     MAKE = auto()
+    """New clusters and endpoints go out beside the old ones, until the proxy has them or has been silent for too long."""
     SWITCH = auto()
+    """Listeners and routes go out, until the proxy runs them."""
     BREAK = auto()
+    """Clusters and endpoints that the goal no longer has go, until the proxy is in sync."""
+
+
+def current_phase(state: StreamState, update: ProxyUpdate) -> UpdatePhase:
+    """Return the phase that follows from what the proxy has acknowledged."""
+    if _runs_routes(state, update):
+        return UpdatePhase.BREAK
+    return UpdatePhase.SWITCH if state.has_backends(update.goal) else UpdatePhase.MAKE
+
+
+def _runs_routes(state: StreamState, update: ProxyUpdate) -> bool:
+    """Return whether the proxy runs the goal's listeners and routes except those that are held back."""
+    if not any(type_url in state.subscriptions for type_url in ROUTES):
+        # A new proxy has none. One with resources from an earlier stream has, and subscribes in a moment.
+        return not state.warm
+    return all(_is_settled(state, type_url, update) for type_url in ROUTES)
+
+
+def _is_settled(state: StreamState, type_url: TypeUrl, update: ProxyUpdate) -> bool:
+    """Return whether the proxy runs the goal's resources of this type except those that are held back."""
+    names = state.differing_names(type_url, update.goal)
+    return names is not None and all(
+        update.held_back.is_exempt(type_url, name, update.goal) for name in names
+    )
 
 
 class DiscoveryRequest(Protocol):
@@ -219,9 +233,17 @@ class DiscoveryStream(ABC, Generic[R]):
         goal = self._goal
         if goal is None:
             return []
+        # 1. Set aside what the proxy rejected and the routes that lead to it, so that everything else goes on.
         update = ProxyUpdate(goal, find_held_back(self._state, goal))
         self._rejected = rejected_hosts(self._state, goal, update.held_back)
-        match self._enter_phase(update, now):
+        # 2. Read the phase off what the proxy has acknowledged. Routes wait in MAKE, but not for ever.
+        phase = current_phase(self._state, update)
+        if phase is not UpdatePhase.MAKE or not self._has_routes_to_send(update):
+            self._routes_wait_since = None
+        elif self._make_timed_out(now):
+            phase = UpdatePhase.SWITCH
+        # 3. Send what this phase adds, changes or deletes.
+        match phase:
             case UpdatePhase.MAKE:
                 return self._send_new_backends(update)
             case UpdatePhase.SWITCH:
@@ -229,38 +251,15 @@ class DiscoveryStream(ABC, Generic[R]):
             case UpdatePhase.BREAK:
                 return self._delete_unreferenced(update)
 
-    def _enter_phase(self, update: ProxyUpdate, now: float) -> UpdatePhase:
-        """Return the present phase, and measure how long routes wait in MAKE."""
-        phase = self._read_phase(update)
-        if phase is UpdatePhase.MAKE and self._has_routes_to_send(update):
-            if self._routes_wait_since is None:
-                self._routes_wait_since = now
-            if now - self._routes_wait_since < self._gate_timeout_s:
-                return UpdatePhase.MAKE
-            self.counters.gate_misses += 1
-            phase = UpdatePhase.SWITCH
+    def _make_timed_out(self, now: float) -> bool:
+        """Return whether routes have waited in MAKE for as long as they may, from the first call on."""
+        if self._routes_wait_since is None:
+            self._routes_wait_since = now
+        if now - self._routes_wait_since < self._gate_timeout_s:
+            return False
         self._routes_wait_since = None
-        return phase
-
-    def _read_phase(self, update: ProxyUpdate) -> UpdatePhase:
-        """Return the phase that follows from what the proxy has acknowledged."""
-        if self._runs_routes(update):
-            return UpdatePhase.BREAK
-        return UpdatePhase.SWITCH if self._state.has_backends(update.goal) else UpdatePhase.MAKE
-
-    def _runs_routes(self, update: ProxyUpdate) -> bool:
-        """Return whether the proxy runs the goal's listeners and routes except those that are held back."""
-        if not any(type_url in self._state.subscriptions for type_url in ROUTES):
-            # A new proxy has none. One with resources from an earlier stream has, and subscribes in a moment.
-            return not self._state.warm
-        return all(self._is_settled(type_url, update) for type_url in ROUTES)
-
-    def _is_settled(self, type_url: TypeUrl, update: ProxyUpdate) -> bool:
-        """Return whether the proxy runs the goal's resources of this type except those that are held back."""
-        names = self._state.differing_names(type_url, update.goal)
-        return names is not None and all(
-            update.held_back.is_exempt(type_url, name, update.goal) for name in names
-        )
+        self.counters.gate_misses += 1
+        return True
 
     def _has_routes_to_send(self, update: ProxyUpdate) -> bool:
         subscriptions = (self._state.get(type_url) for type_url in ROUTES)
@@ -286,7 +285,7 @@ class DiscoveryStream(ABC, Generic[R]):
         """
         update = replace(update, breaking=True)
         responses = self._send_types(ORDER, update)
-        if all(self._is_settled(type_url, update) for type_url in (*BACKENDS, TypeUrl.SECRET)):
+        if all(_is_settled(self._state, type_url, update) for type_url in (*BACKENDS, TypeUrl.SECRET)):
             self._record_in_sync(update)
         return responses
 
