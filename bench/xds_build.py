@@ -29,7 +29,8 @@ from tidegate.processes.gc_pause import pause_garbage_collection
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend
 from tidegate.routing.incremental import IncrementalTranslator
-from tidegate.routing.snapshot import Snapshot, SnapshotBuilder
+from tidegate.xds.resources import Snapshot
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 FULL_LIMIT_S = 0.4
 ONE_LIMIT_S = 0.005

@@ -34,7 +34,7 @@ from builders.fleet import a_backend
 from builders.model_access import a_model_access, a_route
 from builders.waiting import eventually
 from fixtures.envoy import ControlPlane
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 
 RATIO_LIMIT = 12.0
 LIMIT_S = 0.2

@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc.aio
 
 from tidegate.routing import protos
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 
 _METHOD: Final = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 _REQUEST: Final = "envoy.service.discovery.v3.DeltaDiscoveryRequest"

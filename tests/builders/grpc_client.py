@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from builders.proxy import CLUSTER, ENDPOINT, LISTENER, DiscoveryClient, names_in
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, content_hash, version_of
 from tidegate.xds.messages import DiscoveryResponse, SotwRequest
 from tidegate.xds.protocols import SotwStream
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash, version_of
 
 CTR = "ctr.ads.tidegate"
 

@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, content_hash, version_of
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash, version_of
 from tidegate.xds.stream import DiscoveryRequest, DiscoveryStream
 
 CLUSTER, ENDPOINT, LISTENER, SCOPE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE

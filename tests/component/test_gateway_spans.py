@@ -19,7 +19,7 @@ from tidegate.routing.bootstrap import CollectorSettings
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.envoy.tracing import TracingSettings
 from tidegate.routing.fleet import Backend
-from tidegate.routing.snapshot import SnapshotBuilder
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

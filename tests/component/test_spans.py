@@ -25,7 +25,6 @@ from tidegate.errors import PermanentError, RetryableError
 from tidegate.processes.snapshot_spans import SnapshotSpans
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.incremental import RoutingChange
-from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import WorkQueue
@@ -33,6 +32,7 @@ from tidegate.telemetry.otlp import MAX_WAITING_SPANS, OtlpReceiver, OtlpTracer
 from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.telemetry.tracing import NO_SPAN, add_attributes, mark_failed, start_span
 from tidegate.web.app import create_app
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 from tidegate_localcluster.ports import ReservedPort
 
 

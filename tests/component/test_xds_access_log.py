@@ -13,7 +13,7 @@ from builders.waiting import eventually
 from fixtures.envoy import Gateway, backend_of
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend
-from tidegate.routing.snapshot import SnapshotBuilder
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 

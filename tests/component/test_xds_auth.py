@@ -19,7 +19,7 @@ from tidegate.routing.hosts import HostKey, HostKind, find_host_owners
 from tidegate.routing.incremental import RoutingChange
 from tidegate.routing.planner import planned_access_host
 from tidegate.routing.protos import to_redacted_json
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 
 ALICE = "canary-alice-0123456789"
 BOB = "canary-bob-0123456789"

@@ -23,8 +23,8 @@ from tidegate.routing.credentials import CallerCredentials, ClientAuthority, Sec
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.gateway_secrets import evaluate_client_authority
 from tidegate.routing.protos import to_redacted_json
-from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds import inspection
+from tidegate.xds.resources import TypeUrl
 
 NAME = "ctr.example.com"
 CTR = (("x-tidegate-access", "ads/ctr"),)

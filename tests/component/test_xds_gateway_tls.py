@@ -22,8 +22,8 @@ from tidegate.routing import certificates
 from tidegate.routing.credentials import SecretData
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.snapshot import Snapshot, TypeUrl
 from tidegate.xds.inspection import SyncState
+from tidegate.xds.resources import Snapshot, TypeUrl
 
 NAME = "ctr.example.com"
 CTR = (("x-tidegate-access", "ads/ctr"),)

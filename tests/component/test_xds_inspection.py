@@ -19,9 +19,9 @@ from builders.waiting import eventually
 from fixtures.envoy import Gateway, backend_of
 from tidegate.main import app
 from tidegate.routing import protos
-from tidegate.routing.snapshot import TypeUrl, XdsResource, content_hash
 from tidegate.xds import inspection
 from tidegate.xds.report_server import add_inspection, build_contents_application, build_report_application
+from tidegate.xds.resources import TypeUrl, XdsResource, content_hash
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ import pytest
 
 from builders.model_access import a_model_access, a_route
 from fixtures.envoy import Gateway, backend_of
-from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.messages import DiscoveryResponse
+from tidegate.xds.resources import TypeUrl
 from tidegate.xds.stream import DiscoveryStream
 
 NEW = (("x-tidegate-access", "ads/new"),)

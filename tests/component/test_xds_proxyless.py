@@ -24,7 +24,7 @@ from builders.waiting import eventually
 from fixtures.envoy import ControlPlane, Envoy, Gateway, backend_of
 from tidegate.main import app
 from tidegate.routing.bootstrap import TlsFiles, build_sds_files
-from tidegate.routing.grpc.bootstrap import build_bootstrap
+from tidegate.routing.proxyless import build_bootstrap
 from tidegate.xds.identity import ServerCertificate
 from tidegate.xds.server import XdsServerSettings
 

@@ -15,7 +15,7 @@ from builders.model_access import a_model_access
 from builders.waiting import eventually
 from fixtures.envoy import ControlPlane
 from tidegate.routing import protos
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 from tidegate.xds.server import XdsServerSettings
 
 SERVICE = "/envoy.service.discovery.v3.AggregatedDiscoveryService"

@@ -22,7 +22,8 @@ from tidegate.routing.bootstrap import BootstrapSettings, build_bootstrap, rende
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import FleetState
 from tidegate.routing.planner import plan_routing
-from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
+from tidegate.xds.resources import Snapshot, TypeUrl
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 
 def verdict(config: Path) -> str:

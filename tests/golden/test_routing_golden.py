@@ -21,7 +21,8 @@ from tidegate.routing.envoy import listener
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.planner import RoutingPlan, plan_routing
-from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
+from tidegate.xds.resources import Snapshot, TypeUrl
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 FOLDER = Path(__file__).parent / "routing"
 CASES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())

@@ -15,7 +15,7 @@ from builders.model_access import a_route, model_access_body
 from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from fixtures.xds_process import Stream, Xds, fresh, xds
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 
 pytestmark = [pytest.mark.usefixtures("crds"), pytest.mark.integration]
 

@@ -20,7 +20,7 @@ from fixtures.allocated import Allocated
 from fixtures.processes import KeptControllers, Running, controllers_settings, tidegate
 from fixtures.xds_process import xds_ports
 from tidegate.routing import protos
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 
 
 @pytest.fixture(scope="module")

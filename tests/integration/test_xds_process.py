@@ -30,7 +30,7 @@ from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.processes import SYSTEM_NAMESPACE
 from fixtures.xds_process import Stream, Xds, fresh, xds
 from tidegate.api.reasons import Reason
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 
 
 @dataclass(frozen=True, slots=True)

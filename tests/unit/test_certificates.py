@@ -14,8 +14,8 @@ from tidegate.routing.certificates import parse_authority, parse_certificate
 from tidegate.routing.credentials import InvalidContent, SecretData
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.gateway_secrets import GatewaySecrets, GatewaySecretState
-from tidegate.routing.snapshot import render_secrets
 from tidegate.xds import inspection
+from tidegate.xds.snapshot_builder import render_secrets
 
 DAY = timedelta(days=1)
 
@@ -146,7 +146,7 @@ def test_what_stands_in_is_marked_so_that_nothing_better_is_replaced_by_it(signe
     holder = GatewaySecrets(TlsSettings(("a", "b"), "clients"))
     assert [one.name for one in render_secrets(holder.refresh({}, now()))] == ["client-authority/clients"]
     held = holder.refresh({"b": secret(signer.pair("b.com"))}, now())
-    rendered = {one.name: one.stand_in for one in render_secrets(held)}
+    rendered = {one.name: one.is_placeholder for one in render_secrets(held)}
     assert rendered == {"certificate/a": True, "certificate/b": False, "client-authority/clients": True}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidegate.api.meta import ObjectKey
-from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.incremental import RoutingChange
+from tidegate.xds.proxyless import GrpcSnapshotBuilder
 
 
 def test_what_came_and_went_before_anybody_asked_is_forgotten() -> None:

@@ -25,7 +25,7 @@ from tidegate.processes.routing_inputs import RoutingInputs
 from tidegate.resources.names import INFERENCE_LABEL, LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.incremental import IncrementalTranslator
-from tidegate.routing.snapshot import SnapshotBuilder
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolSources
 from tidegate_controllers.stores import Stores

@@ -13,16 +13,16 @@ from builders.model_access import a_model_access, a_route
 from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing import protos
+from tidegate.routing import protos, proxyless
 from tidegate.routing.credentials import NamedKey
+from tidegate.routing.envoy import listener
 from tidegate.routing.fleet import FleetState
-from tidegate.routing.grpc import listeners
-from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder, build_stand_in
 from tidegate.routing.guards import KeyGuard
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.incremental import IncrementalTranslator, RoutingChange
 from tidegate.routing.planner import plan_routing
-from tidegate.routing.snapshot import Snapshot, TypeUrl
+from tidegate.xds.proxyless import GrpcSnapshotBuilder, build_placeholder_cluster
+from tidegate.xds.resources import Snapshot, TypeUrl
 
 CTR = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 
@@ -40,7 +40,7 @@ def routes_of(*parts: Any) -> list[Any]:
     """The routes of ads/ctr, as gRPC gets them."""
     host = plan_routing(a_fleet(*parts)).accesses[ObjectKey("ads", "ctr")].host
     described: Any = protos.to_redacted_json(
-        protos.encode_any(listeners.TYPE, listeners.encode_listener("ctr.ads.tidegate", host))
+        protos.encode_any(listener.TYPE, proxyless.encode_listener("ctr.ads.tidegate", host))
     )
     (virtual_host,) = described["api_listener"]["api_listener"]["route_config"]["virtual_hosts"]
     routes: list[Any] = virtual_host["routes"]
@@ -93,7 +93,7 @@ def test_what_has_no_effect_is_named() -> None:
         retry={"attempts": 1},
         fallback={"inference": "c"},
     )
-    assert listeners.ignored_fields(a_model_access(routes=[route], protection=protection)) == (
+    assert proxyless.ignored_fields(a_model_access(routes=[route], protection=protection)) == (
         "protection.rateLimit",
         "protection.maxPending",
         "protection.admissionControl",
@@ -107,7 +107,7 @@ def test_what_has_no_effect_is_named() -> None:
 
 
 def test_of_a_plain_access_only_the_timeout_has_no_effect() -> None:
-    assert listeners.ignored_fields(a_model_access(routes=[a_route("r")])) == ("routes[r].timeout",)
+    assert proxyless.ignored_fields(a_model_access(routes=[a_route("r")])) == ("routes[r].timeout",)
 
 
 def test_an_access_that_checks_its_callers_is_not_there() -> None:
@@ -120,7 +120,7 @@ def test_an_access_that_checks_its_callers_is_not_there() -> None:
     builder.apply_change(RoutingChange({CTR: guarded}, {}))
     assert "ctr.ads.tidegate" not in builder.build_snapshot().resources[TypeUrl.LISTENER]
     for auth in ({"apiKeys": {"secret": "keys"}}, {"mtls": {"identities": ["a.example.com"]}}):
-        assert listeners.ignored_fields(a_model_access(auth=auth)) == ("auth",)
+        assert proxyless.ignored_fields(a_model_access(auth=auth)) == ("auth",)
 
 
 def test_an_access_whose_callers_cannot_be_checked_leads_nowhere() -> None:
@@ -133,14 +133,14 @@ def test_the_list_fits_into_the_status() -> None:
     match = {"headers": [{"name": "x", "exact": "y"}]}
     routes = [a_route(f"r{n}", "a", match=match, sticky={"header": "u"}) for n in range(64)]
     access: ModelAccess = a_model_access(routes=routes)
-    assert len(listeners.ignored_fields(access)) == 64
-    assert listeners.ignored_fields(access)[-1] == "…"
+    assert len(proxyless.ignored_fields(access)) == 64
+    assert proxyless.ignored_fields(access)[-1] == "…"
 
 
-def test_a_stand_in_equals_the_cluster_it_stands_for() -> None:
+def test_a_placeholder_equals_the_cluster_it_replaces() -> None:
     clusters = built(a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))).resources[TypeUrl.CLUSTER]
-    assert {name: build_stand_in(name) for name in clusters} == dict(clusters)
-    assert build_stand_in("foreign") is None
+    assert {name: build_placeholder_cluster(name) for name in clusters} == dict(clusters)
+    assert build_placeholder_cluster("foreign") is None
 
 
 @settings(max_examples=examples(30))

@@ -20,7 +20,8 @@ from tidegate.routing.fleet import Backend, FleetState
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.incremental import IncrementalTranslator
 from tidegate.routing.planner import plan_routing
-from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
+from tidegate.xds.resources import Snapshot, TypeUrl
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 
 class Replica:

@@ -23,7 +23,8 @@ from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend, FleetState
 from tidegate.routing.ir import RouteRule
 from tidegate.routing.planner import RoutingPlan, plan_routing
-from tidegate.routing.snapshot import SnapshotBuilder, TypeUrl
+from tidegate.xds.resources import TypeUrl
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 CTR = ObjectKey("ads", "ctr")
 

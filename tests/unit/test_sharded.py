@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.routing.persistent_map import PersistentMap
+from tidegate.xds.persistent_map import PersistentMap
 
 KEYS = st.text("abc", max_size=3)
 MAPS = st.dictionaries(KEYS, st.integers(0, 3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.routing.snapshot import XdsResource
+from tidegate.xds.resources import XdsResource
 from tidegate.xds.subscription import Change, NackBisector
 
 

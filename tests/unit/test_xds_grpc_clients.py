@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from builders.grpc_client import CTR, GrpcClient, a_client_snapshot, cluster
 from builders.proxy import CLUSTER, ENDPOINT, LISTENER
 from stages.examples import examples
-from tidegate.routing.snapshot import Snapshot, TypeUrl
 from tidegate.xds.messages import DiscoveryResponse, SotwRequest
 from tidegate.xds.protocols import SotwStream
+from tidegate.xds.resources import Snapshot, TypeUrl
 
 OLD = a_client_snapshot({"old": 1, "other": 1}, routes_to=["old"])
 NEW = a_client_snapshot({"new": 1, "other": 1}, routes_to=["new"])

@@ -11,7 +11,6 @@ from builders.proxy import CLUSTER, CTR_HOST, a_snapshot, host
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
-from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import (
@@ -22,6 +21,7 @@ from tidegate.xds.report import (
     merge_proxies,
     to_json,
 )
+from tidegate.xds.resources import Snapshot
 from tidegate.xds.stream import RunningState, StreamProgress
 
 CTR = CTR_HOST

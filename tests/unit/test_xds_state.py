@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from builders.proxy import CLUSTER, CTR, ENDPOINT, LISTENER, SCOPE, a_snapshot
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
+from builders.proxy import CLUSTER, CTR, ENDPOINT, LISTENER, SCOPE, a_snapshot, host
+from tidegate.routing.envoy.routes import HOSTS_SCOPE
 from tidegate.xds.held_back import find_held_back, rejected_hosts
 from tidegate.xds.protocols import DeltaSubscription
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import StreamState
 from tidegate.xds.subscription import Change
 
@@ -124,3 +127,28 @@ def test_a_rejected_first_listener_concerns_every_object() -> None:
     (listener,) = goal.resources[LISTENER].values()
     answer(state, LISTENER, {listener.name: listener}, error="bad listener")
     assert reasons(state, goal).keys() == set(map(str, goal.hosts))
+
+
+def with_hosts(**versions: str) -> Snapshot:
+    """A snapshot with the hosts of accesses, by the names and versions of their aliases."""
+    snapshot = a_snapshot({}, others={name: [] for name in versions if name != "ctr"})
+    aliases = {
+        str(host(name)): XdsResource(str(host(name)), version, b"") for name, version in versions.items()
+    }
+    hosts_scope = XdsResource(HOSTS_SCOPE, str(versions), b"", aliases=aliases)
+    scopes = {**snapshot.resources[SCOPE], HOSTS_SCOPE: hosts_scope}
+    return replace(snapshot, resources={**snapshot.resources, SCOPE: scopes})
+
+
+def test_a_rejected_scope_of_hosts_concerns_the_objects_whose_hosts_differ() -> None:
+    state, goal = a_state(with_hosts(ctr="1", other="1")), with_hosts(ctr="1", other="2")
+    answer(state, SCOPE, of(goal, SCOPE, HOSTS_SCOPE), error="bad host")
+    assert reasons(state, goal) == {str(host("other")): "bad host"}
+
+
+def test_a_rejected_scope_of_hosts_from_an_earlier_stream_concerns_every_object_with_hosts() -> None:
+    state, goal = a_state(OLD), with_hosts(ctr="1", other="2")
+    versions = {HOSTS_SCOPE: "of old"}
+    state.subscriptions[SCOPE] = DeltaSubscription.from_first_request(SCOPE, frozenset(), versions)
+    answer(state, SCOPE, of(goal, SCOPE, HOSTS_SCOPE), error="bad host")
+    assert reasons(state, goal) == {CTR: "bad host", str(host("other")): "bad host"}

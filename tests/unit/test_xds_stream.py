@@ -22,10 +22,10 @@ from builders.proxy import (
     names_in,
 )
 from stages.examples import examples
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.inspection import SyncState
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.stream import GATE_TIMEOUT_S
 
 OLD = a_snapshot({"old": 1}, routes_to=["old"])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from builders.proxy import CLUSTER, CTR, ENDPOINT, GATEWAY, LISTENER, SCOPE, a_snapshot
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.held_back import NOTHING_HELD_BACK, HeldBack
 from tidegate.xds.protocols import DeltaSubscription, SotwSubscription
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import StreamState
 from tidegate.xds.subscription import Subscription
 from tidegate.xds.targets import TABLE, InGoal, ProxyUpdate, StreamTargets

@@ -21,7 +21,6 @@ from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, PoolRole
 from tidegate.routing.planner import plan_routing
-from tidegate.routing.snapshot import SnapshotBuilder, TypeUrl, XdsResource
 from tidegate.xds.messages import (
     DeltaRequest,
     DiscoveryResponse,
@@ -30,6 +29,8 @@ from tidegate.xds.messages import (
     encode_delta_response,
     encode_sotw_response,
 )
+from tidegate.xds.resources import TypeUrl, XdsResource
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 ENDPOINTS = st.builds(
     Endpoint,

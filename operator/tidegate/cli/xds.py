@@ -154,7 +154,7 @@ def bootstrap(
             err=True,
         )
         sys.exit(1)
-    from tidegate.routing.grpc.bootstrap import build_bootstrap as grpc_bootstrap
+    from tidegate.routing.proxyless import build_bootstrap as grpc_bootstrap
 
     name = node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     typer.echo(grpc_bootstrap(server, name, certificates))

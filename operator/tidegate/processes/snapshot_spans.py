@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tidegate.routing.snapshot import Snapshot
 from tidegate.telemetry.tracing import DECISION, NO_SPAN, REVISION, TraceSpan
+from tidegate.xds.resources import Snapshot
 
 _NODE = "tidegate.gateway"
 

@@ -35,7 +35,6 @@ from tidegate.routing.credentials import host_from_address
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.gateway_secrets import evaluate_client_authority
 from tidegate.routing.incremental import IncrementalTranslator
-from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
@@ -48,6 +47,7 @@ from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
 from tidegate.xds.report_server import add_inspection, build_contents_application, build_report_application
 from tidegate.xds.server import XdsServer, XdsServerSettings
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 _GATHER_S: Final = 0.01
 """Changes within this time, as in a rollout, are combined into one snapshot."""

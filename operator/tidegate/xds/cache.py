@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.routing.snapshot import Snapshot, differing_names
+from tidegate.xds.resources import Snapshot, differing_names
 
 _MAX_SNAPSHOTS: Final = 32
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidegate.routing.envoy import routes
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, names_referencing
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, differing_names, names_referencing
 from tidegate.xds.state import BACKENDS, StreamState
 
 
@@ -98,7 +98,7 @@ def _rejected_scopes(state: StreamState, goal: Snapshot, held_back: HeldBack) ->
     hosts, subscription = scopes.get(routes.HOSTS_SCOPE), state.get(TypeUrl.SCOPE)
     if routes.HOSTS_SCOPE in held_back.scopes and hosts is not None and subscription is not None:
         running = subscription.get(routes.HOSTS_SCOPE)
-        names = routes.differing_aliases(b"" if running is None else running.body, hosts.body)
+        names = differing_names({} if running is None else running.aliases, hosts.aliases)
         yield from ((name, held_back.scopes[routes.HOSTS_SCOPE]) for name in names)
 
 

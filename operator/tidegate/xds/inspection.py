@@ -9,7 +9,7 @@ from typing import Final
 
 from tidegate.routing import protos
 from tidegate.routing.gateway_secrets import GatewaySecretState
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource, differing_names
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, differing_names
 
 # The content of these types is never shown, only names and versions.
 REDACTED_TYPES: Final = frozenset({TypeUrl.SECRET})

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from tidegate.routing.guards import CALLER_REASONS
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
-from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.report import ProgrammedReport, ReportedHost, ReportedProxy, ReportedRefusal
+from tidegate.xds.resources import Snapshot
 from tidegate.xds.stream import RunningState, StreamProgress
 
 # A proxy that reconnects still runs what it had; this many disconnected proxies are remembered.

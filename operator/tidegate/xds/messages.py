@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidegate.routing import protos, wire
-from tidegate.routing.snapshot import XdsResource
+from tidegate.xds.resources import XdsResource
 
 _SOTW_REQUEST: Final = "envoy.service.discovery.v3.DiscoveryRequest"
 _DELTA_REQUEST: Final = "envoy.service.discovery.v3.DeltaDiscoveryRequest"

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from tidegate.routing.gateway_secrets import GatewaySecretState
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.resources import TypeUrl
 from tidegate.xds.stream import StreamCounters
 from tidegate_dataplane.contract.metrics import MetricCatalog
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tidegate.routing.grpc.snapshot import build_stand_in
-from tidegate.routing.snapshot import TypeUrl, XdsResource
 from tidegate.xds.inspection import ProxyKind
 from tidegate.xds.messages import DeltaRequest, SotwRequest
+from tidegate.xds.proxyless import build_placeholder_cluster
+from tidegate.xds.resources import TypeUrl, XdsResource
 from tidegate.xds.stream import DiscoveryStream
 from tidegate.xds.subscription import DELETED_TYPES, Change, Subscription
 
@@ -105,7 +105,7 @@ class SotwSubscription(Subscription):
         """Return what leaves `name` as the client has it. A cluster from an earlier stream needs something in its place, or is deleted."""
         accepted = self.get(name)
         if accepted is None and self.type_url is TypeUrl.CLUSTER and name in self.returning:
-            return build_stand_in(name)
+            return build_placeholder_cluster(name)
         return accepted
 
     def record_nack(self, reason: str) -> None:

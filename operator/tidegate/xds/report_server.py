@@ -12,12 +12,12 @@ from http import HTTPStatus
 from aiohttp import web
 
 from tidegate.routing.gateway_secrets import GatewaySecretState
-from tidegate.routing.snapshot import Snapshot
 from tidegate.xds import inspection
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import ProgrammedReport, to_json
+from tidegate.xds.resources import Snapshot
 
 
 def build_report_application(ledger: AckLedger) -> web.Application:

@@ -17,7 +17,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import grpc.aio
 import structlog
 
-from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.identity import ServerCertificate, belongs_to_namespace, certificate_names, matches_node_id
 from tidegate.xds.inspection import ProxyKind, ProxyState
@@ -34,6 +33,7 @@ from tidegate.xds.messages import (
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.protocols import DeltaStream, SotwStream
 from tidegate.xds.proxyless import GrpcSnapshots, kind_from_user_agent
+from tidegate.xds.resources import Snapshot
 from tidegate.xds.stream import GATE_TIMEOUT_S, DiscoveryRequest, DiscoveryStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"

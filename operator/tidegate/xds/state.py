@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.routing.snapshot import Snapshot, TypeUrl, XdsResource
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.subscription import DELETED_TYPES, Subscription
 
 ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.SECRET, TypeUrl.LISTENER, TypeUrl.SCOPE)

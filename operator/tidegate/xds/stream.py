@@ -23,10 +23,10 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.planner import HostState
-from tidegate.routing.snapshot import Snapshot, TypeUrl
 from tidegate.xds.held_back import NOTHING_HELD_BACK, find_held_back, rejected_hosts
 from tidegate.xds.inspection import ProxyKind, SyncState
 from tidegate.xds.messages import DiscoveryResponse
+from tidegate.xds.resources import Snapshot, TypeUrl
 from tidegate.xds.state import BACKENDS, ORDER, ROUTES, StreamState
 from tidegate.xds.subscription import Change, Subscription
 from tidegate.xds.targets import ProxyUpdate, StreamTargets

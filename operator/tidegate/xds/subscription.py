@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidegate.routing.snapshot import Resources, TypeUrl, XdsResource, differing_names
+from tidegate.xds.resources import Resources, TypeUrl, XdsResource, differing_names
 
 Change = dict[str, XdsResource | None]
 """Resources by name; None for one that is deleted."""
@@ -159,13 +159,15 @@ class Subscription(ABC):
         return None if self.accepted is None else self.accepted.get(name)
 
     def runs_resource(self, resource: XdsResource) -> bool:
-        """Return whether the proxy certainly runs this, or what this only stands in for. Of a rejected response some part may be in use."""
+        """Return whether the proxy certainly runs this, or something better than this placeholder. Of a rejected response some part may be in use."""
         if resource.name in self.bisector.suspects or resource.name in self._to_resend:
             return False
         accepted = self.get(resource.name)
         if accepted is None:
             return False
-        return accepted.version == resource.version or (resource.stand_in and not accepted.stand_in)
+        return accepted.version == resource.version or (
+            resource.is_placeholder and not accepted.is_placeholder
+        )
 
     def lacks_name(self, name: str) -> bool:
         """Return whether the proxy certainly has nothing under `name`."""

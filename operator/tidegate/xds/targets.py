@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from tidegate.routing.snapshot import Resources, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.held_back import HeldBack
+from tidegate.xds.resources import Resources, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import BACKENDS, StreamState
 from tidegate.xds.subscription import Subscription, Target
 

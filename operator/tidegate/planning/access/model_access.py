@@ -33,7 +33,7 @@ from tidegate.planning.inference.serving_status import Verdict, kstatus_conditio
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.routing import release
 from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRoute
-from tidegate.routing.grpc import listeners
+from tidegate.routing.proxyless import ignored_fields
 from tidegate.routing.refusals import RoutingRefusal
 
 _PERMANENT_REASONS: Final = frozenset(
@@ -97,7 +97,7 @@ def plan_model_access(observed: AccessObserved) -> ReconcilePlan:
             _to_route_status(route, observed.pipelines.replicas.get(route.name))
             for route in observed.routing.routes
         ),
-        proxyless_ignored=listeners.ignored_fields(access),
+        proxyless_ignored=ignored_fields(access),
         release=observed.release.status,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )

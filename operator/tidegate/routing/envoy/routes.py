@@ -10,7 +10,7 @@ It changes only when accesses are added, deleted or change their hosts; weights,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import cache, lru_cache
 from typing import Final
@@ -148,25 +148,6 @@ def encode_alias(host: VirtualHost) -> bytes:
         + wire.encode_field(_ROUTES, route)
         + _encode_alias_filters(host)
     )
-
-
-def differing_aliases(before: bytes, after: bytes) -> frozenset[str]:
-    """Return the accesses whose hosts differ between two scopes of all hosts.
-
-    Each is a serialised Any, or empty if it is not known.
-    """
-    old_aliases, new_aliases = _decode_aliases(before), _decode_aliases(after)
-    return frozenset(
-        name
-        for name in old_aliases.keys() | new_aliases.keys()
-        if old_aliases.get(name) != new_aliases.get(name)
-    )
-
-
-def _decode_aliases(any_bytes: bytes) -> Mapping[str, bytes]:
-    packed = protos.decode("google.protobuf.Any", any_bytes)
-    hosts = protos.decode(TYPE, packed.value).route_configuration.virtual_hosts
-    return {host.name: host.SerializeToString(deterministic=True) for host in hosts}
 
 
 @cache

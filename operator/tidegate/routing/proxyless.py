@@ -1,6 +1,7 @@
-"""Virtual hosts → listeners for `xds:///<host>` targets: an API listener with the routes of one access inside.
+"""The routing IR as gRPC clients without a gateway read it, for `xds:///<host>` targets, and their bootstrap.
 
-What gRPC reads of it: gRFC A27 (listeners), A28 (matching and weights) and A44 (retries).
+A virtual host becomes an API listener with the routes of one access inside, a pool a cluster and its endpoints.
+What gRPC reads of them: gRFC A27 (listeners, clusters), A28 (matching and weights), A32 (concurrent requests), A44 (retries).
 Timeouts (gRFC A31) are left to the client's own deadlines: gRPC's C core, so Python's, ends calls up to a second before
 a timeout from outside (grpc/grpc#40633; with 1.85 one of 1 s, our default, ended every call at once).
 Header matchers use the older fields, since not every gRPC in use supports `string_match`.
@@ -9,17 +10,25 @@ Settings that gRPC does not read are left out, and named by `ignored_fields`.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tidegate.api.model_access import ModelAccess, ModelAccessSpec, Route
 from tidegate.routing import protos
+from tidegate.routing.envoy import clusters, endpoints, listener
 from tidegate.routing.envoy.allowlist import GRPC_METHODS, GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
-from tidegate.routing.ir import Comparison, HeaderMatcher, InferenceProtocol, RouteRule, VirtualHost
-
-TYPE: Final = "envoy.config.listener.v3.Listener"
+from tidegate.routing.fleet import Endpoint
+from tidegate.routing.ir import (
+    Comparison,
+    EndpointPool,
+    HeaderMatcher,
+    InferenceProtocol,
+    RouteRule,
+    VirtualHost,
+)
 
 _HTTP_CONNECTION_MANAGER: Final = (
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -43,7 +52,7 @@ def encode_listener(name: str, host: VirtualHost) -> bytes:
         "http_filters": [protos.extension_config("router", _ROUTER)],
     }
     api_listener = {"api_listener": protos.pack_any(_HTTP_CONNECTION_MANAGER, manager)}
-    return protos.encode(TYPE, {"name": name, "api_listener": api_listener})
+    return protos.encode(listener.TYPE, {"name": name, "api_listener": api_listener})
 
 
 def _build_route(host: VirtualHost, rule: RouteRule) -> dict[str, object]:
@@ -80,6 +89,45 @@ def _header_matcher(test: HeaderMatcher) -> dict[str, object]:
             return {"name": test.name, "prefix_match": test.value}
         case Comparison.REGEX:
             return {"name": test.name, "safe_regex_match": {"regex": test.value}}
+
+
+def encode_cluster(pool: EndpointPool) -> bytes:
+    """Serialise the Cluster of a pool. Not every gRPC supports least-request, so pods are selected round-robin."""
+    concurrent = pool.limits.concurrent if pool.limits else None
+    limit = {"thresholds": [{"priority": "DEFAULT", "max_requests": {"value": concurrent}}]}
+    return protos.encode(
+        clusters.TYPE,
+        {
+            "name": cluster_name(pool.backend, InferenceProtocol.GRPC),
+            "type": "EDS",
+            "eds_cluster_config": {"eds_config": protos.ADS_CONFIG},
+            "lb_policy": "ROUND_ROBIN",
+            **({"circuit_breakers": limit} if concurrent else {}),
+        },
+    )
+
+
+def encode_endpoints(pool: EndpointPool) -> bytes:
+    """Serialise the ClusterLoadAssignment; gRPC uses the fallback's pods if it can connect to no other."""
+    groups = [pods for pods in (pool.endpoints, pool.fallback) if pods]
+    return protos.encode(
+        endpoints.TYPE,
+        {
+            "cluster_name": cluster_name(pool.backend, InferenceProtocol.GRPC),
+            "endpoints": [_build_locality(pods, priority) for priority, pods in enumerate(groups)],
+        },
+    )
+
+
+def _build_locality(pods: Sequence[Endpoint], priority: int) -> dict[str, object]:
+    addresses = ({"socket_address": {"address": pod.address, "port_value": pod.grpc_port}} for pod in pods)
+    return {
+        # gRPC ignores a locality without a weight.
+        "locality": {"zone": "tidegate"},
+        "load_balancing_weight": {"value": 1},
+        "lb_endpoints": [{"endpoint": {"address": address}} for address in addresses],
+        "priority": priority,
+    }
 
 
 def ignored_fields(access: ModelAccess) -> tuple[str, ...]:
@@ -123,3 +171,21 @@ def _ignored_route_fields(route: Route) -> Iterator[str]:
         yield f"routes[{route.name}].mirror"
     if route.retry is not None and route.retry.attempts:
         yield f"routes[{route.name}].retry.budgetPercent"
+
+
+def build_bootstrap(server: str, node: str, certificates: str | None = None) -> str:
+    """Return the JSON for GRPC_XDS_BOOTSTRAP_CONFIG, or for the file that GRPC_XDS_BOOTSTRAP names.
+
+    `server` is host:port. `certificates` is a folder on the client with ca.crt, tls.crt and tls.key, which gRPC reads again
+    every minute (gRFC A65); None: plain text.
+    """
+    credentials: dict[str, object] = {"type": "insecure"}
+    if certificates is not None:
+        files = {
+            "ca_certificate_file": f"{certificates}/ca.crt",
+            "certificate_file": f"{certificates}/tls.crt",
+            "private_key_file": f"{certificates}/tls.key",
+        }
+        credentials = {"type": "tls", "config": {**files, "refresh_interval": "60s"}}
+    servers = [{"server_uri": server, "channel_creds": [credentials], "server_features": ["xds_v3"]}]
+    return json.dumps({"xds_servers": servers, "node": {"id": node}}, indent=2)

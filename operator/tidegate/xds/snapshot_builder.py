@@ -1,14 +1,10 @@
-"""The resources that a proxy runs, as values: equal bytes in every replica of the xDS server."""
+"""The snapshots for gateways: renders the plan of the routing, and only what changed since the last snapshot."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from types import MappingProxyType
-from typing import Final, TypeVar
-from weakref import ReferenceType, ref
+from dataclasses import dataclass
+from typing import TypeVar
 
 from tidegate.routing import protos
 from tidegate.routing.certificates import AuthorityBundle, Certificate
@@ -18,177 +14,21 @@ from tidegate.routing.gateway_secrets import GatewaySecretState, SecretRole
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.incremental import RoutingChange
 from tidegate.routing.ir import EndpointPool, InferenceProtocol, PoolKey, VirtualHost
-from tidegate.routing.persistent_map import PersistentMap
 from tidegate.routing.planner import HostState, PlannedHost, RoutingPlan
 from tidegate.routing.refusals import RoutingRefusal
-
-_VERSION_LENGTH: Final = 16
-_STAND_IN: Final = "stand-in-"
+from tidegate.xds.persistent_map import PersistentMap
+from tidegate.xds.resources import (
+    ResourceSet,
+    Snapshot,
+    TypeUrl,
+    XdsResource,
+    body_hash,
+    build_resource,
+    content_hash,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class TypeUrl(StrEnum):
-    """The types of resources that are served."""
-
-    CLUSTER = protos.TYPE_URL_PREFIX + clusters.TYPE
-    ENDPOINT = protos.TYPE_URL_PREFIX + endpoints.TYPE
-    LISTENER = protos.TYPE_URL_PREFIX + listener.TYPE
-    SCOPE = protos.TYPE_URL_PREFIX + routes.TYPE
-    SECRET = protos.TYPE_URL_PREFIX + secrets.TYPE
-
-
-@dataclass(frozen=True, slots=True)
-class XdsResource:
-    """One resource, serialised once for all proxies.
-
-    `body` is a serialised google.protobuf.Any; `version` is a hash of the content.
-    `vacant` marks an empty set of endpoints: it must not arrive while a route still leads there.
-    `references` are the names of the clusters that a scope leads to; empty for the other types.
-    """
-
-    name: str
-    version: str
-    body: bytes = field(repr=False)
-    vacant: bool = False
-    references: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-
-    @property
-    def stand_in(self) -> bool:
-        """Return whether it is only for a proxy that has nothing under this name.
-
-        Anything else that a proxy has under the name is better.
-        The version has a mark for this, since of the resources of a reconnecting proxy only the version is known.
-        """
-        return self.version.startswith(_STAND_IN)
-
-
-Resources = Mapping[str, XdsResource]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One consistent set of all resources.
-
-    `revision` and `versions` are hashes of the content: equal in every replica and after every restart.
-    `hosts` has the objects that it was made from.
-    """
-
-    revision: str
-    resources: Mapping[TypeUrl, Resources]
-    versions: Mapping[TypeUrl, str]
-    hosts: Mapping[HostKey, HostState]
-    refusals: tuple[RoutingRefusal, ...] = ()
-
-
-def content_hash(parts: Iterable[str | bytes]) -> str:
-    """Hash `parts` in their order; 64 bits are enough against accidental collisions."""
-    chunks: list[bytes] = []
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        chunks += (len(data).to_bytes(8, "big"), data)
-    return hashlib.sha256(b"".join(chunks)).hexdigest()[:_VERSION_LENGTH]
-
-
-def body_hash(body: bytes, *texts: str) -> str:
-    """Hash a body and further texts, as `content_hash` does."""
-    content = len(body).to_bytes(8, "big") + body
-    for text in texts:
-        data = text.encode()
-        content += len(data).to_bytes(8, "big") + data
-    return hashlib.sha256(content).hexdigest()[:_VERSION_LENGTH]
-
-
-def version_of(resources: Resources) -> str:
-    """Return the version of a set of resources: a hash over their names and versions."""
-    return content_hash(part for name in sorted(resources) for part in (name, resources[name].version))
-
-
-_EMPTY: Final = version_of({})
-
-
-class ResourceSet(Mapping[str, XdsResource]):
-    """All resources of one type; a change copies little of it, and its version depends only on the content."""
-
-    __slots__ = ("__weakref__", "_compared", "_digests", "_referencing", "_resources", "version")
-
-    def __init__(self) -> None:
-        self._set_resources(PersistentMap(), [_EMPTY] * len(PersistentMap[str, XdsResource]().parts))
-        self._compared: tuple[ReferenceType[ResourceSet], frozenset[str]] | None = None
-        self._referencing: dict[str, frozenset[str]] = {}
-
-    def _set_resources(self, resources: PersistentMap[str, XdsResource], digests: list[str]) -> None:
-        self._resources = resources
-        self._digests = digests
-        self.version = content_hash(["".join(digests)])
-
-    def __getitem__(self, name: str) -> XdsResource:
-        return self._resources[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._resources
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._resources)
-
-    def __len__(self) -> int:
-        return len(self._resources)
-
-    def with_changes(self, changes: Mapping[str, XdsResource | None]) -> ResourceSet:
-        """Return this set with other resources, and without those that are None; itself if nothing changes."""
-        resources = self._resources.with_changes(changes)
-        if resources is self._resources:
-            return self
-        parts = zip(resources.parts, self._resources.parts, self._digests, strict=True)
-        result = ResourceSet()
-        result._set_resources(
-            resources, [digest if part is before else version_of(part) for part, before, digest in parts]
-        )
-        return result
-
-    @property
-    def resource_map(self) -> PersistentMap[str, XdsResource]:
-        """Resources as a map; the parts that two sets share are the same objects."""
-        return self._resources
-
-    def differing_names(self, before: ResourceSet) -> frozenset[str]:
-        """Return the names under which this set and `before` have different resources.
-
-        The result is cached, since it is the same for many proxies.
-        """
-        if self._compared is None or self._compared[0]() is not before:
-            self._compared = ref(before), self._resources.differing_keys(before.resource_map)
-        return self._compared[1]
-
-    def names_referencing(self, cluster: str) -> frozenset[str]:
-        """Return the names of the resources that lead to `cluster`.
-
-        The result is cached, since it is the same for every proxy that rejects the cluster.
-        """
-        if cluster not in self._referencing:
-            self._referencing[cluster] = frozenset(
-                name for name, resource in self.items() if cluster in resource.references
-            )
-        return self._referencing[cluster]
-
-
-def differing_names(before: Resources, after: Resources) -> frozenset[str]:
-    """Return the names under which two sets have different resources."""
-    if before is after:
-        return frozenset()
-    if isinstance(before, ResourceSet) and isinstance(after, ResourceSet):
-        return after.differing_names(before)
-    return frozenset(
-        name for name in {**before, **after} if name not in after or after[name] != before.get(name)
-    )
-
-
-def names_referencing(resources: Resources, cluster: str) -> frozenset[str]:
-    """Return the names of those of `resources` that lead to `cluster`."""
-    if isinstance(resources, ResourceSet):
-        return resources.names_referencing(cluster)
-    return frozenset(name for name, resource in resources.items() if cluster in resource.references)
 
 
 class SnapshotBuilder:
@@ -199,7 +39,7 @@ class SnapshotBuilder:
 
     def __init__(self, settings: listener.ListenerSettings) -> None:
         listeners = {
-            name: _build_resource(name, protos.encode_any(listener.TYPE, encoded))
+            name: build_resource(name, protos.encode_any(listener.TYPE, encoded))
             for name, encoded in listener.encode_listeners(settings).items()
         }
         self.faults = ObjectFailures()
@@ -228,21 +68,14 @@ class SnapshotBuilder:
         """Return the snapshot of the last plan with `change`."""
         self._apply_pools(change.pools)
         self._apply_hosts(change.hosts)
-        resources: dict[TypeUrl, ResourceSet] = {
+        resources = {
             TypeUrl.CLUSTER: self._clusters,
             TypeUrl.ENDPOINT: self._endpoints,
             TypeUrl.LISTENER: self._listeners,
             TypeUrl.SCOPE: self._scopes.resources,
             TypeUrl.SECRET: self._secrets,
         }
-        versions = {type_url: of_type.version for type_url, of_type in resources.items()}
-        return Snapshot(
-            revision=content_hash(versions[type_url] for type_url in TypeUrl),
-            resources=MappingProxyType(resources),
-            versions=MappingProxyType(versions),
-            hosts=self._states,
-            refusals=self._refusals,
-        )
+        return Snapshot.from_sets(resources, self._states, self._refusals)
 
     def _apply_pools(self, pools: Mapping[PoolKey, EndpointPool | None]) -> None:
         cluster_changes: dict[str, XdsResource | None] = {}
@@ -302,9 +135,9 @@ class _RenderedHost:
 
     @classmethod
     def from_host(cls, host: VirtualHost) -> _RenderedHost:
-        alias = _build_resource(host.name, routes.encode_alias(host)) if host.hosts else None
+        alias = build_resource(host.name, routes.encode_alias(host)) if host.hosts else None
         body = protos.encode_any(routes.TYPE, routes.encode_scope(host))
-        return cls(_build_resource(host.name, body, references=routes.referenced_clusters(host)), alias)
+        return cls(build_resource(host.name, body, references=routes.referenced_clusters(host)), alias)
 
 
 class _ScopeTable:
@@ -337,14 +170,9 @@ class _ScopeTable:
 
     def _render_hosts_scope(self) -> XdsResource:
         body = protos.encode_any(routes.TYPE, routes.encode_hosts(self._joined))
-        return XdsResource(routes.HOSTS_SCOPE, content_hash([self._aliases.version]), body)
-
-
-def _build_resource(
-    name: str, body: bytes, *, stand_in: bool = False, references: frozenset[str] = frozenset()
-) -> XdsResource:
-    version = f"{_STAND_IN if stand_in else ''}{body_hash(body)}"
-    return XdsResource(name, version, body, references=references)
+        return XdsResource(
+            routes.HOSTS_SCOPE, content_hash([self._aliases.version]), body, aliases=self._aliases
+        )
 
 
 def _put_or_delete(values: dict[K, V], key: K, value: V | None) -> None:
@@ -361,8 +189,9 @@ def render_pool(pool: EndpointPool, protocol: InferenceProtocol) -> tuple[XdsRes
     A changed cluster waits for its endpoints, up to 15 s and without a message; so they are sent again whenever it changes.
     """
     name = clusters.cluster_name(pool.backend, protocol)
-    cluster_body = protos.encode_any(clusters.TYPE, clusters.encode_cluster(name, pool, protocol))
-    cluster = XdsResource(name, body_hash(cluster_body), cluster_body)
+    cluster = build_resource(
+        name, protos.encode_any(clusters.TYPE, clusters.encode_cluster(name, pool, protocol))
+    )
     body = protos.encode_any(endpoints.TYPE, endpoints.encode_endpoints(name, pool, protocol))
     version = body_hash(body, cluster.version)
     return cluster, XdsResource(name, version, body, vacant=not pool.endpoints)
@@ -373,7 +202,7 @@ def render_secrets(secret_states: Iterable[GatewaySecretState]) -> Iterator[XdsR
 
     Envoy serves the port only once it has all secrets that the listener names.
     So a certificate that was never valid is replaced by another that is, and an authority by one that verifies no client.
-    Both are stand-ins: a gateway that has something from an earlier stream keeps that.
+    Both are placeholders: a gateway that has something from an earlier stream keeps that.
     If no certificate was ever valid there is none to send.
     """
     states = tuple(secret_states)
@@ -391,4 +220,6 @@ def render_secrets(secret_states: Iterable[GatewaySecretState]) -> Iterator[XdsR
             encoded = secrets.encode_certificate(name, served)
         else:
             continue
-        yield _build_resource(name, protos.encode_any(secrets.TYPE, encoded), stand_in=state.content is None)
+        yield build_resource(
+            name, protos.encode_any(secrets.TYPE, encoded), placeholder=state.content is None
+        )
