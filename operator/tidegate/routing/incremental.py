@@ -43,8 +43,8 @@ class IncrementalTranslator:
     def __init__(self, *, secret_namespaces: Collection[str] = (), key_hosts: Collection[str] = ()) -> None:
         """Create an empty routing.
 
-        `secrets_of` are the namespaces whose Secrets the gateways may read.
-        `keys_of` are the hosts from which issuers' keys are fetched.
+        `secret_namespaces` are those whose Secrets the gateways may read.
+        `key_hosts` are the hosts from which issuers' keys are fetched.
         """
         self.faults = ObjectFailures()
         self._namespaces = frozenset(secret_namespaces)

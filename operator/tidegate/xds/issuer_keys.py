@@ -22,7 +22,6 @@ from tidegate.routing.credentials import (
     host_from_address,
     parse_public_keys,
 )
-from tidegate.xds.authority_file import AuthorityFile
 from tidegate_dataplane.contract.answers import AnswerError, make_bounded_session, read_body
 from tidegate_dataplane.contract.metrics import MetricCatalog
 
@@ -65,6 +64,32 @@ _FAILING = ISSUERS.add_gauge(
 )
 
 
+class _AuthorityFile:
+    """The certificates in a PEM file; without a file those of the system."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._loaded: bytes | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def load_context(self) -> ssl.SSLContext | KeyFetchFailed:
+        """Return a TLS context with the newest content of the file, never with an older one."""
+        try:
+            content = b"" if self._file is None else self._file.read_bytes()
+            if self._context is None or content != self._loaded:
+                # Reset first: a broken file must not leave the older certificates in use.
+                self._context = None
+                self._context = ssl.create_default_context(cafile=self._file)
+                self._loaded = content
+        except (OSError, ValueError) as error:
+            _log.warning("authorities_unreadable", file=str(self._file), error=str(error))
+            return KeyFetchFailed(
+                "no certificate can be checked: the ConfigMap in the chart's auth.jwks.caConfigMap needs "
+                f"certificates as PEM in ca.crt ({type(error).__name__})"
+            )
+        return self._context
+
+
 class IssuerMetrics:
     """The metrics of fetching keys; `registry` exposes them."""
 
@@ -93,7 +118,7 @@ class IssuerKeyFetcher:
         self._metrics = metrics
         self._hosts = frozenset(settings.hosts)
         self._random = randomness or random.Random()  # noqa: S311  pauses, not secrets
-        self._authorities = AuthorityFile(settings.authorities)
+        self._authorities = _AuthorityFile(settings.authorities)
         self._wanted: frozenset[str] = frozenset()
         self._left_out: Mapping[str, KeyFetchSkipped] = {}
         self._fetched: dict[str, KeyFetchResult] = {}

@@ -134,7 +134,7 @@ class Subscription(ABC):
         return self._complete_with is resources and not self._touched
 
     def mark_complete(self, resources: Resources, *, except_names: Collection[str] = ()) -> None:
-        """Record that the proxy runs exactly `resources`, except for the names in `but`."""
+        """Record that the proxy runs exactly `resources`, except for `except_names`."""
         self._complete_with = resources
         self._touched = set(except_names)
 
