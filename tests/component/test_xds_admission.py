@@ -17,6 +17,7 @@ from builders.waiting import eventually
 from fixtures.envoy import Client, Gateway, Upstream, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.envoy import admission
+from tidegate.routing.envoy_names import OVERLOAD_DETAILS
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 GOLD = (*CTR, ("x-segment", "gold"))
@@ -85,7 +86,7 @@ async def refused_by_route(gateway: Gateway) -> Counter[str]:
     """How many each route was refused, as Prometheus would see it."""
     seen: Counter[str] = Counter()
     for line in (await gateway.envoy.get_admin("/stats/prometheus")).splitlines():
-        if line.startswith("envoy_tidegate_refused{") and admission.REJECTED_DETAILS in line:
+        if line.startswith("envoy_tidegate_refused{") and OVERLOAD_DETAILS in line:
             seen[line.partition('route="')[2].partition('"')[0]] += int(line.rpartition(" ")[2])
     return seen
 

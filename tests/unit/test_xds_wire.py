@@ -16,8 +16,8 @@ from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
 from tidegate.routing.envoy import clusters, endpoints, routes
-from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.envoy.listener import ListenerSettings
+from tidegate.routing.envoy_names import cluster_name, parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.ir import AccessPoolKey, EndpointPool, InferenceProtocol, PoolRole
 from tidegate.routing.planner import plan_routing

@@ -18,6 +18,8 @@ XDS_SERVER_NAME: Final = "tidegate-xds"
 """The DNS name in the xDS servers' certificate, at any address."""
 
 COLLECTOR_CLUSTER: Final = "tidegate-collector"
+TRACES_PATH: Final = "/v1/traces"
+"""The path of every receiver of OTLP over HTTP."""
 """The cluster of the receiver of spans, if there is one. No route leads to it."""
 
 _CERTIFICATE: Final = "xds-certificate"

@@ -1,4 +1,4 @@
-"""The names of virtual hosts, and the owner of a host that several ModelAccesses claim."""
+"""The names of virtual hosts, how requests give them, and the owner of a host that several ModelAccesses claim."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.routing.refusals import RoutingRefusal
+
+ACCESS_HEADER: Final = "x-tidegate-access"
+FEATURES_HEADER: Final = "x-tidegate-features"
+"""The headers in which a request names the ModelAccess or FeatureCompute that it is for."""
 
 DOMAIN: Final = "tidegate"
 FEATURES_DOMAIN: Final = "features.tidegate"

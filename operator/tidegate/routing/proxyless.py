@@ -19,7 +19,7 @@ from tidegate.api.model_access import ModelAccess, ModelAccessSpec, Route
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints, listener
 from tidegate.routing.envoy.allowlist import GRPC_METHODS, GRPC_SERVICE
-from tidegate.routing.envoy.clusters import cluster_name
+from tidegate.routing.envoy_names import cluster_name
 from tidegate.routing.fleet import Endpoint
 from tidegate.routing.ir import (
     Comparison,

@@ -11,8 +11,13 @@ from typing import Final
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.traffic import CounterPage, CounterPages, RequestCounters, Shares, compute_rates
 from tidegate.planning.allocator.signals import MetricsScrape
-from tidegate.routing.envoy import rejection_counters
-from tidegate.routing.envoy.clusters import parse_cluster_name
+from tidegate.routing.envoy_names import (
+    NO_POD_DETAILS,
+    OVERLOAD_DETAILS,
+    REJECTIONS_PATTERN,
+    parse_cluster_name,
+    parse_rejections_counter,
+)
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
 from tidegate.telemetry.gateways import TIMES, EnvoyStatistics, ScrapeTarget, read_pages
@@ -37,7 +42,7 @@ _FAILED_LATER: Final = "grpc.failure"
 _TIMED_OUT: Final = ("upstream_rq_timeout", "upstream_rq_max_duration_reached")
 _COUNTERS: Final = (*ATTEMPTS, RETRIES, *_ANSWERED, _FAILED_LATER, *_TIMED_OUT, TIMES)
 _CLUSTERS: Final = ("inference", PoolRole.RELEASE)
-_QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{rejection_counters.NAME_PATTERN}|^server\.uptime$"
+_QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{REJECTIONS_PATTERN}|^server\.uptime$"
 
 
 class GatewayTraffic:
@@ -69,16 +74,16 @@ class GatewayTraffic:
 def parse_traffic(statistics: EnvoyStatistics) -> CounterPage:
     """Return the request counters of one gateway. Raises ValueError if the page is incomplete."""
     cluster_counters, times, values = statistics.counters, statistics.times, statistics.server_values
-    shed = {name: parsed for name in values if (parsed := rejection_counters.parse_counter(name)) is not None}
+    shed = {name: parsed for name in values if (parsed := parse_rejections_counter(name)) is not None}
     counters: dict[str, RequestCounters] = {}
     for cluster in cluster_counters.keys() | times:
         if (key := find_inference(cluster)) is not None:
             counters[cluster] = _make_counters(key, cluster_counters[cluster], times.get(cluster, {}))
     unserved: defaultdict[str, int] = defaultdict(int)
     for name, (route, reason, cluster) in shed.items():
-        if reason == rejection_counters.NO_POD_DETAILS:
+        if reason == NO_POD_DETAILS:
             unserved[route.rpartition("/")[0]] += values[name]
-        elif reason == rejection_counters.OVERLOAD_DETAILS and (key := find_inference(cluster)) is not None:
+        elif reason == OVERLOAD_DETAILS and (key := find_inference(cluster)) is not None:
             # Under its own name, because this counter outlives the Envoy cluster that it names.
             counters[name] = RequestCounters(key, attempts=values[name])
     return CounterPage(statistics.uptime_s, statistics.at_s, counters, dict(unserved))

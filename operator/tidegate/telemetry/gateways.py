@@ -18,7 +18,7 @@ import structlog
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.access.release_sample import GatewayReading, RequestTally
 from tidegate.routing.bootstrap import STATS_PATH
-from tidegate.routing.envoy.clusters import parse_cluster_name
+from tidegate.routing.envoy_names import parse_cluster_name
 from tidegate.routing.ir import AccessPoolKey, PoolRole
 from tidegate_dataplane.contract.answers import make_bounded_session, read_lines
 

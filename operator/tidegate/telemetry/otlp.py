@@ -20,7 +20,7 @@ from opentelemetry.trace import StatusCode, Tracer, set_span_in_context
 
 from tidegate import __version__
 from tidegate.errors import PermanentError
-from tidegate.routing.envoy.tracing import TRACES_PATH
+from tidegate.routing.bootstrap import TRACES_PATH
 from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.telemetry.tracing import Attributes, TraceSpan
 

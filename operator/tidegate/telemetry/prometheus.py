@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
+from tidegate.routing.envoy_names import cluster_name, parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from tidegate.routing import protos, proxyless
 from tidegate.routing.envoy import clusters, endpoints, listener
-from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
+from tidegate.routing.envoy_names import cluster_name, parse_cluster_name
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.incremental import RoutingChange
 from tidegate.routing.ir import EndpointPool, InferenceProtocol, PoolKey, VirtualHost

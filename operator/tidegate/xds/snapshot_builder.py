@@ -9,6 +9,7 @@ from typing import TypeVar
 from tidegate.routing import protos
 from tidegate.routing.certificates import AuthorityBundle, Certificate
 from tidegate.routing.envoy import clusters, endpoints, listener, routes, secrets
+from tidegate.routing.envoy_names import cluster_name
 from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.gateway_secrets import GatewaySecretState, SecretRole
 from tidegate.routing.hosts import HostKey
@@ -86,9 +87,7 @@ class SnapshotBuilder:
                 continue
             with self.faults.isolate(f"pool {key}"):
                 rendered = {
-                    clusters.cluster_name(key, protocol): (None, None)
-                    if pool is None
-                    else render_pool(pool, protocol)
+                    cluster_name(key, protocol): (None, None) if pool is None else render_pool(pool, protocol)
                     for protocol in InferenceProtocol
                 }
                 cluster_changes |= {name: cluster for name, (cluster, _) in rendered.items()}
@@ -188,7 +187,7 @@ def render_pool(pool: EndpointPool, protocol: InferenceProtocol) -> tuple[XdsRes
     The version of the endpoints covers the cluster's configuration too.
     A changed cluster waits for its endpoints, up to 15 s and without a message; so they are sent again whenever it changes.
     """
-    name = clusters.cluster_name(pool.backend, protocol)
+    name = cluster_name(pool.backend, protocol)
     cluster = build_resource(
         name, protos.encode_any(clusters.TYPE, clusters.encode_cluster(name, pool, protocol))
     )

@@ -21,7 +21,7 @@ from tidegate.planning.diagnosis.bench import LoadSpec
 from tidegate.planning.diagnosis.calibration import RandomInputs
 from tidegate.planning.pods import parse_pods
 from tidegate.reports.bench import BenchLimits, BenchReport, BenchTarget, report_bench
-from tidegate.routing.envoy.routes import ACCESS_HEADER
+from tidegate.routing.hosts import ACCESS_HEADER
 from tidegate.services.installation import INSTANCE_LABEL, TIDEGATE_SELECTOR, find_release
 
 _GRPC: Final = "grpc://"

@@ -15,7 +15,7 @@ from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
-from tidegate.routing.envoy.routes import ACCESS_HEADER, FEATURES_HEADER
+from tidegate.routing.hosts import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.pipelines import PART_HEADER, parts_target
 from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, PipelinePlan, TensorSpec
 

@@ -12,12 +12,10 @@ from typing import Final
 
 from tidegate.routing import protos
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
+from tidegate.routing.envoy_names import OVERLOAD_DETAILS
 from tidegate.routing.ir import AdmissionLimit, InferenceProtocol
 
 NAME: Final = "tidegate.admission"
-
-REJECTED_DETAILS: Final = "denied_by_admission_control"
-"""The response code details that Envoy sets when this filter rejects a request."""
 
 REJECTED_BODY: Final = (
     "the target is overloaded, and requests of low value are refused first (protection.admissionControl)\n"
@@ -87,7 +85,7 @@ def configure_alias() -> dict[str, object]:
 def match_rejected() -> dict[str, object]:
     """Return an access log filter for requests that admission control rejected."""
     kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
-    expression = {"expression": f"response.code_details == '{REJECTED_DETAILS}'"}
+    expression = {"expression": f"response.code_details == '{OVERLOAD_DETAILS}'"}
     return {
         "extension_filter": protos.extension_config(
             "envoy.access_loggers.extension_filters.cel", kind, expression

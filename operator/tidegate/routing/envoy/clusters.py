@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
+from tidegate.routing.envoy_names import cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import (
-    AccessPoolKey,
     EndpointPool,
     InferenceProtocol,
     OutlierEjection,
@@ -17,7 +16,6 @@ from tidegate.routing.ir import (
     PoolLimits,
     PoolRole,
 )
-from tidegate.routing.pipelines import pipeline_key, pipeline_owner
 
 TYPE: Final = "envoy.config.cluster.v3.Cluster"
 
@@ -36,52 +34,6 @@ _EJECTION_CHECK_S: Final = 0.5
 
 _NAME_FIELD: Final = 1
 _ALT_STAT_NAME_FIELD: Final = 28
-_PREFIX: Final = {
-    BackendKind.INFERENCE: "inference",
-    BackendKind.FEATURE_COMPUTE: "features",
-    BackendKind.PIPELINE: "pipeline",
-}
-
-# Separates the target and its fallback; no name contains it.
-_FALLBACK: Final = "+"
-
-
-def cluster_name(pool: PoolKey, protocol: InferenceProtocol) -> str:
-    """Return the name of a cluster and of its endpoints (EDS).
-
-    Each cluster has an EDS name of its own, since two that share one stall each other for 15 s.
-    The name has no dot: there Envoy ends the name in `cluster.<name>.<counter>`, and reads the rest as the counter's name.
-    """
-    if isinstance(pool, BackendKey):
-        name = pool.name
-        if pool.kind is BackendKind.PIPELINE:
-            access, route = pipeline_owner(pool)
-            name = f"{access.name}/{route}"
-        return f"{_PREFIX[pool.kind]}/{pool.namespace}/{name}/{protocol.value}"
-    inferences = pool.inference + (f"{_FALLBACK}{pool.fallback}" if pool.fallback else "")
-    return f"{pool.role}/{pool.access}/{inferences}/{protocol}"
-
-
-def parse_cluster_name(name: str) -> tuple[PoolKey, InferenceProtocol] | None:
-    """Parse a name made by `cluster_name`; None for any other name."""
-    try:
-        prefix, *names, protocol = name.split("/")
-        return _parse_pool(prefix, names), InferenceProtocol(protocol)
-    except (ValueError, StopIteration):
-        return None
-
-
-def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
-    if prefix in _PREFIX.values():
-        kind = next(kind for kind, kind_prefix in _PREFIX.items() if kind_prefix == prefix)
-        if kind is BackendKind.PIPELINE:
-            namespace, access, route = names
-            return pipeline_key(ObjectKey(namespace, access), route)
-        namespace, backend = names
-        return BackendKey(kind, namespace, backend)
-    namespace, access, inferences = names
-    inference, _, fallback = inferences.partition(_FALLBACK)
-    return AccessPoolKey(PoolRole(prefix), ObjectKey(namespace, access), inference, fallback)
 
 
 def encode_cluster(name: str, pool: EndpointPool, protocol: InferenceProtocol) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.routing import protos
+from tidegate.routing import envoy_names, protos
 from tidegate.routing.envoy import (
     admission,
     allowlist,
@@ -16,11 +16,11 @@ from tidegate.routing.envoy import (
     host_aliases,
     local_replies,
     rate_limit,
-    rejection_counters,
     routes,
     tls,
     tracing,
 )
+from tidegate.routing.hosts import ACCESS_HEADER, FEATURES_HEADER, HostKind
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
 NAME: Final = "gateway"
@@ -118,7 +118,7 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         **_client_limits(),
         **({} if settings.tracing is None else {"tracing": tracing.tracing_config(settings.tracing)}),
         "access_log": [
-            rejection_counters.rejection_logger(),
+            _rejection_logger(),
             *([_access_log()] if settings.access_log else []),
         ],
     }
@@ -154,10 +154,10 @@ def _target_header() -> dict[str, object]:
         {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
         {"remove": target},
         {"remove": features},
-        write_header(target, f"%REQ({routes.ACCESS_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
-        write_header(target, f"{routes.ACCESS_PREFIX}%REQ({target})%", "OVERWRITE_IF_EXISTS"),
-        write_header(features, f"%REQ({routes.FEATURES_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
-        write_header(features, f"{routes.FEATURES_PREFIX}%REQ({features})%", "OVERWRITE_IF_EXISTS"),
+        write_header(target, f"%REQ({ACCESS_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
+        write_header(target, f"{HostKind.ACCESS}/%REQ({target})%", "OVERWRITE_IF_EXISTS"),
+        write_header(features, f"%REQ({FEATURES_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
+        write_header(features, f"{HostKind.FEATURES}/%REQ({features})%", "OVERWRITE_IF_EXISTS"),
         write_header(target, f"%REQ({features})%", "ADD_IF_ABSENT"),
         {"remove": features},
         write_header(target, routes.HOSTS_SCOPE, "ADD_IF_ABSENT"),
@@ -216,6 +216,58 @@ def _client_limits() -> dict[str, object]:
     }
 
 
+def _rejection_logger() -> dict[str, object]:
+    """Return the access logger that counts rejected calls and writes no line.
+
+    It counts answers that are UNAUTHENTICATED or PERMISSION_DENIED, 401 or 403, that admission control rejected, or for which
+    no pod was left.
+    The route's name begins with that of the access; `why` has the response code details, `via_upstream` if the model rejected the call.
+    The Envoy cluster is the one that would have answered, by its statistics' name; empty if there is none.
+    """
+    tags = [
+        {"name": "route", "value_format": "%ROUTE_NAME%"},
+        {"name": "why", "value_format": "%RESPONSE_CODE_DETAILS%"},
+        # As Envoy calls it in its own counters.
+        {"name": "envoy_cluster_name", "value_format": "%UPSTREAM_CLUSTER%"},
+    ]
+    counter_config = {
+        "stat": {"name": envoy_names.REJECTIONS_COUNTER, "tags": tags},
+        "value_fixed": {"value": 1},
+    }
+    callers = _match_grpc_status("UNAUTHENTICATED", "PERMISSION_DENIED")
+    # The status is first, as it costs less than the expression. Envoy maps a 503 to UNAVAILABLE.
+    shed = {
+        "and_filter": {
+            "filters": [_match_grpc_status("RESOURCE_EXHAUSTED", "UNAVAILABLE"), _match_not_served()]
+        }
+    }
+    return {
+        **protos.extension_config(
+            "envoy.access_loggers.stats",
+            "envoy.extensions.access_loggers.stats.v3.Config",
+            {"stat_prefix": envoy_names.REJECTIONS_PREFIX, "counters": [counter_config]},
+        ),
+        "filter": {"or_filter": {"filters": [callers, shed]}},
+    }
+
+
+def _match_not_served() -> dict[str, object]:
+    """Return an access log filter for admission control, and for routes without a pod, which answer directly."""
+    kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+    expression = {
+        "expression": f"response.code_details in ['{envoy_names.OVERLOAD_DETAILS}', '{envoy_names.NO_POD_DETAILS}']"
+    }
+    return {
+        "extension_filter": protos.extension_config(
+            "envoy.access_loggers.extension_filters.cel", kind, expression
+        )
+    }
+
+
+def _match_grpc_status(*statuses: str) -> dict[str, object]:
+    return {"grpc_status_filter": {"statuses": list(statuses)}}
+
+
 def _access_log() -> dict[str, object]:
     """Return an access log with a line of JSON for each request.
 
@@ -224,7 +276,7 @@ def _access_log() -> dict[str, object]:
     fields = {
         "time": "%START_TIME%",
         "request": "%REQ(X-REQUEST-ID)%",
-        "target": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY)%",
+        "target": f"%REQ({ACCESS_HEADER}?:AUTHORITY)%",
         "path": "%REQ(:PATH)%",
         "route": "%ROUTE_NAME%",
         "status": "%RESPONSE_CODE%",

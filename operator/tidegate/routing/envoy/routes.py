@@ -20,7 +20,8 @@ from google.protobuf.message import Message
 from tidegate.routing import protos, wire
 from tidegate.routing.envoy import admission, authentication, grpc_counts, host_aliases, rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
-from tidegate.routing.envoy.clusters import cluster_name
+from tidegate.routing.envoy_names import cluster_name
+from tidegate.routing.hosts import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.ir import (
     Comparison,
     HeaderMatcher,
@@ -41,13 +42,6 @@ _ROUTE_MATCH: Final = "envoy.config.route.v3.RouteMatch"
 
 HOSTS_SCOPE: Final = "hosts"
 """The scope of requests that name only a host."""
-
-ACCESS_PREFIX: Final = "access/"
-FEATURES_PREFIX: Final = "features/"
-"""The prefixes of scopes' names (routing.hosts.HostKey)."""
-
-ACCESS_HEADER: Final = "x-tidegate-access"
-FEATURES_HEADER: Final = "x-tidegate-features"
 
 # Written for the gateway's own use.
 _NOT_FOR_MODELS: Final = (host_aliases.TARGET_HEADER, FEATURES_HEADER, "x-envoy-external-address")

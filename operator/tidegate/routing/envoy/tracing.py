@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.bootstrap import COLLECTOR_CLUSTER
-from tidegate.routing.envoy import endpoints, routes
+from tidegate.routing.bootstrap import COLLECTOR_CLUSTER, TRACES_PATH
+from tidegate.routing.envoy import endpoints
+from tidegate.routing.hosts import ACCESS_HEADER
 
-TRACES_PATH: Final = "/v1/traces"
-"""The path of every receiver of OTLP over HTTP."""
 _TRACER: Final = "envoy.config.trace.v3.OpenTelemetryConfig"
 _SAMPLERS: Final = "envoy.extensions.tracers.opentelemetry.samplers.v3"
 _TIMEOUT_S: Final = 5.0
@@ -48,7 +47,7 @@ def tracing_config(settings: TracingSettings) -> dict[str, object]:
                 f"tidegate.{endpoints.DECISION_KEY}", endpoints.METADATA_NAMESPACE, endpoints.DECISION_KEY
             ),
             {"tag": "tidegate.route", "value": "%ROUTE_NAME%"},
-            {"tag": "tidegate.target", "value": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY):{_MAX_NAME}%"},
+            {"tag": "tidegate.target", "value": f"%REQ({ACCESS_HEADER}?:AUTHORITY):{_MAX_NAME}%"},
         ],
         "provider": protos.extension_config(
             "envoy.tracers.opentelemetry",

@@ -1,0 +1,81 @@
+"""The names of Envoy clusters and of counters: the renderer gives them, and telemetry reads them in Envoy's statistics."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tidegate.api.meta import ObjectKey
+from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.routing.ir import AccessPoolKey, InferenceProtocol, PoolKey, PoolRole
+from tidegate.routing.pipelines import pipeline_key, pipeline_owner
+
+REJECTIONS_PREFIX: Final = "tidegate"
+REJECTIONS_COUNTER: Final = "refused"
+"""The counter of rejected calls (envoy/listener.py), by route, response code details and Envoy cluster."""
+
+REJECTIONS_PATTERN: Final = rf"^{REJECTIONS_PREFIX}\.{REJECTIONS_COUNTER}\."
+"""The pattern of its names on the page of statistics."""
+
+OVERLOAD_DETAILS: Final = "denied_by_admission_control"
+"""The response code details when admission control rejects a request."""
+
+NO_POD_DETAILS: Final = "direct_response"
+"""The response code details of a route that answers directly, as no target has a pod (ir.RouteRule.unavailable)."""
+
+_REJECTIONS_NAME: Final = re.compile(
+    rf"{REJECTIONS_PREFIX}\.{REJECTIONS_COUNTER}\.route\.(.*)\.why\.(.*)\.envoy_cluster_name\.(.*)"
+)
+
+_PREFIX: Final = {
+    BackendKind.INFERENCE: "inference",
+    BackendKind.FEATURE_COMPUTE: "features",
+    BackendKind.PIPELINE: "pipeline",
+}
+
+# Separates the target and its fallback; no name contains it.
+_FALLBACK: Final = "+"
+
+
+def cluster_name(pool: PoolKey, protocol: InferenceProtocol) -> str:
+    """Return the name of a cluster and of its endpoints (EDS).
+
+    Each cluster has an EDS name of its own, since two that share one stall each other for 15 s.
+    The name has no dot: there Envoy ends the name in `cluster.<name>.<counter>`, and reads the rest as the counter's name.
+    """
+    if isinstance(pool, BackendKey):
+        name = pool.name
+        if pool.kind is BackendKind.PIPELINE:
+            access, route = pipeline_owner(pool)
+            name = f"{access.name}/{route}"
+        return f"{_PREFIX[pool.kind]}/{pool.namespace}/{name}/{protocol.value}"
+    inferences = pool.inference + (f"{_FALLBACK}{pool.fallback}" if pool.fallback else "")
+    return f"{pool.role}/{pool.access}/{inferences}/{protocol}"
+
+
+def parse_cluster_name(name: str) -> tuple[PoolKey, InferenceProtocol] | None:
+    """Parse a name made by `cluster_name`; None for any other name."""
+    try:
+        prefix, *names, protocol = name.split("/")
+        return _parse_pool(prefix, names), InferenceProtocol(protocol)
+    except (ValueError, StopIteration):
+        return None
+
+
+def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
+    if prefix in _PREFIX.values():
+        kind = next(kind for kind, kind_prefix in _PREFIX.items() if kind_prefix == prefix)
+        if kind is BackendKind.PIPELINE:
+            namespace, access, route = names
+            return pipeline_key(ObjectKey(namespace, access), route)
+        namespace, backend = names
+        return BackendKey(kind, namespace, backend)
+    namespace, access, inferences = names
+    inference, _, fallback = inferences.partition(_FALLBACK)
+    return AccessPoolKey(PoolRole(prefix), ObjectKey(namespace, access), inference, fallback)
+
+
+def parse_rejections_counter(name: str) -> tuple[str, str, str] | None:
+    """Return the route, the response code details and the Envoy cluster in the name of a counter; None for others."""
+    match = _REJECTIONS_NAME.fullmatch(name)
+    return (match[1], match[2], match[3]) if match else None
