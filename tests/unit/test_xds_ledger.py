@@ -192,7 +192,7 @@ def test_of_what_a_proxy_refused_it_runs_what_it_ran_before_and_of_all_else_the_
 def test_that_something_is_refused_is_a_new_edition(ledger: AckLedger) -> None:
     ledger.record_progress(1, progress(FIRST))
     before = ledger.edition
-    ledger.record_progress(1, replace(progress(FIRST), refused={CTR: "bad route"}))
+    ledger.record_progress(1, replace(progress(FIRST), rejected={CTR: "bad route"}))
     assert ledger.edition != before
 
 

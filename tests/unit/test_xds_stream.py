@@ -399,7 +399,7 @@ def test_a_refused_route_holds_up_itself_and_nothing_else() -> None:
         assert proxy.scopes == {CTR: ("old",), str(host("other")): (target,)}
         assert set(proxy.clusters) == {"old", "bad", target}
         assert (runs(proxy), runs(proxy, "other")) == (1, generation)
-        assert proxy.stream.progress.refused == {CTR_HOST: "no, thank you"}
+        assert proxy.stream.progress.rejected == {CTR_HOST: "no, thank you"}
         assert proxy.stream.progress.acked is BEFORE
 
     mended = a_snapshot({"fourth": 1}, routes_to=["fourth"], others={"other": ["fourth"]}, generation=5)
@@ -407,7 +407,7 @@ def test_a_refused_route_holds_up_itself_and_nothing_else() -> None:
     proxy.settle()
     assert set(proxy.clusters) == {"fourth"}
     assert (runs(proxy), runs(proxy, "other")) == (5, 5)
-    assert (proxy.stream.progress.acked, proxy.stream.progress.refused) == (mended, {})
+    assert (proxy.stream.progress.acked, proxy.stream.progress.rejected) == (mended, {})
     assert proxy.stream.counters.gate_misses == 0
 
 
@@ -417,7 +417,7 @@ def test_an_access_that_is_refused_from_the_start_is_the_only_one_that_is_missin
     proxy.settle()
     assert proxy.scopes == {str(host("other")): ("first",)}
     assert (runs(proxy), runs(proxy, "other")) == (None, 1)
-    assert proxy.stream.progress.refused == {CTR_HOST: "no, thank you"}
+    assert proxy.stream.progress.rejected == {CTR_HOST: "no, thank you"}
 
 
 def test_endpoints_of_a_target_that_a_refused_route_still_uses_are_not_taken_away() -> None:
@@ -655,7 +655,7 @@ def test_in_any_order_of_events_a_refusal_holds_up_what_leads_to_it_and_nothing_
             waits.add(name)
         else:
             assert proxy.scopes[name] == leads_to
-    assert {str(key) for key in proxy.stream.progress.refused} == waits
+    assert {str(key) for key in proxy.stream.progress.rejected} == waits
     running = proxy.stream.progress.running
     assert running is not None
     assert running.snapshot is last

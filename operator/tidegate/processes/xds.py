@@ -159,7 +159,9 @@ async def run_xds(settings: ControlPlaneSettings, identity: PodIdentity, kubecon
         measure_event_loop(registry),
     ):
         spans = SnapshotSpans(root)
-        server = XdsServer(cache, ledger, metrics, clients=clients, settings=server_settings, watcher=spans)
+        server = XdsServer(
+            cache, ledger, metrics, grpc_snapshots=clients, settings=server_settings, watcher=spans
+        )
         report = build_report_application(ledger)
         add_inspection(report, cache, server.proxy_states, lambda: tls.latest_secrets)
 

@@ -109,7 +109,7 @@ class AckLedger:
         proxy = ReportedProxy(
             node=node,
             revision=acked.revision if acked is not None else "",
-            refused={str(key): reason for key, reason in progress.refused.items()},
+            refused={str(key): reason for key, reason in progress.rejected.items()},
             nack=progress.nack,
         )
         if running is None:
@@ -145,5 +145,5 @@ def _give_same_report(progress: StreamProgress, other: StreamProgress) -> bool:
     return (progress.acked is other.acked and progress.running is other.running) and (
         progress.nack,
         progress.warm,
-        progress.refused,
-    ) == (other.nack, other.warm, other.refused)
+        progress.rejected,
+    ) == (other.nack, other.warm, other.rejected)

@@ -29,7 +29,7 @@ _PUSHES = XDS.add_counter("pushes_total", "Responses sent to gateways.", "type")
 _ACKS = XDS.add_counter("acks_total", "Responses that a gateway accepted.", "type")
 _NACKS = XDS.add_counter(
     "nacks_total",
-    "Responses that a gateway refused, and refuses until the configuration changes: our configuration was wrong.",
+    "Responses that a gateway rejected, and rejects until the configuration changes: our configuration was wrong.",
     "type",
 )
 _GATE_MISSES = XDS.add_counter(
@@ -38,7 +38,7 @@ _GATE_MISSES = XDS.add_counter(
 _REFUSED = XDS.add_counter(
     "refused_proxies_total",
     "Streams of proxies whose certificate is not for the node id that they gave: a mistake in the certificates, or "
-    "somebody who is not a gateway.",
+    "a caller that is not a gateway.",
 )
 _PUSH_SECONDS = XDS.add_histogram(
     "push_seconds",

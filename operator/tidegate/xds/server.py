@@ -97,7 +97,7 @@ class XdsServerSettings:
 class XdsServer:
     """Serves the snapshots of `cache` to Envoy proxies and writes what they accept into `ledger`.
 
-    gRPC clients without a gateway get the snapshots of `clients` instead, and no condition waits for them.
+    gRPC clients without a gateway get `grpc_snapshots` instead, and no condition waits for them.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class XdsServer:
         ledger: AckLedger,
         metrics: XdsMetrics,
         *,
-        clients: GrpcSnapshots,
+        grpc_snapshots: GrpcSnapshots,
         settings: XdsServerSettings = XdsServerSettings(),
         watcher: SnapshotWatcher | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -115,8 +115,8 @@ class XdsServer:
         self._cache = cache
         self._ledger = ledger
         self._metrics = metrics
-        self._clients = clients
-        self._client_cache: SnapshotCache | None = None
+        self._grpc_snapshots = grpc_snapshots
+        self._grpc_cache: SnapshotCache | None = None
         self._settings = settings
         self._clock = clock
         self._server: grpc.aio.Server | None = None
@@ -187,10 +187,10 @@ class XdsServer:
         """Return the snapshot cache for this kind of proxy; the one that all gRPC clients share is created when the first connects."""
         if kind is ProxyKind.GATEWAY:
             return self._cache
-        if self._client_cache is None:
-            self._client_cache = cache = self._clients.open_cache()
+        if self._grpc_cache is None:
+            self._grpc_cache = cache = self._grpc_snapshots.open_cache()
             cache.subscribe(lambda: self._wake_sessions(cache))
-        return self._client_cache
+        return self._grpc_cache
 
     async def _serve_gateway(self, requests: AsyncIterable[DeltaRequest], context: Context) -> None:
         stream = DeltaStream(None, gate_timeout_s=self._settings.gate_timeout_s)
@@ -305,8 +305,8 @@ class XdsServer:
 
     def _count_connected(self) -> None:
         self._metrics.connected_proxies.set(self._ledger.connected_count)
-        if self._client_cache is not None:
-            clients = sum(session.cache is self._client_cache for session in self._sessions.values())
+        if self._grpc_cache is not None:
+            clients = sum(session.cache is self._grpc_cache for session in self._sessions.values())
             self._metrics.connected_clients.set(clients)
 
     def _close_session(self, session: _StreamSession[Any], context: Context) -> None:

@@ -23,13 +23,13 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.planner import HostState
+from tidegate.xds.desired import DesiredResources, ProxyUpdate
 from tidegate.xds.held_back import NOTHING_HELD_BACK, find_held_back, rejected_hosts
 from tidegate.xds.inspection import ProxyKind, SyncState
 from tidegate.xds.messages import DiscoveryResponse
 from tidegate.xds.resources import Snapshot, TypeUrl
 from tidegate.xds.state import BACKENDS, ORDER, ROUTES, StreamState
 from tidegate.xds.subscription import Change, Subscription
-from tidegate.xds.targets import ProxyUpdate, StreamTargets
 
 GATE_TIMEOUT_S: Final = 10.0
 """How long listeners and routes wait for a proxy that does not answer."""
@@ -115,7 +115,7 @@ class StreamProgress:
 
     `acked`: the last snapshot that the proxy accepted in full, deletions included.
     `running`: the last that it accepted except for what it rejected.
-    `refused`: the objects of which it rejected what the present goal has, with its reasons.
+    `rejected`: the objects of which it rejected what the present goal has, with its reasons.
     `nack`: the reason of its last NACK.
     `warm`: it came with resources from an earlier stream.
     """
@@ -125,7 +125,7 @@ class StreamProgress:
     nack: str | None
     warm: bool
     running: RunningState | None = None
-    refused: Mapping[HostKey, str] = field(default_factory=dict[HostKey, str])
+    rejected: Mapping[HostKey, str] = field(default_factory=dict[HostKey, str])
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ class DiscoveryStream(ABC, Generic[R]):
         self._node = ""
         self._goal = snapshot
         self._state = StreamState()
-        self._targets = StreamTargets(self._state)
+        self._desired = DesiredResources(self._state)
         self._gate_timeout_s = gate_timeout_s
         self._routes_wait_since: float | None = None
         self._acked: Snapshot | None = None
@@ -190,7 +190,7 @@ class DiscoveryStream(ABC, Generic[R]):
 
     def on_snapshot(self, snapshot: Snapshot, now: float) -> list[DiscoveryResponse]:
         """Make `snapshot` the goal; what is in flight stays valid or is replaced."""
-        self._targets.note_overtaken(self._goal, snapshot)
+        self._desired.note_overtaken(self._goal, snapshot)
         self._goal = snapshot
         return self._advance_phase(now)
 
@@ -266,7 +266,7 @@ class DiscoveryStream(ABC, Generic[R]):
         return any(
             subscription is not None
             and subscription.in_flight is None
-            and subscription.next_change(self._targets.find_target(subscription, update)) is not None
+            and subscription.next_change(self._desired.find_desired(subscription, update)) is not None
             for subscription in subscriptions
         )
 
@@ -296,7 +296,7 @@ class DiscoveryStream(ABC, Generic[R]):
             subscription = self._state.get(type_url)
             if subscription is None or subscription.in_flight is not None:
                 continue
-            change = subscription.next_change(self._targets.find_target(subscription, update))
+            change = subscription.next_change(self._desired.find_desired(subscription, update))
             if change is not None:
                 responses.append(self._send_change(subscription, change, update.goal))
         return responses

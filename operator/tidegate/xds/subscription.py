@@ -25,7 +25,7 @@ from tidegate.xds.resources import Resources, TypeUrl, XdsResource, differing_na
 Change = dict[str, XdsResource | None]
 """Resources by name; None for one that is deleted."""
 
-Target = Mapping[str, XdsResource | None]
+Desired = Mapping[str, XdsResource | None]
 """What a proxy should have under each name where that may differ from what it has; None for nothing."""
 
 # The server deletes what a proxy has of these types and the goal has not. It leaves the other types alone: endpoints go
@@ -189,26 +189,26 @@ class Subscription(ABC):
         """Return what leaves `name` as the proxy has it."""
         return self.get(name)
 
-    def next_change(self, target: Target) -> Change | None:
-        """Return what the next response changes to bring the proxy to `target`; None if there is nothing to send."""
+    def next_change(self, desired: Desired) -> Change | None:
+        """Return what the next response changes to bring the proxy to `desired`; None if there is nothing to send."""
         if self._to_roll_back:
             return {name: self.get(name) for name in self._to_roll_back}
-        change = self._find_difference(target)
+        change = self._find_difference(desired)
         if change:
             return self.bisector.next_batch(change) or None
         # A proxy waits for the first response of these types, even if that is empty.
         return change if not self.has_answered and self.type_url in DELETED_TYPES else None
 
-    def _find_difference(self, target: Target) -> Change:
+    def _find_difference(self, desired: Desired) -> Change:
         change: Change = {
             name: resource
-            for name, resource in target.items()
+            for name, resource in desired.items()
             if resource is not None
             and not self.runs_resource(resource)
             and resource is not self.unseen.get(name)
         }
         if self.type_url in DELETED_TYPES:
-            deleted = (name for name, resource in target.items() if resource is None)
+            deleted = (name for name, resource in desired.items() if resource is None)
             change.update((name, None) for name in deleted if not self.lacks_name(name))
         return change
 

@@ -10,10 +10,10 @@ from typing import Final
 from tidegate.xds.held_back import HeldBack
 from tidegate.xds.resources import Resources, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import BACKENDS, StreamState
-from tidegate.xds.subscription import Subscription, Target
+from tidegate.xds.subscription import Desired, Subscription
 
 
-class TargetAction(Enum):
+class DesiredAction(Enum):
     """What to do with one name."""
 
     SEND = auto()
@@ -34,7 +34,7 @@ class InGoal(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetRule:
+class DesiredRule:
     """One row of the table; None stands for both.
 
     `referenced`: the proxy may have a route that leads to this cluster.
@@ -45,30 +45,30 @@ class TargetRule:
     in_goal: InGoal
     referenced: bool | None
     blocked: bool | None
-    action: TargetAction
+    action: DesiredAction
 
 
 TABLE: Final = (
     # type, in the goal, referenced, blocked, action
-    TargetRule(TypeUrl.CLUSTER, InGoal.YES, None, None, TargetAction.SEND),
-    TargetRule(TypeUrl.CLUSTER, InGoal.NO, True, None, TargetAction.KEEP),
-    TargetRule(TypeUrl.CLUSTER, InGoal.NO, False, None, TargetAction.DROP),
-    TargetRule(TypeUrl.ENDPOINT, InGoal.YES, None, None, TargetAction.SEND),
-    TargetRule(TypeUrl.ENDPOINT, InGoal.EMPTIED, True, None, TargetAction.KEEP),
-    TargetRule(TypeUrl.ENDPOINT, InGoal.EMPTIED, False, None, TargetAction.SEND),
-    TargetRule(TypeUrl.ENDPOINT, InGoal.NO, None, None, TargetAction.KEEP),
-    TargetRule(TypeUrl.SCOPE, InGoal.YES, None, False, TargetAction.SEND),
-    TargetRule(TypeUrl.SCOPE, InGoal.YES, None, True, TargetAction.KEEP),
-    TargetRule(TypeUrl.SCOPE, InGoal.NO, None, None, TargetAction.DROP),
-    TargetRule(TypeUrl.LISTENER, InGoal.YES, None, None, TargetAction.SEND),
-    TargetRule(TypeUrl.LISTENER, InGoal.NO, None, None, TargetAction.DROP),
-    TargetRule(TypeUrl.SECRET, InGoal.YES, None, None, TargetAction.SEND),
-    TargetRule(TypeUrl.SECRET, InGoal.NO, None, None, TargetAction.DROP),
+    DesiredRule(TypeUrl.CLUSTER, InGoal.YES, None, None, DesiredAction.SEND),
+    DesiredRule(TypeUrl.CLUSTER, InGoal.NO, True, None, DesiredAction.KEEP),
+    DesiredRule(TypeUrl.CLUSTER, InGoal.NO, False, None, DesiredAction.DROP),
+    DesiredRule(TypeUrl.ENDPOINT, InGoal.YES, None, None, DesiredAction.SEND),
+    DesiredRule(TypeUrl.ENDPOINT, InGoal.EMPTIED, True, None, DesiredAction.KEEP),
+    DesiredRule(TypeUrl.ENDPOINT, InGoal.EMPTIED, False, None, DesiredAction.SEND),
+    DesiredRule(TypeUrl.ENDPOINT, InGoal.NO, None, None, DesiredAction.KEEP),
+    DesiredRule(TypeUrl.SCOPE, InGoal.YES, None, False, DesiredAction.SEND),
+    DesiredRule(TypeUrl.SCOPE, InGoal.YES, None, True, DesiredAction.KEEP),
+    DesiredRule(TypeUrl.SCOPE, InGoal.NO, None, None, DesiredAction.DROP),
+    DesiredRule(TypeUrl.LISTENER, InGoal.YES, None, None, DesiredAction.SEND),
+    DesiredRule(TypeUrl.LISTENER, InGoal.NO, None, None, DesiredAction.DROP),
+    DesiredRule(TypeUrl.SECRET, InGoal.YES, None, None, DesiredAction.SEND),
+    DesiredRule(TypeUrl.SECRET, InGoal.NO, None, None, DesiredAction.DROP),
 )
 
 _BOTH: Final = (False, True)
 # The table by type and columns, for the first update of a proxy: that decides about every resource that there is.
-_ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], TargetAction]]] = {
+_ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], DesiredAction]]] = {
     type_url: {
         (row.in_goal is not InGoal.NO, row.in_goal is InGoal.EMPTIED, referenced, blocked): row.action
         for row in TABLE
@@ -105,8 +105,8 @@ class ProxyUpdate:
 
 
 @dataclass(slots=True)
-class StreamTargets:
-    """The targets of one stream.
+class DesiredResources:
+    """What the proxy of one stream should have.
 
     `_overtaken`: the endpoints of clusters that the proxy was sent last in a version that the goal no longer has.
     """
@@ -128,7 +128,7 @@ class StreamTargets:
         }
         self._overtaken = {name: resource for name, resource in overtaken.items() if resource is not None}
 
-    def find_target(self, subscription: Subscription, update: ProxyUpdate) -> Target:
+    def find_desired(self, subscription: Subscription, update: ProxyUpdate) -> Desired:
         """Return what the proxy should have of this type now, for every name under which it may have something else."""
         resources = update.goal.resources[subscription.type_url]
         return {
@@ -158,11 +158,11 @@ class StreamTargets:
         blocked = type_url is TypeUrl.SCOPE and resource is not None and update.blocks_scope(resource)
         emptied = resource is not None and subscription.is_emptied_by(resource)
         match _ACTIONS[type_url][resource is not None, emptied, referenced, blocked]:
-            case TargetAction.SEND:
+            case DesiredAction.SEND:
                 return resource
-            case TargetAction.KEEP:
+            case DesiredAction.KEEP:
                 return subscription.kept_resource(name)
-            case TargetAction.DROP:
+            case DesiredAction.DROP:
                 return None
 
     def _endpoints_to_send(self, goal: Snapshot, name: str) -> XdsResource | None:

@@ -1,4 +1,4 @@
-"""What a proxy should have of each name: the rows of the table in xds/targets.py, one by one, and the endpoints that it needs."""
+"""What a proxy should have of each name: the rows of the table in xds/desired.py, one by one, and the endpoints that it needs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from builders.proxy import CLUSTER, CTR, ENDPOINT, GATEWAY, LISTENER, SCOPE, a_snapshot
+from tidegate.xds.desired import TABLE, DesiredResources, InGoal, ProxyUpdate
 from tidegate.xds.held_back import NOTHING_HELD_BACK, HeldBack
 from tidegate.xds.protocols import DeltaSubscription, SotwSubscription
 from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import StreamState
 from tidegate.xds.subscription import Subscription
-from tidegate.xds.targets import TABLE, InGoal, ProxyUpdate, StreamTargets
 
 SECRET = TypeUrl.SECRET
 RUNS = a_snapshot({"a": 1}, routes_to=["a"])
@@ -39,7 +39,7 @@ def found(
 ) -> XdsResource | None:
     """What the gateway should have under `name`."""
     update = ProxyUpdate(goal, options.pop("held_back", NOTHING_HELD_BACK), **options)
-    return StreamTargets(state).find_target(state.subscriptions[type_url], update).get(name)
+    return DesiredResources(state).find_desired(state.subscriptions[type_url], update).get(name)
 
 
 ROWS = [
@@ -104,10 +104,10 @@ def test_what_the_goal_does_not_have_is_dropped(type_url: TypeUrl) -> None:
     state = a_state()
     other = XdsResource("other", "1", b"")
     state.subscriptions[type_url] = DeltaSubscription(type_url, None, accepted={"other": other})
-    target = StreamTargets(state).find_target(
+    desired = DesiredResources(state).find_desired(
         state.subscriptions[type_url], ProxyUpdate(RUNS, NOTHING_HELD_BACK)
     )
-    assert target["other"] is None
+    assert desired["other"] is None
 
 
 def test_the_table_has_a_row_for_everything_that_can_be() -> None:
@@ -157,10 +157,10 @@ def test_endpoints_wait_for_their_changed_cluster() -> None:
 def test_endpoints_of_a_cluster_that_was_overtaken_go_out_all_the_same() -> None:
     state = a_state()
     state.subscriptions[CLUSTER].record_sent({"b": CHANGED.resources[CLUSTER]["b"]}, "1")
-    targets, endpoints = StreamTargets(state), state.subscriptions[ENDPOINT]
-    targets.note_overtaken(CHANGED, RUNS)
+    desired, endpoints = DesiredResources(state), state.subscriptions[ENDPOINT]
+    desired.note_overtaken(CHANGED, RUNS)
     assert (
-        targets.find_target(endpoints, ProxyUpdate(RUNS, NOTHING_HELD_BACK))["b"]
+        desired.find_desired(endpoints, ProxyUpdate(RUNS, NOTHING_HELD_BACK))["b"]
         is CHANGED.resources[ENDPOINT]["b"]
     )
 
