@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.planner import HostState
+from tidegate.routing.ir import HostState
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
 from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash, version_of

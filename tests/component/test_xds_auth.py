@@ -17,7 +17,6 @@ from tidegate.routing.access_rules import plan_access
 from tidegate.routing.credentials import CallerCredentials
 from tidegate.routing.hosts import HostKey, HostKind, find_host_owners
 from tidegate.routing.incremental import RoutingChange
-from tidegate.routing.planner import planned_access_host
 from tidegate.routing.protos import to_redacted_json
 from tidegate.xds.resources import TypeUrl
 
@@ -389,7 +388,7 @@ async def test_a_plan_made_without_the_credentials_lets_nobody_in(gateway: Gatew
 
     plane = gateway.control_plane
     access = keyed()
-    blind = planned_access_host(plan_access(access, {backend.key: backend}, find_host_owners([access]), None))
+    blind = plan_access(access, {backend.key: backend}, find_host_owners([access]), None).planned_host
     snapshot = plane.builder.apply_change(RoutingChange({HostKey(HostKind.ACCESS, access.key): blind}, {}))
     plane.cache.set(snapshot)
     await plane.accepted(snapshot)

@@ -11,10 +11,10 @@ from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.admission import admission_limits
 from tidegate.routing.fleet import Backend
 from tidegate.routing.ir import AccessPoolKey, RouteRule
 from tidegate.routing.planner import plan_routing
+from tidegate.routing.route_targets import admission_limits
 
 CTR = ObjectKey("ads", "ctr")
 

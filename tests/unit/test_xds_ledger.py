@@ -10,7 +10,7 @@ import pytest
 from builders.proxy import CLUSTER, CTR_HOST, a_snapshot, host
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.planner import HostState
+from tidegate.routing.ir import HostState
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import (

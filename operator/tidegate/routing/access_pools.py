@@ -6,6 +6,7 @@ An access without these settings uses the shared pools.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -14,8 +15,9 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.protection import OutlierSpec, Protection
 from tidegate.routing import release
-from tidegate.routing.fleet import Backend
+from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.ir import AccessPoolKey, EndpointPool, OutlierEjection, PoolKey, PoolLimits, PoolRole
+from tidegate.routing.references import backend_key
 
 _NO_PROTECTION: Final = Protection()
 
@@ -113,3 +115,17 @@ def _read_limits(protection: Protection) -> PoolLimits | None:
 def retry_budget(route: Route) -> int | None:
     """Return the retry budget of a route in percent; None if it does not retry."""
     return route.retry.budget_percent if route.retry is not None and route.retry.attempts else None
+
+
+def retry_budgets(access: ModelAccess) -> Mapping[BackendKey, int]:
+    """Return the largest retry budget in percent that `access` gives each of its Inferences."""
+    budgets: dict[BackendKey, int] = {}
+    for route in access.spec.routes:
+        percent = retry_budget(route)
+        if percent is None:
+            continue
+        fallbacks = (route.fallback,) if route.fallback is not None else ()
+        for target in (*route.targets, *fallbacks):
+            key = backend_key(access, target.inference)
+            budgets[key] = max(budgets.get(key, 0), percent)
+    return budgets

@@ -16,7 +16,6 @@ from tidegate.api.patterns import MAX_PROGRAM_SIZE, measure_program
 from tidegate.api.reasons import Reason
 from tidegate.routing import hosts, release
 from tidegate.routing.access_pools import AccessPools
-from tidegate.routing.admission import admission_limits
 from tidegate.routing.credentials import CallerCredentials
 from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.guards import plan_guard
@@ -25,8 +24,9 @@ from tidegate.routing.ir import (
     Comparison,
     EndpointPool,
     HeaderMatcher,
+    HostState,
     MirroredBackend,
-    PoolKey,
+    PlannedHost,
     RequestRate,
     RouteRule,
     UserSource,
@@ -42,9 +42,9 @@ from tidegate.routing.pipelines import (
     plan_pipeline_pool,
     unanswered_reason,
 )
-from tidegate.routing.references import AccessReferences, RouteBackends, backend_key
+from tidegate.routing.references import AccessReferences, RouteBackends
 from tidegate.routing.refusals import RoutingRefusal
-from tidegate.routing.sticky import StickyShare, divide_line
+from tidegate.routing.route_targets import RouteTargets, admission_limits, plan_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,19 @@ class AccessPlan:
     def unavailable_reason(self) -> str | None:
         """Reason of the first route that cannot answer; None if every route can."""
         return next((rule.unavailable for rule in self.host.rules if rule.unavailable is not None), None)
+
+    @property
+    def planned_host(self) -> PlannedHost:
+        """Virtual host of the access with its state and refusals."""
+        state = HostState(self.uid, self.generation, answers=self.unavailable_reason is None)
+        return PlannedHost(self.host, state, self.refusals)
+
+    @property
+    def planned_parts_host(self) -> PlannedHost | None:
+        """Virtual host for calls of the access's own pipelines; None if it has none."""
+        if self.parts_host is None:
+            return None
+        return PlannedHost(self.parts_host, HostState(self.uid, self.generation, answers=True))
 
 
 def plan_access(
@@ -176,37 +189,6 @@ class _RoutePlan:
     pool: EndpointPool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _UsableTarget:
-    """A target that can be used; `weight` is in effect now, `full_weight` if all targets had pods."""
-
-    backend: Backend
-    pool: PoolKey
-    full_weight: int
-    weight: int
-    may_borrow: bool
-    """Whether it may answer instead of a target without a pod."""
-
-    @property
-    def has_pods(self) -> bool:
-        """Return whether it has a pod."""
-        return bool(self.backend.endpoints)
-
-
-@dataclass(frozen=True, slots=True)
-class _FallbackDecision:
-    """What the fallback of a route answers now.
-
-    `pool`: the pool that answers for targets without a pod; None if there is no fallback with a pod.
-    `serving`: there is such a target with a weight.
-    `answers_all`: no target with a weight has a pod.
-    """
-
-    pool: PoolKey | None = None
-    serving: bool = False
-    answers_all: bool = False
-
-
 def _plan_route(
     access: ModelAccess, route: Route, references: AccessReferences, pools: AccessPools
 ) -> _RoutePlan:
@@ -214,19 +196,15 @@ def _plan_route(
     if invalid_patterns:
         return _RoutePlan(None, PlannedRoute(route.name, ()), invalid_patterns)
     backends = references.resolve_route(route)
-    targets = _weigh_targets(
-        access, route, _with_stable_targets(access, route, backends.targets), backends.fallback, pools
-    )
-    fallback = _decide_fallback(route, backends.fallback, targets, pools)
-    can_answer = fallback.answers_all or _has_answering_target(targets)
+    targets = plan_targets(access, route, backends, pools)
     rule = RouteRule(
         name=route.name,
         headers=_header_matchers(route),
-        targets=_arrange_targets(access, route, targets, fallback),
+        targets=targets.weighted,
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
-        unavailable=None if can_answer else _no_endpoint_message(access, route),
-        sticky=_user_source(route.sticky) if route.sticky and not fallback.answers_all else None,
+        unavailable=None if targets.can_answer else _no_endpoint_message(access, route),
+        sticky=_user_source(route.sticky) if route.sticky and not targets.fallback.answers_all else None,
         mirrors=tuple(
             MirroredBackend(pools.select_mirror_pool(backend), percent)
             for percent, backend in backends.mirrors
@@ -235,7 +213,7 @@ def _plan_route(
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
         counted=release.is_released(access, route),
     )
-    return _RoutePlan(rule, _build_planned_route(route, backends, targets, fallback), backends.refusals)
+    return _RoutePlan(rule, _build_planned_route(route, backends, targets), backends.refusals)
 
 
 def _plan_pipeline(
@@ -269,130 +247,23 @@ def _plan_pipeline(
     )
 
 
-def _weigh_targets(
-    access: ModelAccess,
-    route: Route,
-    backends: Sequence[Backend],
-    fallback: Backend | None,
-    pools: AccessPools,
-) -> list[_UsableTarget]:
-    """Return the targets with their weights in effect: one without a pod gets none while another can take its share."""
-    with_pods = {backend.key.name for backend in backends if backend.endpoints}
-    released = release.is_released(access, route)
-    full_weights = weights = _target_weights(release.route_in_effect(access, route))
-    if released:
-        weights = _target_weights(release.route_in_effect(access, route, with_pods))
-    elif len(with_pods) < len(weights) and any(weights[name] for name in with_pods):
-        weights = {name: weight if name in with_pods else 0 for name, weight in weights.items()}
-    return [
-        _UsableTarget(
-            backend,
-            pools.select_target_pool(route, backend, fallback),
-            full_weights[backend.key.name],
-            weights[backend.key.name],
-            may_borrow=not (
-                released and access.spec.release and access.spec.release.target == backend.key.name
-            ),
-        )
-        for backend in backends
-    ]
-
-
-def _with_stable_targets(access: ModelAccess, route: Route, targets: Sequence[Backend]) -> Sequence[Backend]:
-    """Add the stable targets of a release that cannot be used, as targets without a pod, so that each keeps its share."""
-    if not release.is_released(access, route):
-        return targets
-    by_name = {
-        target.inference: Backend(backend_key(access, target.inference), "")
-        for target in access.spec.stable_targets
-    } | {backend.key.name: backend for backend in targets}
-    return [by_name[name] for name in sorted(by_name)]
-
-
-def _decide_fallback(
-    route: Route, fallback: Backend | None, targets: Sequence[_UsableTarget], pools: AccessPools
-) -> _FallbackDecision:
-    """Return what the fallback of `route` answers now."""
-    if fallback is None:
-        return _FallbackDecision()
-    # Selected even while it is not needed, so that its cluster exists by the time it is.
-    pool = pools.select_target_pool(route, fallback, None)
-    if not fallback.endpoints:
-        return _FallbackDecision()
-    return _FallbackDecision(
-        pool,
-        serving=any(target.weight and not target.has_pods for target in targets),
-        answers_all=not _has_answering_target(targets),
-    )
-
-
-def _target_weights(route: Route) -> dict[str, int]:
-    return {target.inference: target.weight for target in route.targets}
-
-
-def _has_answering_target(targets: Sequence[_UsableTarget]) -> bool:
-    return any(target.weight and target.has_pods for target in targets)
-
-
-def _arrange_targets(
-    access: ModelAccess, route: Route, targets: Sequence[_UsableTarget], fallback: _FallbackDecision
-) -> tuple[WeightedBackend, ...]:
-    """Return the targets as the proxies get them: by weight, as intervals of users, or the fallback for all of them."""
-    admission = admission_limits(access).get(route.name)
-    if fallback.pool is not None and fallback.answers_all:
-        return (WeightedBackend(fallback.pool, 1, admission),)
-    pools = {
-        target.backend.key.name: fallback.pool
-        if fallback.pool and target.weight and not target.has_pods
-        else target.pool
-        for target in targets
-    }
-    candidate_pools = {
-        target.pool for target in targets if release.is_candidate(access, route, target.backend.key.name)
-    }
-
-    def to_weighted(inference: str, weight: int) -> WeightedBackend:
-        # Without admission control for the candidate of a release, so that its failures are seen and not prevented.
-        pool = pools[inference]
-        return WeightedBackend(pool, weight, None if pool in candidate_pools else admission)
-
-    if route.sticky is None or not _has_answering_target(targets):
-        return tuple(to_weighted(target.backend.key.name, target.weight) for target in targets)
-    # Intervals are lent only to targets with a pod and a weight of their own; without any, the weights in effect make the line.
-    has_borrowers = any(target.full_weight and target.has_pods for target in targets)
-    line = divide_line(
-        [
-            StickyShare(
-                target.backend.key.name,
-                target.full_weight if has_borrowers else target.weight,
-                target.has_pods,
-                target.may_borrow,
-            )
-            for target in targets
-        ]
-    )
-    return tuple(to_weighted(interval.name, interval.length) for interval in line)
-
-
-def _build_planned_route(
-    route: Route, backends: RouteBackends, targets: Sequence[_UsableTarget], fallback: _FallbackDecision
-) -> PlannedRoute:
+def _build_planned_route(route: Route, backends: RouteBackends, targets: RouteTargets) -> PlannedRoute:
     return PlannedRoute(
         name=route.name,
         targets=tuple(
             PlannedTarget(
                 target.backend.key.name,
-                0 if fallback.answers_all else target.weight,
+                0 if targets.fallback.answers_all else target.weight,
                 len(target.backend.endpoints),
             )
-            for target in targets
+            for target in targets.usable
         ),
         mirrors=tuple(
             PlannedMirror(backend.key.name, percent if backend.endpoints else 0, len(backend.endpoints))
             for percent, backend in backends.mirrors
         ),
         fallback=PlannedFallback(
-            backends.fallback.key.name, fallback.serving, len(backends.fallback.endpoints)
+            backends.fallback.key.name, targets.fallback.serving, len(backends.fallback.endpoints)
         )
         if backends.fallback
         else None,

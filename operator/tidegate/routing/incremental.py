@@ -13,14 +13,14 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts, planner
 from tidegate.routing.access_index import AccessIndex, move_key
+from tidegate.routing.access_pools import retry_budgets
 from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.credentials import CallerCredentials, ClientAuthority, KeyFetchResult, SecretData
 from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.ir import EndpointPool, PoolKey
+from tidegate.routing.ir import EndpointPool, PlannedHost, PoolKey
 from tidegate.routing.pipelines import find_leftovers, pipeline_owner
-from tidegate.routing.planner import PlannedHost
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class IncrementalTranslator:
             self._accesses[key] = access
         self._changed_accesses[key] = None
         self._mark_dirty(self._index.put(key, access))
-        self._put_budgets(key, {} if access is None else planner.retry_budgets(access))
+        self._put_budgets(key, {} if access is None else retry_budgets(access))
 
     def put_backend(self, key: BackendKey, backend: Backend | None) -> None:
         """Update or delete (None) a backend."""
@@ -161,7 +161,7 @@ class IncrementalTranslator:
         for access in self._changed_accesses:
             with self.faults.isolate(f"ModelAccess {access}"):
                 plan = self._plan_access(access)
-                host = None if plan is None else planner.planned_access_host(plan)
+                host = None if plan is None else plan.planned_host
                 changed_hosts.update(self._put_inner_host(access, plan))
                 changed_hosts[HostKey(HostKind.ACCESS, access)] = host
                 pools.update(self._put_own_pools(access, () if plan is None else plan.pools))
@@ -184,7 +184,7 @@ class IncrementalTranslator:
     ) -> Mapping[HostKey, PlannedHost | None]:
         """Return the change of the host for calls of one access's pipelines, if it has or had one."""
         had_host = key in self._inner_hosts
-        now = None if plan is None else planner.planned_parts_host(plan)
+        now = None if plan is None else plan.planned_parts_host
         if now is None:
             self._inner_hosts.discard(key)
         else:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.fleet import BackendKey, Endpoint
 from tidegate.routing.guards import Guard
+from tidegate.routing.refusals import RoutingRefusal
 
 
 class InferenceProtocol(StrEnum):
@@ -152,6 +153,24 @@ class VirtualHost:
     rate: RequestRate | None = None
     guard: Guard | None = None
     """None: every caller is admitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """The object and generation that a virtual host was made from, and whether it can answer every request."""
+
+    uid: str
+    generation: int
+    answers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHost:
+    """The virtual host of one ModelAccess or FeatureCompute, and what is refused of it."""
+
+    host: VirtualHost
+    state: HostState
+    refusals: tuple[RoutingRefusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

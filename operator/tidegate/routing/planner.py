@@ -1,6 +1,6 @@
 """The translation of the fleet to the routing IR, for every xDS replica, the controllers and what-if alike.
 
-Nothing here raises: what cannot be served is left out and named in a Refusal.
+Nothing here raises: what cannot be served is left out and named in a RoutingRefusal.
 Hosts are the only thing that accesses compete for; everything else about an access depends on it and its targets alone.
 `plan_routing` translates everything; routing.incremental translates what a change affects, by the same rules.
 """
@@ -14,15 +14,16 @@ from datetime import timedelta
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts
-from tidegate.routing.access_pools import retry_budget
+from tidegate.routing.access_pools import retry_budgets
 from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import (
     AccessPoolKey,
     EndpointPool,
+    HostState,
+    PlannedHost,
     PoolKey,
     RouteRule,
     RoutingIR,
@@ -30,29 +31,9 @@ from tidegate.routing.ir import (
     WeightedBackend,
 )
 from tidegate.routing.pipelines import find_leftovers, pipeline_owner
-from tidegate.routing.references import backend_key
-from tidegate.routing.refusals import RoutingRefusal
 
 # A FeatureCompute has no route of its own to set a timeout in; looking features up takes milliseconds.
 FEATURES_TIMEOUT: Final = timedelta(seconds=5)
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """The object and generation that a virtual host was made from, and whether it can answer every request."""
-
-    uid: str
-    generation: int
-    answers: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedHost:
-    """The virtual host of one ModelAccess or FeatureCompute, and what is refused of it."""
-
-    host: VirtualHost
-    state: HostState
-    refusals: tuple[RoutingRefusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +80,12 @@ def plan_routing(fleet: FleetState) -> RoutingPlan:
     return RoutingPlan(
         accesses=accesses,
         hosts={
-            **{
-                HostKey(HostKind.ACCESS, key): planned_access_host(access) for key, access in accesses.items()
-            },
+            **{HostKey(HostKind.ACCESS, key): access.planned_host for key, access in accesses.items()},
             **{features_host_key(backend.key): planned_features_host(backend) for backend in features},
             **{
                 HostKey(HostKind.PIPELINE, key): pipeline_host
                 for key, access in accesses.items()
-                if (pipeline_host := planned_parts_host(access)) is not None
+                if (pipeline_host := access.planned_parts_host) is not None
             },
         },
         pools={
@@ -122,19 +101,6 @@ def plan_routing(fleet: FleetState) -> RoutingPlan:
 
 def _sort_shared_first(key: PoolKey) -> tuple[bool, str]:
     return isinstance(key, AccessPoolKey), str(key)
-
-
-def planned_access_host(access: AccessPlan) -> PlannedHost:
-    """Return the virtual host of a ModelAccess."""
-    state = HostState(access.uid, access.generation, answers=access.unavailable_reason is None)
-    return PlannedHost(access.host, state, access.refusals)
-
-
-def planned_parts_host(access: AccessPlan) -> PlannedHost | None:
-    """Return the virtual host for calls of a ModelAccess's own pipelines; None if it has none."""
-    if access.parts_host is None:
-        return None
-    return PlannedHost(access.parts_host, HostState(access.uid, access.generation, answers=True))
 
 
 def has_shared_pool(backend: BackendKey) -> bool:
@@ -174,20 +140,6 @@ def planned_features_host(backend: Backend) -> PlannedHost:
     )
     # Its spec does not affect the routing, so every generation is programmed at once.
     return PlannedHost(host, HostState(backend.uid, 0, bool(backend.endpoints)))
-
-
-def retry_budgets(access: ModelAccess) -> Mapping[BackendKey, int]:
-    """Return the largest retry budget in percent that `access` gives each of its Inferences."""
-    budgets: dict[BackendKey, int] = {}
-    for route in access.spec.routes:
-        percent = retry_budget(route)
-        if percent is None:
-            continue
-        fallbacks = (route.fallback,) if route.fallback is not None else ()
-        for target in (*route.targets, *fallbacks):
-            key = backend_key(access, target.inference)
-            budgets[key] = max(budgets.get(key, 0), percent)
-    return budgets
 
 
 def shared_pool(backend: Backend, retry_budget_percent: int | None) -> EndpointPool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidegate.routing.guards import CALLER_REASONS
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.planner import HostState
+from tidegate.routing.ir import HostState
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.report import ProgrammedReport, ReportedHost, ReportedProxy, ReportedRefusal
 from tidegate.xds.resources import Snapshot

@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints, listener, routes, secrets
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.planner import HostState
+from tidegate.routing.ir import HostState
 from tidegate.routing.refusals import RoutingRefusal
 from tidegate.xds.persistent_map import PersistentMap
 

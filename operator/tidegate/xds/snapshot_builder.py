@@ -14,8 +14,8 @@ from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.gateway_secrets import GatewaySecretState, SecretRole
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.incremental import RoutingChange
-from tidegate.routing.ir import EndpointPool, InferenceProtocol, PoolKey, VirtualHost
-from tidegate.routing.planner import HostState, PlannedHost, RoutingPlan
+from tidegate.routing.ir import EndpointPool, HostState, InferenceProtocol, PlannedHost, PoolKey, VirtualHost
+from tidegate.routing.planner import RoutingPlan
 from tidegate.routing.refusals import RoutingRefusal
 from tidegate.xds.persistent_map import PersistentMap
 from tidegate.xds.resources import (

@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.planner import HostState
+from tidegate.routing.ir import HostState
 from tidegate.xds.desired import DesiredResources, ProxyUpdate
 from tidegate.xds.held_back import NOTHING_HELD_BACK, find_held_back, rejected_hosts
 from tidegate.xds.inspection import ProxyKind, SyncState

@@ -1,0 +1,199 @@
+"""The targets of one route: their weights in effect, what the fallback answers, and the limits of admission control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from tidegate.api.model_access import ModelAccess, Route
+from tidegate.routing import release
+from tidegate.routing.access_pools import AccessPools
+from tidegate.routing.fleet import Backend
+from tidegate.routing.ir import AdmissionLimit, PoolKey, WeightedBackend
+from tidegate.routing.references import RouteBackends, backend_key
+from tidegate.routing.sticky import StickyShare, divide_line
+
+_MAX_FAILURE_PERCENT: Final = 80.0
+"""The limit of admission control for the highest value: failures of lower values do not reach it, but it still relieves a target that answers nothing."""
+
+_DEFAULT_VALUE: Final = "1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class UsableTarget:
+    """A target that can be used; `weight` is in effect now, `full_weight` if all targets had pods."""
+
+    backend: Backend
+    pool: PoolKey
+    full_weight: int
+    weight: int
+    may_borrow: bool
+    """Whether it may answer instead of a target without a pod."""
+
+    @property
+    def has_pods(self) -> bool:
+        """Return whether it has a pod."""
+        return bool(self.backend.endpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackDecision:
+    """What the fallback of a route answers now.
+
+    `pool`: the pool that answers for targets without a pod; None if there is no fallback with a pod.
+    `serving`: there is such a target with a weight.
+    `answers_all`: no target with a weight has a pod.
+    """
+
+    pool: PoolKey | None = None
+    serving: bool = False
+    answers_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTargets:
+    """The targets of a route that can be used, what its fallback answers, and both as the proxies get them."""
+
+    usable: tuple[UsableTarget, ...]
+    fallback: FallbackDecision
+    weighted: tuple[WeightedBackend, ...]
+
+    @property
+    def can_answer(self) -> bool:
+        """Return whether a target or the fallback can answer."""
+        return self.fallback.answers_all or _has_answering_target(self.usable)
+
+
+def plan_targets(
+    access: ModelAccess, route: Route, backends: RouteBackends, pools: AccessPools
+) -> RouteTargets:
+    """Plan the targets of `route`, which may use the Inferences in `backends`."""
+    targets = _weigh_targets(
+        access, route, _with_stable_targets(access, route, backends.targets), backends.fallback, pools
+    )
+    fallback = _decide_fallback(route, backends.fallback, targets, pools)
+    return RouteTargets(tuple(targets), fallback, _arrange_targets(access, route, targets, fallback))
+
+
+def _with_stable_targets(access: ModelAccess, route: Route, targets: Sequence[Backend]) -> Sequence[Backend]:
+    """Add the stable targets of a release that cannot be used, as targets without a pod, so that each keeps its share."""
+    if not release.is_released(access, route):
+        return targets
+    by_name = {
+        target.inference: Backend(backend_key(access, target.inference), "")
+        for target in access.spec.stable_targets
+    } | {backend.key.name: backend for backend in targets}
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _weigh_targets(
+    access: ModelAccess,
+    route: Route,
+    backends: Sequence[Backend],
+    fallback: Backend | None,
+    pools: AccessPools,
+) -> list[UsableTarget]:
+    """Return the targets with their weights in effect: one without a pod gets none while another can take its share."""
+    with_pods = {backend.key.name for backend in backends if backend.endpoints}
+    released = release.is_released(access, route)
+    full_weights = weights = _target_weights(release.route_in_effect(access, route))
+    if released:
+        weights = _target_weights(release.route_in_effect(access, route, with_pods))
+    elif len(with_pods) < len(weights) and any(weights[name] for name in with_pods):
+        weights = {name: weight if name in with_pods else 0 for name, weight in weights.items()}
+    return [
+        UsableTarget(
+            backend,
+            pools.select_target_pool(route, backend, fallback),
+            full_weights[backend.key.name],
+            weights[backend.key.name],
+            may_borrow=not (
+                released and access.spec.release and access.spec.release.target == backend.key.name
+            ),
+        )
+        for backend in backends
+    ]
+
+
+def _target_weights(route: Route) -> dict[str, int]:
+    return {target.inference: target.weight for target in route.targets}
+
+
+def _decide_fallback(
+    route: Route, fallback: Backend | None, targets: Sequence[UsableTarget], pools: AccessPools
+) -> FallbackDecision:
+    """Return what the fallback of `route` answers now."""
+    if fallback is None:
+        return FallbackDecision()
+    # Selected even while it is not needed, so that its cluster exists by the time it is.
+    pool = pools.select_target_pool(route, fallback, None)
+    if not fallback.endpoints:
+        return FallbackDecision()
+    return FallbackDecision(
+        pool,
+        serving=any(target.weight and not target.has_pods for target in targets),
+        answers_all=not _has_answering_target(targets),
+    )
+
+
+def _has_answering_target(targets: Sequence[UsableTarget]) -> bool:
+    return any(target.weight and target.has_pods for target in targets)
+
+
+def _arrange_targets(
+    access: ModelAccess, route: Route, targets: Sequence[UsableTarget], fallback: FallbackDecision
+) -> tuple[WeightedBackend, ...]:
+    """Return the targets as the proxies get them: by weight, as intervals of users, or the fallback for all of them."""
+    admission = admission_limits(access).get(route.name)
+    if fallback.pool is not None and fallback.answers_all:
+        return (WeightedBackend(fallback.pool, 1, admission),)
+    pools = {
+        target.backend.key.name: fallback.pool
+        if fallback.pool and target.weight and not target.has_pods
+        else target.pool
+        for target in targets
+    }
+    candidate_pools = {
+        target.pool for target in targets if release.is_candidate(access, route, target.backend.key.name)
+    }
+
+    def to_weighted(inference: str, weight: int) -> WeightedBackend:
+        # Without admission control for the candidate of a release, so that its failures are seen and not prevented.
+        pool = pools[inference]
+        return WeightedBackend(pool, weight, None if pool in candidate_pools else admission)
+
+    if route.sticky is None or not _has_answering_target(targets):
+        return tuple(to_weighted(target.backend.key.name, target.weight) for target in targets)
+    # Intervals are lent only to targets with a pod and a weight of their own; without any, the weights in effect make the line.
+    has_borrowers = any(target.full_weight and target.has_pods for target in targets)
+    line = divide_line(
+        [
+            StickyShare(
+                target.backend.key.name,
+                target.full_weight if has_borrowers else target.weight,
+                target.has_pods,
+                target.may_borrow,
+            )
+            for target in targets
+        ]
+    )
+    return tuple(to_weighted(interval.name, interval.length) for interval in line)
+
+
+def admission_limits(access: ModelAccess) -> Mapping[str, AdmissionLimit]:
+    """Return the limit of admission control of each route by name; empty if the access has none.
+
+    A route counts its own requests to each of its targets. The lowest value begins to reject at `maxFailurePercent`, the
+    highest at four fifths, and those between in equal ratios: rejecting low values relieves the target before higher ones are
+    rejected.
+    """
+    control = access.spec.protection.admission_control if access.spec.protection is not None else None
+    if control is None:
+        return {}
+    values = {route.name: Decimal(route.value or _DEFAULT_VALUE) for route in access.spec.routes}
+    ranks = {value: rank for rank, value in enumerate(sorted(set(values.values())))}
+    lowest, steps = float(control.max_failure_percent), max(len(ranks) - 1, 1)
+    ratio = (_MAX_FAILURE_PERCENT / lowest) ** (1 / steps)
+    return {name: AdmissionLimit(round(lowest * ratio ** ranks[value], 2)) for name, value in values.items()}
