@@ -123,12 +123,12 @@ async def run_changes(count: int, changes: int) -> list[float]:
     port = await control_plane.start()
     times: list[float] = []
     async with connect_proxies(count, port) as pipe:
-        await wait_arrival(pipe, snapshot.versions[TypeUrl.SCOPE])
+        await wait_arrival(pipe, snapshot.resources[TypeUrl.SCOPE].version)
         for weight in range(2, changes + 2):
             await wait_programmed(control_plane, count)
             started = time.monotonic()
             snapshot = control_plane.set(*make_fleet(weight))
-            times.append(await wait_arrival(pipe, snapshot.versions[TypeUrl.SCOPE]) - started)
+            times.append(await wait_arrival(pipe, snapshot.resources[TypeUrl.SCOPE].version) - started)
     await control_plane.server.stop(at_once=True)
     return times
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from builders.proxy import CLUSTER, ENDPOINT, LISTENER, DiscoveryClient, names_in
 from tidegate.xds.messages import DiscoveryResponse, SotwRequest
 from tidegate.xds.protocols import SotwStream
-from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash, version_of
+from tidegate.xds.resources import NO_RESOURCES, Snapshot, TypeUrl, XdsResource, content_hash
 
 CTR = "ctr.ads.tidegate"
 
@@ -30,8 +30,8 @@ def a_client_snapshot(
     if routes_to is not None:
         body = ",".join((CTR, *sorted(map(cluster, routes_to)))).encode()
         resources[LISTENER][CTR] = XdsResource(CTR, content_hash([body]), body)
-    versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
-    return Snapshot(content_hash(versions.values()), resources, versions, hosts={})
+    sets = {type_url: NO_RESOURCES.with_changes(of_type) for type_url, of_type in resources.items()}
+    return Snapshot.from_sets(sets, {})
 
 
 @dataclass

@@ -13,7 +13,7 @@ from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import HostState
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
-from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash, version_of
+from tidegate.xds.resources import NO_RESOURCES, ResourceSet, Snapshot, TypeUrl, XdsResource, content_hash
 from tidegate.xds.stream import DiscoveryRequest, DiscoveryStream
 
 CLUSTER, ENDPOINT, LISTENER, SCOPE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE
@@ -22,7 +22,7 @@ GATEWAY = "gateway"
 RequestT = TypeVar("RequestT", bound=DiscoveryRequest)
 
 # What two snapshots have alike is one object, as it is where a builder makes them.
-_SHARED: dict[tuple[TypeUrl, str], Mapping[str, XdsResource]] = {}
+_SHARED: dict[tuple[TypeUrl, str], ResourceSet] = {}
 CTR_HOST = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 CTR = str(CTR_HOST)
 
@@ -62,18 +62,14 @@ def a_snapshot(
         SCOPE: scopes,
         TypeUrl.SECRET: {},
     }
-    versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
+    sets = {type_url: NO_RESOURCES.with_changes(of_type) for type_url, of_type in resources.items()}
     shared = {
-        type_url: _SHARED.setdefault((type_url, versions[type_url]), of_type)
-        for type_url, of_type in resources.items()
+        type_url: _SHARED.setdefault((type_url, of_type.version), of_type)
+        for type_url, of_type in sets.items()
     }
-    return Snapshot(
-        revision=content_hash(versions.values()),
-        resources=shared,
-        versions=versions,
-        hosts={
-            key: HostState("uid", generation, answers=True) for key in (CTR_HOST, *map(host, others or {}))
-        },
+    return Snapshot.from_sets(
+        shared,
+        {key: HostState("uid", generation, answers=True) for key in (CTR_HOST, *map(host, others or {}))},
     )
 
 

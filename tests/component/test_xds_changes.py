@@ -21,7 +21,7 @@ from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds import stream, subscription
 from tidegate.xds.held_back import HeldBack
-from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash, version_of
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash
 from tidegate.xds.server import XdsServerSettings
 from tidegate.xds.stream import UpdatePhase
 
@@ -163,14 +163,8 @@ def spoilt(snapshot: Snapshot, type_url: TypeUrl, resource: XdsResource) -> Snap
     """The same snapshot with one resource that no proxy accepts."""
     body = resource.body[:-3] + b"\xff\xff\xff"
     bad = replace(resource, body=body, version=content_hash([body]))
-    resources = dict(snapshot.resources)
-    resources[type_url] = {**resources[type_url], resource.name: bad}
-    return replace(
-        snapshot,
-        revision="spoilt",
-        resources=resources,
-        versions={**snapshot.versions, type_url: "spoilt"},
-    )
+    of_type = snapshot.resources[type_url].with_changes({resource.name: bad})
+    return replace(snapshot, revision="spoilt", resources={**snapshot.resources, type_url: of_type})
 
 
 async def refused(control_plane: ControlPlane) -> str:
@@ -228,9 +222,8 @@ async def test_a_refused_cluster_does_not_stop_the_endpoints_of_the_others(gatew
 
 def with_another(snapshot: Snapshot, type_url: TypeUrl, resource: XdsResource) -> Snapshot:
     """The same snapshot with one resource more."""
-    resources = {**snapshot.resources, type_url: {**snapshot.resources[type_url], resource.name: resource}}
-    versions = {**snapshot.versions, type_url: version_of(resources[type_url])}
-    return replace(snapshot, revision=content_hash(versions.values()), resources=resources, versions=versions)
+    of_type = snapshot.resources[type_url].with_changes({resource.name: resource})
+    return Snapshot.from_sets({**snapshot.resources, type_url: of_type}, snapshot.hosts)
 
 
 def a_refused_scope(name: str) -> XdsResource:

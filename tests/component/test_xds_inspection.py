@@ -109,13 +109,8 @@ async def test_a_proxy_that_refuses_is_shown_with_its_reason(gateway: Gateway) -
     scope = good.resources[TypeUrl.SCOPE]["access/ads/ctr"]
     body = scope.body[:-3] + b"\xff\xff\xff"
     bad = replace(scope, body=body, version=content_hash([body]))
-    scopes = {**good.resources[TypeUrl.SCOPE], scope.name: bad}
-    spoilt = replace(
-        good,
-        revision="spoilt",
-        resources={**good.resources, TypeUrl.SCOPE: scopes},
-        versions={**good.versions, TypeUrl.SCOPE: "spoilt"},
-    )
+    scopes = good.resources[TypeUrl.SCOPE].with_changes({scope.name: bad})
+    spoilt = replace(good, revision="spoilt", resources={**good.resources, TypeUrl.SCOPE: scopes})
     gateway.control_plane.cache.set(spoilt)
 
     async def refused() -> bool:

@@ -212,7 +212,7 @@ def test_every_backend_has_clusters_whether_routed_to_or_not() -> None:
         )
         for target in ("a", "b")
     )
-    changed = [kind for kind in TypeUrl if before.versions[kind] != after.versions[kind]]
+    changed = [kind for kind in TypeUrl if before.resources[kind].version != after.resources[kind].version]
     assert changed == [TypeUrl.SCOPE]
 
 

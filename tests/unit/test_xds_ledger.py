@@ -21,7 +21,7 @@ from tidegate.xds.report import (
     merge_proxies,
     to_json,
 )
-from tidegate.xds.resources import Snapshot
+from tidegate.xds.resources import NO_RESOURCES, Snapshot
 from tidegate.xds.stream import RunningState, StreamProgress
 
 CTR = CTR_HOST
@@ -203,7 +203,7 @@ def of_bytes(count: int, version: int) -> Snapshot:
     """A snapshot whose one cluster takes so many bytes, different in each version."""
     snapshot = a_snapshot({"a": version})
     big = replace(snapshot.resources[CLUSTER]["a"], body=bytes(count))
-    return replace(snapshot, resources={**snapshot.resources, CLUSTER: {"a": big}})
+    return replace(snapshot, resources={**snapshot.resources, CLUSTER: NO_RESOURCES.with_changes({"a": big})})
 
 
 def test_the_oldest_go_when_the_older_ones_take_more_than_they_may() -> None:

@@ -10,7 +10,7 @@ from builders.proxy import CLUSTER, CTR, ENDPOINT, LISTENER, SCOPE, a_snapshot, 
 from tidegate.routing.envoy.routes import HOSTS_SCOPE
 from tidegate.xds.held_back import find_held_back, rejected_hosts
 from tidegate.xds.protocols import DeltaSubscription
-from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
+from tidegate.xds.resources import NO_RESOURCES, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import StreamState
 from tidegate.xds.subscription import Change
 
@@ -135,8 +135,8 @@ def with_hosts(**versions: str) -> Snapshot:
     aliases = {
         str(host(name)): XdsResource(str(host(name)), version, b"") for name, version in versions.items()
     }
-    hosts_scope = XdsResource(HOSTS_SCOPE, str(versions), b"", aliases=aliases)
-    scopes = {**snapshot.resources[SCOPE], HOSTS_SCOPE: hosts_scope}
+    hosts_scope = XdsResource(HOSTS_SCOPE, str(versions), b"", aliases=NO_RESOURCES.with_changes(aliases))
+    scopes = snapshot.resources[SCOPE].with_changes({HOSTS_SCOPE: hosts_scope})
     return replace(snapshot, resources={**snapshot.resources, SCOPE: scopes})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.xds.resources import Snapshot, differing_names
+from tidegate.xds.resources import Snapshot
 
 _MAX_SNAPSHOTS: Final = 32
 
@@ -108,6 +108,6 @@ def _count_own_bytes(older: Snapshot, newer: Snapshot) -> int:
     return sum(
         len(of_kind[name].body)
         for kind, of_kind in older.resources.items()
-        for name in differing_names(of_kind, newer.resources[kind])
+        for name in newer.resources[kind].differing_names(of_kind)
         if name in of_kind
     )

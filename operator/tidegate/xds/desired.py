@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from tidegate.xds.held_back import HeldBack
-from tidegate.xds.resources import Resources, Snapshot, TypeUrl, XdsResource
+from tidegate.xds.resources import ResourceSet, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import BACKENDS, StreamState
 from tidegate.xds.subscription import Desired, Subscription
 
@@ -136,7 +136,7 @@ class DesiredResources:
             for name in self._names_to_check(subscription, resources)
         }
 
-    def _names_to_check(self, subscription: Subscription, resources: Resources) -> Iterator[str]:
+    def _names_to_check(self, subscription: Subscription, resources: ResourceSet) -> Iterator[str]:
         names = subscription.names_to_check(resources)
         yield from names
         if subscription.type_url is TypeUrl.ENDPOINT:

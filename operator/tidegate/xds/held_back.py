@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidegate.routing.envoy import routes
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, differing_names, names_referencing
+from tidegate.xds.resources import NO_RESOURCES, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import BACKENDS, StreamState
 
 
@@ -93,12 +93,12 @@ def _rejected_scopes(state: StreamState, goal: Snapshot, held_back: HeldBack) ->
             yield from ((scope, reason) for scope in scopes)
     for type_url in BACKENDS:
         for cluster, reason in held_back.rejected[type_url].items():
-            yield from ((scope, reason) for scope in names_referencing(scopes, cluster))
+            yield from ((scope, reason) for scope in scopes.names_referencing(cluster))
     yield from held_back.scopes.items()
     hosts, subscription = scopes.get(routes.HOSTS_SCOPE), state.get(TypeUrl.SCOPE)
     if routes.HOSTS_SCOPE in held_back.scopes and hosts is not None and subscription is not None:
         running = subscription.get(routes.HOSTS_SCOPE)
-        names = differing_names({} if running is None else running.aliases, hosts.aliases)
+        names = hosts.aliases.differing_names(NO_RESOURCES if running is None else running.aliases)
         yield from ((name, held_back.scopes[routes.HOSTS_SCOPE]) for name in names)
 
 

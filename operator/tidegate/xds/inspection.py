@@ -9,7 +9,7 @@ from typing import Final
 
 from tidegate.routing import protos
 from tidegate.routing.gateway_secrets import GatewaySecretState
-from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, differing_names
+from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
 
 # The content of these types is never shown, only names and versions.
 REDACTED_TYPES: Final = frozenset({TypeUrl.SECRET})
@@ -121,7 +121,7 @@ def _diff_snapshots(
 ) -> Document:
     changes: Document = {}
     for kind in after.resources:
-        names = differing_names(before.resources[kind], after.resources[kind])
+        names = after.resources[kind].differing_names(before.resources[kind])
         listed = sorted(names) if only is None else [name for name in (only,) if name in names]
         if listed:
             changes[kind.name.lower()] = [

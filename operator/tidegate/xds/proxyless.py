@@ -12,12 +12,11 @@ from tidegate.routing.incremental import RoutingChange
 from tidegate.routing.ir import EndpointPool, InferenceProtocol, PoolKey, VirtualHost
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyKind
-from tidegate.xds.resources import ResourceSet, Snapshot, TypeUrl, XdsResource, build_resource
+from tidegate.xds.resources import NO_RESOURCES, Snapshot, TypeUrl, XdsResource, build_resource
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-_NOTHING: Final = ResourceSet()
 _USER_AGENT: Final = "gRPC"
 
 
@@ -62,9 +61,9 @@ class GrpcSnapshotBuilder:
     """Collects changes of the routing and renders what changed since the last snapshot."""
 
     def __init__(self) -> None:
-        self._listeners = ResourceSet()
-        self._clusters = ResourceSet()
-        self._endpoints = ResourceSet()
+        self._listeners = NO_RESOURCES
+        self._clusters = NO_RESOURCES
+        self._endpoints = NO_RESOURCES
         self._names: dict[HostKey, tuple[str, ...]] = {}
         self._hosts: dict[HostKey, VirtualHost | None] = {}
         self._pools: dict[PoolKey, EndpointPool | None] = {}
@@ -84,7 +83,7 @@ class GrpcSnapshotBuilder:
         """Return the snapshot with all changes that were recorded."""
         self._render_hosts()
         self._render_pools()
-        resources = dict.fromkeys(TypeUrl, _NOTHING) | {
+        resources = dict.fromkeys(TypeUrl, NO_RESOURCES) | {
             TypeUrl.CLUSTER: self._clusters,
             TypeUrl.ENDPOINT: self._endpoints,
             TypeUrl.LISTENER: self._listeners,

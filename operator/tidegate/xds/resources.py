@@ -32,9 +32,6 @@ class TypeUrl(StrEnum):
     SECRET = protos.TYPE_URL_PREFIX + secrets.TYPE
 
 
-_NO_ALIASES: Final[Mapping[str, XdsResource]] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True)
 class XdsResource:
     """One resource, serialised once for all proxies.
@@ -50,7 +47,7 @@ class XdsResource:
     body: bytes = field(repr=False)
     vacant: bool = False
     references: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
-    aliases: Mapping[str, XdsResource] = field(default_factory=lambda: _NO_ALIASES, compare=False, repr=False)
+    aliases: ResourceSet = field(default_factory=lambda: NO_RESOURCES, compare=False, repr=False)
 
     @property
     def is_placeholder(self) -> bool:
@@ -62,20 +59,16 @@ class XdsResource:
         return self.version.startswith(_PLACEHOLDER)
 
 
-Resources = Mapping[str, XdsResource]
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One consistent set of all resources.
 
-    `revision` and `versions` are hashes of the content: equal in every replica and after every restart.
+    `revision` is a hash of the content: equal in every replica and after every restart.
     `hosts` has the objects that it was made from.
     """
 
     revision: str
-    resources: Mapping[TypeUrl, Resources]
-    versions: Mapping[TypeUrl, str]
+    resources: Mapping[TypeUrl, ResourceSet]
     hosts: Mapping[HostKey, HostState]
     refusals: tuple[RoutingRefusal, ...] = ()
 
@@ -87,9 +80,8 @@ class Snapshot:
         refusals: tuple[RoutingRefusal, ...] = (),
     ) -> Snapshot:
         """Return the snapshot of `resources`, which have every type."""
-        versions = {type_url: of_type.version for type_url, of_type in resources.items()}
-        revision = content_hash(versions[type_url] for type_url in TypeUrl)
-        return cls(revision, MappingProxyType(resources), MappingProxyType(versions), hosts, refusals)
+        revision = content_hash(resources[type_url].version for type_url in TypeUrl)
+        return cls(revision, MappingProxyType(resources), hosts, refusals)
 
 
 def content_hash(parts: Iterable[str | bytes]) -> str:
@@ -123,12 +115,12 @@ def build_resource(
     return XdsResource(name, version, body, vacant, references)
 
 
-def version_of(resources: Resources) -> str:
-    """Return the version of a set of resources: a hash over their names and versions."""
+def _hash_versions(resources: Mapping[str, XdsResource]) -> str:
+    """Hash the names and versions of resources."""
     return content_hash(part for name in sorted(resources) for part in (name, resources[name].version))
 
 
-_EMPTY: Final = version_of({})
+_EMPTY: Final = _hash_versions({})
 
 
 class ResourceSet(Mapping[str, XdsResource]):
@@ -166,7 +158,7 @@ class ResourceSet(Mapping[str, XdsResource]):
         parts = zip(resources.parts, self._resources.parts, self._digests, strict=True)
         result = ResourceSet()
         result._set_resources(
-            resources, [digest if part is before else version_of(part) for part, before, digest in parts]
+            resources, [digest if part is before else _hash_versions(part) for part, before, digest in parts]
         )
         return result
 
@@ -180,6 +172,8 @@ class ResourceSet(Mapping[str, XdsResource]):
 
         The result is cached, since it is the same for many proxies.
         """
+        if before is self:
+            return frozenset()
         if self._compared is None or self._compared[0]() is not before:
             self._compared = ref(before), self._resources.differing_keys(before.resource_map)
         return self._compared[1]
@@ -196,19 +190,4 @@ class ResourceSet(Mapping[str, XdsResource]):
         return self._referencing[cluster]
 
 
-def differing_names(before: Resources, after: Resources) -> frozenset[str]:
-    """Return the names under which two sets have different resources."""
-    if before is after:
-        return frozenset()
-    if isinstance(before, ResourceSet) and isinstance(after, ResourceSet):
-        return after.differing_names(before)
-    return frozenset(
-        name for name in {**before, **after} if name not in after or after[name] != before.get(name)
-    )
-
-
-def names_referencing(resources: Resources, cluster: str) -> frozenset[str]:
-    """Return the names of those of `resources` that lead to `cluster`."""
-    if isinstance(resources, ResourceSet):
-        return resources.names_referencing(cluster)
-    return frozenset(name for name, resource in resources.items() if cluster in resource.references)
+NO_RESOURCES: Final[ResourceSet] = ResourceSet()

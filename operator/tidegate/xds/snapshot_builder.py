@@ -19,7 +19,7 @@ from tidegate.routing.planner import RoutingPlan
 from tidegate.routing.refusals import RoutingRefusal
 from tidegate.xds.persistent_map import PersistentMap
 from tidegate.xds.resources import (
-    ResourceSet,
+    NO_RESOURCES,
     Snapshot,
     TypeUrl,
     XdsResource,
@@ -44,10 +44,10 @@ class SnapshotBuilder:
             for name, encoded in listener.encode_listeners(settings).items()
         }
         self.faults = ObjectFailures()
-        self._listeners = ResourceSet().with_changes(listeners)
-        self._secrets = ResourceSet()
-        self._clusters = ResourceSet()
-        self._endpoints = ResourceSet()
+        self._listeners = NO_RESOURCES.with_changes(listeners)
+        self._secrets = NO_RESOURCES
+        self._clusters = NO_RESOURCES
+        self._endpoints = NO_RESOURCES
         self._scopes = _ScopeTable()
         self._pools: dict[PoolKey, EndpointPool] = {}
         self._hosts: dict[HostKey, PlannedHost] = {}
@@ -146,9 +146,9 @@ class _ScopeTable:
     """
 
     def __init__(self) -> None:
-        self._aliases = ResourceSet()
+        self._aliases = NO_RESOURCES
         self._joined = [b""] * len(self._aliases.resource_map.parts)
-        self.resources = ResourceSet().with_changes({routes.HOSTS_SCOPE: self._render_hosts_scope()})
+        self.resources = NO_RESOURCES.with_changes({routes.HOSTS_SCOPE: self._render_hosts_scope()})
 
     def apply_hosts(self, hosts: Mapping[str, _RenderedHost | None]) -> None:
         """Update virtual hosts by name; None for one that is deleted."""

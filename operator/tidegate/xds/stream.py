@@ -314,7 +314,7 @@ class DiscoveryStream(ABC, Generic[R]):
             endpoints.mark_for_resend(change.keys() - deleted)
         return DiscoveryResponse(
             type_url,
-            goal.versions[type_url],
+            goal.resources[type_url].version,
             subscription.nonce,
             tuple(resource for _, resource in content if resource is not None),
             tuple(name for name, resource in content if resource is None),

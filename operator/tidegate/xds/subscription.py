@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tidegate.xds.resources import Resources, TypeUrl, XdsResource, differing_names
+from tidegate.xds.resources import ResourceSet, TypeUrl, XdsResource
 
 Change = dict[str, XdsResource | None]
 """Resources by name; None for one that is deleted."""
@@ -89,7 +89,7 @@ class NackBisector:
         suspect = self.suspects[name]
         return (suspect and suspect.version) == (resource and resource.version)
 
-    def rejected_in(self, resources: Resources) -> Mapping[str, str]:
+    def rejected_in(self, resources: ResourceSet) -> Mapping[str, str]:
         """Return the reasons by name for what was rejected alone and is still in `resources`."""
         return {
             name: reason
@@ -124,25 +124,25 @@ class Subscription(ABC):
     nonce: str = ""
     error: str | None = None
     unseen: dict[str, XdsResource] = field(default_factory=dict[str, XdsResource])
-    _complete_with: Resources | None = None
+    _complete_with: ResourceSet | None = None
     _touched: set[str] = field(default_factory=set[str])
     _to_roll_back: set[str] = field(default_factory=set[str])
     _to_resend: dict[str, str] = field(default_factory=dict[str, str])
 
-    def is_complete(self, resources: Resources) -> bool:
+    def is_complete(self, resources: ResourceSet) -> bool:
         """Return whether the proxy is known to run exactly `resources`, as far as it subscribes to them."""
         return self._complete_with is resources and not self._touched
 
-    def mark_complete(self, resources: Resources, *, except_names: Collection[str] = ()) -> None:
+    def mark_complete(self, resources: ResourceSet, *, except_names: Collection[str] = ()) -> None:
         """Record that the proxy runs exactly `resources`, except for `except_names`."""
         self._complete_with = resources
         self._touched = set(except_names)
 
-    def names_to_check(self, resources: Resources) -> Collection[str]:
+    def names_to_check(self, resources: ResourceSet) -> Collection[str]:
         """Return the names under which the proxy may have something else than `resources`."""
         if self._complete_with is None:
             return {*resources, *self.sent, *(self.accepted or ()), *self._touched}
-        changed = differing_names(self._complete_with, resources)
+        changed = resources.differing_names(self._complete_with)
         return changed if not self._touched else self._touched.union(changed)
 
     @property
