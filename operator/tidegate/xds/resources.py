@@ -11,7 +11,7 @@ from typing import Final
 from weakref import ReferenceType, ref
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import clusters, endpoints, listener, routes, secrets
+from tidegate.routing.envoy import clusters, endpoints, listener, routes, tls
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import HostState
 from tidegate.routing.refusals import RoutingRefusal
@@ -29,7 +29,7 @@ class TypeUrl(StrEnum):
     ENDPOINT = protos.TYPE_URL_PREFIX + endpoints.TYPE
     LISTENER = protos.TYPE_URL_PREFIX + listener.TYPE
     SCOPE = protos.TYPE_URL_PREFIX + routes.TYPE
-    SECRET = protos.TYPE_URL_PREFIX + secrets.TYPE
+    SECRET = protos.TYPE_URL_PREFIX + tls.TYPE
 
 
 @dataclass(frozen=True, slots=True)

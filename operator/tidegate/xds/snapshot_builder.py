@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tidegate.routing import protos
 from tidegate.routing.certificates import AuthorityBundle, Certificate
-from tidegate.routing.envoy import clusters, endpoints, listener, routes, secrets
+from tidegate.routing.envoy import clusters, endpoints, listener, routes, tls
 from tidegate.routing.envoy_names import cluster_name
 from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.gateway_secrets import GatewaySecretState, SecretRole
@@ -210,15 +210,13 @@ def render_secrets(secret_states: Iterable[GatewaySecretState]) -> Iterator[XdsR
     )
     for state in states:
         if state.role is SecretRole.CLIENT_AUTHORITY:
-            name = secrets.authority_name(state.name)
+            name = tls.authority_name(state.name)
             trusted = state.content if isinstance(state.content, AuthorityBundle) else None
-            encoded = secrets.encode_authority(name, trusted)
+            encoded = tls.encode_authority(name, trusted)
         elif any_certificate is not None:
-            name = secrets.certificate_name(state.name)
+            name = tls.certificate_name(state.name)
             served = state.content if isinstance(state.content, Certificate) else any_certificate
-            encoded = secrets.encode_certificate(name, served)
+            encoded = tls.encode_certificate(name, served)
         else:
             continue
-        yield build_resource(
-            name, protos.encode_any(secrets.TYPE, encoded), placeholder=state.content is None
-        )
+        yield build_resource(name, protos.encode_any(tls.TYPE, encoded), placeholder=state.content is None)
