@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidegate import __version__
+from tidegate.cli.analyze import register_commands as register_analyze
 from tidegate.cli.bench import register_commands as register_bench
 from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register_commands as register_decisions
-from tidegate.cli.diagnosis import register_commands as register_diagnosis
+from tidegate.cli.doctor import register_commands as register_doctor
 from tidegate.cli.get import register_commands as register_get
 from tidegate.cli.optimize import optimize_file
 from tidegate.cli.options import (
@@ -143,7 +144,7 @@ def open_dashboard(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Run the dashboard on this machine, with the rights of your kubeconfig; the cluster needs no installation for it."""
-    from tidegate.cli.xds_servers import find_kubeconfig
+    from tidegate.kube.kubeconfig import find_kubeconfig
     from tidegate.processes.dashboard import DashboardOptions, run_dashboard
 
     kubeconfig_path = kubeconfig or find_kubeconfig()
@@ -172,7 +173,8 @@ register_report(app)
 register_bench(app)
 register_decisions(app)
 register_overrides(app)
-register_diagnosis(app)
+register_analyze(app)
+register_doctor(app)
 register_plan(app)
 
 

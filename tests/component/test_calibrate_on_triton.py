@@ -25,10 +25,10 @@ from builders.waiting import at_rest
 from fixtures.agent import ModelPod
 from fixtures.grafana import every_query
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.run.calibrate import RampLimits, measure_replica
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.diagnosis.calibration import RandomInputs
 from tidegate.reports.calibration import CalibrationReport, ReplicaTarget
+from tidegate.services.load_tests import RampLimits, measure_replica
 from tidegate_dataplane.contract import AgentPhase
 from tidegate_localcluster.ports import ReservedPort
 
@@ -191,9 +191,9 @@ async def test_the_command_measures_a_ready_replica_through_the_api_server(
 async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -> None:
     async with an_api_server(tmp_path, pod.model, pod.triton.grpc, ready=False) as kubeconfig:
         status, _, complained = await command(kubeconfig, "ads/ctr")
-        assert (status, "none of the 2 replicas of Inference ads/ctr is ready" in complained) == (1, True)
+        assert (status, "none of 2 pods with the labels tidegate.io/inference=ctr" in complained) == (1, True)
         status, _, complained = await command(kubeconfig, "ads/cvr")
-        assert (status, 'Inference "ads/cvr" not found' in complained) == (1, True)
+        assert (status, 'Inference "cvr" not found in namespace "ads"' in complained) == (1, True)
         status, _, complained = await command(kubeconfig, "ads/ctr", "--slo=soon")
         assert (status, "soon" in complained) == (1, True)
 

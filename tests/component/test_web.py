@@ -114,7 +114,7 @@ async def test_an_override_is_made_in_the_name_of_who_asks_for_it(shown: Dashboa
     assert "may not create computeoverrides" in refused.json()["detail"]
     # The API server of this test has no Inference: it is asked for it, and in her name.
     assert asked.status_code == 400
-    assert 'Inference "ads/fine" not found' in asked.json()["detail"]
+    assert 'Inference "fine" not found in namespace "ads"' in asked.json()["detail"]
 
 
 async def test_tokens_are_reviewed_once_a_minute_and_guessing_is_slowed_down(shown: Dashboard) -> None:

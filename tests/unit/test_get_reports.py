@@ -15,12 +15,12 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference, inference_body
 from builders.release import a_release, released
 from tidegate.api.meta import CustomResource, ObjectKey
-from tidegate.cli.run.get import _update_rows
-from tidegate.cli.run.object_watch import ChangeFeed
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.reports.get_rows import AnyRow, build_row
-from tidegate.reports.listing import ColumnWidths, ListOrder, ListReport, sort_rows
+from tidegate.reports.get_rows import build_row
+from tidegate.reports.listing import ColumnWidths, FollowedRows, ListReport, sort_rows
+from tidegate.reports.orders import ListOrder
+from tidegate.services.object_watch import ChangeFeed
 
 
 def a_status(ready: str, reason: str) -> dict[str, Any]:
@@ -126,26 +126,25 @@ def changed(*bodies: Mapping[str, Any]) -> dict[ObjectKey, Mapping[str, Any] | N
 
 
 def test_a_change_that_no_row_shows_is_none_and_an_end_is_one() -> None:
-    known: dict[ObjectKey, AnyRow] = {}
+    followed = FollowedRows("Inference", ListOrder.NAME)
 
     def told(change: Mapping[ObjectKey, Mapping[str, Any] | None]) -> list[tuple[str, str]]:
-        return [
-            (each.type.value, each.object.name)
-            for each in _update_rows(change, known, "Inference", ListOrder.NAME)
-        ]
+        changes, _ = followed.apply_changes(change)
+        return [(each.type.value, each.object.name) for each in changes]
 
     assert told(changed(inference_body("b"), inference_body("a"))) == [("Added", "a"), ("Added", "b")]
     labelled = inference_body("a", metadata={"resourceVersion": "2", "labels": {"x": "y"}})
     assert told(changed(labelled)) == []
     assert told(changed(inference_body("a", replicas=2))) == [("Modified", "a")]
     assert told({ObjectKey("ads", "a"): None, ObjectKey("ads", "never"): None}) == [("Deleted", "a")]
-    assert list(known) == [ObjectKey("ads", "b")]
+    assert [row.name for row in followed.rows] == ["b"]
 
 
-def test_an_object_that_cannot_be_read_is_left_out_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_object_that_cannot_be_read_is_left_out_and_named() -> None:
     body = {**inference_body("a"), "spec": {"of": "a newer version"}}
-    assert list(_update_rows(changed(body, inference_body("b")), {}, "Inference", ListOrder.NAME))
-    assert "left out: Inference ads/a" in capsys.readouterr().err
+    followed = FollowedRows("Inference", ListOrder.NAME)
+    changes, (skipped,) = followed.apply_changes(changed(body, inference_body("b")))
+    assert (len(changes), skipped.startswith("Inference ads/a")) == (1, True)
 
 
 async def test_many_changes_within_a_moment_are_one() -> None:

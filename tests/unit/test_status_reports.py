@@ -19,8 +19,8 @@ from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from tidegate.api.inference import Inference
-from tidegate.cli.run.object_names import ObjectName, parse_object_name
-from tidegate.cli.run.wait import wait_until_settled
+from tidegate.cli.object_names import ObjectName, parse_object_name
+from tidegate.cli.status import wait_until_settled
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.kube import kinds
 from tidegate.main import app

@@ -17,31 +17,27 @@ from builders.allocator import NOW, a_decision
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
-from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.connection import read_default_namespace
+from tidegate.cli.object_names import TARGET_KINDS, parse_target_name
 from tidegate.cli.options import OutputFormat, print_report
-from tidegate.cli.run.targets import TARGET_KINDS, parse_target_name
 from tidegate.errors import PermanentError
 from tidegate.kube.kinds import INFERENCE, Kind
+from tidegate.kube.kubeconfig import read_default_namespace
 from tidegate.main import app
-from tidegate.reports.decision import HistoryReport, report_history
-from tidegate.reports.explanation import ExplanationInputs, explain_inference, explain_pool
-from tidegate.reports.overrides import (
+from tidegate.planning.pools.override_requests import (
     OverrideContext,
-    OverrideEffect,
     OverrideRequest,
     OverrideWrite,
-    SteeringReport,
-    override_name,
+    make_override_name,
     plan_ending,
-    plan_override,
-    report_applied,
-    report_ended,
+    plan_override_write,
 )
+from tidegate.reports.decision import HistoryReport, report_history
+from tidegate.reports.explanation import ExplanationInputs, explain_inference, explain_pool
+from tidegate.reports.overrides import OverrideEffect, SteeringReport, report_applied, report_ended
 from tidegate.reports.report import Report
-from tidegate.reports.shared import OverrideAction
 
 POOL_HELD = {"target": {"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, "hold": True}
 BOUND = [{"constraint": "capacity of cpu-a: 4 slices", "price": 0.5}]
@@ -240,7 +236,7 @@ def stored(step: OverrideWrite) -> ComputeOverride:
 
 def steered(seen: OverrideContext, wanted: OverrideRequest) -> SteeringReport:
     """What the command says once it is made."""
-    step = plan_override(seen, wanted)
+    step = plan_override_write(seen, wanted)
     return report_applied(seen, step, stored(step))
 
 
@@ -249,7 +245,7 @@ PIN = OverrideRequest("2h", "the sale", pin=9)
 
 
 def test_a_hold_is_made_once_and_changed_after_that() -> None:
-    step = plan_override(a_target(), HOLD)
+    step = plan_override_write(a_target(), HOLD)
     made = stored(step)
     assert (step.existing, step.ended) == (None, None)
     assert (made.spec.hold, made.spec.expires_at, made.spec.target.kind) == (
@@ -258,11 +254,11 @@ def test_a_hold_is_made_once_and_changed_after_that() -> None:
         OverrideKind.COMPUTE_POOL,
     )
     later = a_target(made, now=NOW + timedelta(minutes=30))
-    again = plan_override(later, HOLD)
+    again = plan_override_write(later, HOLD)
     assert again.existing is made
     assert again.body["spec"]["expiresAt"] == "2026-01-01T14:30:00Z"
     # One that has ended cannot be told from one that was never made: it gets out of the way.
-    anew = plan_override(a_target(made, now=NOW + timedelta(days=1)), HOLD)
+    anew = plan_override_write(a_target(made, now=NOW + timedelta(days=1)), HOLD)
     assert (anew.existing, anew.ended) == (None, made)
     assert plan_ending(a_target(made), OverrideAction.HOLD) == (made,)
     assert plan_ending(a_target(), OverrideAction.HOLD) == ()
@@ -271,9 +267,9 @@ def test_a_hold_is_made_once_and_changed_after_that() -> None:
 def test_names_of_overrides_are_unique() -> None:
     keys = [ObjectKey("ads", "ctr-x"), ObjectKey("ads-ctr", "x"), ObjectKey("", "ads-ctr-x")]
     kinds = [OverrideKind.INFERENCE, OverrideKind.INFERENCE, OverrideKind.COMPUTE_POOL]
-    names = {override_name(OverrideAction.PIN, kind, key) for kind, key in zip(kinds, keys, strict=True)}
+    names = {make_override_name(OverrideAction.PIN, kind, key) for kind, key in zip(kinds, keys, strict=True)}
     assert len(names) == 3
-    long = override_name(OverrideAction.PIN, OverrideKind.INFERENCE, ObjectKey("n" * 63, "m" * 63))
+    long = make_override_name(OverrideAction.PIN, OverrideKind.INFERENCE, ObjectKey("n" * 63, "m" * 63))
     assert len(long) <= 63
 
 
@@ -293,15 +289,15 @@ def test_what_cannot_be_is_refused_with_the_way_out(
     target: OverrideContext, wanted: OverrideRequest, said: str
 ) -> None:
     with pytest.raises((PermanentError, ValueError), match=re.escape(said)):
-        plan_override(target, wanted)
+        plan_override_write(target, wanted)
 
 
 def test_none_lasts_longer_than_a_week_by_being_changed() -> None:
-    made = stored(plan_override(a_target(), OverrideRequest("160h", "the sale")))
+    made = stored(plan_override_write(a_target(), OverrideRequest("160h", "the sale")))
     later = a_target(made, now=NOW + timedelta(hours=100))
     within, beyond = (
-        plan_override(later, OverrideRequest("68h", "x")),
-        plan_override(later, OverrideRequest("100h", "x")),
+        plan_override_write(later, OverrideRequest("68h", "x")),
+        plan_override_write(later, OverrideRequest("100h", "x")),
     )
     ends = [step.body["spec"]["expiresAt"] for step in (within, beyond)]
     assert ends == ["2026-01-08T12:00:00Z"] * 2
@@ -310,9 +306,9 @@ def test_none_lasts_longer_than_a_week_by_being_changed() -> None:
 
 
 def test_a_name_that_somebody_else_has_is_not_taken() -> None:
-    name = override_name(OverrideAction.HOLD, OverrideKind.COMPUTE_POOL, ObjectKey("", "cpu-a"))
+    name = make_override_name(OverrideAction.HOLD, OverrideKind.COMPUTE_POOL, ObjectKey("", "cpu-a"))
     with pytest.raises(PermanentError, match=f"kubectl delete computeoverride {name}"):
-        plan_override(a_target(a_compute_override(name, hold=True)), HOLD)
+        plan_override_write(a_target(a_compute_override(name, hold=True)), HOLD)
 
 
 def test_what_stands_in_the_way_of_an_override_is_said() -> None:
@@ -336,7 +332,7 @@ def test_what_stands_in_the_way_of_an_override_is_said() -> None:
 
 
 def test_resume_tells_what_else_holds_it() -> None:
-    made = stored(plan_override(a_target(), HOLD))
+    made = stored(plan_override_write(a_target(), HOLD))
     assert not report_ended(a_target(made), [made]).still_held
     other = a_compute_override("other", **POOL_HELD)
     report = report_ended(a_target(made, other, mode="Hold"), [made])

@@ -32,6 +32,14 @@ class OverrideKind(StrEnum):
     COMPUTE_POOL = "ComputePool"
 
 
+class OverrideAction(StrEnum):
+    """What an override does to its target."""
+
+    HOLD = "Hold"
+    PIN = "Pin"
+    FLOOR = "Floor"
+
+
 class OverrideTarget(ApiModel):
     """The object that the override applies to."""
 
@@ -116,6 +124,19 @@ class ComputeOverrideSpec(ApiModel):
             "time was stored."
         ),
     ]
+
+    @property
+    def action(self) -> OverrideAction:
+        """Return what the override does."""
+        if self.pin is not None:
+            return OverrideAction.PIN
+        return OverrideAction.HOLD if self.floor is None else OverrideAction.FLOOR
+
+    @property
+    def replicas(self) -> int | None:
+        """Return the number of a pin or a floor."""
+        number = self.pin or self.floor
+        return None if number is None else number.replicas
 
 
 class ComputeOverrideStatus(StatusModel):

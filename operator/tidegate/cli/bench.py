@@ -1,13 +1,14 @@
-"""Declare `tidegate bench`: a bounded load test, for a first impression and for pipelines."""
+"""`tidegate bench`: a bounded load test, for a first impression and for pipelines."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -19,6 +20,10 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+
+if TYPE_CHECKING:
+    from tidegate.reports.bench import BenchReport
+    from tidegate.services.load_tests import BenchRequest
 
 _MAX_SECONDS = 300.0
 
@@ -80,10 +85,10 @@ def bench(
     The load comes from this machine, so the result is not the most a model can do. Real callers share the server with it.
     """
     from tidegate.api.durations import parse_duration
-    from tidegate.cli.run.bench import BenchRequest, run_load_test
     from tidegate.planning.diagnosis.bench import LoadSpec
     from tidegate.planning.diagnosis.calibration import RandomInputs
     from tidegate.reports.bench import BenchLimits
+    from tidegate.services.load_tests import BenchRequest
 
     try:
         seconds = parse_duration(duration).total_seconds()
@@ -105,11 +110,27 @@ def bench(
         system_namespace=system,
     )
     report = run_or_exit(
-        run_load_test(request, KubeOptions(namespace, False, kubeconfig, context, acting_for))
+        _run_load_test(request, KubeOptions(namespace, False, kubeconfig, context, acting_for))
     )
     print_report(report, output)
     if not report.passed:
         sys.exit(1)
+
+
+async def _run_load_test(request: BenchRequest, options: KubeOptions) -> BenchReport:
+    from tidegate.cli.object_names import find_object
+    from tidegate.errors import PermanentError
+    from tidegate.kube.kinds import INFERENCE
+    from tidegate.services.load_tests import GRPC_SCHEME, bench_address, bench_inference
+
+    if request.target.startswith(GRPC_SCHEME):
+        return await bench_address(request)
+    async with open_client(options) as (client, default_namespace):
+        match = await find_object(client, request.target, options, default_namespace)
+        if match.kind != INFERENCE:
+            message = f"{match.kind} {match.key} is no Inference: name one, and --access for the way through a gateway"
+            raise PermanentError(message)
+        return await bench_inference(client, match.key, request)
 
 
 def parse_share(text: str) -> float:

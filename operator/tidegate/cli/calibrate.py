@@ -1,13 +1,14 @@
-"""Declare `tidegate calibrate`: how many requests per second one replica of an Inference answers within its SLO."""
+"""`tidegate calibrate`: how many requests per second one replica of an Inference answers within its SLO."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -18,6 +19,9 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+
+if TYPE_CHECKING:
+    from tidegate.reports.calibration import CalibrationReport
 
 Name = Annotated[
     str,
@@ -56,8 +60,8 @@ def calibrate(
     # The load generator takes a second to import, which --help should not.
     from tidegate.api.durations import parse_duration
     from tidegate.api.meta import ObjectKey
-    from tidegate.cli.run.calibrate import RampLimits, calibrate_inference
     from tidegate.planning.diagnosis.calibration import RandomInputs
+    from tidegate.services.load_tests import RampLimits, calibrate_inference
 
     ramp = RampLimits(max_concurrency, step_seconds, total_seconds)
     inputs = RandomInputs(rows, length, largest, seed)
@@ -72,7 +76,11 @@ def calibrate(
     def print_step(step: str) -> None:
         typer.echo(step, err=output not in {OutputFormat.TEXT, OutputFormat.WIDE})
 
-    report = run_or_exit(calibrate_inference(key, limit_s, (pod, address), options, ramp, inputs, print_step))
+    async def measure_replica() -> CalibrationReport:
+        async with open_client(options) as (client, _):
+            return await calibrate_inference(client, key, limit_s, pod, address, ramp, inputs, print_step)
+
+    report = run_or_exit(measure_replica())
     print_report(report, output)
     if report.requests_per_second is None:
         sys.exit(1)

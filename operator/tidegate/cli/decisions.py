@@ -1,12 +1,13 @@
-"""Declare `tidegate history` and `tidegate why`: decisions about compute, and why things are as they are."""
+"""`tidegate history` and `tidegate why`: decisions about compute, and why things are as they are."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -19,6 +20,11 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+
+if TYPE_CHECKING:
+    from tidegate.reports.access_explanation import AccessExplanation
+    from tidegate.reports.decision import HistoryReport
+    from tidegate.reports.explanation import InferenceReport, PoolReport
 
 Target = Annotated[
     str,
@@ -54,10 +60,8 @@ def history(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show what the allocators decided, the newest first; without a name, -n keeps to decisions that move its Inferences."""
-    from tidegate.cli.run.decisions import read_history
-
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    print_report(run_or_exit(read_history(target, options)), output)
+    print_report(run_or_exit(_read_history(target, options)), output)
 
 
 def explain(
@@ -73,7 +77,68 @@ def explain(
 
     For a ModelAccess: how far its newest spec has come, from the API server to the gateways, and the first stage that is behind.
     """
-    from tidegate.cli.run.decisions import read_explanation
-
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    print_report(run_or_exit(read_explanation(target, options)), output)
+    print_report(run_or_exit(_read_explanation(target, options)), output)
+
+
+async def _read_history(text: str | None, options: KubeOptions) -> HistoryReport:
+    """Return the decisions about an Inference or a pool, or all. Raises TidegateError if they cannot be read."""
+    from tidegate.api.compute_override import OverrideKind
+    from tidegate.api.meta import ObjectKey
+    from tidegate.cli.object_names import find_target, parse_target_name
+    from tidegate.errors import PermanentError
+    from tidegate.kube.kinds import COMPUTE_POOL
+    from tidegate.reports.decision import report_history
+    from tidegate.services.objects import list_decisions
+
+    async with open_client(options) as (client, namespace):
+        if text is None:
+            all_decisions = await list_decisions(client)
+            subject = f"Inferences of namespace {options.namespace}" if options.namespace else "anybody"
+            return report_history(all_decisions, subject, namespace=options.namespace)
+        name = parse_target_name(text)
+        try:
+            target = await find_target(client, text, options, namespace)
+        except PermanentError:
+            # A deleted Inference has a history as long as its decisions exist.
+            key = ObjectKey(name.namespace or namespace, name.name)
+            report = report_history(await list_decisions(client), f"Inference {key}", inference=str(key))
+            if name.kind == COMPUTE_POOL or not report.decisions:
+                raise
+            return report
+        if target.kind is OverrideKind.COMPUTE_POOL:
+            return report_history(
+                await list_decisions(client, target.key.name), str(target), pool=target.key.name
+            )
+        return report_history(await list_decisions(client), str(target), inference=str(target.key))
+
+
+async def _read_explanation(
+    text: str, options: KubeOptions
+) -> InferenceReport | PoolReport | AccessExplanation:
+    """Explain why an Inference, a pool or a ModelAccess is as it is. Raises TidegateError if it cannot be read."""
+    from datetime import UTC, datetime
+
+    from tidegate.api.meta import ObjectKey
+    from tidegate.cli.object_names import find_target, parse_object_name
+    from tidegate.errors import PermanentError
+    from tidegate.kube.kinds import MODEL_ACCESS
+    from tidegate.reports.access_explanation import explain_access
+    from tidegate.reports.explanation import ExplanationInputs, explain_inference, explain_pool
+    from tidegate.services.objects import list_decisions, list_overrides, read_access, read_target
+
+    async with open_client(options) as (client, namespace):
+        name = parse_object_name(text)
+        if name.kind == MODEL_ACCESS:
+            key = ObjectKey(name.namespace or namespace, name.name)
+            return explain_access(await read_access(client, key))
+        target = await find_target(client, text, options, namespace)
+        inference, pool = await read_target(client, target.kind, target.key)
+        pool_decisions = await list_decisions(client, pool.metadata.name) if pool is not None else ()
+        observation = ExplanationInputs(pool, pool_decisions, await list_overrides(client), datetime.now(UTC))
+    if inference is not None:
+        return explain_inference(inference, observation)
+    if pool is None:
+        message = f"{target} has just been deleted"
+        raise PermanentError(message)
+    return explain_pool(pool, observation)

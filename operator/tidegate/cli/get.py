@@ -1,13 +1,16 @@
-"""Declare `tidegate get`: objects of one kind as a table, once or live."""
+"""`tidegate get`: objects of one kind as a table, once or live."""
 
 from __future__ import annotations
 
+import json
 import sys
-from enum import StrEnum
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     AllNamespaces,
@@ -20,16 +23,16 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+from tidegate.reports.orders import ListOrder
 
-_INTERRUPTED = 130
+if TYPE_CHECKING:
+    from tidegate.kube.client import KubeClient
+    from tidegate.reports.listing import FollowedRows, ListReport
+    from tidegate.services.listing import ObjectSelector
 
-
-class GetOrder(StrEnum):
-    """The order of the rows."""
-
-    NAME = "name"
-    STATE = "state"
-    AGE = "age"
+_INTERRUPTED: Final = 130
+_REDRAW_S: Final = 5.0
+"""The interval of redraws without a change, because ages grow."""
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -49,8 +52,8 @@ def get(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow changes.")] = False,
     selector: Annotated[str, typer.Option("--selector", "-l", help="Labels, like team=ads.")] = "",
     sort: Annotated[
-        GetOrder, typer.Option("--sort", help="name, state (the worst first) or age.")
-    ] = GetOrder.NAME,
+        ListOrder, typer.Option("--sort", help="name, state (the worst first) or age.")
+    ] = ListOrder.NAME,
     namespace: ObjectsNamespace = None,
     everywhere: AllNamespaces = False,
     context: Context = None,
@@ -59,15 +62,124 @@ def get(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """List objects of Tidegate's kinds with their states; -w follows changes: a live table on a terminal, otherwise a line each."""
-    from tidegate.cli.run.get import ListQuery, follow_changes, read_list
-    from tidegate.reports.listing import ListOrder
-
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    query = ListQuery(kind, name, selector, ListOrder(sort.value))
     if not watch:
-        print_report(run_or_exit(read_list(query, options)), output)
+        print_report(run_or_exit(_read_list(kind, name, selector, sort, options)), output)
         return
     try:
-        run_or_exit(follow_changes(query, options, output))
+        run_or_exit(_follow_changes(kind, name, selector, sort, options, output))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+
+
+async def _read_list(
+    kind: str, name: str | None, labels: str, order: ListOrder, options: KubeOptions
+) -> ListReport:
+    from tidegate.services.listing import read_list
+
+    async with open_client(options) as (client, namespace):
+        return await read_list(client, _select_objects(kind, name, labels, options, namespace), order)
+
+
+async def _follow_changes(
+    kind: str,
+    name: str | None,
+    labels: str,
+    order: ListOrder,
+    options: KubeOptions,
+    output: OutputFormat,
+) -> None:
+    """Print the objects and each change until interrupted. Raises TidegateError or ValueError."""
+    from tidegate.reports.listing import FollowedRows
+
+    async with open_client(options) as (client, namespace):
+        chosen = _select_objects(kind, name, labels, options, namespace)
+        followed = FollowedRows(chosen.kind.kind, order)
+        if output in {OutputFormat.TEXT, OutputFormat.WIDE} and sys.stdout.isatty():
+            await _draw_table(client, chosen, followed, wide=output is OutputFormat.WIDE)
+        else:
+            await _print_changes(client, chosen, followed, output)
+
+
+def _select_objects(
+    kind_name: str, name: str | None, labels: str, options: KubeOptions, namespace: str
+) -> ObjectSelector:
+    from tidegate.cli.object_names import ALIASES, parse_object_name
+    from tidegate.services.listing import ObjectSelector
+
+    kind = ALIASES.get(kind_name.lower())
+    if kind is None:
+        message = f"'{kind_name}' is no kind of ours: inferences, modelaccesses, featurecomputes, computepools, overrides or decisions"
+        raise ValueError(message)
+    object_name = parse_object_name(name) if name is not None else None
+    within = ""
+    if kind.namespaced and not options.everywhere:
+        within = (object_name.namespace if object_name is not None else None) or namespace
+    return ObjectSelector(kind, within, labels, object_name.name if object_name is not None else None)
+
+
+async def _print_changes(
+    client: KubeClient, chosen: ObjectSelector, followed: FollowedRows, output: OutputFormat
+) -> None:
+    """Print a line, or a document, for each change."""
+    from tidegate.reports.listing import ChangeLines
+    from tidegate.reports.report import format_name
+    from tidegate.services.object_watch import watch_objects
+
+    kind = chosen.kind.kind
+    table = ChangeLines(kind, wide=output is OutputFormat.WIDE, namespaced=not chosen.namespace)
+    async with watch_objects(client, chosen) as changes:
+        while True:
+            reports, skipped = followed.apply_changes(await changes.next_changes())
+            _print_skipped(skipped)
+            if output in {OutputFormat.TEXT, OutputFormat.WIDE}:
+                for line in table.render_lines(reports, datetime.now(UTC)):
+                    typer.echo(line)
+                continue
+            for change in reports:
+                if output is OutputFormat.NAME:
+                    typer.echo(format_name(kind, change.object.name))
+                else:
+                    _print_document(change.model_dump(mode="json", by_alias=True), output)
+
+
+def _print_document(change: Mapping[str, Any], output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        typer.echo(json.dumps(change))
+        return
+    import yaml
+
+    typer.echo(yaml.safe_dump(change, sort_keys=False, explicit_start=True), nl=False)
+
+
+def _print_skipped(skipped: Sequence[str]) -> None:
+    for reason in skipped:
+        typer.echo(f"tidegate: left out: {reason}", err=True)
+
+
+async def _draw_table(
+    client: KubeClient, chosen: ObjectSelector, followed: FollowedRows, *, wide: bool
+) -> None:
+    """Draw a table and keep it up to date in place."""
+    from rich.live import Live
+    from rich.table import Table
+
+    from tidegate.reports.listing import column_titles, row_cells
+    from tidegate.services.object_watch import watch_objects
+
+    kind, namespaced = chosen.kind.kind, not chosen.namespace
+
+    def build_table() -> Table:
+        grid = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        for title in column_titles(kind, wide=wide, namespaced=namespaced):
+            grid.add_column(title, no_wrap=True)
+        for row in followed.rows:
+            grid.add_row(*row_cells(row, datetime.now(UTC), wide=wide, namespaced=namespaced))
+        return grid
+
+    async with watch_objects(client, chosen) as changes:
+        with Live(build_table(), auto_refresh=False) as live:
+            while True:
+                _, skipped = followed.apply_changes(await changes.next_changes(within_s=_REDRAW_S))
+                _print_skipped(skipped)
+                live.update(build_table(), refresh=True)

@@ -1,13 +1,14 @@
-"""Declare `tidegate hold`, `resume` and `override`, which make and end ComputeOverrides."""
+"""`tidegate hold`, `resume` and `override`, which make and end ComputeOverrides."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
 from tidegate.cli.decisions import Target
 from tidegate.cli.options import (
     ActingFor,
@@ -21,6 +22,10 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+
+if TYPE_CHECKING:
+    from tidegate.planning.pools.override_requests import OverrideRequest
+    from tidegate.reports.overrides import SteeringReport
 
 Duration = Annotated[str, typer.Option("--for", help="Duration from 1m to 168h, like 30m or 2h.")]
 OverrideReason = Annotated[str, typer.Option("--reason", help="Reason, for people who find the override.")]
@@ -53,11 +58,10 @@ def hold(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Keep the replicas of an Inference, or a whole ComputePool, as they are for a while; run it again to change the end."""
-    from tidegate.cli.run.overrides import apply_override
-    from tidegate.reports.overrides import OverrideRequest
+    from tidegate.planning.pools.override_requests import OverrideRequest
 
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    print_report(run_or_exit(apply_override(target, options, OverrideRequest(duration, reason))), output)
+    print_report(run_or_exit(_apply_override(target, options, OverrideRequest(duration, reason))), output)
 
 
 def resume(
@@ -70,10 +74,8 @@ def resume(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """End what `tidegate hold` made; exit status 1 while something else still holds it."""
-    from tidegate.cli.run.overrides import end_hold
-
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    report = run_or_exit(end_hold(target, options))
+    report = run_or_exit(_end_overrides(target, options, holds=True))
     print_report(report, output)
     if report.still_held:
         sys.exit(1)
@@ -98,8 +100,7 @@ def override(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Override the allocator's number of replicas of an Inference, within its range, for a while; run it again to change it."""
-    from tidegate.cli.run.overrides import apply_override, end_override
-    from tidegate.reports.overrides import OverrideRequest
+    from tidegate.planning.pools.override_requests import OverrideRequest
 
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
     if [pin is not None, floor is not None, end].count(True) != 1:
@@ -109,10 +110,36 @@ def override(
         if duration is not None or reason is not None:
             message = "--end ends it now: leave --for and --reason out"
             raise typer.BadParameter(message)
-        print_report(run_or_exit(end_override(inference, options)), output)
+        print_report(run_or_exit(_end_overrides(inference, options, holds=False)), output)
         return
     if duration is None or reason is None:
         message = "--for and --reason are needed: how long, and why"
         raise typer.BadParameter(message)
     request = OverrideRequest(duration, reason, pin=pin, floor=floor)
-    print_report(run_or_exit(apply_override(inference, options, request)), output)
+    print_report(run_or_exit(_apply_override(inference, options, request)), output)
+
+
+async def _apply_override(text: str, options: KubeOptions, request: OverrideRequest) -> SteeringReport:
+    from tidegate.api.compute_override import OverrideAction
+    from tidegate.cli.object_names import TARGET_KINDS, find_target
+    from tidegate.kube.kinds import INFERENCE
+    from tidegate.services.overrides import apply_override
+
+    allowed_kinds = TARGET_KINDS if request.action is OverrideAction.HOLD else (INFERENCE,)
+    async with open_client(options) as (client, namespace):
+        target = await find_target(client, text, options, namespace, allowed_kinds=allowed_kinds)
+        return await apply_override(client, target.kind, target.key, request)
+
+
+async def _end_overrides(text: str, options: KubeOptions, *, holds: bool) -> SteeringReport:
+    """End what `tidegate hold` made about the target, or what `tidegate override` made."""
+    from tidegate.api.compute_override import OverrideAction
+    from tidegate.cli.object_names import TARGET_KINDS, find_target
+    from tidegate.kube.kinds import INFERENCE
+    from tidegate.services.overrides import end_overrides
+
+    allowed_kinds = TARGET_KINDS if holds else (INFERENCE,)
+    actions = (OverrideAction.HOLD,) if holds else (OverrideAction.PIN, OverrideAction.FLOOR)
+    async with open_client(options) as (client, namespace):
+        target = await find_target(client, text, options, namespace, allowed_kinds=allowed_kinds)
+        return await end_overrides(client, target.kind, target.key, *actions)

@@ -1,13 +1,14 @@
-"""Declare `tidegate plan`: what the allocator would do with other demand, floors or capacity."""
+"""`tidegate plan`: what the allocator would do with other demand, floors or capacity."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -19,6 +20,9 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+
+if TYPE_CHECKING:
+    from tidegate.reports.plan import PlanReport
 
 Pairs = list[str] | None
 
@@ -66,8 +70,6 @@ def plan(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show what the allocator would decide with these changes, or without any, what it would decide now; changes nothing."""
-    from tidegate.cli.run.plan import plan_what_if
-
     inferences: dict[str, dict[str, Any]] = {}
     for name, text in _parse_pairs("--demand", demand):
         field = "factor" if text.startswith("x") else "demand"
@@ -91,7 +93,24 @@ def plan(
         "withoutBudget": without_budget,
     }
     options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-    print_report(run_or_exit(plan_what_if(pool, options, body, address)), output)
+    print_report(run_or_exit(_plan_what_if(pool, options, body, address)), output)
+
+
+async def _plan_what_if(
+    pool: str, options: KubeOptions, body: Mapping[str, Any], address: str | None
+) -> PlanReport:
+    """Ask the controllers at `address`, or the leader of the installation."""
+    from tidegate.services import what_if
+    from tidegate.services.installation import find_release
+
+    question = what_if.parse_what_if(body)
+    if address is not None:
+        last = await what_if.fetch_from_address(address, pool)
+    else:
+        async with open_client(options) as (client, _):
+            release, namespace = await find_release(client, options.namespace)
+            last = await what_if.fetch_from_leader(client, pool, release, namespace)
+    return await what_if.plan_what_if(pool, question, last)
 
 
 def _parse_pairs(option: str, texts: Pairs) -> Sequence[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Declare `tidegate pools device-plugin-config`: the configuration of NVIDIA's device plugin for a ComputePool."""
+"""`tidegate pools device-plugin-config`: the configuration of NVIDIA's device plugin for a ComputePool."""
 
 from typing import Annotated
 

@@ -1,15 +1,16 @@
-"""Declare `tidegate release`: show how far a release is; pause, resume, promote, abort or restart it."""
+"""`tidegate release`: show how far a release is; pause, resume, promote, abort or restart it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -20,6 +21,10 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+
+if TYPE_CHECKING:
+    from tidegate.api.meta import ObjectKey
+    from tidegate.reports.release import ReleaseReport
 
 _TIMEOUT: Final = timedelta(seconds=30)
 _COMMANDS: Final = {
@@ -60,10 +65,8 @@ def status(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show how far a release is, and the results of its checks."""
-    from tidegate.cli.run.release import read_release
-
     options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-    print_report(run_or_exit(read_release(access, options)), output)
+    print_report(run_or_exit(_read_release(access, options)), output)
 
 
 def _make_command(name: str) -> Callable[..., None]:
@@ -75,14 +78,34 @@ def _make_command(name: str) -> Callable[..., None]:
         output: Output = OutputFormat.TEXT,
         kubeconfig: Kubeconfig = None,
     ) -> None:
-        from tidegate.api.release import ReleaseCommand
-        from tidegate.cli.run.release import send_command
         from tidegate.reports.release import ReleaseCommandResult
 
         options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-        report = run_or_exit(send_command(access, options, ReleaseCommand(name), _TIMEOUT))
+        report = run_or_exit(_send_command(access, options, name))
         print_report(report, output)
         if report.acted in {ReleaseCommandResult.ASKED, ReleaseCommandResult.WITHOUT_EFFECT}:
             sys.exit(1)
 
     return run_command
+
+
+async def _read_release(text: str, options: KubeOptions) -> ReleaseReport:
+    from tidegate.services.releases import read_release
+
+    async with open_client(options) as (client, namespace):
+        return await read_release(client, _parse_key(text, namespace))
+
+
+async def _send_command(text: str, options: KubeOptions, command: str) -> ReleaseReport:
+    from tidegate.api.release import ReleaseCommand
+    from tidegate.services.releases import send_command
+
+    async with open_client(options) as (client, namespace):
+        return await send_command(client, _parse_key(text, namespace), ReleaseCommand(command), _TIMEOUT)
+
+
+def _parse_key(text: str, namespace: str) -> ObjectKey:
+    from tidegate.api.meta import ObjectKey
+
+    key = ObjectKey.parse(text.removeprefix("modelaccess/").removeprefix("access/"))
+    return key if key.namespace else ObjectKey(namespace, key.name)

@@ -1,12 +1,13 @@
-"""Declare `tidegate report`: a support bundle without secrets, to pass on to whoever helps."""
+"""`tidegate report`: a support bundle without secrets."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -18,6 +19,9 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+
+if TYPE_CHECKING:
+    from tidegate.reports.bundle import BundleReport
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -52,12 +56,13 @@ def report(
 
     Secrets are not in it; values of environment variables, annotations and what looks like a credential are taken out.
     """
-    from datetime import UTC, datetime
-
-    from tidegate.cli.run.support_bundle import BundleLimits, default_file, write_bundle
+    from tidegate.services.support_bundle import BundleLimits, BundleNamespaces, write_bundle
 
     options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-    bounds = BundleLimits(max_bytes=max_size << 20, log_lines=log_lines)
-    print_report(
-        run_or_exit(write_bundle(options, system, file or default_file(datetime.now(UTC)), bounds)), output
-    )
+    limits = BundleLimits(max_bytes=max_size << 20, log_lines=log_lines)
+
+    async def write_archive() -> BundleReport:
+        async with open_client(options) as (client, default):
+            return await write_bundle(client, BundleNamespaces(namespace, default, system), file, limits)
+
+    print_report(run_or_exit(write_archive()), output)

@@ -1,13 +1,17 @@
-"""Declare `tidegate status`: the state of the fleet or of one object, for people and for pipelines that wait for it."""
+"""`tidegate status`: the state of the fleet or of one object, for people and for pipelines that wait for it."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import typer
 
 from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -18,6 +22,15 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+from tidegate.errors import RetryableError
+
+if TYPE_CHECKING:
+    from tidegate.reports.fleet import FleetReport
+    from tidegate.reports.status import StatusReport
+
+POLL_INTERVAL_S: Final = 1.0
+STALLED_TIMEOUT_S: Final = 10.0
+"""How long an object may be stalled before waiting ends: a missing object may be applied just after it."""
 
 OptionalObject = Annotated[
     str | None,
@@ -58,18 +71,107 @@ def status(
 ) -> None:
     """Show the state of the fleet, or of one object with its pods, routes and events; exit status 1 if it is not healthy."""
     from tidegate.api.durations import parse_duration
-    from tidegate.cli.run.status import read_status
 
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
     try:
-        patience = parse_duration(timeout) if wait else None
+        max_wait = parse_duration(timeout) if wait else None
     except ValueError as error:
         message = f"--timeout {timeout}: {error}"
         raise typer.BadParameter(message) from error
-    report = run_or_exit(read_status(target, options, patience))
+    report = run_or_exit(_read_status(target, options, max_wait))
     print_report(report, output)
     if wait and not report.settled:
         problem = "it is stalled" if report.stalled else f"it was not ready within {timeout}"
         typer.echo(f"tidegate: {problem}: {report.headline()}", err=True)
     if not (report.settled if wait else report.healthy):
         sys.exit(1)
+
+
+async def _read_status(
+    text: str | None, options: KubeOptions, max_wait: timedelta | None
+) -> FleetReport | StatusReport:
+    """Return the status of an object, or of the fleet; with `max_wait`, wait until it settles.
+
+    Raises TidegateError or ValueError.
+    """
+    from tidegate.cli.object_names import find_object
+    from tidegate.services.fleet import read_fleet
+    from tidegate.services.status import read_object_status
+
+    async with open_client(options) as (client, namespace):
+        if text is None:
+
+            async def read() -> FleetReport | StatusReport:
+                return await read_fleet(client, options.namespace, namespace)
+
+        else:
+            match = await find_object(client, text, options, namespace)
+            if match.alternatives:
+                _print_progress(
+                    f"{match.kind} {match.key} is shown; say {' or '.join(match.alternatives)} for the other"
+                )
+
+            async def read() -> FleetReport | StatusReport:
+                return await read_object_status(client, match.kind, match.key)
+
+        return await (read() if max_wait is None else wait_until_settled(read, max_wait, _print_progress))
+
+
+def _print_progress(line: str) -> None:
+    typer.echo(f"tidegate: {line}", err=True)
+
+
+class Waitable(Protocol):
+    """A status to wait for."""
+
+    @property
+    def settled(self) -> bool:
+        """Return whether there is nothing left to wait for."""
+        ...
+
+    @property
+    def stalled(self) -> bool:
+        """Return whether waiting alone changes nothing."""
+        ...
+
+    def headline(self) -> str:
+        """Summarise the state in one line."""
+        ...
+
+
+WaitableT = TypeVar("WaitableT", bound=Waitable)
+
+
+async def wait_until_settled(
+    read: Callable[[], Awaitable[WaitableT]],
+    max_wait: timedelta,
+    write_line: Callable[[str], None],
+    *,
+    interval_s: float = POLL_INTERVAL_S,
+    stalled_for_s: float = STALLED_TIMEOUT_S,
+) -> WaitableT:
+    """Read until the status settles, is stalled for `stalled_for_s`, or `max_wait` ends; return the last one.
+
+    `write_line` gets a line whenever the headline changes. Retryable errors of the API server only delay the next read.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max_wait.total_seconds()
+    last: WaitableT | None = None
+    last_line, stalled_since = "", float("inf")
+    while True:
+        now = loop.time()
+        try:
+            last = await read()
+        except RetryableError as error:
+            if now >= deadline:
+                raise
+            line = str(error)
+        else:
+            line = last.headline()
+            stalled_since = min(stalled_since, now) if last.stalled else float("inf")
+            if last.settled or now >= deadline or now - stalled_since >= stalled_for_s:
+                return last
+        if line != last_line:
+            last_line = line
+            write_line(line)
+        await asyncio.sleep(min(interval_s, max(deadline - loop.time(), 0.0)))

@@ -1,12 +1,12 @@
-"""Declare `tidegate top pools | inferences`: slices in use, requests per second, p99, and value per slice."""
+"""`tidegate top pools | inferences`: slices in use, requests per second, p99, and value per slice."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -18,6 +18,10 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+from tidegate.reports.orders import TopOrder
+
+if TYPE_CHECKING:
+    from tidegate.reports.top import TopInferences, TopPools
 
 Window = Annotated[
     float, typer.Option("--window", min=1, max=60, help="Seconds over which requests are counted.")
@@ -31,16 +35,6 @@ Gateways = Annotated[
 ]
 
 
-class TopSortKey(StrEnum):
-    """The order of the rows."""
-
-    REQUESTS = "requests"
-    VALUE = "value"
-    SLICES = "slices"
-    LATENCY = "latency"
-    NAME = "name"
-
-
 def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate top`."""
     app.command("inferences")(show_inferences)
@@ -50,8 +44,8 @@ def register_commands(app: typer.Typer) -> None:
 def show_inferences(
     window: Window = 5.0,
     sort: Annotated[
-        TopSortKey, typer.Option("--sort", help="requests, value (per slice), slices, latency or name.")
-    ] = TopSortKey.REQUESTS,
+        TopOrder, typer.Option("--sort", help="requests, value (per slice), slices, latency or name.")
+    ] = TopOrder.REQUESTS,
     gateways: Gateways = None,
     system: SystemNamespace = None,
     namespace: Annotated[
@@ -67,12 +61,16 @@ def show_inferences(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show requests, p99 and value per slice of Inferences, counted by the gateways for a few seconds; - means unknown."""
-    from tidegate.cli.run.top import TopOptions, read_top_inferences
-    from tidegate.reports.top import TopOrder
+    from tidegate.services.traffic import TopOptions, read_top_inferences
 
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    measure = TopOptions(window, gateways or (), system)
-    print_report(run_or_exit(read_top_inferences(options, measure, TopOrder(sort.value))), output)
+    sampling = TopOptions(window, gateways or (), system)
+
+    async def read_inferences() -> TopInferences:
+        async with open_client(options) as (client, chosen):
+            return await read_top_inferences(client, None if everywhere else chosen, sampling, sort)
+
+    print_report(run_or_exit(read_inferences()), output)
 
 
 def show_pools(
@@ -85,7 +83,12 @@ def show_pools(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show slices in use, requests and value per slice of ComputePools, and what one more slice would earn."""
-    from tidegate.cli.run.top import TopOptions, read_top_pools
+    from tidegate.services.traffic import TopOptions, read_top_pools
 
     options = KubeOptions(None, False, kubeconfig, context, acting_for)
-    print_report(run_or_exit(read_top_pools(options, TopOptions(window, gateways or (), system))), output)
+
+    async def read_pools() -> TopPools:
+        async with open_client(options) as (client, _):
+            return await read_top_pools(client, TopOptions(window, gateways or (), system))
+
+    print_report(run_or_exit(read_pools()), output)

@@ -1,4 +1,4 @@
-"""Declare `tidegate xds status | dump | diff`: what the xDS servers serve and how far each proxy is, as the servers report it."""
+"""`tidegate xds status | dump | diff`: what the xDS servers serve and how far each proxy is, as the servers report it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -19,9 +20,8 @@ from tidegate.cli.options import (
     Output,
     OutputFormat,
     print_report,
+    run_or_exit,
 )
-from tidegate.cli.xds_servers import CONTENT_PORT, REPORT_PORT, XdsServers
-from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
     from tidegate.reports.report import Report
@@ -37,7 +37,7 @@ Name = Annotated[
     str | None,
     typer.Option(
         "--name",
-        help=f"Show the content under this name, from port {CONTENT_PORT}, which listens on loopback alone.",
+        help="Show the content under this name, from port 18002, which listens on loopback alone.",
     ),
 ]
 
@@ -59,8 +59,8 @@ def status(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED); and the Secrets of their TLS port."""
-    servers = XdsServers(address, namespace, KubeOptions(namespace, False, kubeconfig, context, acting_for))
-    answers = _query_or_exit(servers, REPORT_PORT, "/v1/proxies", {})
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    answers = _query_servers(options, address, "/v1/proxies")
     from tidegate.reports.xds import XdsStatusReport
 
     print_report(_parse_or_exit(lambda: XdsStatusReport.from_answers(answers)), output)
@@ -77,10 +77,9 @@ def dump(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show the names and versions of a snapshot's resources, or the contents of those with one name. Secrets are left out."""
-    servers = XdsServers(address, namespace, KubeOptions(namespace, False, kubeconfig, context, acting_for))
-    body = _query_first(
-        servers, _choose_port(name), f"/v1/snapshots/{quote(revision, safe='')}", _name_query(name)
-    )
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    path = f"/v1/snapshots/{quote(revision, safe='')}"
+    body = _query_first(options, address, path, {}, name)
     from tidegate.reports.xds import SnapshotReport
 
     _print_content(_parse_or_exit(lambda: SnapshotReport.model_validate(body)), name, output)
@@ -98,10 +97,8 @@ def diff(
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
-    servers = XdsServers(address, namespace, KubeOptions(namespace, False, kubeconfig, context, acting_for))
-    body = _query_first(
-        servers, _choose_port(name), "/v1/diff", {"from": before, "to": after, **_name_query(name)}
-    )
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    body = _query_first(options, address, "/v1/diff", {"from": before, "to": after}, name)
     from tidegate.reports.xds import SnapshotDiffReport
 
     _print_content(_parse_or_exit(lambda: SnapshotDiffReport.model_validate(body)), name, output)
@@ -123,15 +120,6 @@ def _parse_or_exit(parse: Callable[[], ReportT]) -> ReportT:
             err=True,
         )
         sys.exit(1)
-
-
-def _name_query(name: str | None) -> dict[str, str]:
-    return {} if name is None else {"name": name}
-
-
-def _choose_port(name: str | None) -> int:
-    """Return the port that answers: names are served to any client of a server, contents on its loopback alone."""
-    return REPORT_PORT if name is None else CONTENT_PORT
 
 
 def bootstrap(
@@ -160,22 +148,33 @@ def bootstrap(
     typer.echo(grpc_bootstrap(server, name, certificates))
 
 
-def _query_first(servers: XdsServers, port: int, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the answer of any server that knows the revision: all replicas make the same revisions of the same objects."""
-    return next(iter(_query_or_exit(servers, port, path, query).values()))
+def _query_first(
+    options: KubeOptions, address: str | None, path: str, query: Mapping[str, str], name: str | None
+) -> dict[str, Any]:
+    """Return the answer of any server that knows the revision: all replicas make the same revisions of the same objects.
+
+    With `name`, ask for contents: names are served to any client of a server, contents on its loopback alone.
+    """
+    if name is not None:
+        query = {**query, "name": name}
+    target = f"{path}?{urlencode(query)}" if query else path
+    return next(iter(_query_servers(options, address, target, contents=name is not None).values()))
 
 
-def _query_or_exit(
-    servers: XdsServers, port: int, path: str, query: Mapping[str, str]
+def _query_servers(
+    options: KubeOptions, address: str | None, target: str, *, contents: bool = False
 ) -> Mapping[str, dict[str, Any]]:
-    # The API server's client takes a second to import, which --help should not.
-    from tidegate.cli.run.xds_client import query_servers
+    """Query the server at `address`, or all; print which ones do not answer."""
+    from tidegate.services import xds
 
-    try:
-        answers = query_servers(servers, port, path, query)
-    except TidegateError as error:
-        typer.echo(f"tidegate: {error}", err=True)
-        sys.exit(1)
-    for missing in answers.failures:
-        typer.echo(f"tidegate: left out: {missing}", err=True)
-    return answers.by_server
+    async def read_responses() -> xds.XdsResponses:
+        if address is not None:
+            return await xds.query_address(address, target)
+        async with open_client(options) as (client, namespace):
+            port = xds.CONTENT_PORT if contents else xds.REPORT_PORT
+            return await xds.query_servers(client, namespace, port, target)
+
+    responses = run_or_exit(read_responses())
+    for failure in responses.failures:
+        typer.echo(f"tidegate: left out: {failure}", err=True)
+    return responses.by_server

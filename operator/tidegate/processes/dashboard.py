@@ -22,10 +22,10 @@ import typer
 from cryptography.fernet import Fernet
 from fastapi import FastAPI
 
-from tidegate.cli.connection import read_default_namespace
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.kubeconfig import read_default_namespace
 from tidegate.processes.lifecycle import run_until
 from tidegate.processes.web import fill_caches, make_sources, serve_app
 from tidegate.services.installation import find_release

@@ -15,6 +15,7 @@ from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.decision import sort_newest_first
+from tidegate.planning.pools.overrides import select_in_force
 from tidegate.reports.decision import DecisionReport, OutcomeState
 from tidegate.reports.report import Report, format_name
 from tidegate.reports.shared import (
@@ -23,7 +24,6 @@ from tidegate.reports.shared import (
     OverrideReport,
     report_conditions,
     report_pool_holds,
-    select_in_force,
 )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from tidegate.api.allocation_decision import AllocationDecision
-from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.compute_override import ComputeOverride, OverrideAction
 from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.feature_compute import FeatureCompute
@@ -19,7 +19,7 @@ from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.pools.overrides import select_active
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.report import Report, align_columns, format_name
-from tidegate.reports.shared import HoldReport, OverrideAction, OverrideReport, report_pool_holds
+from tidegate.reports.shared import HoldReport, OverrideReport, report_pool_holds
 from tidegate.reports.state import ObjectReport, ObjectState, StatefulObject, sort_worst_first
 
 MAX_ATTENTION: Final = 20

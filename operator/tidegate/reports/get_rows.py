@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import ClassVar, Final, Literal, Self, TypeAlias, TypedDict
 
 from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
-from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.compute_override import ComputeOverride, OverrideAction
 from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.feature_compute import FeatureCompute
@@ -17,7 +17,7 @@ from tidegate.api.meta import ApiModel, CustomResource
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import ReleasePhase
 from tidegate.reports.decision import DecisionReport, OutcomeState
-from tidegate.reports.shared import OverrideAction, OverrideReport
+from tidegate.reports.shared import OverrideReport
 from tidegate.reports.state import ObjectReport, ObjectState, StatefulObject
 
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
-from tidegate.api.meta import ApiModel
-from tidegate.reports.get_rows import ROWS, AnyRow
+from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.errors import PermanentError
+from tidegate.reports.get_rows import ROWS, AnyRow, build_row
+from tidegate.reports.orders import ListOrder
 from tidegate.reports.report import Report, align_columns, format_name
 from tidegate.reports.status import format_age
-
-
-class ListOrder(StrEnum):
-    """The order of a list."""
-
-    NAME = "name"
-    STATE = "state"
-    """The worst first; decisions and overrides have no state and are sorted by name."""
-    AGE = "age"
-    """The newest first."""
 
 
 class ListReport(Report):
@@ -111,6 +104,71 @@ class ColumnWidths:
         """Format the row as a line."""
         self.fit_rows([row])
         return "   ".join(f"{cell:{width}}" for cell, width in zip(row, self._widths, strict=True)).rstrip()
+
+
+class FollowedRows:
+    """The rows of one kind while its objects change."""
+
+    def __init__(self, kind: str, order: ListOrder) -> None:
+        self._kind, self._order = kind, order
+        self._rows = dict[ObjectKey, AnyRow]()
+
+    @property
+    def rows(self) -> tuple[AnyRow, ...]:
+        """Return the present rows in their order."""
+        return sort_rows(self._rows.values(), self._order)
+
+    def apply_changes(
+        self, changed: Mapping[ObjectKey, Mapping[str, Any] | None]
+    ) -> tuple[Sequence[ChangeReport], Sequence[str]]:
+        """Take over the changed objects, None for a deleted one; return the changes of rows, and why objects are left out.
+
+        The changes are in the order of the list. An object whose row stays the same is no change.
+        """
+        changes: list[tuple[ChangeType, AnyRow]] = []
+        skipped: list[str] = []
+        for key, body in changed.items():
+            previous = self._rows.get(key)
+            if body is None:
+                if previous is not None:
+                    del self._rows[key]
+                    changes.append((ChangeType.DELETED, previous))
+                continue
+            try:
+                row = build_row(ROWS[self._kind][0].parse(body))
+            except PermanentError as error:
+                skipped.append(f"{self._kind} {key} cannot be read by this version: {error}")
+                continue
+            if row != previous:
+                self._rows[key] = row
+                changes.append((ChangeType.ADDED if previous is None else ChangeType.MODIFIED, row))
+        order = {
+            id(row): place for place, row in enumerate(sort_rows((row for _, row in changes), self._order))
+        }
+        changes.sort(key=lambda change: order[id(change[1])])
+        return [ChangeReport(type=type_, object=row) for type_, row in changes], skipped
+
+
+class ChangeLines:
+    """Lines of one growing table with one head, a line per change."""
+
+    def __init__(self, kind: str, *, wide: bool, namespaced: bool) -> None:
+        self._wide, self._namespaced = wide, namespaced
+        self._widths = ColumnWidths()
+        self._head = [column_titles(kind, wide=wide, namespaced=namespaced)]
+
+    def render_lines(self, changes: Sequence[ChangeReport], now: datetime) -> Iterator[str]:
+        """Yield a line per change, and the head before the first of them."""
+        rows = [
+            row_cells(change.object, now, wide=self._wide, namespaced=self._namespaced) for change in changes
+        ]
+        if not rows:
+            return
+        table, self._head = [*self._head, *rows], []
+        suffixes = ["   (deleted)" if change.type is ChangeType.DELETED else "" for change in changes]
+        self._widths.fit_rows(table)
+        for row, suffix in zip(table, ["", *suffixes][-len(table) :], strict=True):
+            yield f"{self._widths.format_line(row)}{suffix}"
 
 
 def _creation_order(row: AnyRow) -> str:

@@ -7,12 +7,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
-from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.conditions import ConditionStatus, ObservedCondition
-from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.freeze import find_freeze
-from tidegate.planning.pools.overrides import describe_override, select_active, select_for_target
+from tidegate.planning.pools.overrides import describe_override, select_in_force
 
 
 class ConditionReport(ApiModel):
@@ -40,14 +40,6 @@ class ConditionReport(ApiModel):
         return f"{self.type} is {self.status}, {self.reason}: {self.message}"
 
 
-class OverrideAction(StrEnum):
-    """The effect of an override."""
-
-    HOLD = "Hold"
-    PIN = "Pin"
-    FLOOR = "Floor"
-
-
 class OverrideReport(ApiModel):
     """One ComputeOverride."""
 
@@ -66,17 +58,12 @@ class OverrideReport(ApiModel):
     def from_override(cls, override: ComputeOverride) -> Self:
         """Return the report of an override."""
         spec = override.spec
-        action, number = OverrideAction.HOLD, None
-        if spec.pin is not None:
-            action, number = OverrideAction.PIN, spec.pin.replicas
-        elif spec.floor is not None:
-            action, number = OverrideAction.FLOOR, spec.floor.replicas
         return cls(
             name=override.metadata.name,
             target_kind=spec.target.kind,
             target=str(spec.target.key),
-            action=action,
-            replicas=number,
+            action=spec.action,
+            replicas=spec.replicas,
             reason=spec.reason,
             author=override.author,
             until=override.end_time,
@@ -106,13 +93,6 @@ class HoldReport(ApiModel):
 def report_conditions(conditions: Iterable[ObservedCondition]) -> tuple[ConditionReport, ...]:
     """Return the reports of the conditions, in their order."""
     return tuple(ConditionReport.from_condition(condition) for condition in conditions)
-
-
-def select_in_force(
-    overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey, now: datetime
-) -> tuple[ComputeOverride, ...]:
-    """Return the overrides of this target that have not ended, the oldest first."""
-    return select_for_target(select_active(overrides, now), kind, key)
 
 
 def report_holds(overrides: Sequence[ComputeOverride]) -> tuple[HoldReport, ...]:

@@ -9,7 +9,8 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.model_access import ModelAccess, Route, RouteStatus
-from tidegate.reports.shared import OverrideReport, select_in_force
+from tidegate.planning.pools.overrides import select_in_force
+from tidegate.reports.shared import OverrideReport
 from tidegate.reports.status import (
     RelatedObjects,
     RouteRole,

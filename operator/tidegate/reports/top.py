@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from math import isfinite
 from typing import Final
 
@@ -16,20 +15,11 @@ from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
+from tidegate.reports.orders import TopOrder
 from tidegate.reports.report import Report, align_columns, format_name
 from tidegate.reports.state import ObjectReport, ObjectState
 
 _NO_METRICS: Final = InferenceMetrics()
-
-
-class TopOrder(StrEnum):
-    """The order of the rows."""
-
-    REQUESTS = "requests"
-    VALUE = "value"
-    SLICES = "slices"
-    LATENCY = "latency"
-    NAME = "name"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,11 @@ _COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 _DEFAULT_RELEASE: Final = ("tidegate", "tidegate-system")
 
 
+def gateway_selector(release: str) -> str:
+    """Return the label selector of a release's gateways."""
+    return f"{TIDEGATE_SELECTOR},{INSTANCE_LABEL}={release},{_COMPONENT_LABEL}=gateway"
+
+
 async def find_release(client: KubeClient, namespace: str | None) -> tuple[str, str]:
     """Return name and namespace of the release in a namespace, or of the only one.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from tidegate.api.meta import CustomResource, ObjectKey
@@ -10,8 +12,45 @@ from tidegate.errors import PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
+from tidegate.reports.get_rows import ROWS, build_row
+from tidegate.reports.listing import ListReport, sort_rows
+from tidegate.reports.orders import ListOrder
+from tidegate.services.objects import not_found_error
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSelector:
+    """Some objects of one of our kinds."""
+
+    kind: Kind
+    namespace: str = ""
+    """Empty means all."""
+    labels: str = ""
+    name: str | None = None
+
+    @property
+    def fields(self) -> str:
+        """Return the field selector."""
+        return "" if self.name is None else f"metadata.name={self.name}"
+
+
+async def read_list(client: KubeClient, chosen: ObjectSelector, order: ListOrder) -> ListReport:
+    """Return the objects as they are now. Raises TidegateError if they cannot be read, or if there is none of that name."""
+    reader = KindLister(client, (chosen.namespace,))
+    model, _ = ROWS[chosen.kind.kind]
+    resources = await reader.list_parsed(chosen.kind, model, selector=chosen.labels, fields=chosen.fields)
+    reader.check_readable()
+    if chosen.name is not None and not resources and not reader.skipped:
+        raise not_found_error(chosen.kind, ObjectKey(chosen.namespace, chosen.name))
+    return ListReport(
+        kind=chosen.kind.kind,
+        namespace=chosen.namespace or None,
+        at=datetime.now(UTC),
+        items=sort_rows(map(build_row, resources), order),
+        skipped=tuple(reader.skipped),
+    )
 
 
 class KindLister:

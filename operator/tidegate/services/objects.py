@@ -1,4 +1,4 @@
-"""Read the objects that decisions are about, and the decisions."""
+"""Read single objects, which must exist, and all overrides and decisions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_OVERRIDE, COMPUTE_POOL, INFERENCE, MODEL_ACCESS
+from tidegate.kube.kinds import (
+    ALLOCATION_DECISION,
+    COMPUTE_OVERRIDE,
+    COMPUTE_POOL,
+    INFERENCE,
+    MODEL_ACCESS,
+    Kind,
+)
+from tidegate.kube.port import Manifest
 
 
 async def read_target(
@@ -23,26 +31,38 @@ async def read_target(
     Raises PermanentError when the target does not exist.
     """
     if kind is OverrideKind.COMPUTE_POOL:
-        return None, await _read_pool(client, key.name, needed=True)
-    body = await client.get(INFERENCE, key)
-    if body is None:
-        message = f'Inference "{key}" not found; list them with "kubectl get inferences -A"'
-        raise PermanentError(message)
-    inference = Inference.parse(body)
+        return None, ComputePool.parse(await read_body(client, COMPUTE_POOL, key))
+    inference = await read_inference(client, key)
     placement = inference.spec.placement
-    return inference, None if placement is None else await _read_pool(client, placement.pool, needed=False)
+    body = None if placement is None else await client.get(COMPUTE_POOL, ObjectKey("", placement.pool))
+    return inference, None if body is None else ComputePool.parse(body)
+
+
+async def read_inference(client: KubeClient, key: ObjectKey) -> Inference:
+    """Return an Inference. Raises PermanentError when it does not exist."""
+    return Inference.parse(await read_body(client, INFERENCE, key))
 
 
 async def read_access(client: KubeClient, key: ObjectKey) -> ModelAccess:
     """Return a ModelAccess. Raises PermanentError when it does not exist."""
-    body = await client.get(MODEL_ACCESS, key)
+    return ModelAccess.parse(await read_body(client, MODEL_ACCESS, key))
+
+
+async def read_body(client: KubeClient, kind: Kind, key: ObjectKey) -> Manifest:
+    """Return an object as the API server has it. Raises PermanentError when it does not exist."""
+    body = await client.get(kind, key)
     if body is None:
-        message = (
-            f'ModelAccess "{key.name}" not found in namespace "{key.namespace}"; '
-            'list them with "kubectl get modelaccesses -A"'
-        )
-        raise PermanentError(message)
-    return ModelAccess.parse(body)
+        raise not_found_error(kind, key)
+    return body
+
+
+def not_found_error(kind: Kind, key: ObjectKey) -> PermanentError:
+    """Return the error for an object that does not exist; without a namespace, none has it."""
+    location = f' in namespace "{key.namespace}"' if key.namespace else ""
+    everywhere = " -A" if kind.namespaced else ""
+    return PermanentError(
+        f'{kind} "{key.name}" not found{location}; list them with "tidegate get {kind.plural}{everywhere}"'
+    )
 
 
 async def list_decisions(client: KubeClient, pool: str | None = None) -> Sequence[AllocationDecision]:
@@ -55,11 +75,3 @@ async def list_decisions(client: KubeClient, pool: str | None = None) -> Sequenc
 async def list_overrides(client: KubeClient) -> Sequence[ComputeOverride]:
     """List all overrides, in any order."""
     return [ComputeOverride.parse(body) for body in await client.list(COMPUTE_OVERRIDE)]
-
-
-async def _read_pool(client: KubeClient, name: str, *, needed: bool) -> ComputePool | None:
-    body = await client.get(COMPUTE_POOL, ObjectKey("", name))
-    if body is None and needed:
-        message = f'ComputePool "{name}" not found; list them with "kubectl get computepools"'
-        raise PermanentError(message)
-    return None if body is None else ComputePool.parse(body)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ConflictError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import COMPUTE_OVERRIDE
-from tidegate.reports.overrides import (
+from tidegate.planning.pools.override_requests import (
     OverrideContext,
     OverrideRequest,
     OverrideWrite,
-    SteeringReport,
     plan_ending,
-    plan_override,
-    report_applied,
-    report_ended,
+    plan_override_write,
 )
-from tidegate.reports.shared import OverrideAction
+from tidegate.reports.overrides import SteeringReport, report_applied, report_ended
 from tidegate.services.objects import list_overrides, read_target
 
 
@@ -32,7 +29,7 @@ async def apply_override(
     Raises TidegateError or ValueError with the way out.
     """
     context = await _read_context(client, kind, key)
-    step = plan_override(context, request)
+    step = plan_override_write(context, request)
     return report_applied(context, step, await _write_override(client, step))
 
 
@@ -46,7 +43,7 @@ async def end_overrides(
     context = await _read_context(client, kind, key)
     ended = plan_ending(context, *actions)
     for override in ended:
-        await _delete_override(client, override)
+        await delete_override(client, override)
     return report_ended(context, ended)
 
 
@@ -64,10 +61,11 @@ async def _write_override(client: KubeClient, write: OverrideWrite) -> ComputeOv
             raise ConflictError(message)
         return ComputeOverride.parse(stored)
     if write.ended is not None:
-        await _delete_override(client, write.ended)
+        await delete_override(client, write.ended)
     return ComputeOverride.parse(await client.create(COMPUTE_OVERRIDE, write.body))
 
 
-async def _delete_override(client: KubeClient, override: ComputeOverride) -> None:
+async def delete_override(client: KubeClient, override: ComputeOverride) -> None:
+    """Delete an override, unless another one has its name by now."""
     key = ObjectKey("", override.metadata.name)
     await client.delete(COMPUTE_OVERRIDE, key, uid=override.metadata.uid, fence=Fence.unlimited())

@@ -13,7 +13,6 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.errors import PermanentError
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import Kind
@@ -25,6 +24,7 @@ from tidegate.reports.status_inference import report_inference
 from tidegate.reports.status_pool import PoolObjects, report_pool
 from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, to_label_value
 from tidegate.services.listing import KindLister
+from tidegate.services.objects import read_body
 
 
 async def read_object_status(client: KubeClient, kind: Kind, key: ObjectKey) -> StatusReport:
@@ -32,12 +32,7 @@ async def read_object_status(client: KubeClient, kind: Kind, key: ObjectKey) -> 
 
     Raises TidegateError if it does not exist.
     """
-    body = await client.get(kind, key)
-    if body is None:
-        location = f' in namespace "{key.namespace}"' if key.namespace else ""
-        command = "kubectl get -A" if kind.namespaced else "kubectl get"
-        message = f'{kind} "{key.name}" not found{location}; list them with "{command} {kind.plural}"'
-        raise PermanentError(message)
+    body = await read_body(client, kind, key)
     reader = KindLister(client, (key.namespace,))
     if kind == kinds.INFERENCE:
         return await _read_inference(reader, Inference.parse(body))

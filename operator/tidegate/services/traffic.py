@@ -1,23 +1,29 @@
-"""Sample the gateways' statistics twice with the user's rights, and read the allocator's demand."""
+"""Read the present load of pools and Inferences: traffic at the gateways, sampled twice, and the allocator's demand."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import TidegateError
+from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import POD
 from tidegate.planning.access.traffic import SOURCE, compute_shares
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
-from tidegate.planning.pods import parse_pods
-from tidegate.services.installation import INSTANCE_LABEL, TIDEGATE_SELECTOR
+from tidegate.reports.orders import TopOrder
+from tidegate.reports.top import TopInferences, TopInputs, TopPools, report_inferences, report_pools
+from tidegate.services.endpoints import list_ready_pods
+from tidegate.services.installation import find_release, gateway_selector
+from tidegate.services.listing import KindLister
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import ScrapeTarget
 
@@ -27,6 +33,65 @@ _MAX_GATEWAYS: Final = 50
 _FORWARD_TIMEOUT: Final = timedelta(minutes=2)
 
 
+@dataclass(frozen=True, slots=True)
+class TopOptions:
+    """How long to sample the gateways, and where: at these host:port, or by port forwards to those of a release."""
+
+    window_s: float
+    addresses: Sequence[str] = ()
+    system_namespace: str | None = None
+    """The namespace of the installation, needed if there are several."""
+
+
+async def read_top_inferences(
+    client: KubeClient, namespace: str | None, sampling: TopOptions, order: TopOrder
+) -> TopInferences:
+    """Return the busiest Inferences of a namespace, or of all for None. Raises TidegateError if they cannot be read."""
+    reader = KindLister(client, (namespace or "",))
+    inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
+    reader.check_readable()
+    accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
+    pool_names = {
+        inference.spec.placement.pool for inference in inferences if inference.spec.placement is not None
+    }
+    pools = await KindLister(client, ("",)).list_parsed(kinds.COMPUTE_POOL, ComputePool)
+    inputs = await _sample_traffic(
+        client, sampling, accesses, [pool for pool in pools if pool.metadata.name in pool_names]
+    )
+    return report_inferences(inferences, _with_skipped(inputs, reader), namespace, order)
+
+
+async def read_top_pools(client: KubeClient, sampling: TopOptions) -> TopPools:
+    """Return all pools, the fullest first. Raises TidegateError if they cannot be read."""
+    reader = KindLister(client, ("",))
+    pools = await reader.list_parsed(kinds.COMPUTE_POOL, ComputePool)
+    reader.check_readable()
+    inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
+    accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
+    decisions = await reader.list_parsed(kinds.ALLOCATION_DECISION, AllocationDecision)
+    # A pool's row has no demand, so the allocator's is not read.
+    inputs = await _sample_traffic(client, sampling, accesses, ())
+    return report_pools(pools, inferences, decisions, _with_skipped(inputs, reader))
+
+
+async def _sample_traffic(
+    client: KubeClient, sampling: TopOptions, accesses: Sequence[ModelAccess], pools: Sequence[ComputePool]
+) -> TopInputs:
+    release, namespace = await find_release(client, sampling.system_namespace)
+    if sampling.addresses:
+        scrape = await sample_gateways(
+            [ScrapeTarget(address, address) for address in sampling.addresses], accesses, sampling.window_s
+        )
+    else:
+        scrape = await sample_release_gateways(client, release, namespace, accesses, sampling.window_s)
+    demand, notes = await read_demand(client, pools, release, namespace) if pools else ({}, ())
+    return TopInputs(scrape, sampling.window_s, datetime.now(UTC), demand, notes)
+
+
+def _with_skipped(inputs: TopInputs, reader: KindLister) -> TopInputs:
+    return replace(inputs, notes=(*inputs.notes, *(f"left out: {reason}" for reason in reader.skipped)))
+
+
 async def sample_release_gateways(
     client: KubeClient, release: str, namespace: str, accesses: Sequence[ModelAccess], window_s: float
 ) -> MetricsScrape:
@@ -34,16 +99,11 @@ async def sample_release_gateways(
 
     Return a failure if none is ready.
     """
-    selector = f"{TIDEGATE_SELECTOR},{INSTANCE_LABEL}={release},app.kubernetes.io/component=gateway"
     try:
-        bodies = await client.list(POD, namespace=namespace, selector=selector)
+        ready = await list_ready_pods(client, namespace, gateway_selector(release))
     except TidegateError as error:
-        return _failed_scrape(str(error))
-    ready = [view.key for view in parse_pods(bodies) if view.ready and not view.terminating]
-    if not ready:
-        return _failed_scrape(
-            f"none of {len(bodies)} pods with the labels {selector} in namespace {namespace} is ready"
-        )
+        failure = str(error)
+        return MetricsScrape(SOURCE, dict[ObjectKey, InferenceMetrics](), timedelta(), failure=failure)
     async with AsyncExitStack() as forwards:
         gateways = [
             ScrapeTarget(
@@ -110,7 +170,3 @@ async def read_demand(
             }
         )
     return demand, notes
-
-
-def _failed_scrape(failure: str) -> MetricsScrape:
-    return MetricsScrape(SOURCE, dict[ObjectKey, InferenceMetrics](), timedelta(), failure=failure)

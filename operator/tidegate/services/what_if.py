@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-import aiohttp
 from pydantic import ValidationError
 
 from tidegate.allocation import codec
@@ -17,19 +16,16 @@ from tidegate.allocation.solver import Solver
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey, StatusModel
 from tidegate.api.what_if import WhatIf
-from tidegate.errors import ApiUnavailableError, PermanentError
+from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import LEASE
 from tidegate.kube.lease import LeaseRecord
 from tidegate.kube.port import Manifest
 from tidegate.planning.allocator.what_if import apply_changes, build_answer
 from tidegate.reports.plan import PlanReport
-from tidegate_dataplane.contract.answers import make_bounded_session, parse_json, read_body
+from tidegate.services.endpoints import fetch_json
 
 _PORT: Final = 8081
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
-_MAX_BYTES: Final = 256 << 20
-"""Larger than the snapshot of any fleet."""
 
 
 class LastSolverInput(StatusModel):
@@ -72,20 +68,16 @@ async def fetch_from_leader(client: KubeClient, pool: str, release: str, namespa
     """Fetch the solver's last input about a pool from the leader of a release, by a port forward to its pod."""
     body = await client.get(LEASE, ObjectKey(namespace, f"{release}-controllers"))
     leader = _leader_pod(body, namespace)
-    return _parse_response(await client.read_from_pod(leader, _PORT, f"/allocation/{quote(pool, safe='')}"))
+    return _parse_response(await client.read_from_pod(leader, _PORT, _input_path(pool)))
 
 
 async def fetch_from_address(address: str, pool: str) -> LastSolverInput:
     """Fetch the solver's last input about a pool from the controllers at host:port."""
-    try:
-        async with (
-            make_bounded_session(_TIMEOUT) as session,
-            session.get(f"http://{address}/allocation/{quote(pool, safe='')}") as response,
-        ):
-            return _parse_response(parse_json(await read_body(response, _MAX_BYTES)))
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        message = f"no controllers answer at {address}: {error}"
-        raise ApiUnavailableError(message) from error
+    return _parse_response(await fetch_json(address, _input_path(pool), "controllers process"))
+
+
+def _input_path(pool: str) -> str:
+    return f"/allocation/{quote(pool, safe='')}"
 
 
 def _leader_pod(body: Manifest | None, namespace: str) -> ObjectKey:

@@ -16,9 +16,8 @@ from tidegate.api.meta import DNS_LABEL, ObjectKey
 from tidegate.api.release import ReleaseCommand
 from tidegate.api.what_if import WhatIf
 from tidegate.errors import PermanentError
-from tidegate.kube.fence import Fence
-from tidegate.kube.kinds import COMPUTE_OVERRIDE
-from tidegate.reports.overrides import OverrideRequest, SteeringReport
+from tidegate.planning.pools.override_requests import OverrideRequest
+from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
 from tidegate.services import overrides, releases, what_if
@@ -79,9 +78,7 @@ async def end_override(context: RequestContext, name: str) -> None:
     if override is None:
         message = f'ComputeOverride "{name}" not found: it may have ended'
         raise ObjectNotFoundError(message)
-    await context.client.delete(
-        COMPUTE_OVERRIDE, override.key, uid=override.metadata.uid, fence=Fence.unlimited()
-    )
+    await overrides.delete_override(context.client, override)
 
 
 def release_right(key: ObjectKey) -> Action:

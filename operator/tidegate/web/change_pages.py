@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import ValidationError
 
-from tidegate.api.compute_override import ComputeOverride, OverrideKind
-from tidegate.api.conditions import format_timestamp
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.api.release import ReleaseCommand
 from tidegate.errors import PermanentError
-from tidegate.reports.overrides import (
-    OverrideContext,
-    OverrideWrite,
-    SteeringReport,
-    plan_override,
-    report_applied,
-)
+from tidegate.planning.pools.override_requests import OverrideContext, plan_override_write, preview_override
+from tidegate.reports.overrides import report_applied
 from tidegate.reports.shared import OverrideReport
 from tidegate.web import actions
 from tidegate.web.actions import OverrideInput
@@ -80,8 +74,8 @@ async def confirm_override(context: AuthenticatedContext, fields: VerifiedForm) 
     try:
         override_request = _parse_override(fields)
         target = await _observe_target(context, override_request)
-        step = plan_override(target, override_request.desired_override)
-        report = _preview_report(target, step)
+        step = plan_override_write(target, override_request.desired_override)
+        report = report_applied(target, step, preview_override(target, step))
     except ForbiddenError as error:
         return await _render_overrides(context, fields, str(error), _FORBIDDEN)
     except ObjectNotFoundError as error:
@@ -128,19 +122,6 @@ async def _observe_target(context: RequestContext, override_request: OverrideInp
         return OverrideContext(None, pool, await context.list_overrides(), now)
     inference = await context.read_object(fleet.inferences, override_request.key)
     return OverrideContext(inference, find_pool(context.app, inference), await context.list_overrides(), now)
-
-
-def _preview_report(target: OverrideContext, step: OverrideWrite) -> SteeringReport:
-    """Return the report that the override would produce now."""
-    base: Mapping[str, Any] = step.existing.dump() if step.existing is not None else step.body
-    spec = {**base["spec"], **step.body["spec"]}
-    metadata = {"creationTimestamp": format_timestamp(target.now), **base["metadata"]}
-    body = {
-        **base,
-        "metadata": metadata,
-        "spec": {name: value for name, value in spec.items() if value is not None},
-    }
-    return report_applied(target, step, ComputeOverride.parse(body))
 
 
 def _parse_override(fields: Mapping[str, str]) -> OverrideInput:

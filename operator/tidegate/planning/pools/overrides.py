@@ -24,7 +24,7 @@ def select_active(overrides: Iterable[ComputeOverride], now: datetime) -> tuple[
         for override in overrides
         if now < override.end_time and override.metadata.deletion_timestamp is None
     )
-    return tuple(sorted(active, key=_make_age_key))
+    return tuple(sorted(active, key=make_age_key))
 
 
 def select_for_target(
@@ -36,6 +36,13 @@ def select_for_target(
         for override in overrides
         if (override.spec.target.kind, override.spec.target.key) == (kind, key)
     )
+
+
+def select_in_force(
+    overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey, now: datetime
+) -> tuple[ComputeOverride, ...]:
+    """Return the overrides of this target that have not ended, the oldest first."""
+    return select_for_target(select_active(overrides, now), kind, key)
 
 
 def find_next_end(overrides: Iterable[ComputeOverride]) -> datetime | None:
@@ -134,6 +141,7 @@ def _find_active_condition(conditions: Sequence[ObservedCondition]) -> ObservedC
     )
 
 
-def _make_age_key(override: ComputeOverride) -> tuple[str, str]:
+def make_age_key(override: ComputeOverride) -> tuple[str, str]:
+    """Return the key that sorts the oldest override first."""
     made = override.metadata.creation_timestamp
     return (made.isoformat() if made is not None else "", override.metadata.name)

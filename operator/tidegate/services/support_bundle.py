@@ -15,12 +15,6 @@ from typing import Any, Final
 
 from tidegate import __version__
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.connection import open_client
-from tidegate.cli.options import KubeOptions
-from tidegate.cli.run.analyze import analyse_cluster
-from tidegate.cli.run.doctor import check_installation
-from tidegate.cli.run.xds_client import query_all_servers
-from tidegate.cli.xds_servers import REPORT_PORT
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
@@ -31,8 +25,12 @@ from tidegate.reports.bundle import MANIFEST, BundleContents, BundleReport
 from tidegate.reports.redaction import Redactor
 from tidegate.reports.report import Report
 from tidegate.resources.names import MANAGED_BY, MANAGER
+from tidegate.services.analysis import analyse_cluster
 from tidegate.services.fleet import read_fleet
 from tidegate.services.installation import INSTANCE_LABEL, TIDEGATE_SELECTOR, find_release
+from tidegate.services.installation_check import check_installation
+from tidegate.services.manifests import Manifests
+from tidegate.services.xds import REPORT_PORT, query_servers
 
 _TIDEGATE_KINDS: Final = (
     kinds.COMPUTE_POOL,
@@ -58,31 +56,50 @@ class BundleLimits:
     log_lines: int = 2_000
 
 
+@dataclass(frozen=True, slots=True)
+class BundleNamespaces:
+    """The namespaces that a support bundle is about."""
+
+    objects: str | None
+    """None means all that can be listed."""
+    default: str
+    """For a user who may not list all."""
+    system: str | None
+    """The installation's; None means the only installation."""
+
+
 async def write_bundle(
-    options: KubeOptions, system_namespace: str | None, file: Path, limits: BundleLimits
+    client: KubeClient,
+    namespaces: BundleNamespaces,
+    file: Path | None,
+    limits: BundleLimits,
 ) -> BundleReport:
-    """Write a support bundle to `file` and return its manifest. Raises TidegateError without a cluster to read."""
+    """Write a support bundle to `file`, by default one named after the time, and return its manifest.
+
+    Raises TidegateError without a cluster to read.
+    """
+    now = datetime.now(UTC)
+    file = file or Path(f"tidegate-report-{now.strftime('%Y%m%dT%H%M%SZ')}.tar.gz")
     _check_file(file)
-    async with open_client(options) as (client, default_namespace):
-        kubernetes = await client.get_version()
-        collector = _BundleCollector(client, limits)
-        try:
-            release, namespace = await find_release(client, system_namespace)
-        except TidegateError as error:
-            collector.contents.add_missing("the installation", str(error))
-            release, namespace = "tidegate", system_namespace or "tidegate-system"
-        await collector.collect_reports(options, default_namespace, namespace)
-        await collector.collect_objects(options.namespace or "")
-        await collector.collect_processes(release, namespace)
+    kubernetes = await client.get_version()
+    collector = _BundleCollector(client, limits)
+    try:
+        release, namespace = await find_release(client, namespaces.system)
+    except TidegateError as error:
+        collector.contents.add_missing("the installation", str(error))
+        release, namespace = "tidegate", namespaces.system or "tidegate-system"
+    await collector.collect_reports(namespaces.objects, namespaces.default, namespace)
+    await collector.collect_objects(namespaces.objects or "")
+    await collector.collect_processes(release, namespace)
     contents = collector.contents
     report = BundleReport(
         file=str(file),
-        at=datetime.now(UTC),
+        at=now,
         version=__version__,
         kubernetes=kubernetes,
         release=release,
         release_namespace=namespace,
-        namespace=options.namespace,
+        namespace=namespaces.objects,
         files=tuple(contents.files),
         missing=tuple(contents.missing),
         redacted=collector.redaction.count,
@@ -104,26 +121,14 @@ class _BundleCollector:
         self.redaction = Redactor()
 
     async def collect_reports(
-        self, options: KubeOptions, default_namespace: str, system_namespace: str
+        self, namespace: str | None, default_namespace: str, system_namespace: str
     ) -> None:
         """Add the reports of other commands."""
-        object_options = KubeOptions(
-            options.namespace,
-            options.namespace is None,
-            options.kubeconfig,
-            options.context,
-            options.acting_for,
-        )
-        installation_options = KubeOptions(
-            system_namespace, False, options.kubeconfig, options.context, options.acting_for
-        )
-        await self._add_report(
-            "status", lambda: read_fleet(self._client, options.namespace, default_namespace)
-        )
-        await self._add_report("doctor", lambda: check_installation(installation_options, ()))
-        await self._add_report("analyze", lambda: analyse_cluster(object_options, (), ()))
+        await self._add_report("status", lambda: read_fleet(self._client, namespace, default_namespace))
+        await self._add_report("doctor", lambda: check_installation(self._client, system_namespace, ()))
+        await self._add_report("analyze", lambda: analyse_cluster(self._client, namespace, Manifests(), ()))
         try:
-            answers = await query_all_servers(self._client, system_namespace, REPORT_PORT, "/v1/proxies")
+            answers = await query_servers(self._client, system_namespace, REPORT_PORT, "/v1/proxies")
         except TidegateError as error:
             self.contents.add_missing("reports/xds-status.json", str(error))
             return
@@ -265,8 +270,3 @@ def _write_archive(file: Path, files: Mapping[str, bytes]) -> None:
 
 def _encode_json(value: Any) -> bytes:
     return json.dumps(value, indent=1, default=str).encode() + b"\n"
-
-
-def default_file(now: datetime) -> Path:
-    """Return the name of the archive for a command without --file."""
-    return Path(f"tidegate-report-{now.strftime('%Y%m%dT%H%M%SZ')}.tar.gz")

@@ -1,19 +1,20 @@
-"""Declare `tidegate analyze` and `tidegate doctor`: findings about objects, and about the installation."""
+"""`tidegate analyze`: problems of objects."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     AllNamespaces,
     Context,
     FailOn,
-    InstallationNamespace,
     Kubeconfig,
     KubeOptions,
     ObjectsNamespace,
@@ -25,6 +26,9 @@ from tidegate.cli.options import (
     run_or_exit,
 )
 
+if TYPE_CHECKING:
+    from tidegate.reports.analysis import AnalysisReport
+
 Files = Annotated[
     list[Path] | None,
     typer.Option(
@@ -34,9 +38,8 @@ Files = Annotated[
 
 
 def register_commands(app: typer.Typer) -> None:
-    """Add the commands to `tidegate`."""
+    """Add the command to `tidegate`."""
     app.command("analyze")(analyze)
-    app.command("doctor")(doctor)
 
 
 def analyze(
@@ -54,35 +57,32 @@ def analyze(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Find problems of objects, by their conditions and in combination; each has a code and says what to do."""
-    from tidegate.cli.run.analyze import analyse_cluster, analyse_files
-
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
     if offline:
         if not files:
             message = "--offline checks files alone: name them with -f"
             raise typer.BadParameter(message)
-        report = run_or_exit(analyse_files(files, namespace or "default", suppressed or ()))
+        report = run_or_exit(_analyse_files(files, namespace or "default", suppressed or ()))
     else:
-        report = run_or_exit(analyse_cluster(options, files or (), suppressed or ()))
+        report = run_or_exit(_analyse_cluster(options, files or (), suppressed or ()))
     print_report(report, output)
     if report.reaches_threshold(fail_on.threshold):
         sys.exit(1)
 
 
-def doctor(
-    suppressed: Suppressed = None,
-    fail_on: Threshold = FailOn.ERROR,
-    namespace: InstallationNamespace = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
-    output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
-) -> None:
-    """Find problems of the installation: kinds, processes, leader, policies and certificates."""
-    from tidegate.cli.run.doctor import check_installation
+async def _analyse_files(files: Sequence[Path], namespace: str, suppressed: Sequence[str]) -> AnalysisReport:
+    from tidegate.services.analysis import analyse_manifests
+    from tidegate.services.manifests import read_manifests
 
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-    report = run_or_exit(check_installation(options, suppressed or ()))
-    print_report(report, output)
-    if report.reaches_threshold(fail_on.threshold):
-        sys.exit(1)
+    return analyse_manifests(read_manifests(files, namespace), suppressed)
+
+
+async def _analyse_cluster(
+    options: KubeOptions, files: Sequence[Path], suppressed: Sequence[str]
+) -> AnalysisReport:
+    from tidegate.services.analysis import analyse_cluster
+    from tidegate.services.manifests import read_manifests
+
+    async with open_client(options) as (client, namespace):
+        manifests = read_manifests(files, namespace)
+        return await analyse_cluster(client, None if options.everywhere else namespace, manifests, suppressed)

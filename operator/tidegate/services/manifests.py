@@ -37,9 +37,9 @@ class RejectedManifest:
 class Manifests:
     """The manifests of our kinds in some files."""
 
-    objects: Sequence[CustomResource]
-    rejected: Sequence[RejectedManifest]
-    other_kinds: int
+    objects: Sequence[CustomResource] = ()
+    rejected: Sequence[RejectedManifest] = ()
+    other_kinds: int = 0
     """The number of documents of other kinds, which are ignored."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.options import KubeOptions
@@ -16,6 +17,8 @@ from tidegate.kube.kinds import Kind
 
 STATEFUL_KINDS: Final = (kinds.INFERENCE, kinds.MODEL_ACCESS, kinds.FEATURE_COMPUTE, kinds.COMPUTE_POOL)
 """The kinds that have a state, in the order of precedence for names."""
+TARGET_KINDS: Final = (kinds.INFERENCE, kinds.COMPUTE_POOL)
+"""The kinds that the allocator decides about."""
 _KINDS: Final = {
     kind.kind: kind for kind in (*STATEFUL_KINDS, kinds.COMPUTE_OVERRIDE, kinds.ALLOCATION_DECISION)
 }
@@ -65,9 +68,7 @@ def parse_object_name(text: str) -> ObjectName:
     return ObjectName(key.name, None, key.namespace or None)
 
 
-async def find_object(
-    client: KubeClient, text: str, options: KubeOptions, default_namespace: str
-) -> ObjectMatch:
+async def find_object(client: KubeClient, text: str, options: KubeOptions, namespace: str) -> ObjectMatch:
     """Find the object with a state that a name means.
 
     If several kinds have an object of that name, the first kind in STATEFUL_KINDS wins, and the result names the others.
@@ -77,7 +78,7 @@ async def find_object(
     if name.kind is not None and name.kind not in STATEFUL_KINDS:
         message = f'a {name.kind} has no state of its own; list them with "tidegate get {name.kind.plural}"'
         raise PermanentError(message)
-    matches = await find_matches(client, name, options, default_namespace, STATEFUL_KINDS)
+    matches = await find_matches(client, name, options, namespace, STATEFUL_KINDS)
     kind, key = matches[0]
     candidates = [str(match_key) for match_kind, match_key in matches if match_kind == kind]
     if len(candidates) > 1:
@@ -90,16 +91,63 @@ async def find_object(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AllocationTarget:
+    """The object that a name means."""
+
+    kind: OverrideKind
+    key: ObjectKey
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
+def parse_target_name(text: str, allowed_kinds: Sequence[Kind] = TARGET_KINDS) -> ObjectName:
+    """Parse a name.
+
+    Raises ValueError when it is no name, and PermanentError when its kind is not in `allowed_kinds`.
+    """
+    name = parse_object_name(text)
+    if name.kind is not None and name.kind not in allowed_kinds:
+        message = f"'{text}' is no {' or '.join(map(str, allowed_kinds))}: name one"
+        raise PermanentError(message)
+    return name
+
+
+async def find_target(
+    client: KubeClient,
+    text: str,
+    options: KubeOptions,
+    namespace: str,
+    *,
+    allowed_kinds: Sequence[Kind] = TARGET_KINDS,
+) -> AllocationTarget:
+    """Find the object that a name means.
+
+    `namespace` is that of an Inference whose name gives none.
+    Raises PermanentError when there is none, or more than one.
+    """
+    matches = await find_matches(
+        client, parse_target_name(text, allowed_kinds), options, namespace, allowed_kinds
+    )
+    targets = [AllocationTarget(OverrideKind(str(kind)), key) for kind, key in matches]
+    if len(targets) > 1:
+        ways = (str(key) if kind.namespaced else f"{kind.kind.lower()}/{key}" for kind, key in matches)
+        message = f"'{text}' could be {' or '.join(map(str, targets))}: say {', '.join(ways)}"
+        raise PermanentError(message)
+    return targets[0]
+
+
 async def find_matches(
     client: KubeClient,
     name: ObjectName,
     options: KubeOptions,
-    default_namespace: str,
+    namespace: str,
     allowed_kinds: Sequence[Kind],
 ) -> Sequence[tuple[Kind, ObjectKey]]:
     """Find all objects of `allowed_kinds` that a name could mean; at least one.
 
-    `default_namespace` counts when neither the name nor an option gives one. A name with a namespace never means a pool,
+    `namespace` counts when the name gives none. A name with a namespace never means a pool,
     unless it gives the kind. Raises PermanentError when there is none.
     """
     namespaced = name.namespace is not None or options.namespace is not None
@@ -110,38 +158,29 @@ async def find_matches(
     errors: list[TidegateError] = []
     for kind in searched:
         try:
-            matches += [
-                (kind, key) for key in await _find_keys(client, kind, name, options, default_namespace)
-            ]
+            matches += [(kind, key) for key in await _find_keys(client, kind, name, options, namespace)]
         except (PermanentError, UnknownKindError) as error:
             # A user who may not read one kind may still mean an object of another.
             errors.append(error)
     if not matches:
         raise (
-            errors[0]
-            if errors
-            else PermanentError(_not_found_message(name, options, default_namespace, searched))
+            errors[0] if errors else PermanentError(_not_found_message(name, options, namespace, searched))
         )
     return matches
 
 
 async def _find_keys(
-    client: KubeClient, kind: Kind, name: ObjectName, options: KubeOptions, default_namespace: str
+    client: KubeClient, kind: Kind, name: ObjectName, options: KubeOptions, namespace: str
 ) -> Sequence[ObjectKey]:
     if kind.namespaced and options.everywhere and name.namespace is None:
         bodies = await client.list(kind, fields=f"metadata.name={name.name}")
         return [ObjectKey(body["metadata"]["namespace"], name.name) for body in bodies]
-    namespace = _resolve_namespace(name, options, default_namespace) if kind.namespaced else ""
-    key = ObjectKey(namespace, name.name)
+    key = ObjectKey((name.namespace or namespace) if kind.namespaced else "", name.name)
     return [] if await client.get(kind, key) is None else [key]
 
 
-def _resolve_namespace(name: ObjectName, options: KubeOptions, default_namespace: str) -> str:
-    return name.namespace or options.namespace or default_namespace
-
-
 def _not_found_message(
-    name: ObjectName, options: KubeOptions, default_namespace: str, searched: Sequence[Kind]
+    name: ObjectName, options: KubeOptions, namespace: str, searched: Sequence[Kind]
 ) -> str:
     everywhere = options.everywhere and name.namespace is None
     *first_kinds, last_kind = map(str, searched)
@@ -149,9 +188,5 @@ def _not_found_message(
     plural = "…" if first_kinds else searched[0].plural
     if not any(kind.namespaced for kind in searched):
         return f'{kinds_text} "{name.name}" not found; list them with "tidegate get {plural}"'
-    location = (
-        "in any namespace"
-        if everywhere
-        else f'in namespace "{_resolve_namespace(name, options, default_namespace)}"'
-    )
+    location = "in any namespace" if everywhere else f'in namespace "{name.namespace or namespace}"'
     return f'{kinds_text} "{name.name}" not found {location}; list them with "tidegate get {plural} -A"'

@@ -1,9 +1,8 @@
-"""Read the objects that `tidegate analyze` checks, and report its findings."""
+"""Find problems of objects: of a cluster's, of those in files, or of both together."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
@@ -13,42 +12,36 @@ from tidegate.api.messages.catalogue import PROBLEM_MESSAGES
 from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.cli.connection import open_client
-from tidegate.cli.options import KubeOptions
-from tidegate.cli.run.manifests import Manifests, read_manifests
 from tidegate.kube import kinds
+from tidegate.kube.client import KubeClient
 from tidegate.planning.diagnosis.findings import Finding, ObjectSet, find_problems
 from tidegate.planning.inference.autoscalers import parse_autoscaler
 from tidegate.reports.analysis import AnalysisReport, report_findings
 from tidegate.services.listing import KindLister, ResourceT
+from tidegate.services.manifests import Manifests
 
 
 async def analyse_cluster(
-    options: KubeOptions, files: Sequence[Path], suppressed_codes: Collection[str]
+    client: KubeClient, namespace: str | None, manifests: Manifests, suppressed_codes: Collection[str]
 ) -> AnalysisReport:
-    """Return the findings about a namespace, or about all, as if `files` were applied.
+    """Return the findings about a namespace, or about all for None, as if the manifests were applied.
 
     Raises TidegateError when the objects cannot be read.
     """
-    async with open_client(options) as (client, default_namespace):
-        namespace = options.namespace or default_namespace
-        manifests = read_manifests(files, namespace)
-        # Manifests are checked together with the objects of their own namespaces.
-        namespaces = {namespace} | {
-            resource.key.namespace for resource in manifests.objects if resource.key.namespace
-        }
-        reader = KindLister(client, ("",) if options.everywhere else sorted(namespaces))
-        objects = ObjectSet(
-            inferences=await reader.list_parsed(kinds.INFERENCE, Inference),
-            accesses=await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess),
-            features=await reader.list_parsed(kinds.FEATURE_COMPUTE, FeatureCompute),
-            pools=await reader.list_parsed(kinds.COMPUTE_POOL, ComputePool),
-            overrides=await reader.list_parsed(kinds.COMPUTE_OVERRIDE, ComputeOverride),
-            autoscalers=await _read_autoscalers(reader),
-            unread=frozenset(reader.unread),
-            unlisted=frozenset(reader.unlisted),
-        )
-        reader.check_readable()
+    # Manifests are checked together with the objects of their own namespaces.
+    namespaces = {resource.key.namespace for resource in manifests.objects if resource.key.namespace}
+    reader = KindLister(client, ("",) if namespace is None else sorted({namespace} | namespaces))
+    objects = ObjectSet(
+        inferences=await reader.list_parsed(kinds.INFERENCE, Inference),
+        accesses=await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess),
+        features=await reader.list_parsed(kinds.FEATURE_COMPUTE, FeatureCompute),
+        pools=await reader.list_parsed(kinds.COMPUTE_POOL, ComputePool),
+        overrides=await reader.list_parsed(kinds.COMPUTE_OVERRIDE, ComputeOverride),
+        autoscalers=await _read_autoscalers(reader),
+        unread=frozenset(reader.unread),
+        unlisted=frozenset(reader.unlisted),
+    )
+    reader.check_readable()
     planned = _apply_manifests(objects, manifests)
     problems = (*_rejected_findings(manifests), *find_problems(planned))
     if manifests.other_kinds:
@@ -57,14 +50,8 @@ async def analyse_cluster(
     return report_findings(problems, looked_at, suppressed=suppressed_codes, skipped=reader.skipped)
 
 
-async def analyse_files(
-    files: Sequence[Path], namespace: str, suppressed_codes: Collection[str]
-) -> AnalysisReport:
-    """Return the findings about manifests alone, without reading a cluster.
-
-    Raises PermanentError when a file cannot be read.
-    """
-    manifests = read_manifests(files, namespace)
+def analyse_manifests(manifests: Manifests, suppressed_codes: Collection[str]) -> AnalysisReport:
+    """Return the findings about manifests alone, without reading a cluster."""
     # Pools mostly belong to other people and are in other files.
     pools = any(isinstance(resource, ComputePool) for resource in manifests.objects)
     unlisted = frozenset[str]() if pools else frozenset({ComputePool.KIND})

@@ -1,4 +1,4 @@
-"""Read what `tidegate doctor` checks, and report its findings."""
+"""Find problems of an installation: of its kinds, processes, leader, policies and certificates."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from cryptography import x509
 from tidegate import __version__
 from tidegate.api.crd import KIND_DEFINITIONS, build_crd
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.connection import open_client
-from tidegate.cli.options import KubeOptions
 from tidegate.errors import PermanentError, UnknownKindError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import (
@@ -45,35 +43,36 @@ _VERSION: Final = "app.kubernetes.io/version"
 AnswerT = TypeVar("AnswerT")
 
 
-async def check_installation(options: KubeOptions, suppressed_codes: Collection[str]) -> AnalysisReport:
-    """Return the findings about the installation in a namespace, or about the only one.
+async def check_installation(
+    client: KubeClient, namespace: str | None, suppressed_codes: Collection[str]
+) -> AnalysisReport:
+    """Return the findings about the installation in a namespace, or about the only one for None.
 
     Raises TidegateError when it cannot be read.
     """
-    async with open_client(options) as (client, _):
-        reader = _OptionalReader(client)
-        deployments = await reader.read_optional(
-            "deployments",
-            lambda: client.list(DEPLOYMENT, namespace=options.namespace or "", selector=TIDEGATE_SELECTOR),
-        )
-        release, namespace = choose_release(deployments or (), options.namespace)
-        installation = ObservedInstallation(
-            release=release,
-            namespace=namespace,
-            kubernetes=await client.get_version(),
-            command=__version__,
-            now=datetime.now(UTC),
-            schemas=await reader.read_optional("customresourcedefinitions", lambda: _compare_schemas(client)),
-            processes=None if deployments is None else _parse_processes(deployments, release, namespace),
-            leader=await reader.read_optional("leases", lambda: _read_leader(client, release, namespace)),
-            policies=await reader.read_optional(
-                "validatingadmissionpolicies", lambda: _list_policies(client, release)
-            ),
-            certificates=await reader.read_optional(
-                "secrets", lambda: _read_expiries(client, release, namespace)
-            ),
-            skipped=tuple(reader.skipped),
-        )
+    reader = _OptionalReader(client)
+    deployments = await reader.read_optional(
+        "deployments",
+        lambda: client.list(DEPLOYMENT, namespace=namespace or "", selector=TIDEGATE_SELECTOR),
+    )
+    release, namespace = choose_release(deployments or (), namespace)
+    installation = ObservedInstallation(
+        release=release,
+        namespace=namespace,
+        kubernetes=await client.get_version(),
+        command=__version__,
+        now=datetime.now(UTC),
+        schemas=await reader.read_optional("customresourcedefinitions", lambda: _compare_schemas(client)),
+        processes=None if deployments is None else _parse_processes(deployments, release, namespace),
+        leader=await reader.read_optional("leases", lambda: _read_leader(client, release, namespace)),
+        policies=await reader.read_optional(
+            "validatingadmissionpolicies", lambda: _list_policies(client, release)
+        ),
+        certificates=await reader.read_optional(
+            "secrets", lambda: _read_expiries(client, release, namespace)
+        ),
+        skipped=tuple(reader.skipped),
+    )
     return report_findings(
         find_installation_problems(installation),
         count_checks(installation),

@@ -5,31 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
+from tidegate.services.listing import ObjectSelector
 
 COALESCE_S: Final = 0.25
 """Changes within this time count as one."""
 _RETRY_S: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class WatchSelector:
-    """The objects to watch."""
-
-    kind: Kind
-    namespace: str = ""
-    """Empty means all."""
-    selector: str = ""
-    fields: str = ""
 
 
 class ChangeFeed:
@@ -58,21 +46,21 @@ class ChangeFeed:
 
 
 @asynccontextmanager
-async def watch_objects(client: KubeClient, selector: WatchSelector) -> AsyncGenerator[ChangeFeed]:
+async def watch_objects(client: KubeClient, chosen: ObjectSelector) -> AsyncGenerator[ChangeFeed]:
     """Watch the chosen objects; the first changes are those that exist already.
 
     Raises TidegateError if they cannot be listed.
     """
-    store = ObjectStore(selector.kind)
+    store = ObjectStore(chosen.kind)
     changes = ChangeFeed(store)
     reflector = Reflector(
-        client, store, namespace=selector.namespace, selector=selector.selector, fields=selector.fields
+        client, store, namespace=chosen.namespace, selector=chosen.labels, fields=chosen.fields
     )
     task = asyncio.create_task(reflector.run())
     try:
         while not store.synced.is_set():
             if reflector.counts.failures:
-                await _raise_if_rejected(client, selector)
+                await _raise_if_rejected(client, chosen)
             await asyncio.sleep(_RETRY_S if reflector.counts.failures else 0.01)
         yield changes
     finally:
@@ -80,11 +68,11 @@ async def watch_objects(client: KubeClient, selector: WatchSelector) -> AsyncGen
         await asyncio.wait({task})
 
 
-async def _raise_if_rejected(client: KubeClient, selector: WatchSelector) -> None:
+async def _raise_if_rejected(client: KubeClient, chosen: ObjectSelector) -> None:
     """Raise the error that prevents listing them; return if the API server is merely unavailable."""
     try:
         await client.list(
-            selector.kind, namespace=selector.namespace, selector=selector.selector, fields=selector.fields
+            chosen.kind, namespace=chosen.namespace, selector=chosen.labels, fields=chosen.fields
         )
     except ApiUnavailableError as error:
         if type(error) is not ApiUnavailableError:

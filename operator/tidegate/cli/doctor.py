@@ -1,0 +1,57 @@
+"""`tidegate doctor`: problems of the installation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from tidegate.cli.connection import open_client
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    FailOn,
+    InstallationNamespace,
+    Kubeconfig,
+    KubeOptions,
+    Output,
+    OutputFormat,
+    Suppressed,
+    Threshold,
+    print_report,
+    run_or_exit,
+)
+
+if TYPE_CHECKING:
+    from tidegate.reports.analysis import AnalysisReport
+
+
+def register_commands(app: typer.Typer) -> None:
+    """Add the command to `tidegate`."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    suppressed: Suppressed = None,
+    fail_on: Threshold = FailOn.ERROR,
+    namespace: InstallationNamespace = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = OutputFormat.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Find problems of the installation: kinds, processes, leader, policies and certificates."""
+    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    report = run_or_exit(_check_installation(options, suppressed or ()))
+    print_report(report, output)
+    if report.reaches_threshold(fail_on.threshold):
+        sys.exit(1)
+
+
+async def _check_installation(options: KubeOptions, suppressed: Sequence[str]) -> AnalysisReport:
+    from tidegate.services.installation_check import check_installation
+
+    async with open_client(options) as (client, _):
+        return await check_installation(client, options.namespace, suppressed)

@@ -1,1 +1,0 @@
-"""Run commands: their heavy imports live here, so that `--help` and shell completion stay fast."""

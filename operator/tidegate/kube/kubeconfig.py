@@ -1,0 +1,36 @@
+"""Find the kubeconfig of a person, and the namespace that it chooses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tidegate.errors import PermanentError
+
+_POD_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def find_kubeconfig() -> Path | None:
+    """Find the kubeconfig as kubectl does; None in a pod, which has its ServiceAccount."""
+    path = os.environ.get("KUBECONFIG")
+    if path:
+        return Path(path)
+    default_path = Path.home() / ".kube" / "config"
+    return default_path if default_path.exists() else None
+
+
+def read_default_namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """Return the namespace of the kubeconfig's context, or of the pod; otherwise `default`."""
+    if kubeconfig is None:
+        return _POD_NAMESPACE_FILE.read_text().strip() if _POD_NAMESPACE_FILE.exists() else "default"
+    try:
+        content: Any = yaml.safe_load(kubeconfig.read_text())
+        name = context or content.get("current-context")
+        contexts = {entry["name"]: entry["context"] for entry in content.get("contexts") or ()}
+        return str(contexts.get(name, {}).get("namespace") or "default")
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        message = f"cannot read the context's namespace from kubeconfig {kubeconfig}: {error}"
+        raise PermanentError(message) from error
