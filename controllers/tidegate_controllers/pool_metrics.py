@@ -13,8 +13,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.allocator.what_if import InferenceOutcome
-from tidegate.reports.demand import TierDemand, sum_demand
-from tidegate.reports.plan import InferenceOutcomeReport
+from tidegate.reports.plan import InferenceOutcomeReport, TierDemand, sum_demand
 from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 from tidegate_dataplane.contract.metrics import MetricCatalog
 

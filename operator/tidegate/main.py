@@ -184,7 +184,7 @@ def print_version(output: Output = OutputFormat.TEXT) -> None:
     if output is OutputFormat.TEXT:
         typer.echo(__version__)
         return
-    from tidegate.reports.version import VersionReport
+    from tidegate.reports.report import VersionReport
 
     print_report(VersionReport(version=__version__), output)
 

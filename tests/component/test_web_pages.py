@@ -26,7 +26,7 @@ from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.services.what_if import LastSolverInput
 from tidegate.web import actions
-from tidegate.web.views.power import NODES_SHOWN
+from tidegate.web.pool_power import NODES_SHOWN
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">\'" {{ 7 * 7 }} ' + "long " * 400
 CSRF = 'name="csrf" value="'

@@ -17,9 +17,9 @@ from builders.release import a_release, released
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.reports.get_rows import build_row
 from tidegate.reports.listing import ColumnWidths, FollowedRows, ListReport, sort_rows
 from tidegate.reports.orders import ListOrder
+from tidegate.reports.rows import build_row
 from tidegate.services.object_watch import ChangeFeed
 
 
@@ -137,7 +137,7 @@ def test_a_change_that_no_row_shows_is_none_and_an_end_is_one() -> None:
     assert told(changed(labelled)) == []
     assert told(changed(inference_body("a", replicas=2))) == [("Modified", "a")]
     assert told({ObjectKey("ads", "a"): None, ObjectKey("ads", "never"): None}) == [("Deleted", "a")]
-    assert [row.name for row in followed.rows] == ["b"]
+    assert [row.name for row in followed.sorted_rows] == ["b"]
 
 
 def test_an_object_that_cannot_be_read_is_left_out_and_named() -> None:

@@ -133,7 +133,7 @@ class ComputeOverrideSpec(ApiModel):
         return OverrideAction.HOLD if self.floor is None else OverrideAction.FLOOR
 
     @property
-    def replicas(self) -> int | None:
+    def replica_count(self) -> int | None:
         """Return the number of a pin or a floor."""
         number = self.pin or self.floor
         return None if number is None else number.replicas

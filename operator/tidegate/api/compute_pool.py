@@ -347,6 +347,11 @@ class SliceCounts(StatusModel):
         int, Field(ge=0, description="Number of healthy slices that are not assigned to a pod.")
     ] = 0
 
+    @property
+    def used(self) -> int:
+        """Return the number of healthy slices that pods have."""
+        return max(self.healthy - self.free, 0)
+
 
 class TierUsage(StatusModel):
     """Slices that are assigned to one tier."""
@@ -402,3 +407,8 @@ class ComputePool(CustomResource):
 
     spec: Annotated[ComputePoolSpec, Field(description=ComputePoolSpec.__doc__)]
     status: Annotated[ComputePoolStatus, Field(description=ComputePoolStatus.__doc__)] = ComputePoolStatus()
+
+    @property
+    def effective_mode(self) -> PolicyMode:
+        """Return the mode of the allocator's last tick, or that of the spec before the first."""
+        return self.status.mode or self.spec.policy.mode

@@ -769,6 +769,11 @@ class Inference(CustomResource):
         return min(max(decided, scaling.min_replicas), scaling.max_replicas)
 
     @property
+    def decided_pods(self) -> int:
+        """Return the desired pods: replicas and warm spares. Ready pods are counted against them."""
+        return self.decided_replicas + self.decided_spares
+
+    @property
     def decided_spares(self) -> int:
         """Return the desired warm spares; together with the replicas they stay within spec.scaling."""
         scaling, allocation = self.spec.scaling, self.status.allocation

@@ -173,7 +173,7 @@ async def _draw_table(
         grid = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for title in column_titles(kind, wide=wide, namespaced=namespaced):
             grid.add_column(title, no_wrap=True)
-        for row in followed.rows:
+        for row in followed.sorted_rows:
             grid.add_row(*row_cells(row, datetime.now(UTC), wide=wide, namespaced=namespaced))
         return grid
 

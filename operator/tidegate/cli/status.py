@@ -101,7 +101,7 @@ async def _read_status(
     async with open_client(options) as (client, namespace):
         if text is None:
 
-            async def read() -> FleetReport | StatusReport:
+            async def read_report() -> FleetReport | StatusReport:
                 return await read_fleet(client, options.namespace, namespace)
 
         else:
@@ -111,10 +111,12 @@ async def _read_status(
                     f"{match.kind} {match.key} is shown; say {' or '.join(match.alternatives)} for the other"
                 )
 
-            async def read() -> FleetReport | StatusReport:
+            async def read_report() -> FleetReport | StatusReport:
                 return await read_object_status(client, match.kind, match.key)
 
-        return await (read() if max_wait is None else wait_until_settled(read, max_wait, _print_progress))
+        return await (
+            read_report() if max_wait is None else wait_until_settled(read_report, max_wait, _print_progress)
+        )
 
 
 def _print_progress(line: str) -> None:

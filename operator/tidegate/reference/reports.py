@@ -22,12 +22,12 @@ from tidegate.reports.optimization import OptimizationReport
 from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
+from tidegate.reports.report import VersionReport
 from tidegate.reports.status_access import AccessStatusReport
 from tidegate.reports.status_feature import FeatureStatusReport
 from tidegate.reports.status_inference import InferenceStatusReport
 from tidegate.reports.status_pool import PoolStatusReport
 from tidegate.reports.top import TopInferences, TopPools
-from tidegate.reports.version import VersionReport
 from tidegate.reports.xds import SnapshotDiffReport, SnapshotReport, XdsStatusReport
 
 REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {

@@ -19,7 +19,7 @@ from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.pools.overrides import select_active
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.report import Report, align_columns, format_name
-from tidegate.reports.shared import HoldReport, OverrideReport, report_pool_holds
+from tidegate.reports.shared import HoldReport, OverrideReport, format_tier_slices, report_pool_holds
 from tidegate.reports.state import ObjectReport, ObjectState, StatefulObject, sort_worst_first
 
 MAX_ATTENTION: Final = 20
@@ -137,11 +137,8 @@ class FleetReport(Report):
                 yield f"and {self.attention_more} more: tidegate get … --sort state lists them all"
         if self.pools:
             yield ""
-            tiers = [tier.value for tier in Tier]
-            head = ["POOL", "MODE", "NODES", "SLICES", "HEALTHY", "FREE", *(tier.upper() for tier in tiers)]
-            yield from align_columns(
-                [head, *(_render_pool(pool, tiers) for pool in self.pools[:MAX_ATTENTION])]
-            )
+            head = ["POOL", "MODE", "NODES", "SLICES", "HEALTHY", "FREE", *(tier.upper() for tier in Tier)]
+            yield from align_columns([head, *(_render_pool(pool) for pool in self.pools[:MAX_ATTENTION])])
             if len(self.pools) > MAX_ATTENTION:
                 yield f"and {len(self.pools) - MAX_ATTENTION} more: tidegate get computepools lists them all"
         yield ""
@@ -246,7 +243,7 @@ def _report_pool(pool: ComputePool, state: ObjectState) -> PoolLine:
     status = pool.status
     return PoolLine(
         pool=pool.metadata.name,
-        mode=status.mode or pool.spec.policy.mode,
+        mode=pool.effective_mode,
         nodes=status.nodes,
         slices=status.slices,
         tiers=status.tiers,
@@ -265,7 +262,6 @@ def _render_object(report: ObjectReport, *, wide: bool) -> list[str]:
     return [report.state.value, report.kind, report.name, " ".join(short.split())]
 
 
-def _render_pool(pool: PoolLine, tiers: Sequence[str]) -> list[str]:
-    used = {tier.name: tier.slices for tier in pool.tiers}
+def _render_pool(pool: PoolLine) -> list[str]:
     counts = (pool.nodes, pool.slices.total, pool.slices.healthy, pool.slices.free)
-    return [pool.pool, pool.mode.value, *map(str, counts), *(str(used.get(tier, 0)) for tier in tiers)]
+    return [pool.pool, pool.mode.value, *map(str, counts), *format_tier_slices(pool.tiers)]

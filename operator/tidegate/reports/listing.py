@@ -9,9 +9,9 @@ from typing import Any
 
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.errors import PermanentError
-from tidegate.reports.get_rows import ROWS, AnyRow, build_row
 from tidegate.reports.orders import ListOrder
 from tidegate.reports.report import Report, align_columns, format_name
+from tidegate.reports.rows import ROWS, AnyRow, build_row
 from tidegate.reports.status import format_age
 
 
@@ -114,7 +114,7 @@ class FollowedRows:
         self._rows = dict[ObjectKey, AnyRow]()
 
     @property
-    def rows(self) -> tuple[AnyRow, ...]:
+    def sorted_rows(self) -> tuple[AnyRow, ...]:
         """Return the present rows in their order."""
         return sort_rows(self._rows.values(), self._order)
 

@@ -117,7 +117,7 @@ def _mode_warnings(context: OverrideContext) -> Iterator[str]:
 
 def _range_warnings(context: OverrideContext, written: ComputeOverride) -> Iterator[str]:
     scaling = context.inference.spec.scaling if context.inference is not None else None
-    count = written.spec.replicas
+    count = written.spec.replica_count
     if scaling is None or count is None:
         return
     minimum, maximum = scaling.min_replicas, scaling.max_replicas

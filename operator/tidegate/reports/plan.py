@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
 from pydantic import Field
 
 from tidegate.api.allocation_decision import AllocationDecisionSpec, DecidedMove, PredictedOutcome
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
@@ -135,3 +137,50 @@ def _format_move(move: DecidedMove) -> str:
 
 def _format_line(label: str, text: str) -> str:
     return f"  {label:12}{text}"
+
+
+@dataclass(frozen=True, slots=True)
+class TierDemand:
+    """Demand and slices of one tier, of all Inferences that the allocator decides about."""
+
+    tier: Tier
+    inferences: int
+    unknown: int
+    """Inferences with unknown demand; only the sums of slices that they have include them."""
+    needed_slices: int
+    """Slices that would serve the whole demand."""
+    current_slices: int
+    planned_slices: int
+    """Slices after the decision that the solver would make now."""
+    demand: float
+    """Requests per second; in tier offline, slices."""
+    serves: float
+    would_serve: float
+    floor: int
+    ceiling: int | None
+
+
+def sum_demand(inferences: Sequence[InferenceOutcomeReport], pool: ComputePool) -> tuple[TierDemand, ...]:
+    """Return the demand of every tier, in the tiers' order."""
+    return tuple(
+        _sum_tier(tier, [inference for inference in inferences if inference.tier is tier], pool)
+        for tier in Tier
+    )
+
+
+def _sum_tier(tier: Tier, inferences: Sequence[InferenceOutcomeReport], pool: ComputePool) -> TierDemand:
+    bounds = pool.spec.tiers.bounds_for(tier)
+    with_demand = [inference for inference in inferences if inference.demand is not None]
+    return TierDemand(
+        tier,
+        inferences=len(inferences),
+        unknown=len(inferences) - len(with_demand),
+        needed_slices=sum(inference.wanted or 0 for inference in inferences),
+        current_slices=sum(inference.before * inference.slices for inference in inferences),
+        planned_slices=sum(inference.after * inference.slices for inference in inferences),
+        demand=sum(inference.demand or 0.0 for inference in with_demand),
+        serves=sum(min(inference.serves, inference.demand or 0.0) for inference in with_demand),
+        would_serve=sum(min(inference.would_serve, inference.demand or 0.0) for inference in with_demand),
+        floor=bounds.floor,
+        ceiling=bounds.ceiling,
+    )

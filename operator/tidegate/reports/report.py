@@ -25,9 +25,28 @@ class Report(ApiModel):
         """Yield the objects that the report is about, as kubectl takes them."""
 
 
+class VersionReport(Report):
+    """The version of the command line."""
+
+    version: str
+
+    def render_lines(self, *, wide: bool) -> Iterator[str]:
+        """Yield the version alone."""
+        yield self.version
+
+    def object_names(self) -> Iterator[str]:
+        """Yield nothing: a version is about no object."""
+        return iter(())
+
+
 def format_name(kind: str, name: str) -> str:
     """Format an object of ours as `kubectl … -o name` does."""
     return f"{kind.lower()}.{GROUP}/{name}"
+
+
+def format_count(count: int | None) -> str:
+    """Format a number; `-` if it is unknown."""
+    return "-" if count is None else str(count)
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import Self
 
 from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
-from tidegate.api.compute_pool import ComputePool, PolicyMode
+from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUsage
 from tidegate.api.conditions import ConditionStatus, ObservedCondition
+from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.pools.overrides import describe_override, select_in_force
@@ -63,7 +64,7 @@ class OverrideReport(ApiModel):
             target_kind=spec.target.kind,
             target=str(spec.target.key),
             action=spec.action,
-            replicas=spec.replicas,
+            replicas=spec.replica_count,
             reason=spec.reason,
             author=override.author,
             until=override.end_time,
@@ -88,6 +89,12 @@ class HoldReport(ApiModel):
     until: datetime | None
     """Absent if the hold has no end."""
     message: str
+
+
+def format_tier_slices(tiers: Iterable[TierUsage]) -> tuple[str, ...]:
+    """Return the cells of the slices that each tier has, in the order of the tiers."""
+    used = {tier.name: tier.slices for tier in tiers}
+    return tuple(str(used.get(tier, 0)) for tier in Tier)
 
 
 def report_conditions(conditions: Iterable[ObservedCondition]) -> tuple[ConditionReport, ...]:

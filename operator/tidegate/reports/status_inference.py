@@ -10,6 +10,7 @@ from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.model_access import ModelAccess, Route, RouteStatus
 from tidegate.planning.pools.overrides import select_in_force
+from tidegate.reports.report import format_count
 from tidegate.reports.shared import OverrideReport
 from tidegate.reports.status import (
     RelatedObjects,
@@ -100,8 +101,8 @@ class InferenceStatusReport(StatusReport):
                 route.access,
                 route.route,
                 route.role.value,
-                _format_number(route.weight),
-                _format_number(route.endpoints),
+                format_count(route.weight),
+                format_count(route.endpoints),
             ]
             for route in self.accesses
         ]
@@ -194,7 +195,3 @@ def _read_number(status: StatusModel | None, name: str) -> int | None:
     """Return a number of a status; None where the proxies report nothing."""
     number: int | None = getattr(status, name, None)
     return number
-
-
-def _format_number(value: int | None) -> str:
-    return "-" if value is None else str(value)

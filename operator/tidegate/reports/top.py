@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUsage
@@ -16,7 +18,8 @@ from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.orders import TopOrder
-from tidegate.reports.report import Report, align_columns, format_name
+from tidegate.reports.report import Report, align_columns, format_count, format_name
+from tidegate.reports.shared import format_tier_slices
 from tidegate.reports.state import ObjectReport, ObjectState
 
 _NO_METRICS: Final = InferenceMetrics()
@@ -47,6 +50,8 @@ class ModelTop(ApiModel):
     state: ObjectState
     ready: int
     decided: int
+    decided_pods: Annotated[int, Field(exclude=True)]
+    """Replicas and warm spares, against which ready ones are counted."""
     slices: int | None
     """The slices of its ready replicas; absent outside of pools."""
     requests_per_second: float | None
@@ -223,6 +228,7 @@ def _report_inference(inference: Inference, inputs: TopInputs) -> ModelTop:
         state=ObjectReport.from_object(inference).state,
         ready=ready,
         decided=inference.decided_replicas,
+        decided_pods=inference.decided_pods,
         slices=slices,
         requests_per_second=_round_number(reading.offered_per_s),
         served_per_second=_round_number(reading.served_per_s),
@@ -252,13 +258,13 @@ def _report_pool(
     pool: ComputePool, models: Sequence[ModelTop], decisions: Sequence[AllocationDecision]
 ) -> PoolTop:
     status = pool.status
-    used = max(status.slices.healthy - status.slices.free, 0)
+    used = status.slices.used
     values = [model.value_per_second for model in models if model.value_per_second is not None]
     rates = [model.requests_per_second for model in models if model.requests_per_second is not None]
     newest = next(iter(sort_newest_first(decisions)), None)
     return PoolTop(
         pool=pool.metadata.name,
-        mode=status.mode or pool.spec.policy.mode,
+        mode=pool.effective_mode,
         nodes=status.nodes,
         slices=status.slices.total,
         healthy=status.slices.healthy,
@@ -290,8 +296,8 @@ def _render_inference(model: ModelTop, *, wide: bool) -> list[str]:
         model.inference,
         model.tier.value,
         model.pool or "-",
-        f"{model.ready}/{model.decided}",
-        "-" if model.slices is None else str(model.slices),
+        f"{model.ready}/{model.decided_pods}",
+        format_count(model.slices),
         _format_number(model.requests_per_second),
         f"{p99}!" if model.misses_slo else p99,
         _format_number(model.slo_ms),
@@ -311,7 +317,6 @@ def _render_inference(model: ModelTop, *, wide: bool) -> list[str]:
 
 
 def _render_pool(pool: PoolTop, *, wide: bool) -> list[str]:
-    used = {tier.name: tier.slices for tier in pool.tiers}
     row = [
         pool.pool,
         pool.mode.value,
@@ -325,7 +330,7 @@ def _render_pool(pool: PoolTop, *, wide: bool) -> list[str]:
         _format_number(pool.value_per_slice),
         _format_number(pool.price),
     ]
-    return [*row, *(str(used.get(tier, 0)) for tier in Tier)] if wide else row
+    return [*row, *format_tier_slices(pool.tiers)] if wide else row
 
 
 def _render_notes(notes: Iterable[str]) -> Iterator[str]:

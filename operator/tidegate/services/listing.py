@@ -12,9 +12,9 @@ from tidegate.errors import PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
-from tidegate.reports.get_rows import ROWS, build_row
 from tidegate.reports.listing import ListReport, sort_rows
 from tidegate.reports.orders import ListOrder
+from tidegate.reports.rows import ROWS, build_row
 from tidegate.services.objects import not_found_error
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
@@ -31,7 +31,7 @@ class ObjectSelector:
     name: str | None = None
 
     @property
-    def fields(self) -> str:
+    def field_selector(self) -> str:
         """Return the field selector."""
         return "" if self.name is None else f"metadata.name={self.name}"
 
@@ -40,7 +40,9 @@ async def read_list(client: KubeClient, chosen: ObjectSelector, order: ListOrder
     """Return the objects as they are now. Raises TidegateError if they cannot be read, or if there is none of that name."""
     reader = KindLister(client, (chosen.namespace,))
     model, _ = ROWS[chosen.kind.kind]
-    resources = await reader.list_parsed(chosen.kind, model, selector=chosen.labels, fields=chosen.fields)
+    resources = await reader.list_parsed(
+        chosen.kind, model, selector=chosen.labels, fields=chosen.field_selector
+    )
     reader.check_readable()
     if chosen.name is not None and not resources and not reader.skipped:
         raise not_found_error(chosen.kind, ObjectKey(chosen.namespace, chosen.name))

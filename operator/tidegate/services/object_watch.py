@@ -54,7 +54,7 @@ async def watch_objects(client: KubeClient, chosen: ObjectSelector) -> AsyncGene
     store = ObjectStore(chosen.kind)
     changes = ChangeFeed(store)
     reflector = Reflector(
-        client, store, namespace=chosen.namespace, selector=chosen.labels, fields=chosen.fields
+        client, store, namespace=chosen.namespace, selector=chosen.labels, fields=chosen.field_selector
     )
     task = asyncio.create_task(reflector.run())
     try:
@@ -72,7 +72,7 @@ async def _raise_if_rejected(client: KubeClient, chosen: ObjectSelector) -> None
     """Raise the error that prevents listing them; return if the API server is merely unavailable."""
     try:
         await client.list(
-            chosen.kind, namespace=chosen.namespace, selector=chosen.labels, fields=chosen.fields
+            chosen.kind, namespace=chosen.namespace, selector=chosen.labels, fields=chosen.field_selector
         )
     except ApiUnavailableError as error:
         if type(error) is not ApiUnavailableError:

@@ -23,12 +23,13 @@ from tidegate.reports.explanation import InferenceReport, PoolReport
 from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
+from tidegate.reports.rows import ListRow
 from tidegate.web import actions
 from tidegate.web.actions import OverrideInput
 from tidegate.web.charts import DemandSample, SliceSample, Window
-from tidegate.web.listing import RowQuery
-from tidegate.web.paging import PAGE_SIZE, select_page
-from tidegate.web.plurals import ENDPOINTS, Plural
+from tidegate.web.explanations import list_recent_decisions, report_inference, report_pool
+from tidegate.web.listing import ENDPOINTS, PAGE_SIZE, Plural, RowQuery, select_page
+from tidegate.web.pool_power import NodeSlots, SliceFlow, list_pod_namespaces, list_slots, summarise_power
 from tidegate.web.request_context import (
     LIST_DECISIONS,
     AuthenticatedContext,
@@ -36,9 +37,6 @@ from tidegate.web.request_context import (
     RequestContext,
     not_found_error,
 )
-from tidegate.web.rows import ListRow
-from tidegate.web.views.explanations import list_recent_decisions, report_inference, report_pool
-from tidegate.web.views.power import NodeSlots, SliceFlow, list_pod_namespaces, list_slots, summarise_power
 
 _LABEL: Final = f"^{DNS_LABEL}$"
 _MAX_PAGE_SIZE: Final = 200
@@ -146,8 +144,8 @@ class PowerReport(CamelCaseModel):
     healthy: int
     free: int
     tiers: Mapping[str, int]
-    price: float
-    """The value per second that one more slice would have added at the last decision."""
+    price: float | None
+    """The value per second that one more slice would have added at the last decision; absent without one."""
     budget: RemainingBudget | None
     flows: tuple[SliceFlow, ...]
     """Slices that moved in the last hour."""

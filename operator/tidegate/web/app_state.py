@@ -17,7 +17,6 @@ from tidegate.web.caches import FleetCaches
 from tidegate.web.charts import ChartReader, RangeQuery
 from tidegate.web.listing import Listing
 from tidegate.web.nodes import PoolNodes
-from tidegate.web.rows import ROWS
 from tidegate.web.topic_feed import TopicFeed
 from tidegate.web.traffic import TrafficBoard, TrafficSource
 
@@ -81,10 +80,7 @@ def make_app_state(
     changes = TopicFeed()
     for store in fleet.list_stores():
         changes.follow_store(store)
-    listings = {
-        plural: Listing(catalogue, ROWS[catalogue.kind])
-        for plural, catalogue in fleet.caches_by_plural().items()
-    }
+    listings = {plural: Listing(catalogue) for plural, catalogue in fleet.caches_by_plural().items()}
     return AppState(
         fleet,
         listings,

@@ -19,6 +19,7 @@ from tidegate.reports.overrides import report_applied
 from tidegate.reports.shared import OverrideReport
 from tidegate.web import actions
 from tidegate.web.actions import OverrideInput
+from tidegate.web.explanations import find_pool, list_overrides
 from tidegate.web.forms import VerifiedForm
 from tidegate.web.rendering import render_page
 from tidegate.web.request_context import (
@@ -28,7 +29,6 @@ from tidegate.web.request_context import (
     ObjectNotFoundError,
     RequestContext,
 )
-from tidegate.web.views.explanations import find_pool, list_overrides
 
 _SEE_OTHER: Final = 303
 _BAD_REQUEST: Final = 400

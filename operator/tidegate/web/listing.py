@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.typed_cache import TypedCache
+from tidegate.reports.rows import ListRow, build_list_row
 from tidegate.reports.state import ObjectState
-from tidegate.web.paging import PAGE_SIZE, select_page
-from tidegate.web.rows import ListRow
 
+PAGE_SIZE: Final = 50
 _BATCH_SIZE: Final = 100
 """Rows to build before other tasks run: parsing an Inference takes about 0.1 ms."""
 
@@ -23,8 +24,43 @@ _MAX_ROWS_PER_READ: Final = 500
 """Rows that a read builds before it returns; if more objects have changed, the result is slightly stale."""
 
 _SortKey: TypeAlias = tuple[int, str, str]
+T = TypeVar("T")
 _FIRST_HEALTHY: Final = min(state.rank for state in ObjectState if state.healthy)
 """The badness from which on rows are healthy."""
+
+
+class Plural(StrEnum):
+    """Plural of a kind that the dashboard shows."""
+
+    INFERENCES = "inferences"
+    ACCESSES = "modelaccesses"
+    FEATURES = "featurecomputes"
+    POOLS = "computepools"
+    OVERRIDES = "computeoverrides"
+    DECISIONS = "allocationdecisions"
+
+
+ENDPOINTS: Final[Mapping[str, str]] = {Plural.INFERENCES: "inference", Plural.FEATURES: "features"}
+"""The prefix of a kind's Envoy clusters."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage(Generic[T]):
+    """One page of a longer sequence."""
+
+    items: Sequence[T]
+    total: int
+    """Items of all pages."""
+    number: int
+    """The number of this page, from 1."""
+    pages: int
+
+
+def select_page(items: Sequence[T], number: int, size: int = PAGE_SIZE) -> ItemPage[T]:
+    """Return the page with that number, or the last page if the number is too high; `size` is at least 1."""
+    pages = max(-(-len(items) // size), 1)
+    number = min(max(number, 1), pages)
+    return ItemPage(items[(number - 1) * size : number * size], len(items), number, pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +90,8 @@ class RowPage:
 class Listing:
     """The sorted rows of one cache. Parameters `within` are the namespaces that the user may list; None: all."""
 
-    def __init__(self, catalogue: TypedCache[Any], make_row: Callable[[Any], ListRow]) -> None:
+    def __init__(self, catalogue: TypedCache[Any]) -> None:
         self._catalogue = catalogue
-        self._make_row = make_row
         self._rows: dict[ObjectKey, ListRow] = {}
         self._order: list[_SortKey] = []
         self._texts: dict[_SortKey, str] = {}
@@ -136,7 +171,7 @@ class Listing:
             self._counts[key.namespace][old_row.state] -= 1
         resource = self._catalogue.get(key)
         if resource is not None:
-            self._rows[key] = row = self._make_row(resource)
+            self._rows[key] = row = build_list_row(resource)
             sort_key = _sort_key(row)
             insort(self._order, sort_key)
             self._texts[sort_key] = f"{row.namespace}/{row.name}\n{row.reason}\n{row.detail}".lower()

@@ -12,7 +12,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
 from tidegate.kube.kinds import EVENT
 from tidegate.web.access.rights import Action
-from tidegate.web.plurals import Plural
+from tidegate.web.listing import Plural
 from tidegate.web.request_context import RequestContext
 
 _EVENTS_SHOWN: Final = 20

@@ -19,10 +19,9 @@ from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.web import actions, change_pages, pool_pages
 from tidegate.web.access.rights import Action
-from tidegate.web.listing import RowPage, RowQuery
+from tidegate.web.explanations import list_recent_decisions, report_inference
+from tidegate.web.listing import ENDPOINTS, Plural, RowPage, RowQuery, select_page
 from tidegate.web.object_pages import list_pods, object_variables
-from tidegate.web.paging import select_page
-from tidegate.web.plurals import ENDPOINTS, Plural
 from tidegate.web.rendering import render_page
 from tidegate.web.request_context import (
     LIST_DECISIONS,
@@ -30,7 +29,6 @@ from tidegate.web.request_context import (
     ObjectNotFoundError,
     RequestContext,
 )
-from tidegate.web.views.explanations import list_recent_decisions, report_inference
 
 _MOVES_SHOWN: Final = 10
 _LISTED: Final = (Plural.INFERENCES, Plural.ACCESSES, Plural.FEATURES, Plural.POOLS)

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.planning.allocator.freeze import find_next_begin
+from tidegate.planning.pools.overrides import select_in_force
 from tidegate.reports.decision import DecisionReport
-from tidegate.reports.demand import sum_demand
-from tidegate.reports.plan import PlanReport
+from tidegate.reports.plan import InferenceOutcomeReport, PlanReport, sum_demand
 from tidegate.reports.shared import OverrideReport
 from tidegate.services.what_if import parse_what_if
 from tidegate.web import actions
 from tidegate.web.charts import NOT_CONFIGURED
+from tidegate.web.explanations import list_recent_decisions, report_pool
 from tidegate.web.forms import VerifiedForm
+from tidegate.web.listing import Plural
 from tidegate.web.object_pages import object_variables
-from tidegate.web.plurals import Plural
+from tidegate.web.pool_power import SlotQuery, get_slot_page, list_pod_namespaces, summarise_power
 from tidegate.web.rendering import render_page
 from tidegate.web.request_context import LIST_DECISIONS, LIST_NODES, AuthenticatedContext, RequestContext
-from tidegate.web.views.explanations import list_recent_decisions, report_pool
-from tidegate.web.views.power import SlotQuery, get_slot_page, list_pod_namespaces, summarise_power
-from tidegate.web.views.what_if_rows import select_editable_rows
 
 _SEE_OTHER: Final = 303
+_ROWS_SHOWN: Final = 50
+"""The most Inferences that the form of a what-if shows."""
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -85,9 +88,9 @@ async def pool_page(
         decisions=[DecisionReport.from_decision(decision) for decision in decisions[:10]],
         overrides=[
             OverrideReport.from_override(override)
-            for override in overrides
-            if (override.spec.target.kind.value, override.spec.target.key) == (resource.KIND, resource.key)
-            and override.end_time > context.app.now()
+            for override in select_in_force(
+                overrides, OverrideKind.COMPUTE_POOL, resource.key, context.app.now()
+            )
         ],
         next_freeze=find_next_begin(resource.spec.policy.freeze, context.app.now()),
         may_override=await context.is_allowed(actions.CREATE_OVERRIDE),
@@ -145,7 +148,7 @@ async def _render_plan(context: RequestContext, pool: str, fields: Mapping[str, 
         report=report,
         message=message,
         fields=fields,
-        editable=select_editable_rows(report, fields) if report is not None else None,
+        editable=_select_editable_rows(report, fields) if report is not None else None,
         topics=[],
     )
 
@@ -178,3 +181,43 @@ def _parse_what_if(fields: Mapping[str, str]) -> dict[str, Any]:
             key = "factor" if setting == "demand" and value.startswith("x") else setting
             inferences.setdefault(name, {"inference": name})[key] = value.removeprefix("x")
     return {**assumptions, "inferences": list(inferences.values()), "tiers": list(tiers.values())}
+
+
+@dataclass(frozen=True, slots=True)
+class _EditableRows:
+    """The rows of the form, and the fields that stay hidden."""
+
+    rows: tuple[InferenceOutcomeReport, ...]
+    """Rows changed in the question first, then those that would move, then those with the most unserved demand."""
+    total: int
+    """Rows that match the filter."""
+    of_all: int
+    filter: str
+    hidden_fields: tuple[tuple[str, str], ...]
+    """Changed fields of rows that are not shown, which stay part of the question."""
+    changed: int
+    """The number of Inferences that the question changes."""
+
+
+def _select_editable_rows(report: PlanReport, fields: Mapping[str, str]) -> _EditableRows:
+    """Return the rows that match the field `filter` of the form."""
+    text = fields.get("filter", "").strip().lower()
+    changed_fields = {name: value for name, value in fields.items() if ":" in name and value.strip()}
+    changed = {name.partition(":")[2] for name in changed_fields}
+    matching = [row for row in report.asked if text in f"{row.inference} {row.tier}".lower()]
+    rows = _most_relevant(matching, changed)
+    shown = {row.inference for row in rows}
+    hidden = tuple(
+        (name, value) for name, value in changed_fields.items() if name.partition(":")[2] not in shown
+    )
+    return _EditableRows(rows, len(matching), len(report.asked), text, hidden, len(changed))
+
+
+def _most_relevant(
+    rows: Sequence[InferenceOutcomeReport], changed: set[str]
+) -> tuple[InferenceOutcomeReport, ...]:
+    def sort_key(row: InferenceOutcomeReport) -> tuple[bool, bool, float, str]:
+        unserved = max((row.demand or 0.0) - row.serves, 0.0)
+        return row.inference not in changed, row.before == row.after, -unserved, row.inference
+
+    return tuple(sorted(rows, key=sort_key)[:_ROWS_SHOWN])

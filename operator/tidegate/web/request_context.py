@@ -20,7 +20,7 @@ from tidegate.web.access.identity import Identity
 from tidegate.web.access.rights import Action
 from tidegate.web.app_state import AppState
 from tidegate.web.caches import AnyCache
-from tidegate.web.views.explanations import list_overrides
+from tidegate.web.explanations import list_overrides
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
 

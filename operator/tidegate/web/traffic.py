@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
+from tidegate.reports.rows import ListRow
 from tidegate.telemetry.prometheus import ClusterTraffic
-from tidegate.web.rows import ListRow
 
 REFRESH_S: Final = 5.0
 

@@ -1,4 +1,4 @@
-"""Report each object of ours as a row: what `tidegate get` lists, kind by kind."""
+"""Report each object of ours as a row: with the columns of its kind for `tidegate get`, with common ones for the dashboard."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, Tier
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference, Tier
+from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import ApiModel, CustomResource
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import ReleasePhase
+from tidegate.planning.pools.overrides import describe_override
 from tidegate.reports.decision import DecisionReport, OutcomeState
-from tidegate.reports.shared import OverrideReport
+from tidegate.reports.report import format_count
+from tidegate.reports.shared import OverrideReport, format_tier_slices
 from tidegate.reports.state import ObjectReport, ObjectState, StatefulObject
+
+_MESSAGES: Final = messages_by_name()
+_HASH: Final = 12
 
 
 class ObjectRow(ApiModel):
@@ -98,13 +104,17 @@ class InferenceRow(StateRow):
             slices=placement.slices if placement is not None else None,
         )
 
+    @property
+    def ready_text(self) -> str:
+        """Return the ready pods of the desired ones; both include warm spares."""
+        return f"{self.ready}/{self.decided + self.spares}"
+
     def cells(self) -> tuple[str, ...]:
         """Return the cells under HEAD."""
         version = self.version or "-"
         if self.version != self.target_version:
             version = f"{version}->{self.target_version}"
-        ready = f"{self.ready}/{self.decided}"
-        return self.state.value, ready, version, self.tier.value, self.pool or "-", self.reason
+        return self.state.value, self.ready_text, version, self.tier.value, self.pool or "-", self.reason
 
     def wide_cells(self) -> tuple[str, ...]:
         """Return the cells under WIDE."""
@@ -112,7 +122,7 @@ class InferenceRow(StateRow):
             self.model,
             self.target_version,
             str(self.spares),
-            _format_number(self.slices),
+            format_count(self.slices),
             self.explanation(),
         )
 
@@ -184,9 +194,14 @@ class FeatureRow(StateRow):
             plan_hash=features.status.plan_hash,
         )
 
+    @property
+    def ready_text(self) -> str:
+        """Return the ready replicas of the desired ones."""
+        return f"{self.ready}/{self.replicas}"
+
     def cells(self) -> tuple[str, ...]:
         """Return the cells under HEAD."""
-        return self.state.value, f"{self.ready}/{self.replicas}", str(self.features), self.reason
+        return self.state.value, self.ready_text, str(self.features), self.reason
 
     def wide_cells(self) -> tuple[str, ...]:
         """Return the cells under WIDE."""
@@ -213,7 +228,7 @@ class PoolRow(StateRow):
         status = pool.status
         return cls(
             **_state_fields(pool),
-            mode=status.mode or pool.spec.policy.mode,
+            mode=pool.effective_mode,
             nodes=status.nodes,
             slices=status.slices,
             tiers=status.tiers,
@@ -227,8 +242,7 @@ class PoolRow(StateRow):
 
     def wide_cells(self) -> tuple[str, ...]:
         """Return the cells under WIDE."""
-        used = {tier.name: tier.slices for tier in self.tiers}
-        return (*(str(used.get(tier, 0)) for tier in Tier), self.decision or "-", self.explanation())
+        return *format_tier_slices(self.tiers), self.decision or "-", self.explanation()
 
 
 class OverrideRow(ObjectRow):
@@ -338,6 +352,99 @@ ROWS: Final[Mapping[str, tuple[type[CustomResource], type[AnyRow]]]] = {
 """Our kinds, and the row of each."""
 
 
+class ListRow(ApiModel):
+    """One object in a list of the dashboard: the columns that all kinds share."""
+
+    namespace: str
+    name: str
+    state: ObjectState
+    reason: str
+    code: str
+    """The code of the message; empty for a healthy object."""
+    message: str
+    detail: str
+    """The most important fact for the kind: the version, the weights, the plan."""
+    tier: str = ""
+    pool: str = ""
+    replicas: str = ""
+    requests_per_second: float | None = None
+    """Requests per second of the last minute; absent if unknown."""
+    latency_p99_ms: float | None = None
+
+
+def build_list_row(resource: CustomResource) -> ListRow:
+    """Return the row of an object of ours in the dashboard's lists. Raises KeyError for another kind, which is a bug."""
+    match resource:
+        case Inference():
+            row, versions = InferenceRow.from_inference(resource), resource.status.versions
+            swap = f" → {versions.target}" if versions.target and versions.target != row.version else ""
+            detail = f"version {row.version or 'none'}{swap}"
+            tier, pool = row.tier.value, row.pool or ""
+            return _make_list_row(resource, row, detail, row.ready_text, tier=tier, pool=pool)
+        case ModelAccess():
+            routes = "; ".join(
+                f"{route.name}: "
+                + ", ".join(f"{target.inference} {target.weight}" for target in route.targets)
+                for route in resource.status.routes
+            )
+            report = ObjectReport.from_object(resource)
+            return _make_list_row(resource, report, routes, "all" if resource.is_programmed else "not all")
+        case FeatureCompute():
+            features = FeatureRow.from_features(resource)
+            detail = f"{features.features} features, plan {(features.plan_hash or 'none')[:_HASH]}"
+            return _make_list_row(resource, features, detail, features.ready_text)
+        case ComputePool():
+            slices = resource.status.slices
+            used = ", ".join(f"{tier.name} {tier.slices}" for tier in resource.status.tiers)
+            report = ObjectReport.from_object(resource)
+            return _make_list_row(
+                resource, report, used or "no slices assigned", f"{slices.used}/{slices.healthy}"
+            )
+        case ComputeOverride():
+            report = ObjectReport.from_object(resource)
+            return _make_list_row(resource, report, describe_override(resource))
+        case AllocationDecision():
+            # A decision has no conditions; its outcome is its state.
+            decision = DecisionRow.from_decision(resource)
+            failed = decision.outcome is OutcomeState.GIVEN_UP
+            return ListRow(
+                namespace="",
+                name=decision.name,
+                state=ObjectState.NOT_READY if failed else ObjectState.READY,
+                reason=decision.outcome.value,
+                code="",
+                message=decision.result,
+                detail=f"{decision.moves} moves",
+                pool=decision.pool,
+            )
+        case _:
+            raise KeyError(resource.KIND)
+
+
+def _make_list_row(
+    resource: CustomResource,
+    report: ObjectReport | StateRow,
+    detail: str,
+    replicas: str = "",
+    *,
+    tier: str = "",
+    pool: str = "",
+) -> ListRow:
+    message = None if report.state.healthy else _MESSAGES.get(report.reason)
+    return ListRow(
+        namespace=resource.key.namespace,
+        name=resource.key.name,
+        state=report.state,
+        reason=report.reason,
+        code="" if message is None else message.code,
+        message=report.message,
+        detail=detail,
+        replicas=replicas,
+        tier=tier,
+        pool=pool,
+    )
+
+
 class _KeyFields(TypedDict):
     namespace: str | None
     name: str
@@ -367,7 +474,3 @@ def _state_fields(resource: StatefulObject) -> _StateFields:
         "reason": report.reason,
         "message": report.message,
     }
-
-
-def _format_number(number: int | None) -> str:
-    return "-" if number is None else str(number)

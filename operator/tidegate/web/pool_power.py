@@ -19,8 +19,8 @@ from tidegate.planning.pods import is_ready
 from tidegate.planning.pools.pool_slices import NodeSlices
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, TIER_LABEL, parse_slices, to_label_value
 from tidegate.web.app_state import AppState
-from tidegate.web.paging import select_page
-from tidegate.web.views.explanations import list_recent_decisions
+from tidegate.web.explanations import list_recent_decisions
+from tidegate.web.listing import select_page
 
 FLOW_WINDOW: Final = timedelta(hours=1)
 NODES_SHOWN: Final = 24
@@ -99,7 +99,8 @@ class PoolPower:
     tiers: Mapping[str, int]
     """Slices by tier."""
     free: int
-    price: float
+    price: float | None
+    """What one more slice would have earned per second at the newest decision."""
     budget: RemainingBudget | None
     flows: tuple[SliceFlow, ...]
     newest: AllocationDecision | None
@@ -115,7 +116,7 @@ def summarise_power(app: AppState, pool: ComputePool) -> PoolPower:
         pool,
         {tier.name: tier.slices for tier in pool.status.tiers},
         pool.status.slices.free,
-        newest.spec.price if newest is not None else 0.0,
+        newest.spec.price if newest is not None else None,
         compute_move_budget(pool, pool.status.slices.healthy, decisions, now),
         sum_flows(recent),
         newest,

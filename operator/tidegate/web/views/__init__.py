@@ -1,1 +1,0 @@
-"""Compute what pages and API show of the fleet, as values that are independent of HTTP."""
