@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access, a_route
 from tidegate.api.model_access import ModelAccess
-from tidegate.processes.gc_pause import pause_garbage_collection
+from tidegate.publisher.snapshot_publisher import pause_garbage_collection
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend
 from tidegate.routing.incremental import IncrementalTranslator

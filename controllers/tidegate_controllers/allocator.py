@@ -17,6 +17,8 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError
+from tidegate.exporters.allocator import AllocatorMetrics
+from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import ALLOCATION_DECISION, INFERENCE
 from tidegate.kube.occupancy import NodeOccupancy
@@ -53,11 +55,9 @@ from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import DECISION, Attributes, add_attributes, mark_failed, start_span
 from tidegate_controllers.allocations import AllocationResults
-from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.autoscalers import AutoscalerLimits
 from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.placements import Placements
-from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 from tidegate_controllers.stores import Stores
 
 FIELD_MANAGER: Final = "tidegate-allocator"

@@ -10,6 +10,7 @@ import structlog
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
+from tidegate.exporters.sharing import SharingMetrics
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import NODE, POD
 from tidegate.kube.occupancy import NodeOccupancy
@@ -35,7 +36,6 @@ from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.resources.slices import is_node_configured
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
 
 log = structlog.get_logger(__name__)

@@ -60,11 +60,12 @@ Kubeconfig = Annotated[
 @app.command("controllers")
 def start_controllers(kubeconfig: Kubeconfig = None) -> None:
     """Run the controllers: watch, elect a leader, reconcile."""
-    from tidegate.processes.controllers import run_controllers
     from tidegate.settings import PodIdentity
 
+    # By name: the controllers build on this package, which therefore imports nothing of theirs (ADR 1).
+    process = import_module("tidegate_controllers.process")
     settings = _load_settings()
-    _run_process(run_controllers(settings, PodIdentity(), _select_kubeconfig(kubeconfig)))
+    _run_process(process.run_controllers(settings, PodIdentity(), _select_kubeconfig(kubeconfig)))
 
 
 xds = typer.Typer(

@@ -7,6 +7,11 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
+from tidegate.exporters.allocator import AllocatorMetrics
+from tidegate.exporters.objects import ObjectMetrics
+from tidegate.exporters.pools import PoolMetrics
+from tidegate.exporters.sharing import SharingMetrics
+from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
 from tidegate.kube.store import ObjectStore
 from tidegate.runtime import event_loop
@@ -16,11 +21,6 @@ from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.web.metrics import WebMetrics
 from tidegate.xds.issuer_keys import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
-from tidegate_controllers.allocator_metrics import AllocatorMetrics
-from tidegate_controllers.object_metrics import ObjectMetrics
-from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.sharing_metrics import SharingMetrics
-from tidegate_controllers.solver_inputs import SolverInputs
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.contract.sharing import DaemonState, NodeReport

@@ -20,6 +20,9 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from builders.compute_pool import compute_pool_body
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
+from tidegate.exporters.objects import ObjectMetrics
+from tidegate.exporters.pools import PoolMetrics
+from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocator.signals import MetricsScrape
@@ -30,9 +33,6 @@ from tidegate.telemetry.prometheus_api import PrometheusApi
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 from tidegate.telemetry.recording_rules import SIGNALS
 from tidegate.web.charts import ChartReader, pool_query
-from tidegate_controllers.object_metrics import ObjectMetrics
-from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.solver_inputs import SolverInputs
 from tidegate_localcluster.fleet_demo.day import START_HOUR, DemoClock
 from tidegate_localcluster.fleet_demo.kubelet import ReadyPods
 from tidegate_localcluster.fleet_demo.pool_metrics import scrape_pools

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from builders.loopback import on_loopback
-from tidegate.processes.gc_pause import pause_garbage_collection
+from tidegate.publisher.snapshot_publisher import pause_garbage_collection
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import ScrapeTarget
 

@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from builders.compute_pool import compute_pool_body
 from fixtures.prometheus import RunningPrometheus
+from tidegate.exporters.objects import ObjectMetrics
+from tidegate.exporters.pools import PoolMetrics
+from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
 from tidegate.web.charts import ChartReader, PoolCharts
-from tidegate_controllers.object_metrics import ObjectMetrics
-from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.solver_inputs import SolverInputs
 
 STATUS = {
     "observedGeneration": 1,

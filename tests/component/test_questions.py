@@ -12,8 +12,8 @@ from builders.allocation import a_model, a_pool, a_snapshot
 from tidegate.allocation import codec
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
+from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.runtime.probes import Probes, ProbeServer
-from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ASKED = SolverInput(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()))

@@ -25,6 +25,7 @@ from fixtures.envoy import Client, Envoy, Gateway, backend_of
 from fixtures.prometheus import RunningPrometheus
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.exporters.objects import ObjectMetrics
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.access.traffic import compute_shares
@@ -35,7 +36,6 @@ from tidegate.telemetry.objectives import BOUNDS_MS
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 from tidegate.telemetry.recording_rules import render_recording_rules
 from tidegate.telemetry.signals import SignalReader
-from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_localcluster.ports import ReservedPort
 
 CTR, CVR, DEAD, NONE = (ObjectKey("ads", name) for name in ("ctr", "cvr", "dead", "none"))

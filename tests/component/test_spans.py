@@ -22,7 +22,7 @@ from builders.waiting import eventually
 from fixtures.dashboard import Dashboard
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, RetryableError
-from tidegate.processes.snapshot_spans import SnapshotSpans
+from tidegate.publisher.snapshot_spans import SnapshotSpans
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.incremental import RoutingChange
 from tidegate.runtime.clock import SystemClock
@@ -249,7 +249,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_without_a_receiver_nothing_is_imported_or_recorded() -> None:
     program = (
-        "import sys; import tidegate.processes.controllers, tidegate.processes.xds, tidegate.processes.web;"
+        "import sys; import tidegate_controllers.process, tidegate.processes.xds, tidegate.processes.web;"
         "print(sorted(name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tidegate.errors import PermanentError
+from tidegate.exporters.objects import OBJECTS
+from tidegate.exporters.pools import POOLS
 from tidegate.telemetry.prometheus_api import PrometheusError, RangeSeries
 from tidegate.web.charts import GAUGE_PREFIX, GAUGES, STEPS, ChartReader, PoolCharts, Window, pool_query
-from tidegate_controllers.object_metrics import OBJECTS
-from tidegate_controllers.pool_metrics import POOLS
 
 NOW = datetime(2026, 6, 1, 12, 0, 7, tzinfo=UTC)
 END = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)

@@ -13,8 +13,8 @@ from tidegate.planning.gpu_sharing.node_sharing import parse_slice_pod
 from tidegate.planning.inference.deployments import parse_deployment
 from tidegate.planning.pods import parse_pod
 from tidegate.planning.pools.nodes import parse_occupant
-from tidegate.processes.signals import find_pod_owners
 from tidegate_controllers.placements import read_assigned_pod
+from tidegate_controllers.signals import find_pod_owners
 
 OBJECTS: Final = Path(__file__).resolve().parents[1] / "golden" / "objects"
 NOW: Final = "2026-01-01T00:00:00Z"

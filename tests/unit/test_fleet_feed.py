@@ -13,7 +13,7 @@ from builders.model_access import a_route, model_access_body
 from tidegate.kube import kinds
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.routing_inputs import RoutingInputs
+from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.resources.names import CALLS_ANNOTATION, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
 from tidegate.routing.guards import CALLER_REASONS, AddressGuard, ClosedGuard, TokenGuard
 from tidegate.routing.hosts import HostKey

@@ -21,7 +21,7 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
-from tidegate.processes.routing_inputs import RoutingInputs
+from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.resources.names import INFERENCE_LABEL, LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.incremental import IncrementalTranslator

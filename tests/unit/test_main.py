@@ -72,7 +72,7 @@ def test_whoever_asks_for_help_does_not_wait_for_what_other_commands_need() -> N
 def test_the_controllers_do_not_load_what_other_processes_use() -> None:
     """The solver is a process of its own, and Envoy's messages are the xDS servers': 18 MiB."""
     heavy = {"envoy", "grpc", "highspy", "numpy", "opentelemetry.sdk", "scipy"}
-    program = f"import sys, tidegate.processes.controllers; print({heavy!r} & set(sys.modules))"
+    program = f"import sys, tidegate_controllers.process; print({heavy!r} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "set()"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tidegate.exporters.objects import ObjectMetrics
 from tidegate.kube.kinds import COMPUTE_OVERRIDE, COMPUTE_POOL, FEATURE_COMPUTE, INFERENCE, MODEL_ACCESS, Kind
 from tidegate.kube.store import ObjectStore
-from tidegate_controllers.object_metrics import ObjectMetrics
 
 CTR = {"namespace": "ads", "name": "ctr"}
 

@@ -11,7 +11,7 @@ from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import INFERENCE, Kind
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.caches import observe_all
+from tidegate.runtime.caches import observe_all
 
 Page = Sequence[Mapping[str, Any]]
 

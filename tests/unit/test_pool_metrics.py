@@ -15,10 +15,10 @@ from tidegate.allocation.snapshot import DemandInput
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.exporters.pools import PoolMetrics
+from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 
 POOL = ObjectKey("", "cpu-a")
 STATUS = {

@@ -10,12 +10,12 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, ConflictError, NotAllowedError, PermanentError, TidegateError
+from tidegate.exporters.allocator import AllocatorMetrics
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.transport import ApiRequest
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
-from tidegate_controllers.allocator_metrics import AllocatorMetrics
 
 CTR = ObjectKey("ads", "ctr")
 

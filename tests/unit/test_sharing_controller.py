@@ -16,6 +16,7 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ConflictError
+from tidegate.exporters.sharing import SharingMetrics
 from tidegate.kube import kinds
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
@@ -32,7 +33,6 @@ from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.sharing import GpuSharing, MpsDaemons
-from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract.sharing import DaemonState, MpsServer, NodeReport, ServerStatus
 

@@ -130,3 +130,12 @@ def _share_list(value: list[object], like: object) -> Sequence[object]:
         result_item is like_item for result_item, like_item in zip(result, like_items, strict=True)
     )
     return like_items if same else result
+
+
+def trim_secret(body: Manifest) -> Manifest:
+    """Return a Secret without annotations, which may contain a copy of it: `kubectl apply` adds one."""
+    metadata: Mapping[str, Any] = body["metadata"]
+    metadata_fields = {
+        name: metadata[name] for name in ("namespace", "name", "resourceVersion", "uid") if name in metadata
+    }
+    return {"metadata": metadata_fields, "data": body.get("data") or {}}

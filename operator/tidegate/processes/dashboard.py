@@ -26,8 +26,8 @@ from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.kubeconfig import read_default_namespace
-from tidegate.processes.lifecycle import run_until
 from tidegate.processes.web import fill_caches, make_sources, serve_app
+from tidegate.runtime.lifecycle import run_until
 from tidegate.services.installation import find_release
 from tidegate.web.access.authenticators import LocalAuthenticator
 from tidegate.web.access.identity import Identity

@@ -15,13 +15,13 @@ from prometheus_client import CollectorRegistry
 from tidegate.errors import PermanentError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.caches import report_sync, start_watches, stores_within, wait_until_settled
-from tidegate.processes.lifecycle import run_until
-from tidegate.processes.spans import export_spans
 from tidegate.resources.names import MANAGED_SELECTOR
+from tidegate.runtime.caches import report_sync, start_watches, stores_within, wait_until_settled
 from tidegate.runtime.event_loop import measure_event_loop
+from tidegate.runtime.lifecycle import run_until
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
+from tidegate.runtime.spans import export_spans
 from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_api import PrometheusApi

@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.exporters.allocator import ALLOCATOR
+from tidegate.exporters.objects import OBJECTS
+from tidegate.exporters.pools import POOLS
+from tidegate.exporters.sharing import SHARING
 from tidegate.reference.markdown import format_code, render_notice, render_table
 from tidegate.runtime.event_loop import EVENT_LOOP
 from tidegate.runtime.process_metrics import CACHES, LEADING, PROCESS, WRITES
@@ -15,10 +19,6 @@ from tidegate.telemetry.span_metrics import SPANS
 from tidegate.web.metrics import WEB
 from tidegate.xds.issuer_keys import ISSUERS
 from tidegate.xds.metrics import XDS
-from tidegate_controllers.allocator_metrics import ALLOCATOR
-from tidegate_controllers.object_metrics import OBJECTS
-from tidegate_controllers.pool_metrics import POOLS
-from tidegate_controllers.sharing_metrics import SHARING
 from tidegate_dataplane.contract import exported
 from tidegate_dataplane.contract.metrics import CounterMetric, Metric, MetricCatalog
 

@@ -30,6 +30,19 @@ class SecretData:
     entries: Mapping[str, bytes] = field(repr=False)
 
 
+def decode_secret(body: Mapping[str, Any] | None) -> SecretData | None:
+    """Return the entries of a Secret; one with invalid base64, which the API server never stores, counts as empty."""
+    if body is None:
+        return None
+    entries: dict[str, bytes] = {}
+    for name, value in body["data"].items():
+        try:
+            entries[name] = base64.b64decode(value, validate=True)
+        except (ValueError, binascii.Error):
+            entries[name] = b""
+    return SecretData(entries)
+
+
 class ClientAuthority(StrEnum):
     """Whether gateways can verify client certificates: not configured, the Secret was never valid, or they can."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -237,6 +238,11 @@ class Election:
     def _add_jitter(length: timedelta) -> float:
         # Two followers that read at the same moment would conflict; the jitter needs no seed.
         return length.total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
+
+
+def make_candidate_name(pod: str) -> str:
+    """Return the pod's name with a random suffix: a restarted process is another candidate."""
+    return f"{pod}_{uuid.uuid4().hex[:8]}"
 
 
 async def _cancel_and_wait(task: asyncio.Future[None]) -> None:

@@ -29,7 +29,7 @@ _PORT: Final = 8081
 
 
 class LastSolverInput(StatusModel):
-    """The last input of the solver, as tidegate_controllers.solver_inputs answers; unknown fields are ignored."""
+    """The last input of the solver, as tidegate.exporters.solver_inputs answers; unknown fields are ignored."""
 
     at: datetime
     mode: PolicyMode

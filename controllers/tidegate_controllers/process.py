@@ -11,6 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
+from tidegate.exporters.allocator import AllocatorMetrics
+from tidegate.exporters.objects import ObjectMetrics
+from tidegate.exporters.pools import PoolMetrics
+from tidegate.exporters.sharing import SharingMetrics
+from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.lease import LeaseClient
@@ -18,25 +23,23 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
 from tidegate.planning.pods import parse_pod
-from tidegate.processes.agent_credentials import AgentCredentials
-from tidegate.processes.caches import (
+from tidegate.resources.names import MANAGED_SELECTOR, MAX_REPLICAS_LABEL
+from tidegate.runtime.caches import (
     observe_all,
     report_sync,
     start_watches,
     stores_within,
     wait_until_synced,
 )
-from tidegate.processes.identity import process_identity
-from tidegate.processes.lifecycle import run_until
-from tidegate.processes.signals import make_signal_watch
-from tidegate.processes.spans import export_spans
-from tidegate.resources.names import MANAGED_SELECTOR, MAX_REPLICAS_LABEL
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.event_loop import measure_event_loop
-from tidegate.runtime.leader import Election
+from tidegate.runtime.leader import Election, make_candidate_name
+from tidegate.runtime.lifecycle import run_until
+from tidegate.runtime.own_certificates import AgentCredentials
 from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
 from tidegate.runtime.solver_process import SolverProcess
+from tidegate.runtime.spans import export_spans
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.gateways import GatewayStats, ScrapeTarget
@@ -44,18 +47,14 @@ from tidegate.telemetry.prometheus import Prometheus
 from tidegate.triton.agents import AgentClient
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorDependencies
-from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.autoscalers import AutoscalerLimits
 from tidegate_controllers.manager import ControllerManager, ManagerDependencies
 from tidegate_controllers.node_agents import NodeAgents
-from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.sharing import GpuSharing, MpsDaemons
-from tidegate_controllers.sharing_metrics import SharingMetrics
-from tidegate_controllers.solver_inputs import SolverInputs
+from tidegate_controllers.signals import make_signal_watch
 from tidegate_controllers.stores import Stores
 from tidegate_controllers.watch import watch_objects
 from tidegate_controllers.workloads import KueueWorkloads
@@ -144,7 +143,7 @@ async def run_controllers(settings: ControlPlaneSettings, pod: PodIdentity, kube
         )
         terms = ControllerManager(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
-        identity = process_identity(pod)
+        identity = make_candidate_name(pod.name)
         election = Election(lease, identity, clock=clock)
         _add_probes(probes, terms, election)
         show_leader(registry, lambda: election.is_leading)

@@ -1,15 +1,15 @@
-"""Keeps the Secrets of the release's own certificates: fills them, and renews them long before they expire."""
+"""Keeps the release's own certificates in their Secrets, and the controllers' client certificate, current."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import binascii
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 
@@ -29,10 +29,13 @@ from tidegate.planning.certificates import (
 )
 from tidegate.runtime.certificate_issuer import CertificateIssuer
 from tidegate.runtime.clock import Clock
+from tidegate.settings import ControlPlaneSettings
+from tidegate.triton.client_identity import ClientIdentity
 
 RENEW_ANNOTATION: Final = "tidegate.io/renew"
 """On one of the Secrets: requests new certificates now; it is removed once they are issued."""
 _RETRY_S: Final = 1
+_CHECK_INTERVAL: Final = timedelta(seconds=10)
 _OLD_SUFFIXES: Final[Mapping[CertificatePart, str]] = {
     CertificatePart.CONTROLLERS: "controllers-tls",
     CertificatePart.XDS: "xds-tls",
@@ -133,6 +136,39 @@ class OwnCertificates:
             message = f"Secret {key} not found: the chart creates it empty; restore it with helm upgrade"
             raise PermanentError(message)
         return body
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCredentials:
+    """The client identity, and the Secrets of our own certificates if the release issues them."""
+
+    identity: ClientIdentity
+    own_certificates: OwnCertificates | None
+    clock: Clock
+
+    @classmethod
+    async def wait_until_issued(
+        cls, client: KubeClient, settings: ControlPlaneSettings, namespace: str, clock: Clock
+    ) -> Self:
+        """Wait until there is a certificate. Raises PermanentError if a Secret is missing, OSError if a file is."""
+        spread = timedelta(seconds=settings.certificate_spread_s)
+        own_certificates = None
+        if settings.own_certificates:
+            issuer = CertificateIssuer(settings.release, namespace)
+            parts = frozenset(settings.own_certificates)
+            own_certificates = OwnCertificates(client, issuer, parts, clock, spread, settings.tls_directory)
+            await own_certificates.fill_secrets()
+        return cls(ClientIdentity(settings.tls_directory, clock.now, spread), own_certificates, clock)
+
+    async def keep_current(self, changed: Callable[[], None]) -> None:
+        """Reload certificates until cancelled; call `changed` when agents must trust other authorities than before."""
+        interval = min(_CHECK_INTERVAL, self.identity.spread / 8) or _CHECK_INTERVAL
+        while True:
+            await self.clock.sleep(interval.total_seconds())
+            if self.own_certificates is not None:
+                await self.own_certificates.renew_secrets()
+            if self.identity.reload_files():
+                changed()
 
 
 def _parse_secret(body: Manifest) -> SecretContent:

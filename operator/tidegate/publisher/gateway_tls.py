@@ -8,7 +8,8 @@ import structlog
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.processes.secret_entries import decode_secret, trim_secret
+from tidegate.kube.transforms import trim_secret
+from tidegate.routing.credentials import decode_secret
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.gateway_secrets import GatewaySecrets, GatewaySecretState
 from tidegate.xds.metrics import XdsMetrics

@@ -10,7 +10,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.kube.transforms import trim_pod
+from tidegate.kube.transforms import trim_pod, trim_secret
 from tidegate.kube.typed_cache import ParseResult, TypedCache
 from tidegate.kube.view_cache import ViewCache
 from tidegate.planning.access.backends import (
@@ -22,13 +22,12 @@ from tidegate.planning.access.backends import (
     takes_traffic,
 )
 from tidegate.planning.pods import PodView, parse_pod
-from tidegate.processes.key_addresses import IssuerKeyAddresses
-from tidegate.processes.secret_entries import decode_secret, trim_secret
 from tidegate.resources.names import to_label_value
-from tidegate.routing.credentials import KeyFetchResult
+from tidegate.routing.credentials import KeyFetchResult, decode_secret
 from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.incremental import IncrementalTranslator
+from tidegate.routing.key_addresses import IssuerKeyAddresses
 from tidegate.routing.pipelines import pipeline_owner
 
 
@@ -42,7 +41,7 @@ class _PodGroup:
 
 
 class RoutingInputs:
-    """Collects the keys of changed inputs, and passes the objects to a LiveRouting on request."""
+    """Collects the keys of changed inputs, and passes the objects to an IncrementalTranslator on request."""
 
     def __init__(self, *, secret_namespaces: Collection[str] = ()) -> None:
         """Cache the Secrets with the label tidegate.io/auth in the namespaces `secret_namespaces`."""

@@ -10,11 +10,11 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.allocator.what_if import InferenceOutcome
 from tidegate.reports.plan import InferenceOutcomeReport, TierDemand, sum_demand
-from tidegate_controllers.solver_inputs import SolverInput, SolverInputs
 from tidegate_dataplane.contract.metrics import MetricCatalog
 
 POOLS: Final = MetricCatalog("tidegate_pool_")

@@ -1,0 +1,1 @@
+"""Exports what the controllers know, as metrics and as the inputs of the solver."""
