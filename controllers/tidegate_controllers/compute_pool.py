@@ -12,7 +12,7 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.allocations import AllocationResults
+from tidegate_controllers.allocator import AllocationResults
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.sharing import GpuSharing
@@ -26,6 +26,7 @@ class ComputePoolReconciler:
 
     def __init__(
         self,
+        *,
         applier: Applier,
         views: PoolSlicesCache,
         occupancy: NodeOccupancy,

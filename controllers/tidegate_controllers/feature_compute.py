@@ -22,6 +22,7 @@ class FeatureComputeReconciler:
 
     def __init__(
         self,
+        *,
         applier: Applier,
         observer: ServingObserver,
         proxies: ProxyReports,

@@ -33,6 +33,7 @@ class InferenceReconciler:
 
     def __init__(
         self,
+        *,
         applier: Applier,
         agents: AgentClient,
         observer: ServingObserver,

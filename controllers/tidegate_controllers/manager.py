@@ -13,6 +13,8 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.exporters.allocator import AllocatorMetrics
+from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.kube.fence import Fence
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
@@ -26,11 +28,12 @@ from tidegate.runtime.workqueue import HasBegun, QueueSettings, WorkQueue
 from tidegate.telemetry.tracing import NO_SPAN, TraceSpan
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.accesses import IndexedAccesses
-from tidegate_controllers.allocations import AllocationResults
-from tidegate_controllers.allocator import Allocator, AllocatorDependencies, PoolCaches
+from tidegate_controllers.allocator import AllocationResults, Allocator
 from tidegate_controllers.applier import Applier
+from tidegate_controllers.autoscalers import AutoscalerLimits
 from tidegate_controllers.compute_override import ComputeOverrideReconciler
 from tidegate_controllers.compute_pool import ComputePoolReconciler
+from tidegate_controllers.decision_executor import DecisionExecutor
 from tidegate_controllers.feature_compute import FeatureComputeReconciler
 from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.left_out_events import report_left_out
@@ -39,6 +42,8 @@ from tidegate_controllers.node_capacity import NodeCapacityReader
 from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolSources
+from tidegate_controllers.pool_observer import PoolObserver
+from tidegate_controllers.pool_solver import AllocationSolver, DemandSource, PoolSolver
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.queues import WorkQueues, connect_objects, connect_overrides, connect_pools
 from tidegate_controllers.release import ReleaseMeasurer
@@ -51,7 +56,19 @@ from tidegate_controllers.workloads import KueueWorkloads
 Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorDependencies:
+    """What the allocator needs besides the caches, and what outlives a term; `cluster` writes as FIELD_MANAGER."""
+
+    cluster: ClusterApi
+    solver: AllocationSolver
+    demand: DemandSource
+    autoscalers: AutoscalerLimits
+    inputs: SolverInputs
+    metrics: AllocatorMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerDependencies:
     """Everything that reconciling needs and that outlives a term."""
 
@@ -158,43 +175,11 @@ class ControllerManager:
     async def run_as_leader(self, fence: Fence) -> None:
         """Reconcile everything once, then whatever changes, until cancelled at the end of the term."""
         parts = self._parts
-        applier = Applier(parts.cluster, parts.stores, fence)
-        room = NodeCapacityReader(parts.cluster if parts.sees_nodes else None, parts.clock)
-        observer = ServingObserver(parts.stores, parts.agents, room)
+        # What an earlier term of this process knew may have changed under another leader.
         self._allocations.clear()
         if parts.sharing is not None:
             parts.sharing.clear()
-        self._current.reconcilers = _Reconcilers(
-            inference=InferenceReconciler(
-                applier,
-                parts.agents,
-                observer,
-                self._placements,
-                self._overrides,
-                parts.workloads,
-                parts.serving,
-                parts.clock,
-            ),
-            features=FeatureComputeReconciler(applier, observer, parts.proxies, parts.serving, parts.clock),
-            access=ModelAccessReconciler(
-                applier,
-                self._caches,
-                AccessSources(parts.proxies, parts.measurements),
-                PipelinePodSettings(observer, parts.serving, parts.gateway),
-                parts.clock,
-            ),
-            pool=ComputePoolReconciler(
-                applier,
-                self._views,
-                parts.occupancy,
-                self._overrides,
-                self._allocations,
-                parts.sharing,
-                parts.clock,
-            ),
-            allocator=self._make_allocator(fence),
-            override=ComputeOverrideReconciler(applier, self._caches.inferences, parts.clock),
-        )
+        self._current.reconcilers = self._create_reconcilers(fence)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for queue, keys in self.queues.list_sources(parts.stores).items():
@@ -207,18 +192,79 @@ class ControllerManager:
                 tasks.create_task(report_left_out(parts.cluster, watched, parts.clock))
         finally:
             self._current.reconcilers = None
-            parts.allocator.questions.clear()
+            parts.allocator.inputs.clear()
             parts.allocator.metrics.clear()
 
-    def _make_allocator(self, fence: Fence) -> Allocator:
+    def _create_reconcilers(self, fence: Fence) -> _Reconcilers:
         parts = self._parts
-        pools = PoolCaches(
-            self._pools,
-            self._caches.inferences,
-            self._decisions,
-            self._views,
-            parts.occupancy,
-            self._placements,
-            self._overrides,
+        applier = Applier(parts.cluster, parts.stores, fence)
+        room = NodeCapacityReader(parts.cluster if parts.sees_nodes else None, parts.clock)
+        observer = ServingObserver(parts.stores, parts.agents, room)
+        return _Reconcilers(
+            inference=InferenceReconciler(
+                applier=applier,
+                agents=parts.agents,
+                observer=observer,
+                placements=self._placements,
+                overrides=self._overrides,
+                workloads=parts.workloads,
+                settings=parts.serving,
+                clock=parts.clock,
+            ),
+            features=FeatureComputeReconciler(
+                applier=applier,
+                observer=observer,
+                proxies=parts.proxies,
+                settings=parts.serving,
+                clock=parts.clock,
+            ),
+            access=ModelAccessReconciler(
+                applier=applier,
+                caches=self._caches,
+                sources=AccessSources(parts.proxies, parts.measurements),
+                pods=PipelinePodSettings(observer, parts.serving, parts.gateway),
+                clock=parts.clock,
+            ),
+            pool=ComputePoolReconciler(
+                applier=applier,
+                views=self._views,
+                occupancy=parts.occupancy,
+                overrides=self._overrides,
+                allocations=self._allocations,
+                sharing=parts.sharing,
+                clock=parts.clock,
+            ),
+            allocator=self._create_allocator(fence),
+            override=ComputeOverrideReconciler(applier, self._caches.inferences, parts.clock),
         )
-        return Allocator(parts.allocator, parts.stores, pools, self._allocations, fence, parts.clock)
+
+    def _create_allocator(self, fence: Fence) -> Allocator:
+        clock, parts = self._parts.clock, self._parts.allocator
+        observer = PoolObserver(
+            pools=self._pools,
+            inferences=self._caches.inferences,
+            decisions=self._decisions,
+            views=self._views,
+            occupancy=self._parts.occupancy,
+            placements=self._placements,
+            overrides=self._overrides,
+            clock=clock,
+        )
+        return Allocator(
+            observer=observer,
+            solver=PoolSolver(
+                solver=parts.solver,
+                demand=parts.demand,
+                inputs=parts.inputs,
+                metrics=parts.metrics,
+                clock=clock,
+            ),
+            executor=DecisionExecutor(
+                cluster=parts.cluster, observer=observer, fence=fence, metrics=parts.metrics
+            ),
+            autoscalers=parts.autoscalers,
+            results=self._allocations,
+            metrics=parts.metrics,
+            fence=fence,
+            clock=clock,
+        )

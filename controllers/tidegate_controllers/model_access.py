@@ -57,6 +57,7 @@ class ModelAccessReconciler:
 
     def __init__(
         self,
+        *,
         applier: Applier,
         caches: TypedCaches,
         sources: AccessSources,

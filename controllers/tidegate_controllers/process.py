@@ -1,8 +1,9 @@
 """`tidegate controllers`: watches, elects a leader, reconciles."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from tidegate.kube.lease import LeaseClient
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
-from tidegate.planning.pods import parse_pod
+from tidegate.planning.pods import PodView, parse_pod
 from tidegate.resources.names import MANAGED_SELECTOR, MAX_REPLICAS_LABEL
 from tidegate.runtime.caches import (
     observe_all,
@@ -31,7 +32,7 @@ from tidegate.runtime.caches import (
     stores_within,
     wait_until_synced,
 )
-from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.clock import Clock, SystemClock
 from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.leader import Election, make_candidate_name
 from tidegate.runtime.lifecycle import run_until
@@ -44,11 +45,12 @@ from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.gateways import GatewayStats, ScrapeTarget
 from tidegate.telemetry.prometheus import Prometheus
+from tidegate.telemetry.tracing import TraceSpan
 from tidegate.triton.agents import AgentClient
 from tidegate.triton.node_agents import NodeAgentClient
-from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorDependencies
 from tidegate_controllers.autoscalers import AutoscalerLimits
-from tidegate_controllers.manager import ControllerManager, ManagerDependencies
+from tidegate_controllers.decision_executor import FIELD_MANAGER
+from tidegate_controllers.manager import AllocatorDependencies, ControllerManager, ManagerDependencies
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.proxies import ProxyReports
@@ -67,16 +69,139 @@ _REFUSED_S: Final = 30
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class PodCaches:
+    """The pods that are asked or watched by address: those of this release, and those of the device plugin."""
+
+    xds: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.POD))
+    gateways: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.POD))
+    node_agents: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.POD))
+    plugin: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.POD))
+
+    def list_report_addresses(self, port: int) -> tuple[str, ...]:
+        """Return the report endpoints of the xDS servers; one that is not ready serves no proxy."""
+        return tuple(sorted(f"{view.address}:{port}" for view in _list_ready(self.xds)))
+
+    def list_gateways(self, port: int) -> tuple[ScrapeTarget, ...]:
+        """Return the gateways that are ready, with the addresses of their metrics."""
+        return tuple(
+            ScrapeTarget(view.key.name, f"{view.address}:{port}") for view in _list_ready(self.gateways)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllersFactory:
+    """Creates the parts of the process from its settings, its clients and its caches."""
+
+    settings: ControlPlaneSettings
+    pod: PodIdentity
+    clock: Clock
+    registry: CollectorRegistry
+    spans: TraceSpan
+    client: KubeClient
+    agents: AgentClient
+    node_agents: NodeAgents
+    solver: SolverProcess
+    credentials: AgentCredentials
+    stores: Stores
+    pods: PodCaches
+    autoscalers: ObjectStore
+    inputs: SolverInputs
+
+    def create_dependencies(self) -> ManagerDependencies:
+        """Create what reconciling needs and outlives a term; call it once, since it subscribes to the caches."""
+        settings, stores, pods = self.settings, self.stores, self.pods
+        allocator = self._create_allocator_dependencies()
+        ownership = Ownership(stores)
+        occupancy = NodeOccupancy(stores.pods, ownership.owns_pod)
+        ownership.subscribe(occupancy.refresh_pod)
+        sharing = GpuSharing(
+            agents=self.node_agents,
+            daemons=MpsDaemons(pods.plugin, settings.sharing_daemon),
+            stores=stores,
+            ownership=ownership,
+            occupancy=occupancy,
+            metrics=SharingMetrics(self.registry),
+        )
+        return ManagerDependencies(
+            cluster=self.client,
+            stores=stores,
+            agents=self.agents,
+            proxies=ProxyReports(lambda: pods.list_report_addresses(settings.report_port)),
+            occupancy=occupancy,
+            ownership=ownership,
+            workloads=KueueWorkloads(self.client, stores.jobs, settings.watch_namespaces),
+            measurements=ReleaseMeasurer(
+                GatewayStats(lambda: pods.list_gateways(settings.gateway_metrics_port)),
+                Prometheus(settings.prometheus_url) if settings.prometheus_url else None,
+            ),
+            allocator=allocator,
+            sharing=sharing if settings.sharing_namespace else None,
+            serving=lambda: settings.serving_settings(self.credentials.identity.trusted_pem),
+            gateway=f"{settings.release}-gateway.{self.pod.namespace}.svc:{settings.gateway_port}",
+            clock=self.clock,
+            # A process that serves some namespaces has no right to cluster-scoped kinds.
+            sees_nodes=not settings.watch_namespaces,
+            spans=self.spans,
+        )
+
+    def create_election(self, candidate: str) -> Election:
+        """Create the election of the leader among the replicas of this release."""
+        lease = ObjectKey(self.pod.namespace, f"{self.settings.release}-controllers")
+        return Election(LeaseClient(self.client, lease), candidate, clock=self.clock)
+
+    def register_metrics(self, dependencies: ManagerDependencies, is_leading: Callable[[], bool]) -> None:
+        """Register the metrics of the caches and of the objects in them."""
+        stores = self.stores
+        show_left_out(self.registry, (*stores, *dependencies.occupancy.own_stores))
+        show_leader(self.registry, is_leading)
+        self.registry.register(ObjectMetrics(stores.custom_stores(), is_leading))
+        self.registry.register(PoolMetrics(stores.pools, stores.decisions, self.inputs, is_leading))
+
+    def start_watches(self, tasks: asyncio.TaskGroup) -> None:
+        """Start the watches that kopf does not run: of children, autoscalers, and pods that are not ours to reconcile."""
+        settings, client, pods = self.settings, self.client, self.pods
+        served = settings.watch_namespaces
+        start_watches(tasks, client, self.stores.owned_stores(), selector=MANAGED_SELECTOR, namespaces=served)
+        start_watches(tasks, client, (self.autoscalers,), selector=MAX_REPLICAS_LABEL, namespaces=served)
+        components = {"xds": pods.xds, "gateway": pods.gateways}
+        if settings.sharing_namespace:
+            components["node-agent"] = pods.node_agents
+            plugin = Reflector(client, pods.plugin, namespace=settings.sharing_namespace)
+            tasks.create_task(plugin.run())
+        for component, store in components.items():
+            selector = (
+                f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component={component}"
+            )
+            reflector = Reflector(client, store, namespace=self.pod.namespace, selector=selector)
+            tasks.create_task(reflector.run())
+
+    def _create_allocator_dependencies(self) -> AllocatorDependencies:
+        settings = self.settings
+        cluster = self.client.with_field_manager(FIELD_MANAGER)
+        return AllocatorDependencies(
+            cluster=cluster,
+            solver=self.solver,
+            demand=make_signal_watch(
+                settings.prometheus_url,
+                lambda: self.pods.list_gateways(settings.gateway_metrics_port),
+                self.stores,
+                self.agents,
+                self.clock.now,
+            ),
+            autoscalers=AutoscalerLimits(cluster, self.autoscalers),
+            inputs=self.inputs,
+            metrics=AllocatorMetrics(self.registry),
+        )
+
+
 async def run_controllers(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: Path | None) -> None:
     """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
     registry, probes, clock = CollectorRegistry(), Probes(), SystemClock()
     process = ProcessMetrics(registry, "controllers")
     client_settings = ClientSettings(field_manager="tidegate-controllers", user_agent="tidegate-controllers")
-    xds_pods, gateway_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
-    node_agent_pods, plugin_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
-    autoscalers = ObjectStore(kinds.HORIZONTAL_POD_AUTOSCALER)
-    stores, questions, served = Stores(), SolverInputs(), settings.watch_namespaces
-    watched = stores_within(stores.custom_stores(), served)
+    stores, pods, inputs = Stores(), PodCaches(), SolverInputs()
+    watched = stores_within(stores.custom_stores(), settings.watch_namespaces)
     async with AsyncExitStack() as stack:
         spans = await stack.enter_async_context(export_spans(settings, "controllers", pod, registry))
         client = await stack.enter_async_context(
@@ -84,100 +209,53 @@ async def run_controllers(settings: ControlPlaneSettings, pod: PodIdentity, kube
         )
         # Before the probes are served: a process that waits for its certificate below is not ready either.
         report_sync(probes, stores)
-        server = ProbeServer(probes, registry, questions.make_routes())
+        server = ProbeServer(probes, registry, inputs.make_routes())
         await stack.enter_async_context(server.serve(host=settings.listen_address, port=settings.probe_port))
         await stack.enter_async_context(measure_event_loop(registry))
-        known_by = await AgentCredentials.wait_until_issued(client, settings, pod.namespace, clock)
-        context = known_by.identity.context
-        agents = await stack.enter_async_context(AgentClient(context))
-        node_agent_client = await stack.enter_async_context(
-            NodeAgentClient(context, port=settings.node_agent_port)
-        )
-        proxies = ProxyReports(lambda: _report_addresses(xds_pods, settings.report_port))
-        gateway = f"{settings.release}-gateway.{pod.namespace}.svc:{settings.gateway_port}"
-        stats = GatewayStats(lambda: _ready_gateways(gateway_pods, settings.gateway_metrics_port))
-        prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
-        measurements = ReleaseMeasurer(stats, prometheus)
+        credentials = await AgentCredentials.wait_until_issued(client, settings, pod.namespace, clock)
+        tls = credentials.identity.context
+        agents = await stack.enter_async_context(AgentClient(tls))
+        node_agents = await stack.enter_async_context(NodeAgentClient(tls, port=settings.node_agent_port))
         solver = SolverProcess()
-        demand = make_signal_watch(
-            settings.prometheus_url,
-            lambda: _ready_gateways(gateway_pods, settings.gateway_metrics_port),
-            stores,
-            agents,
-            clock.now,
-        )
-        as_allocator = client.with_field_manager(FIELD_MANAGER)
-        allocator = AllocatorDependencies(
-            as_allocator,
-            solver,
-            demand,
-            AutoscalerLimits(as_allocator, autoscalers),
-            questions,
-            AllocatorMetrics(registry),
-        )
-        ownership = Ownership(stores)
-        occupancy = NodeOccupancy(stores.pods, ownership.owns_pod)
-        ownership.subscribe(occupancy.refresh_pod)
-        show_left_out(registry, (*stores, *occupancy.own_stores))
-        workloads = KueueWorkloads(client, stores.jobs, served)
-        node_agents = NodeAgents(node_agent_pods, node_agent_client)
-        daemons = MpsDaemons(plugin_pods, settings.sharing_daemon)
-        metrics = SharingMetrics(registry)
-        sharing = GpuSharing(node_agents, daemons, stores, ownership, occupancy, metrics)
-        parts = ManagerDependencies(
-            client,
-            stores,
-            agents,
-            proxies,
-            occupancy,
-            ownership,
-            workloads,
-            measurements,
-            allocator,
-            sharing if settings.sharing_namespace else None,
-            lambda: settings.serving_settings(known_by.identity.trusted_pem),
-            gateway,
-            clock,
-            sees_nodes=not served,
+        stack.push_async_callback(solver.close)
+        factory = ControllersFactory(
+            settings=settings,
+            pod=pod,
+            clock=clock,
+            registry=registry,
             spans=spans,
+            client=client,
+            agents=agents,
+            node_agents=NodeAgents(pods.node_agents, node_agents),
+            solver=solver,
+            credentials=credentials,
+            stores=stores,
+            pods=pods,
+            autoscalers=ObjectStore(kinds.HORIZONTAL_POD_AUTOSCALER),
+            inputs=inputs,
         )
-        terms = ControllerManager(parts, registry, workers=settings.workers)
-        lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
-        identity = make_candidate_name(pod.name)
-        election = Election(lease, identity, clock=clock)
-        _add_probes(probes, terms, election)
-        show_leader(registry, lambda: election.is_leading)
-        registry.register(ObjectMetrics(stores.custom_stores(), lambda: election.is_leading))
-        registry.register(PoolMetrics(stores.pools, stores.decisions, questions, lambda: election.is_leading))
+        dependencies = factory.create_dependencies()
+        manager = ControllerManager(dependencies, registry, workers=settings.workers)
+        candidate = make_candidate_name(pod.name)
+        election = factory.create_election(candidate)
+        factory.register_metrics(dependencies, lambda: election.is_leading)
+        _add_probes(probes, manager, election)
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
-                start_watches(
-                    tasks, client, stores.owned_stores(), selector=MANAGED_SELECTOR, namespaces=served
-                )
-                start_watches(tasks, client, (autoscalers,), selector=MAX_REPLICAS_LABEL, namespaces=served)
-                ours = [("xds", xds_pods), ("gateway", gateway_pods)]
+                factory.start_watches(tasks)
+                tasks.create_task(_keep_listing(client, watched, settings.watch_namespaces))
                 if settings.sharing_namespace:
-                    ours.append(("node-agent", node_agent_pods))
-                    plugin = Reflector(client, plugin_pods, namespace=settings.sharing_namespace)
-                    tasks.create_task(plugin.run())
-                    tasks.create_task(node_agents.run())
-                for component, pods in ours:
-                    selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component={component}"
-                    reflector = Reflector(client, pods, namespace=pod.namespace, selector=selector)
-                    tasks.create_task(reflector.run())
-                tasks.create_task(_keep_listing(client, watched, served))
-                tasks.create_task(proxies.run())
-                tasks.create_task(occupancy.run(client))
-                tasks.create_task(workloads.run())
-                tasks.create_task(known_by.keep_current(lambda: terms.queues.enqueue_pod_owners(stores)))
-                await wait_until_synced((*stores, xds_pods, gateway_pods))
-                await election.run(terms.run_as_leader)
+                    tasks.create_task(factory.node_agents.run())
+                tasks.create_task(dependencies.proxies.run())
+                tasks.create_task(dependencies.occupancy.run(client))
+                tasks.create_task(dependencies.workloads.run())
+                tasks.create_task(credentials.keep_current(lambda: manager.queues.enqueue_pod_owners(stores)))
+                # Lead only with whole caches: a partial view of the cluster is a wrong one.
+                await wait_until_synced((*stores, pods.xds, pods.gateways))
+                await election.run(manager.run_as_leader)
 
-        try:
-            await run_until(watch_objects(watched, identity, served), work())
-        finally:
-            await solver.close()
+        await run_until(watch_objects(watched, candidate, settings.watch_namespaces), work())
 
 
 async def _keep_listing(client: KubeClient, stores: Sequence[ObjectStore], namespaces: Sequence[str]) -> None:
@@ -195,25 +273,13 @@ async def _keep_listing(client: KubeClient, stores: Sequence[ObjectStore], names
         await asyncio.sleep(_RELIST_S if synced_all and complete else _REFUSED_S if synced_all else _RETRY_S)
 
 
-def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:
-    """Return the report endpoints of the xDS servers; one that is not ready serves no proxy."""
-    views = (parse_pod(body) for body in pods)
-    return tuple(sorted(f"{view.address}:{port}" for view in views if view.ready and view.is_reachable))
+def _list_ready(pods: ObjectStore) -> list[PodView]:
+    return [view for view in map(parse_pod, pods) if view.ready and view.is_reachable]
 
 
-def _ready_gateways(pods: ObjectStore, port: int) -> tuple[ScrapeTarget, ...]:
-    """Return the gateways that are ready, with the addresses of their metrics."""
-    views = (parse_pod(body) for body in pods)
-    return tuple(
-        ScrapeTarget(view.key.name, f"{view.address}:{port}")
-        for view in views
-        if view.ready and view.is_reachable
-    )
-
-
-def _add_probes(probes: Probes, terms: ControllerManager, election: Election) -> None:
+def _add_probes(probes: Probes, manager: ControllerManager, election: Election) -> None:
     probes.add_liveness("election", election.check_liveness)
-    for queue in terms.queues.list_queues():
+    for queue in manager.queues.list_queues():
         probes.add_liveness(f"queue-{queue.name}", _leader_queue_check(queue, election))
 
 

@@ -54,6 +54,7 @@ class GpuSharing:
 
     def __init__(
         self,
+        *,
         agents: NodeAgents,
         daemons: MpsDaemons,
         stores: Stores,

@@ -26,7 +26,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.gpu_sharing.node_sharing import NodeAgentReport
 from tidegate.resources.slices import SHARED_GPU
-from tidegate_controllers.allocations import AllocationResults
+from tidegate_controllers.allocator import AllocationResults
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.node_agents import NodeAgents
@@ -125,22 +125,22 @@ class World:
         self.fence, self.registry = Fence.unlimited(1), CollectorRegistry()
         metrics = SharingMetrics(self.registry)
         self.sharing = GpuSharing(
-            cast(NodeAgents, self.agents),
-            MpsDaemons(self.plugin_pods, "daemon"),
-            self.stores,
-            ownership,
-            self.occupancy,
-            metrics,
+            agents=cast(NodeAgents, self.agents),
+            daemons=MpsDaemons(self.plugin_pods, "daemon"),
+            stores=self.stores,
+            ownership=ownership,
+            occupancy=self.occupancy,
+            metrics=metrics,
         )
         pools = TypedCache(ComputePool, self.stores.pools)
         self.reconciler = ComputePoolReconciler(
-            Applier(cast(Any, self.api), self.stores, self.fence),
-            PoolSlicesCache(pools, self.occupancy),
-            self.occupancy,
-            OverrideIndex(TypedCache(ComputeOverride, self.stores.overrides)),
-            AllocationResults(lambda _: None),
-            self.sharing,
-            cast(Any, self.clock),
+            applier=Applier(cast(Any, self.api), self.stores, self.fence),
+            views=PoolSlicesCache(pools, self.occupancy),
+            occupancy=self.occupancy,
+            overrides=OverrideIndex(TypedCache(ComputeOverride, self.stores.overrides)),
+            allocations=AllocationResults(lambda _: None),
+            sharing=self.sharing,
+            clock=cast(Any, self.clock),
         )
         self.occupancy.start_watching()
         for store in (self.occupancy._nodes, self.occupancy._foreign_pods, self.plugin_pods):

@@ -52,13 +52,13 @@ class PoolMetrics(Collector):
         self,
         pools: ObjectStore,
         decisions: ObjectStore,
-        questions: SolverInputs,
+        inputs: SolverInputs,
         leading: Callable[[], bool],
     ) -> None:
-        """Create the collector; `questions` has the allocator's latest inputs, which include the demand."""
+        """Create the collector; `inputs` has the allocator's latest inputs, which include the demand."""
         self._pools = TypedCache(ComputePool, pools)
         self._decisions = TypedCache(AllocationDecision, decisions)
-        self._questions = questions
+        self._inputs = inputs
         self._leading = leading
         self._demand: dict[ObjectKey, tuple[SolverInput, tuple[TierDemand, ...]]] = {}
 
@@ -87,10 +87,10 @@ class PoolMetrics(Collector):
             _UNKNOWN.make_family(),
         )
         demand, servable = _DEMAND.make_family(), _SERVABLE.make_family()
-        for pool, question in self._list_solved(pools):
+        for pool, solver_input in self._list_solved(pools):
             name = pool.metadata.name
-            shared_out.add_metric((name,), question.snapshot.pools[0].slices)
-            for tier_demand in self._compute_demand(pool, question):
+            shared_out.add_metric((name,), solver_input.snapshot.pools[0].slices)
+            for tier_demand in self._compute_demand(pool, solver_input):
                 labels = name, tier_demand.tier.value
                 wanted_slices.add_metric(labels, tier_demand.needed_slices)
                 unknown.add_metric(labels, tier_demand.unknown)
@@ -101,22 +101,22 @@ class PoolMetrics(Collector):
 
     def _list_solved(self, pools: Sequence[ComputePool]) -> Iterator[tuple[ComputePool, SolverInput]]:
         """Yield the pools that the allocator decides about, each with its latest input."""
-        for dropped in self._demand.keys() - self._questions.solved_pools():
+        for dropped in self._demand.keys() - self._inputs.solved_pools():
             del self._demand[dropped]
         for pool in pools:
-            question = self._questions.get(pool.key)
-            if question is not None:
-                yield pool, question
+            solver_input = self._inputs.get(pool.key)
+            if solver_input is not None:
+                yield pool, solver_input
 
-    def _compute_demand(self, pool: ComputePool, question: SolverInput) -> tuple[TierDemand, ...]:
+    def _compute_demand(self, pool: ComputePool, solver_input: SolverInput) -> tuple[TierDemand, ...]:
         """Return a pool's demand by tier, computed once per solver input: there may be a thousand Inferences."""
         computed = self._demand.get(pool.key)
-        if computed is None or computed[0] is not question:
+        if computed is None or computed[0] is not solver_input:
             reports = [
                 InferenceOutcomeReport.from_outcome(
                     InferenceOutcome(model, model.current_replicas, model.current_replicas)
                 )
-                for model in question.snapshot.inferences
+                for model in solver_input.snapshot.inferences
             ]
-            computed = self._demand[pool.key] = question, sum_demand(reports, pool)
+            computed = self._demand[pool.key] = solver_input, sum_demand(reports, pool)
         return computed[1]

@@ -33,27 +33,27 @@ class SolverInputs:
     """Remembers each pool's last solver input while this process leads, and serves it over HTTP."""
 
     def __init__(self) -> None:
-        self._questions: dict[ObjectKey, SolverInput] = {}
+        self._inputs: dict[ObjectKey, SolverInput] = {}
 
     def solved_pools(self) -> Set[ObjectKey]:
         """Return the pools that have been solved."""
-        return self._questions.keys()
+        return self._inputs.keys()
 
     def get(self, pool: ObjectKey) -> SolverInput | None:
         """Return the last input of a pool; None if this process has not solved it."""
-        return self._questions.get(pool)
+        return self._inputs.get(pool)
 
     def put(self, pool: ObjectKey, solver_input: SolverInput) -> None:
         """Take the input of a solve."""
-        self._questions[pool] = solver_input
+        self._inputs[pool] = solver_input
 
     def forget(self, pool: ObjectKey) -> None:
         """Forget a pool that was deleted, or about which nothing is decided."""
-        self._questions.pop(pool, None)
+        self._inputs.pop(pool, None)
 
     def clear(self) -> None:
         """Forget everything at the end of a term: another process decides."""
-        self._questions.clear()
+        self._inputs.clear()
 
     def make_routes(self) -> tuple[web.RouteDef, ...]:
         """Return the route GET /allocation/{pool}."""
@@ -65,8 +65,8 @@ class SolverInputs:
             # It reveals the value of requests. A port forward, which needs a right, comes from the pod itself.
             message = "only the pod itself is told, and who has a port forward to it"
             return web.json_response({"error": message}, status=_FORBIDDEN)
-        question = self._questions.get(ObjectKey("", pool))
-        if question is None:
+        solver_input = self._inputs.get(ObjectKey("", pool))
+        if solver_input is None:
             message = (
                 f"the allocator of this process has not looked at a ComputePool {pool}: the one that leads does, where an "
                 "Inference has spec.scaling and a node takes pods"
@@ -75,8 +75,8 @@ class SolverInputs:
         return web.json_response(
             {
                 "pool": pool,
-                "at": format_timestamp(question.observed_at),
-                "mode": question.mode.value,
-                "snapshot": codec.encode_snapshot(question.snapshot),
+                "at": format_timestamp(solver_input.observed_at),
+                "mode": solver_input.mode.value,
+                "snapshot": codec.encode_snapshot(solver_input.snapshot),
             }
         )

@@ -1,0 +1,101 @@
+"""Observes a pool for the allocator: its slices, its Inferences and its decisions, as the caches have them."""
+
+from dataclasses import dataclass
+
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.occupancy import NodeOccupancy
+from tidegate.kube.pool_slices_cache import PoolSlicesCache
+from tidegate.kube.typed_cache import TypedCache
+from tidegate.planning.allocator.decision import sort_newest_first
+from tidegate.planning.allocator.freeze import find_freeze
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
+from tidegate.planning.batch.remaining_shards import count_remaining_shards
+from tidegate.planning.inference.deployments import LiveWorkload
+from tidegate.planning.pools.claims import PoolClaim
+from tidegate.planning.pools.pool_claims import refuse_claim
+from tidegate.resources.names import POOL_LABEL, to_label_value
+from tidegate.runtime.clock import Clock
+from tidegate_controllers.overrides import OverrideIndex
+from tidegate_controllers.placements import Placements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolObserver:
+    """The caches of pools, their slices, their claims and their decisions."""
+
+    pools: TypedCache[ComputePool]
+    inferences: TypedCache[Inference]
+    decisions: TypedCache[AllocationDecision]
+    views: PoolSlicesCache
+    occupancy: NodeOccupancy
+    placements: Placements
+    overrides: OverrideIndex
+    clock: Clock
+
+    def observe_pool(self, pool: ComputePool) -> AllocationObserved:
+        """Return the pool as the caches have it now, without signals and corrections."""
+        name = pool.metadata.name
+        slices = self.views.get_slices(pool)
+        healthy = slices.healthy_nodes
+        members: list[PoolMember] = []
+        serving_elsewhere = leaving = 0
+        for claim in self.placements.list_claims(name):
+            inference = self.inferences.get(claim.key)
+            if inference is None or not _asks_for_pool(inference, name):
+                leaving += claim.count_slices(0, healthy)
+                continue
+            unhealthy = [share for node, share in claim.nodes.items() if node not in healthy]
+            serving_elsewhere += sum(share.ready for share in unhealthy)
+            lost = sum(share.not_ready for share in unhealthy)
+            excluded = _exclusion_reason(inference, claim, self.placements.find_workload(claim.key))
+            refusal = refuse_claim(pool, slices, claim)
+            refused = refusal.message if refusal is not None else ""
+            members.append(PoolMember(inference, claim, claim.ready, excluded, refused, lost))
+        now = self.clock.now()
+        return AllocationObserved(
+            pool=pool,
+            now=now,
+            freeze=find_freeze(pool.spec.policy.freeze, now),
+            slices=slices,
+            members=tuple(members),
+            departing_slices=leaving,
+            faulty_node_slices=serving_elsewhere,
+            overrides=self.overrides.list_all(),
+            decisions=self.list_decisions(name),
+        )
+
+    def list_decisions(self, pool: str) -> tuple[AllocationDecision, ...]:
+        """Return the decisions of one pool, the newest first.
+
+        The label may be a hash of a long name, and anyone may have set it, so the spec is checked.
+        """
+        bodies = self.decisions.store.by_label(POOL_LABEL, to_label_value(pool))
+        keys = (ObjectKey("", body["metadata"]["name"]) for body in bodies)
+        decisions = (self.decisions.get(key) for key in keys)
+        return sort_newest_first(
+            decision for decision in decisions if decision is not None and decision.spec.pool == pool
+        )
+
+
+def _asks_for_pool(inference: Inference, pool: str) -> bool:
+    placement = inference.spec.placement
+    deleted = inference.metadata.deletion_timestamp is not None
+    return not deleted and placement is not None and placement.pool == pool
+
+
+def _exclusion_reason(inference: Inference, claim: PoolClaim, live: LiveWorkload | None) -> str:
+    """Return why an Inference is excluded from decisions now; empty if it is not."""
+    if live is None:
+        # A completed batch needs no Job.
+        is_missing = inference.status.allocation is not None and count_remaining_shards(inference) != 0
+        return "its Deployment or Job does not exist" if is_missing else ""
+    if live.replicas and (live.pool != to_label_value(_pool_name(inference)) or live.slices != claim.slices):
+        return "its pods are in another pool or of another size, and are replaced here as there is room"
+    return ""
+
+
+def _pool_name(inference: Inference) -> str:
+    return inference.spec.placement.pool if inference.spec.placement is not None else ""

@@ -1,0 +1,166 @@
+"""Decides when a pool is due for a decision, and solves what its Inferences get."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Protocol
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.snapshot import AllocationSnapshot
+from tidegate.allocation.spares import choose_warm_spares
+from tidegate.api.allocation_decision import DecisionTrigger
+from tidegate.api.durations import parse_duration
+from tidegate.api.meta import ObjectKey
+from tidegate.exporters.allocator import AllocatorMetrics
+from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
+from tidegate.kube.port import Manifest
+from tidegate.planning.allocator.corrections import Corrections, update_corrections
+from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
+from tidegate.planning.allocator.predictions import predict_outcome
+from tidegate.planning.allocator.signals import Signals
+from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
+from tidegate.runtime.clock import Clock
+from tidegate.telemetry.tracing import add_attributes
+
+
+class AllocationSolver(Protocol):
+    """Solves assignments; runtime.solver_process.SolverProcess in a cluster."""
+
+    async def solve(self, snapshot: AllocationSnapshot) -> Assignment:
+        """Return an assignment that can be executed; never fails."""
+        ...
+
+
+class DemandSource(Protocol):
+    """The demand of every Inference; telemetry's SignalReader in a cluster."""
+
+    async def read(self) -> Signals:
+        """Return the signals that are reliable now. Never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSolve:
+    """When a pool was solved, from which inputs, and with which result."""
+
+    started_s: float
+    inputs: DecisionInputs
+    assignment: Assignment
+    excluded: Mapping[ObjectKey, str]
+    signals: Signals
+
+
+@dataclass(slots=True, kw_only=True)
+class PoolSolver:
+    """Remembers each pool's last solve and the corrections of its Inferences, for one term."""
+
+    solver: AllocationSolver
+    demand: DemandSource
+    inputs: SolverInputs
+    metrics: AllocatorMetrics
+    clock: Clock
+    _last_solves: dict[ObjectKey, PoolSolve] = field(default_factory=dict, init=False)
+    _corrections: dict[ObjectKey, Corrections] = field(default_factory=dict, init=False)
+    _last_read: tuple[float, Signals] | None = field(default=None, init=False)
+
+    def find_due_trigger(self, observed: AllocationObserved) -> DecisionTrigger | None:
+        """Return why a decision is due now; None if it is not."""
+        last = self._last_solves.get(observed.pool.key)
+        if last is None:
+            return DecisionTrigger.STARTED
+        event = find_trigger(last.inputs, DecisionInputs.from_observed(observed))
+        is_overdue = self.time_until_due(observed) <= timedelta()
+        return event or (DecisionTrigger.INTERVAL if is_overdue else None)
+
+    def time_until_due(self, observed: AllocationObserved) -> timedelta:
+        """Return the time until the pool's interval is over, negative afterwards; the pool has been solved before."""
+        since_s = self.clock.monotonic() - self._last_solves[observed.pool.key].started_s
+        return parse_duration(observed.pool.spec.policy.interval) - timedelta(seconds=since_s)
+
+    def get_last(self, pool: ObjectKey) -> PoolSolve:
+        """Return the last solve of a pool. Raises KeyError if there is none."""
+        return self._last_solves[pool]
+
+    def remember(self, pool: ObjectKey, solve: PoolSolve) -> None:
+        """Take the last solve of a pool."""
+        self._last_solves[pool] = solve
+
+    def refresh_inputs(self, observed: AllocationObserved) -> None:
+        """Take the current nodes as a basis, so that the loss of one that joined since the last solve is noticed."""
+        last = self._last_solves[observed.pool.key]
+        self._last_solves[observed.pool.key] = replace(last, inputs=DecisionInputs.from_observed(observed))
+
+    async def read_signals(self, interval: timedelta) -> Signals:
+        """Read the demand, at most once per half interval.
+
+        Pools that decide at about the same time share one read: rates over less than half an interval would be noise.
+        """
+        now = self.clock.monotonic()
+        if self._last_read is None or now - self._last_read[0] >= interval.total_seconds() / 2:
+            self._last_read = now, await self.demand.read()
+        return self._last_read[1]
+
+    async def solve_pool(
+        self, observed: AllocationObserved, trigger: DecisionTrigger
+    ) -> tuple[PoolSolve, Manifest | None]:
+        """Solve a pool; return the result, and the decision to write if it differs from the standing one."""
+        key, signals = observed.pool.key, observed.signals
+        last = self._last_solves.get(key)
+        inputs = DecisionInputs.from_observed(observed)
+        trigger = resolve_trigger(trigger, last.inputs if last is not None else None, inputs)
+        add_attributes({"tidegate.trigger": trigger.value})
+        # 1. Build the snapshot, with capacities corrected by what production shows; what-if plans start from it too.
+        observed = self._apply_corrections(observed)
+        view = build_allocation_view(observed)
+        self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot))
+        # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
+        started_s = self.clock.monotonic()
+        assignment = await self.solver.solve(view.snapshot)
+        seconds = self.clock.monotonic() - started_s
+        self._show_solve(observed, assignment, seconds)
+        # 3. Plan the decision: none if it would equal the standing one.
+        solved = SolvedAllocation(
+            assignment,
+            predict_outcome(view.snapshot, assignment),
+            trigger,
+            seconds,
+            choose_warm_spares(view.snapshot, assignment),
+        )
+        decision = plan_decision(observed, solved)
+        # The first solve of a process may lack demand; the predecessor's decision, made with better data, goes on.
+        is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
+        if is_blind_start and observed.standing_decision is not None:
+            decision = None
+        return PoolSolve(started_s, inputs, assignment, dict(view.excluded), signals), decision
+
+    def suspend_pool(self, observed: AllocationObserved) -> None:
+        """Remove what is shown of a pool that needs no solve now."""
+        if not observed.scaled_members and self._corrections.pop(observed.pool.key, None) is not None:
+            self.metrics.show_corrections(observed.name, {})
+        self.inputs.forget(observed.pool.key)
+        self.metrics.hide_pool(observed.name)
+
+    def forget_pool(self, pool: ObjectKey) -> None:
+        """Forget a deleted pool."""
+        self._last_solves.pop(pool, None)
+        self._corrections.pop(pool, None)
+        self.inputs.forget(pool)
+        self.metrics.forget_pool(pool.name)
+
+    def _apply_corrections(self, observed: AllocationObserved) -> AllocationObserved:
+        key = observed.pool.key
+        updated = self._corrections[key] = update_corrections(self._corrections.get(key, {}), observed)
+        factors = {member: state.correction for member, state in updated.items()}
+        self.metrics.show_corrections(
+            observed.name, {str(member): correction.factor for member, correction in factors.items()}
+        )
+        return replace(observed, corrections=factors)
+
+    def _show_solve(self, observed: AllocationObserved, assignment: Assignment, seconds: float) -> None:
+        add_attributes({"tidegate.method": assignment.method.value, "tidegate.solve_seconds": seconds})
+        metrics, pool = self.metrics, observed.name
+        metrics.solve_seconds.labels(pool).observe(seconds)
+        metrics.solves.labels(pool, assignment.method.value).inc()
+        now_s = self.clock.now().timestamp()
+        metrics.show_decided(pool, now_s=now_s, signals_usable=not observed.signals.problem)
