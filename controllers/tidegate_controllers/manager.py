@@ -27,30 +27,32 @@ from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import HasBegun, QueueSettings, WorkQueue
 from tidegate.telemetry.tracing import NO_SPAN, TraceSpan
 from tidegate.triton.agents import AgentClient
-from tidegate_controllers.accesses import IndexedAccesses
-from tidegate_controllers.allocator import AllocationResults, Allocator
+from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
+from tidegate_controllers.allocator.executor import DecisionExecutor
+from tidegate_controllers.allocator.observer import PoolObserver
+from tidegate_controllers.allocator.reconciler import AllocationResults, Allocator
+from tidegate_controllers.allocator.solver import AllocationSolver, DemandSource, PoolSolver
 from tidegate_controllers.applier import Applier
-from tidegate_controllers.autoscalers import AutoscalerLimits
-from tidegate_controllers.compute_override import ComputeOverrideReconciler
-from tidegate_controllers.compute_pool import ComputePoolReconciler
-from tidegate_controllers.decision_executor import DecisionExecutor
-from tidegate_controllers.feature_compute import FeatureComputeReconciler
-from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.left_out_events import report_left_out
-from tidegate_controllers.model_access import AccessSources, ModelAccessReconciler, PipelinePodSettings
 from tidegate_controllers.node_capacity import NodeCapacityReader
-from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolSources
-from tidegate_controllers.pool_observer import PoolObserver
-from tidegate_controllers.pool_solver import AllocationSolver, DemandSource, PoolSolver
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.queues import WorkQueues, connect_objects, connect_overrides, connect_pools
+from tidegate_controllers.reconcilers.compute_override import ComputeOverrideReconciler
+from tidegate_controllers.reconcilers.compute_pool import ComputePoolReconciler
+from tidegate_controllers.reconcilers.feature_compute import FeatureComputeReconciler
+from tidegate_controllers.reconcilers.inference import InferenceReconciler
+from tidegate_controllers.reconcilers.model_access import (
+    AccessSources,
+    ModelAccessReconciler,
+    PipelinePodSettings,
+)
 from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.serving import ServingObserver
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.stores import Stores
-from tidegate_controllers.typed_caches import TypedCaches
+from tidegate_controllers.typed_caches import IndexedAccesses, OverrideIndex, TypedCaches
 from tidegate_controllers.workloads import KueueWorkloads
 
 Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]

@@ -48,8 +48,8 @@ from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.tracing import TraceSpan
 from tidegate.triton.agents import AgentClient
 from tidegate.triton.node_agents import NodeAgentClient
-from tidegate_controllers.autoscalers import AutoscalerLimits
-from tidegate_controllers.decision_executor import FIELD_MANAGER
+from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
+from tidegate_controllers.allocator.executor import FIELD_MANAGER
 from tidegate_controllers.manager import AllocatorDependencies, ControllerManager, ManagerDependencies
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.ownership import Ownership

@@ -12,11 +12,10 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
-from tidegate_controllers.accesses import IndexedAccesses
-from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.stores import OwnerIndex, Stores
+from tidegate_controllers.typed_caches import IndexedAccesses, OverrideIndex
 
 _STARTING_DELAY: Final = timedelta(milliseconds=500)
 """A starting pod changes several times per second; its owner is reconciled once, and again when it is ready."""

@@ -10,7 +10,7 @@ from builders.model_access import a_model_access, a_route, model_access_body
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.kinds import MODEL_ACCESS
 from tidegate.kube.store import ObjectStore
-from tidegate_controllers.accesses import IndexedAccesses
+from tidegate_controllers.typed_caches import IndexedAccesses
 
 ONE, OTHER = ObjectKey("ads", "one"), ObjectKey("ads", "other")
 

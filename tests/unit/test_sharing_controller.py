@@ -26,14 +26,14 @@ from tidegate.kube.store import ObjectStore
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.gpu_sharing.node_sharing import NodeAgentReport
 from tidegate.resources.slices import SHARED_GPU
-from tidegate_controllers.allocator import AllocationResults
+from tidegate_controllers.allocator.reconciler import AllocationResults
 from tidegate_controllers.applier import Applier
-from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.node_agents import NodeAgents
-from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.ownership import Ownership
+from tidegate_controllers.reconcilers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.sharing import GpuSharing, MpsDaemons
 from tidegate_controllers.stores import Stores
+from tidegate_controllers.typed_caches import OverrideIndex
 from tidegate_dataplane.contract.sharing import DaemonState, MpsServer, NodeReport, ServerStatus
 
 POOL = ObjectKey("", "gpu-a")

@@ -12,10 +12,10 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.allocator import AllocationResults
+from tidegate_controllers.allocator.reconciler import AllocationResults
 from tidegate_controllers.applier import Applier
-from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.sharing import GpuSharing
+from tidegate_controllers.typed_caches import OverrideIndex
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)
 """Requeue delay until nodes and pods have been listed."""

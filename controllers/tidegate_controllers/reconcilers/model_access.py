@@ -1,9 +1,11 @@
 """Reconciles ModelAccesses: writes what the gateways run; the xDS servers route from the same objects."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
-from tidegate.api.meta import ObjectKey
+from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import MODEL_ACCESS
@@ -15,9 +17,11 @@ from tidegate.planning.access.backends import (
     takes_traffic,
 )
 from tidegate.planning.access.model_access import AccessObserved, plan_model_access, with_release
-from tidegate.planning.access.pipelines import PipelinesPlan, plan_pipelines
+from tidegate.planning.access.pipeline_plan import Callees
+from tidegate.planning.access.pipelines import PipelinePods, PipelinesObserved, PipelinesPlan, plan_pipelines
 from tidegate.planning.access.release import ReleasePlan, plan_release
-from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
+from tidegate.resources.names import ACCESS_LABEL, INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
+from tidegate.resources.pipeline import make_pipeline_name
 from tidegate.resources.settings import SettingsProvider
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend
@@ -25,11 +29,13 @@ from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.refusals import RoutingRefusal
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.applier import Applier
-from tidegate_controllers.pipelines import observe_pipelines
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.serving import ServingObserver
+from tidegate_controllers.stores import Stores
 from tidegate_controllers.typed_caches import TypedCaches
+
+ResourceT = TypeVar("ResourceT", bound=CustomResource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class ModelAccessReconciler:
 
     async def _plan_pipelines(self, access: ModelAccess) -> PipelinesPlan:
         pods = self._pods
-        observed = await observe_pipelines(access, self._caches, self._applier.stores, pods.observer)
+        observed = await _observe_pipelines(access, self._caches, self._applier.stores, pods.observer)
         return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving())
 
     def _observe_access(
@@ -154,3 +160,54 @@ class ModelAccessReconciler:
             INFERENCE_LABEL, to_label_value(key.name), namespace=key.namespace
         )
         return build_inference_backend(inference, pods)
+
+
+async def _observe_pipelines(
+    access: ModelAccess, caches: TypedCaches, stores: Stores, observer: ServingObserver
+) -> PipelinesObserved:
+    """Return the pipelines of an access as the caches and the agents have them.
+
+    Agents are asked only if the access has pipelines.
+    """
+    name, namespace = to_label_value(access.key.name), access.key.namespace
+    children = {
+        store.kind.kind: tuple(store.by_label(ACCESS_LABEL, name, namespace=namespace))
+        for store in stores.owned_stores()
+        if store is not stores.pods
+    }
+    pods: dict[str, PipelinePods] = {}
+    for route in access.spec.routes:
+        if route.pipeline is None:
+            continue
+        key = ObjectKey(namespace, make_pipeline_name(access, route.name))
+        serving = await observer.observe_serving(PIPELINE_LABEL, key)
+        pods[route.name] = PipelinePods(
+            serving.pods, serving.reports, serving.config_maps, serving.refusal, serving.rooms
+        )
+    return PipelinesObserved(pods=pods, callees=_find_callees(access, caches), children=children)
+
+
+def _find_callees(access: ModelAccess, caches: TypedCaches) -> Callees:
+    namespace = access.key.namespace
+    pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
+    if not pipelines:
+        return Callees()
+
+    def find_serving(
+        get: Callable[[ObjectKey], ResourceT | None], names: Iterable[str]
+    ) -> dict[str, ResourceT]:
+        objects = ((name, get(ObjectKey(namespace, name))) for name in names)
+        return {name: item for name, item in objects if item is not None and takes_traffic(item)}
+
+    accesses = find_serving(
+        caches.accesses.get, {name for pipeline in pipelines for name in pipeline.access_names}
+    )
+    inferences = {name for pipeline in pipelines for name in pipeline.inference_names}
+    inferences |= {name for access in accesses.values() for name in access.spec.inference_names}
+    return Callees(
+        inferences=find_serving(caches.inferences.get, inferences),
+        features=find_serving(
+            caches.features.get, {pipeline.features for pipeline in pipelines if pipeline.features}
+        ),
+        accesses=accesses,
+    )

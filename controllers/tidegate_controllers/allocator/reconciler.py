@@ -17,10 +17,10 @@ from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 from tidegate.planning.pools.overrides import END_MARGIN, find_next_end
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import start_span
-from tidegate_controllers.autoscalers import AutoscalerLimits
-from tidegate_controllers.decision_executor import DecisionExecutor
-from tidegate_controllers.pool_observer import PoolObserver
-from tidegate_controllers.pool_solver import PoolSolver
+from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
+from tidegate_controllers.allocator.executor import DecisionExecutor
+from tidegate_controllers.allocator.observer import PoolObserver
+from tidegate_controllers.allocator.solver import PoolSolver
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)
 _PROGRESS_REQUEUE: Final = timedelta(seconds=1)
@@ -134,7 +134,7 @@ class Allocator:
         if decision is not None:
             await self.executor.write_decision(observed, decision)
         # 4. Remember the solve last: one whose decision could not be written is repeated by the next reconcile.
-        self.solver.remember(observed.pool.key, solve)
+        self.solver.put_last(observed.pool.key, solve)
 
     def _observe_again(self, pool: ComputePool) -> AllocationObserved:
         return replace(self.observer.observe_pool(pool), signals=self.solver.get_last(pool.key).signals)

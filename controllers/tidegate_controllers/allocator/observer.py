@@ -18,8 +18,8 @@ from tidegate.planning.pools.claims import PoolClaim
 from tidegate.planning.pools.pool_claims import refuse_claim
 from tidegate.resources.names import POOL_LABEL, to_label_value
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.placements import Placements
+from tidegate_controllers.typed_caches import OverrideIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import DECISION, Attributes, add_attributes, start_span
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.applier import Applier
-from tidegate_controllers.overrides import OverrideIndex
 from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import ServingObserver, is_cache_stale
+from tidegate_controllers.typed_caches import OverrideIndex
 from tidegate_controllers.workloads import KueueWorkloads
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)

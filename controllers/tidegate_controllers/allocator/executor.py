@@ -25,7 +25,7 @@ from tidegate.planning.allocator.decision_steps import (
 )
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 from tidegate.telemetry.tracing import DECISION, Attributes, add_attributes, mark_failed, start_span
-from tidegate_controllers.pool_observer import PoolObserver
+from tidegate_controllers.allocator.observer import PoolObserver
 
 FIELD_MANAGER: Final = "tidegate-allocator"
 _CONCURRENT_WRITES: Final = 16
@@ -76,14 +76,14 @@ class DecisionExecutor:
             self._reclaimed.pop(superseded.metadata.name, None)
         # 2. Write the new one, and put it into the cache at once: its first step follows in this reconcile.
         stored = await self.cluster.apply(body, self.fence)
-        self._decisions.observe("MODIFIED", stored)
+        self._decision_store.observe("MODIFIED", stored)
         self._count_decision(observed, AllocationDecision.parse(stored))
         # 3. Delete the expired ones last, so that a failure does not delay the new one.
         for expired in find_expired(self.observer.list_decisions(observed.name)):
             await self.cluster.delete(
                 ALLOCATION_DECISION, expired.key, uid=expired.metadata.uid, fence=self.fence
             )
-            _forget_deleted(self._decisions, expired.key)
+            _forget_deleted(self._decision_store, expired.key)
 
     async def execute_decision(self, observed: AllocationObserved) -> None:
         """Take the next step of the standing decision, and end it after its last one."""
@@ -176,12 +176,12 @@ class DecisionExecutor:
             ALLOCATION_DECISION, decision.key, status, uid=decision.metadata.uid, fence=self.fence
         )
         if stored is not None:
-            self._decisions.observe("MODIFIED", stored)
+            self._decision_store.observe("MODIFIED", stored)
         else:
-            _forget_deleted(self._decisions, decision.key)
+            _forget_deleted(self._decision_store, decision.key)
 
     @property
-    def _decisions(self) -> ObjectStore:
+    def _decision_store(self) -> ObjectStore:
         return self.observer.decisions.store
 
 

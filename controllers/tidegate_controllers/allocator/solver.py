@@ -82,7 +82,7 @@ class PoolSolver:
         """Return the last solve of a pool. Raises KeyError if there is none."""
         return self._last_solves[pool]
 
-    def remember(self, pool: ObjectKey, solve: PoolSolve) -> None:
+    def put_last(self, pool: ObjectKey, solve: PoolSolve) -> None:
         """Take the last solve of a pool."""
         self._last_solves[pool] = solve
 

@@ -1,0 +1,1 @@
+"""The allocator of pools: observes, solves, and executes decisions."""
