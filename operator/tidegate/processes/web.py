@@ -56,7 +56,7 @@ async def run_web(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: 
         parts = make_app_state(
             fleet,
             make_sources(settings.prometheus_url),
-            _make_door(settings, client, anonymous, seal),
+            _make_authenticator(settings, client, anonymous, seal),
             seal,
             InstallationRef(settings.release, pod.namespace, settings.web_controllers),
             now=lambda: datetime.now(UTC),
@@ -136,7 +136,7 @@ def allowed_hosts(settings: ControlPlaneSettings, namespace: str) -> frozenset[s
     return frozenset({"localhost", "127.0.0.1", "[::1]", *service_names, *settings.web_hosts})
 
 
-def _make_door(
+def _make_authenticator(
     settings: ControlPlaneSettings, client: KubeClient, anonymous: KubeClient, seal: SessionSeal
 ) -> Authenticator:
     if settings.web_auth == AuthMode.PROXY:

@@ -14,7 +14,6 @@ from tidegate.publisher.snapshot_spans import SnapshotSpans
 from tidegate.resources.names import MANAGED_SELECTOR
 from tidegate.routing.credentials import host_from_address
 from tidegate.routing.envoy.listener import ListenerSettings
-from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.caches import (
     report_sync,
     start_named_secret_watches,
@@ -39,30 +38,25 @@ from tidegate.xds.server import XdsServer, XdsServerSettings
 from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 
-async def run_xds(settings: ControlPlaneSettings, identity: PodIdentity, kubeconfig: Path | None) -> None:
+async def run_xds(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: Path | None) -> None:
     """Run until the process is told to stop. Raises PermanentError if there are no credentials for the API server."""
-    registry, probes, feed, cache = (
-        CollectorRegistry(),
-        Probes(),
-        RoutingInputs(secret_namespaces=settings.auth_namespaces),
-        SnapshotCache(settings.history_bytes),
-    )
-    process = ProcessMetrics(registry, "xds")
+    registry, probes = CollectorRegistry(), Probes()
+    process, metrics = ProcessMetrics(registry, "xds"), XdsMetrics(registry)
+    client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
+    inputs = RoutingInputs(secret_namespaces=settings.auth_namespaces)
+    tls = GatewayTlsSecrets(settings.gateway_tls, pod.namespace, metrics)
     key_hosts = tuple(map(host_from_address, settings.jwks_hosts))
     issuers = IssuerKeyFetcher(IssuerSettings(key_hosts, settings.jwks_authorities), IssuerMetrics(registry))
-    metrics, ledger = XdsMetrics(registry), AckLedger(cache)
-    report_sync(probes, feed.required_stores)
-    show_left_out(registry, (*feed.required_stores, *feed.secrets.values()))
-    probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
-    clients = GrpcSnapshots()
-    server_settings = XdsServerSettings(gateway_namespace=identity.namespace)
+    cache, clients = SnapshotCache(settings.history_bytes), GrpcSnapshots()
+    ledger = AckLedger(cache)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
     if certificate is not None:
         metrics.certificate_expires.set_function(certificate.expires_at)
-    tls = GatewayTlsSecrets(settings.gateway_tls, identity.namespace, metrics)
-    client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
+    report_sync(probes, inputs.required_stores)
+    probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
+    show_left_out(registry, (*inputs.required_stores, *inputs.secrets.values()))
     async with (
-        export_spans(settings, "xds", identity, registry) as root,
+        export_spans(settings, "xds", pod, registry) as root,
         await KubeClient.connect(
             client_settings, kubeconfig=kubeconfig, observer=process.count_write
         ) as client,
@@ -70,45 +64,46 @@ async def run_xds(settings: ControlPlaneSettings, identity: PodIdentity, kubecon
         measure_event_loop(registry),
     ):
         spans = SnapshotSpans(root)
-        server = XdsServer(
-            cache, ledger, metrics, grpc_snapshots=clients, settings=server_settings, watcher=spans
+        publisher = SnapshotPublisher(
+            inputs=inputs,
+            cache=cache,
+            builder=SnapshotBuilder(
+                ListenerSettings(
+                    access_log=settings.gateway_access_log,
+                    tls=settings.gateway_tls,
+                    tracing=settings.gateway_tracing,
+                )
+            ),
+            clients=clients,
+            metrics=metrics,
+            issuers=issuers,
+            key_hosts=key_hosts,
+            tls=tls,
+            spans=spans,
         )
-        report = build_report_application(ledger)
+        server = XdsServer(
+            cache,
+            ledger,
+            metrics,
+            grpc_snapshots=clients,
+            settings=XdsServerSettings(gateway_namespace=pod.namespace),
+            watcher=spans,
+        )
+        report, contents = build_report_application(ledger), build_contents_application(cache)
         add_inspection(report, cache, server.proxy_states, lambda: tls.latest_secrets)
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
-                served_namespaces = settings.watch_namespaces
-                start_watches(tasks, client, feed.own_stores, namespaces=served_namespaces)
-                start_watches(
-                    tasks, client, [feed.pods], selector=MANAGED_SELECTOR, namespaces=served_namespaces
-                )
-                secrets = start_secret_watches(tasks, client, feed.secrets)
-                named = start_named_secret_watches(tasks, client, identity.namespace, tls.stores)
-                publisher = SnapshotPublisher(
-                    feed=feed,
-                    cache=cache,
-                    builder=SnapshotBuilder(
-                        ListenerSettings(
-                            access_log=settings.gateway_access_log,
-                            tls=settings.gateway_tls,
-                            tracing=settings.gateway_tracing,
-                        )
-                    ),
-                    clients=clients,
-                    metrics=metrics,
-                    issuers=issuers,
-                    key_hosts=key_hosts,
-                    tls=tls,
-                    spans=spans,
-                    secrets=(*secrets, *named),
-                )
+                served = settings.watch_namespaces
+                start_watches(tasks, client, inputs.own_stores, namespaces=served)
+                start_watches(tasks, client, [inputs.pods], selector=MANAGED_SELECTOR, namespaces=served)
+                secrets = start_secret_watches(tasks, client, inputs.secrets)
+                named = start_named_secret_watches(tasks, client, pod.namespace, tls.stores)
                 tasks.create_task(issuers.run())
-                tasks.create_task(publisher.run())
+                tasks.create_task(publisher.run((*secrets, *named)))
                 tasks.create_task(_serve_http(report, "0.0.0.0", settings.report_port))  # noqa: S104
-                contents = build_contents_application(cache)
                 tasks.create_task(_serve_http(contents, "127.0.0.1", settings.contents_port))
-                await wait_until_synced(feed.required_stores)
+                await wait_until_synced(inputs.required_stores)
                 await server.start(f"0.0.0.0:{settings.xds_port}", certificate)
 
         try:

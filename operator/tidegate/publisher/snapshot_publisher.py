@@ -34,11 +34,11 @@ _LOOK_AGAIN_S: Final = 60.0
 log: Final = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPublisher:
     """Updates the snapshot whenever a cache has changed."""
 
-    feed: RoutingInputs
+    inputs: RoutingInputs
     cache: SnapshotCache
     builder: SnapshotBuilder
     clients: GrpcSnapshots
@@ -46,23 +46,24 @@ class SnapshotPublisher:
     issuers: IssuerKeyFetcher
     tls: GatewayTlsSecrets
     spans: SnapshotSpans
-    key_hosts: Sequence[str] = ()
-    secrets: Sequence[Reflector] = ()
+    key_hosts: Sequence[str]
 
-    async def run(self) -> None:
-        """Publish a snapshot after each change, until cancelled.
+    async def run(self, secrets: Sequence[Reflector]) -> None:
+        """Publish a snapshot after each change, until cancelled; `secrets` are the watches of all Secrets.
 
         Nothing is published before every cache has synced: an empty snapshot would empty the gateways.
         """
-        routing = IncrementalTranslator(secret_namespaces=self.feed.secrets, key_hosts=self.key_hosts)
+        routing = IncrementalTranslator(secret_namespaces=self.inputs.secrets, key_hosts=self.key_hosts)
         changed = asyncio.Event()
-        self.feed.subscribe(changed.set)
-        self.issuers.subscribe(lambda address: self.feed.put_keys(address, self.issuers.results.get(address)))
+        self.inputs.subscribe(changed.set)
+        self.issuers.subscribe(
+            lambda address: self.inputs.put_keys(address, self.issuers.results.get(address))
+        )
         self.tls.subscribe(changed.set)
-        await wait_until_synced(self.feed.required_stores)
+        await wait_until_synced(self.inputs.required_stores)
         # Wait for Secrets and keys: without them, guarded accesses would refuse everybody for a moment at each start.
-        await wait_until_settled(self.secrets)
-        self.issuers.set_addresses(self.feed.key_addresses)
+        await wait_until_settled(secrets)
+        self.issuers.set_addresses(self.inputs.key_addresses)
         await self.issuers.wait_for_results()
         known_faults: Mapping[str, str] = {}
         gc.freeze()  # The caches stay: scanning them for garbage doubles the time of a large build.
@@ -70,8 +71,8 @@ class SnapshotPublisher:
             changed.clear()
             started = time.perf_counter()
             with pause_garbage_collection():
-                self.issuers.set_addresses(self.feed.key_addresses)
-                self.feed.feed_changes(routing, self.issuers.pending_addresses)
+                self.issuers.set_addresses(self.inputs.key_addresses)
+                self.inputs.feed_changes(routing, self.issuers.pending_addresses)
                 tls_secrets = self.tls.check_secrets(datetime.now(UTC))
                 routing.put_client_authority(evaluate_client_authority(tls_secrets))
                 self.builder.set_secrets(tls_secrets)
@@ -83,9 +84,13 @@ class SnapshotPublisher:
                 log.info("snapshot", revision=snapshot.revision, decisions=decisions)
                 self.spans.record_snapshot(snapshot, decisions, time.perf_counter() - started)
             self.clients.apply_change(change)
-            for kind, reading, count in self.feed.count_unparsed():
+            for kind, reading, count in self.inputs.count_unparsed():
                 self.metrics.not_understood.labels(kind, reading.value).set(count)
-            faults = {**self.feed.faults.failures, **routing.faults.failures, **self.builder.faults.failures}
+            faults = {
+                **self.inputs.faults.failures,
+                **routing.faults.failures,
+                **self.builder.faults.failures,
+            }
             self._log_faults(faults, known_faults)
             known_faults = faults
             self.metrics.build_seconds.observe(time.perf_counter() - started)
