@@ -18,12 +18,12 @@ from tidegate.publisher.routing_inputs import RoutingInputs
 from tidegate.publisher.snapshot_spans import SnapshotSpans
 from tidegate.routing.gateway_secrets import evaluate_client_authority
 from tidegate.routing.incremental import IncrementalTranslator
-from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.caches import wait_until_settled, wait_until_synced
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.issuer_keys import IssuerKeyFetcher
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
+from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 _GATHER_S: Final = 0.01
 """Changes within this time, as in a rollout, are combined into one snapshot."""

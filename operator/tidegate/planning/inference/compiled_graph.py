@@ -111,11 +111,11 @@ def _judge_graphs(inference: Inference, replicas: Sequence[ObservedReplica]) -> 
     phases = Counter(report.phase for report in reports)
     failed = next((report for report in reports if report.phase is CompilePhase.FAILED), None)
     if failed is not None:
-        where = f"on {phases[CompilePhase.FAILED]} of {len(replicas)} replicas"
+        share = f"on {phases[CompilePhase.FAILED]} of {len(replicas)} replicas"
         return Verdict(
             False,
             Reason.COMPILE_FAILED,
-            f"version {version} serves as published {where}: {failed.message}",
+            f"version {version} serves as published {share}: {failed.message}",
         )
     ended = phases[CompilePhase.COMPILED] + phases[CompilePhase.UNCHANGED]
     if not replicas or ended < len(replicas):
