@@ -242,6 +242,34 @@ DEFECTS: Final = (
             "tests/unit/test_watchdog.py::test_a_process_lives_for_less_than_the_backend_waits_while_it_answers_and_while_that_is_sent",
         ),
     ),
+    Defect(
+        name="accept-wrong-pass",
+        suffered="A graph pass that changes answers is applied: every request gets wrong scores.",
+        file="dataplane/tidegate_dataplane/graph_passes/pipeline.py",
+        text="if outcome.max_error > graph_pass.tolerance:",
+        by="if outcome.max_error > 1 + graph_pass.tolerance:",
+        seen_by=("tests/unit/test_optimize_model.py::test_a_pass_that_changes_answers_is_left_out",),
+    ),
+    Defect(
+        name="skip-range-check",
+        suffered="An id beyond its own table gets the embedding of another column instead of an error.",
+        file="dataplane/tidegate_dataplane/graph_passes/fuse_embeddings.py",
+        text="if all(low >= 0 and high < size for (low, high), size in zip(bounds, entries, strict=True)):",
+        by="if bounds or entries:",
+        seen_by=(
+            "tests/unit/test_fuse_embeddings.py::test_answers_are_equal_bit_for_bit_and_ids_out_of_range_fail_as_before",
+        ),
+    ),
+    Defect(
+        name="forget-compiled-graph",
+        suffered="After a rollback the version serves without its compiled graph and is compiled again.",
+        file="dataplane/tidegate_dataplane/agent/state.py",
+        text="return result.graph_sha256 if result is not None else on_disk",
+        by='return result.graph_sha256 if result is not None else ""',
+        seen_by=(
+            "tests/unit/test_agent_state.py::test_a_loaded_graph_and_one_that_is_not_there_yet_need_no_step",
+        ),
+    ),
 )
 
 
