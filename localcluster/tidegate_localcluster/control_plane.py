@@ -117,11 +117,6 @@ class ControlPlane:
             self._processes.clear()
             raise
 
-    def check_processes(self) -> None:
-        """Raise ProcessDiedError for the first component that has ended."""
-        for process in self.processes:
-            process.check_running()
-
     def stop(self) -> None:
         """Stop all components, etcd last: an API server without its etcd waits for it instead of ending."""
         for process in reversed(self.processes):

@@ -20,8 +20,8 @@ from fixtures.nats import SUBJECT, RunningNats, a_nats
 from fixtures.triton import TritonFiles, a_triton
 from tidegate.api.reasons import Reason
 from tidegate_dataplane.contract import AgentPhase, DesiredState
-from tidegate_dataplane.sampling.choice import is_sampled
 from tidegate_dataplane.sampling.frames import DropReason
+from tidegate_dataplane.sampling.sampler import is_sampled
 
 pytestmark = [pytest.mark.triton]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_dataplane.node_agent.pods import pod_of
+from tidegate_dataplane.node_agent.process import find_pod
 
 UID = "0b1c2d3e-1111-2222-3333-444455556666"
 
@@ -28,5 +28,5 @@ UID = "0b1c2d3e-1111-2222-3333-444455556666"
 def test_pod_is_read_from_the_cgroup(tmp_path: Path, cgroup: str, pod: str) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "cgroup").write_text(cgroup)
-    assert pod_of(tmp_path, 7) == pod
-    assert pod_of(tmp_path, 8) == ""
+    assert find_pod(tmp_path, 7) == pod
+    assert find_pod(tmp_path, 8) == ""

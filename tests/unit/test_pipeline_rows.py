@@ -10,7 +10,7 @@ import pytest
 
 from tidegate_dataplane.contract import DEFAULTED, ModelCall, PipelinePart, TensorSpec
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
-from tidegate_dataplane.pipeline.merge import merge_outcomes
+from tidegate_dataplane.pipeline.pipeline import merge_outcomes
 from tidegate_dataplane.pipeline.rows import infer_together
 from tidegate_dataplane.pipeline.wire import Arrays, decode_response, encode_request
 

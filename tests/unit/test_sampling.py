@@ -12,7 +12,6 @@ import pytest
 
 from builders.runner_agent import RunnerAgent
 from builders.waiting import wait_until
-from tidegate_dataplane.sampling.choice import is_sampled
 from tidegate_dataplane.sampling.frames import (
     FRAME_LENGTHS,
     MAX_BODY_BYTES,
@@ -25,7 +24,7 @@ from tidegate_dataplane.sampling.frames import (
     encode_texts,
     parse_frame,
 )
-from tidegate_dataplane.sampling.sampler import RECORD_BYTES, Sampler
+from tidegate_dataplane.sampling.sampler import RECORD_BYTES, Sampler, is_sampled
 
 IDS = [f"request-{number}" for number in range(20_000)]
 X = {"x": np.ones((2, 3), dtype=np.float32)}

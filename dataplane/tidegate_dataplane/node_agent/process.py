@@ -2,22 +2,30 @@
 
 import asyncio
 import datetime
+import math
+import re
 import signal
+from collections.abc import Iterable
+from pathlib import Path
 
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from tidegate_dataplane.agent.certificates import make_server_certificate
-from tidegate_dataplane.agent.control_server import ControlServer
-from tidegate_dataplane.node_agent.control import control_app
-from tidegate_dataplane.node_agent.metrics import NodeMetrics
+from tidegate_dataplane.agent.control_server import ControlServer, controllers_only
+from tidegate_dataplane.contract import exported
+from tidegate_dataplane.contract.sharing import DaemonState, ServerStatus
 from tidegate_dataplane.node_agent.mps import MpsControl
-from tidegate_dataplane.node_agent.pods import pod_of
 from tidegate_dataplane.node_agent.settings import NodeAgentSettings
 from tidegate_dataplane.node_agent.watcher import MpsWatcher
 
 log = structlog.get_logger()
+
+MAX_WAIT_S = 30.0
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 
 
 async def run_node_agent(settings: NodeAgentSettings) -> None:
@@ -29,13 +37,13 @@ async def run_node_agent(settings: NodeAgentSettings) -> None:
     watcher = MpsWatcher(
         settings.node_name,
         mps,
-        lambda pid: pod_of(settings.proc, pid),
+        lambda pid: find_pod(settings.proc, pid),
         lambda: datetime.datetime.now(datetime.UTC),
     )
     names = (settings.node_name, settings.pod_ip, "127.0.0.1", "localhost")
     pem = make_server_certificate(names, datetime.datetime.now(datetime.UTC))
     control = ControlServer(
-        control_app(watcher),
+        _make_control_app(watcher),
         pem,
         settings.client_authority,
         address=settings.address,
@@ -82,3 +90,62 @@ def _make_probes_app(watcher: MpsWatcher, registry: CollectorRegistry) -> web.Ap
     app.router.add_get("/readyz", get_readiness)
     app.router.add_get("/metrics", get_metrics)
     return app
+
+
+def _make_control_app(watcher: MpsWatcher) -> web.Application:
+    """Return the application that serves `GET /v1/node?known=<revision>&wait=<seconds>` to the controllers alone.
+
+    It answers as soon as the report has another revision, so that a client can follow many nodes without polling.
+    """
+
+    async def get_node(request: web.Request) -> web.Response:
+        revision = request.query.get("known", "")
+        try:
+            wait_s = float(request.query.get("wait", "0"))
+        except ValueError:
+            wait_s = math.nan
+        if not 0 <= wait_s <= MAX_WAIT_S:
+            return web.json_response({"error": f"wait is not from 0 to {MAX_WAIT_S:g} s"}, status=422)
+        report = await watcher.wait_for_change(revision, wait_s) if wait_s and revision else watcher.report
+        if report is None:
+            return web.json_response({"error": "MPS has not been queried yet"}, status=503)
+        return web.Response(text=report.to_json(), content_type="application/json")
+
+    app = web.Application(middlewares=[controllers_only])
+    app.router.add_get("/v1/node", get_node)
+    return app
+
+
+class NodeMetrics(Collector):
+    """Reads the watcher's report at every scrape."""
+
+    def __init__(self, watcher: MpsWatcher, registry: CollectorRegistry) -> None:
+        self._watcher = watcher
+        registry.register(self)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Yield the metrics; none before the first report, and none if MPS cannot be asked."""
+        report = self._watcher.report
+        if report is None or report.daemon is DaemonState.UNKNOWN:
+            return
+        daemon = exported.DAEMON_ANSWERS.make_family()
+        daemon.add_metric([], float(report.daemon is DaemonState.ANSWERS))
+        yield daemon
+        servers = exported.MPS_SERVERS.make_family()
+        for status in ServerStatus:
+            servers.add_metric([status.value], sum(server.status is status for server in report.servers))
+        yield servers
+        clients = exported.MPS_CLIENTS.make_family()
+        clients.add_metric([], len(report.clients))
+        yield clients
+
+
+def find_pod(proc: Path, pid: int) -> str:
+    """Return the uid of the pod of process `pid`, from the path of its cgroup; empty without a pod or a process."""
+    try:
+        text = (proc / str(pid) / "cgroup").read_text(errors="replace")
+    except OSError:
+        return ""
+    match = _POD.search(text)
+    # The systemd driver of the kubelet writes _ for -, since - has a meaning in a slice's name.
+    return match.group(1).replace("_", "-") if match else ""

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from tidegate_dataplane.contract import ModelCall
-from tidegate_dataplane.pipeline.deadline import Deadline
-from tidegate_dataplane.pipeline.failures import CallError, FailureKind
+from tidegate_dataplane.pipeline.failures import CallError, Deadline, FailureKind
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER, Arrays, decode_response, encode_request
 
 MAX_MESSAGE_CHARS = 2048

@@ -1,5 +1,6 @@
-"""The error of a pipeline's call."""
+"""The error of a pipeline's call, and the deadline whose miss is one."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -29,3 +30,17 @@ class CallError(Exception):
         A model that fails does not say which request caused it.
         """
         return self.kind in (FailureKind.REFUSED, FailureKind.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A time on the caller's clock, and the time allowed when the call began."""
+
+    at_s: float
+    allowed_s: float
+
+    def timeout_error(self) -> CallError:
+        """Return the error for a call that missed the deadline."""
+        if self.allowed_s <= 0:
+            return CallError(FailureKind.TIMED_OUT, "no time was left to ask")
+        return CallError(FailureKind.TIMED_OUT, f"no answer within {round(self.allowed_s * 1000, 1):g} ms")

@@ -2,18 +2,21 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tidegate_dataplane.contract import PipelinePlan
-from tidegate_dataplane.pipeline.failure_log import FailureLog
-from tidegate_dataplane.pipeline.failures import CallError
-from tidegate_dataplane.pipeline.merge import merge_outcomes, name_part
+import numpy as np
+
+from tidegate_dataplane.contract import DEFAULTED, PipelinePart, PipelinePlan, TensorSpec
+from tidegate_dataplane.contract.exported import CALL_ROWS, CALLS, PIPELINE_REQUESTS
+from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.rows import Outcome, count_rows
-from tidegate_dataplane.pipeline.wire import Arrays
+from tidegate_dataplane.pipeline.wire import NUMPY_TYPES, Array, Arrays
 from tidegate_dataplane.pipeline.worker import CallWorker
 
 FEATURES_CALL = "features"
 """The name of the call for features among the names of parts; no part can have it."""
+LOG_INTERVAL_S = 60.0
+"""The least time between two messages about one part and one kind of failure."""
 
 
 class PipelineRunner:
@@ -59,6 +62,14 @@ class PipelineRunner:
             answers[position] = merge_outcomes(request_outcomes, self._parts, count_rows(inputs[number]))
         return answers
 
+    def read_totals(self) -> Iterator[tuple[str, Mapping[str, str], int]]:
+        """Yield the family, labels and current value of each counter, for the metrics of the server."""
+        for part, worker in self.workers.items():
+            yield CALLS.name, {"part": part}, worker.tally.calls
+            yield CALL_ROWS.name, {"part": part}, worker.tally.rows
+        for (part, outcome), count in self.outcomes.items():
+            yield PIPELINE_REQUESTS.name, {"part": part, "outcome": outcome}, count
+
     def close(self) -> None:
         """Close every connection."""
         for worker in self.workers.values():
@@ -72,7 +83,7 @@ class PipelineRunner:
         outcomes = worker.collect_outcomes(worker.begin_call(requests, latest_s))
         self._count_outcomes(FEATURES_CALL, outcomes)
         return [
-            name_part(FEATURES_CALL, call.title, outcome)
+            _name_part(FEATURES_CALL, call.title, outcome)
             if isinstance(outcome, CallError)
             else {**request, **outcome}
             for request, outcome in zip(requests, outcomes, strict=True)
@@ -85,3 +96,61 @@ class PipelineRunner:
                 self._failure_log.record_failure(part, outcome)
             else:
                 self.outcomes[part, "answered"] += 1
+
+
+class FailureLog:
+    """Logs the first failure of each part and kind, and then one a minute, with the count of those between.
+
+    Counters have no messages, and the failure of an optional part shows nowhere else.
+    """
+
+    def __init__(self, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._warn = warn
+        self._clock = clock
+        self._logged_at_s: dict[tuple[str, FailureKind], float] = {}
+        self._unlogged: dict[tuple[str, FailureKind], int] = {}
+
+    def record_failure(self, part: str, error: CallError) -> None:
+        """Record one request that this part did not answer."""
+        key = part, error.kind
+        now_s = self._clock()
+        last_s = self._logged_at_s.get(key)
+        if last_s is not None and now_s - last_s < LOG_INTERVAL_S:
+            self._unlogged[key] = self._unlogged.get(key, 0) + 1
+            return
+        unlogged = self._unlogged.pop(key, 0)
+        suffix = f" ({unlogged} more requests since the last time)" if unlogged else ""
+        self._logged_at_s[key] = now_s
+        self._warn(f"part {part}: {error.kind.value}: {error}{suffix}")
+
+
+def merge_outcomes(
+    outcomes: Mapping[str, Outcome], parts: Mapping[str, PipelinePart], rows: int
+) -> Arrays | CallError:
+    """Return the answer to one request of `rows` rows, or the error of a part that is not optional."""
+    answer: dict[str, Array] = {}
+    defaulted: list[str] = []
+    for name, part in parts.items():
+        outcome = outcomes[name]
+        (output,) = part.call.outputs
+        if not isinstance(outcome, CallError):
+            answer[name] = outcome[output.name]
+        elif part.default is None:
+            return _name_part(name, part.call.title, outcome)
+        else:
+            answer[name] = _fill_default(output, part.default, rows)
+            defaulted.append(name)
+    if any(part.default is not None for part in parts.values()):
+        answer[DEFAULTED] = np.full((rows, 1), ",".join(defaulted).encode(), dtype=object)
+    return answer
+
+
+def _name_part(name: str, title: str, error: CallError) -> CallError:
+    """Return the error with the name and title of its part."""
+    return CallError(error.kind, f"{name} ({title}): {error}")
+
+
+def _fill_default(output: TensorSpec, default: str, rows: int) -> Array:
+    dtype = np.dtype(NUMPY_TYPES[output.dtype])
+    value = float(default) if dtype.kind == "f" else int(default)
+    return np.full((rows, *output.shape[1:]), value, dtype=dtype)

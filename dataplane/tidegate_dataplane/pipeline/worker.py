@@ -9,8 +9,7 @@ from functools import partial
 
 from tidegate_dataplane.contract import ModelCall
 from tidegate_dataplane.pipeline.call_client import ModelCallClient
-from tidegate_dataplane.pipeline.deadline import Deadline
-from tidegate_dataplane.pipeline.failures import CallError, FailureKind
+from tidegate_dataplane.pipeline.failures import CallError, Deadline, FailureKind
 from tidegate_dataplane.pipeline.rows import Outcome, infer_together
 from tidegate_dataplane.pipeline.wire import Arrays
 

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Self
@@ -21,7 +22,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tidegate_dataplane.sampling.choice import is_sampled
 from tidegate_dataplane.sampling.container import count_memory_kills, read_server_identity
 from tidegate_dataplane.sampling.frames import (
     MAX_BODY_BYTES,
@@ -46,6 +46,9 @@ BUFFER_BYTES = 8 << 20
 # The approximate memory of the Python objects around a record.
 RECORD_BYTES = 1024
 TEXT_BYTES = 64
+# It makes the choice independent of other hashes of the same id.
+HASH_PERSON = b"tidegate-sample"
+HASH_RANGE = 1 << 64
 FIRST_UPDATE_TIMEOUT_S = 1.0
 RECONNECT_PAUSE_S = 0.5
 LOSS_REPORT_INTERVAL_S = 1.0
@@ -63,6 +66,15 @@ DATATYPES: Mapping[str, str] = {
 def socket_path() -> Path:
     """Return the path of the agent's socket in this pod; tests use another folder."""
     return Path(os.environ.get("TIDEGATE_RUN_DIR", "/run/tidegate")) / SOCKET_NAME
+
+
+def is_sampled(request_id: str, share: float) -> bool:
+    """Return whether the request is in a sample of `share` (0 to 1), the same on every replica, version and retry.
+
+    A larger sample contains every smaller one.
+    """
+    digest = blake2b(request_id.encode(errors="surrogatepass"), digest_size=8, person=HASH_PERSON).digest()
+    return int.from_bytes(digest, "big") < share * HASH_RANGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class TritonPythonModel:
         # Bytecode would change the time of the folder, which the server takes for a new version.
         sys.dont_write_bytecode = True
         from tidegate_dataplane.contract import PipelinePlan
-        from tidegate_dataplane.pipeline.counters import FAMILIES, read_totals
+        from tidegate_dataplane.contract.exported import PIPELINE
         from tidegate_dataplane.pipeline.failures import CallError, FailureKind
         from tidegate_dataplane.pipeline.pipeline import PipelineRunner
         from tidegate_dataplane.sampling.sampler import Sampler
@@ -54,8 +54,7 @@ class TritonPythonModel:
             FailureKind.UNAVAILABLE: error.UNAVAILABLE,
             FailureKind.TIMED_OUT: error.UNAVAILABLE,
         }
-        self._counters = _ServerCounters(name, FAMILIES)
-        self._totals = read_totals
+        self._counters = _ServerCounters(name, {metric.name: metric.help_text for metric in PIPELINE})
         self._watchdog = Watchdog.start_watching()
         # Pipelines are not sampled; by this connection the agent notices when the process ends.
         self._sampler = Sampler.from_args(args)
@@ -72,7 +71,7 @@ class TritonPythonModel:
             for request in requests
         ]
         answers = self._pipeline.answer_requests(batch)
-        self._counters.add_increases(self._totals(self._pipeline))
+        self._counters.add_increases(self._pipeline.read_totals())
         return [
             self._make_response(answer, request.requested_output_names())
             for request, answer in zip(requests, answers, strict=True)
