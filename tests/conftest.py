@@ -32,7 +32,6 @@ pytest_plugins = [
     "fixtures.agent",
     "fixtures.object_store",
     "fixtures.installed",
-    "fixtures.standing",
     "fixtures.mps",
     "fixtures.gpu_fleet",
     "fixtures.kueue",

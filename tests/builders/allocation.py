@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.curves import CapacityCurve, linear_curve
 from tidegate.allocation.snapshot import (
     AllocationSnapshot,
@@ -18,6 +19,7 @@ from tidegate.allocation.snapshot import (
     ReplicaCounts,
     TierRule,
 )
+from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 
@@ -121,3 +123,8 @@ def snapshots(draw: st.DrawFn, most_models: int = 3) -> AllocationSnapshot:
         draw(models(number, names, len(steps))) for number in range(draw(st.integers(0, most_models)))
     )
     return AllocationSnapshot(made, asked, steps=steps, dwell_s=50.0)
+
+
+def solve_snapshot(snapshot: AllocationSnapshot) -> Assignment:
+    """Return the solver's answer, with all the time that it needs."""
+    return Solver(lambda: 0.0).solve(snapshot)

@@ -6,6 +6,7 @@ from typing import Any
 
 from builders.overlay import overlaid
 from tidegate.api.inference import Inference
+from tidegate.planning.plan import ReconcilePlan
 
 
 def inference_body(
@@ -44,3 +45,9 @@ def an_inference(
     return Inference.parse(
         {**inference_body(name, namespace, metadata=metadata, **spec), "status": status or {}}
     )
+
+
+def find_config_map(plan: ReconcilePlan) -> dict[str, Any]:
+    """Return the one ConfigMap that the plan applies, as the API server would store it."""
+    (found,) = (dict(manifest) for manifest in plan.apply if manifest["kind"] == "ConfigMap")
+    return {**found, "metadata": {**found["metadata"], "uid": "cm"}}  # type: ignore[dict-item]

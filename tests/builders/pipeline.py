@@ -8,7 +8,9 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from tidegate.api.inference import Inference
+from tidegate.api.model_access import ModelAccess
 from tidegate.planning.access.pipeline_plan import Callees
+from tidegate.routing.pipelines import parts_target
 
 
 def a_tensor(name: str, dtype: str = "FP32", *shape: int) -> dict[str, Any]:
@@ -41,3 +43,8 @@ def some_callees(*inferences: Inference) -> Callees:
         features={"user-features": a_feature_compute()},
         accesses={"cvr": a_model_access("cvr", routes=[a_route("default", "cvr")])},
     )
+
+
+def part_headers(access: ModelAccess) -> dict[str, str]:
+    """Return the headers of a call of the part `ctr` of the access's pipeline."""
+    return {"x-tidegate-access": parts_target(access), "x-tidegate-part": "ctr"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,11 +13,10 @@ from builders.certificates import Authority
 from builders.model_access import a_model_access, a_route
 from builders.span_receiver import Received, SpanReceiver
 from builders.waiting import eventually
-from fixtures.envoy import Client, Gateway, Upstream, backend_of
+from fixtures.envoy import Client, Gateway, Upstream, backend_of, with_decision
 from tidegate.routing.bootstrap import CollectorSettings
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.envoy.tracing import TracingSettings
-from tidegate.routing.fleet import Backend
 from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
@@ -34,10 +32,6 @@ async def receiver() -> AsyncIterator[SpanReceiver]:
     await receiver.stop()
 
 
-def decided(backend: Backend, decision: str) -> Backend:
-    return replace(backend, endpoints=tuple(replace(pod, decision=decision) for pod in backend.endpoints))
-
-
 async def traced(
     gateway: Gateway, endpoint: str, percent: float, *, authorities: str = "", authorization: str = ""
 ) -> tuple[Client, Upstream]:
@@ -50,7 +44,7 @@ async def traced(
     gateway.control_plane.builder = SnapshotBuilder(settings)
     upstream = await gateway.upstream("ctr")
     access = a_model_access(routes=[a_route("default", "ctr")])
-    return await gateway.start(access, decided(backend_of("ctr", upstream), "gpu-a-7")), upstream
+    return await gateway.start(access, with_decision(backend_of("ctr", upstream), "gpu-a-7")), upstream
 
 
 async def spans(receiver: SpanReceiver, count: int) -> list[Received]:

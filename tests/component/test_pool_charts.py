@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from builders.compute_pool import compute_pool_body
+from builders.waiting import eventually
 from fixtures.prometheus import RunningPrometheus
 from tidegate.exporters.objects import ObjectMetrics
 from tidegate.exporters.pools import PoolMetrics
@@ -60,11 +60,12 @@ async def test_what_was_scraped_comes_back_and_counts_once(
 ) -> None:
     prometheus.targets = {f"controllers-{number}": each for number, each in enumerate(controllers)}
     prometheus.start()
-    charts = PoolCharts((), ())
-    async with asyncio.timeout(60):
-        while len(charts.slices) < 2:
-            await asyncio.sleep(0.1)
-            charts = await read(prometheus, "cpu-a")
+
+    async def twice_scraped() -> PoolCharts | None:
+        charts = await read(prometheus, "cpu-a")
+        return charts if len(charts.slices) >= 2 else None
+
+    charts = await eventually(twice_scraped, what="two scrapes")
     for sample in charts.slices:
         assert sample.tiers == {"realtime": 0, "nearline": 5, "offline": 0}
         assert (sample.healthy, sample.free) == (8, 3)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builders.model_access import a_model_access, a_route
 from builders.waiting import eventually
-from fixtures.envoy import Gateway, backend_of
+from fixtures.envoy import Gateway, backend_of, with_decision
 from tidegate.routing.envoy.listener import ListenerSettings
-from tidegate.routing.fleet import Backend
 from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
-
-
-def decided(backend: Backend, decision: str) -> Backend:
-    return replace(backend, endpoints=tuple(replace(pod, decision=decision) for pod in backend.endpoints))
 
 
 async def logged(gateway: Gateway, count: int) -> list[dict[str, Any]]:
@@ -44,9 +38,9 @@ def logging(gateway: Gateway) -> Gateway:
 async def test_a_line_of_the_log_leads_to_the_decision(logging: Gateway) -> None:
     upstream = await logging.upstream("ctr")
     access = a_model_access(routes=[a_route("default", "ctr")])
-    client = await logging.start(access, decided(backend_of("ctr", upstream), "gpu-a-7"))
+    client = await logging.start(access, with_decision(backend_of("ctr", upstream), "gpu-a-7"))
     assert await client.infer(metadata=CTR) == "ctr"
-    await logging.control_plane.push(access, decided(backend_of("ctr", upstream), "gpu-a-8"))
+    await logging.control_plane.push(access, with_decision(backend_of("ctr", upstream), "gpu-a-8"))
     assert await client.infer(metadata=CTR) == "ctr"
     # What was there before has no decision, as has an Inference whose replicas nobody shares out.
     await logging.control_plane.push(access, backend_of("ctr", upstream))
@@ -62,7 +56,7 @@ async def test_a_line_of_the_log_leads_to_the_decision(logging: Gateway) -> None
 
 async def test_nothing_is_written_unless_it_is_asked_for(gateway: Gateway) -> None:
     upstream = await gateway.upstream("ctr")
-    client = await gateway.start(a_model_access(), decided(backend_of("ctr", upstream), "gpu-a-7"))
+    client = await gateway.start(a_model_access(), with_decision(backend_of("ctr", upstream), "gpu-a-7"))
     assert await client.infer(metadata=CTR) == "ctr"
     gateway.envoy.stop()  # whatever it had to write is written
     assert "{" not in (gateway.envoy.folder / "envoy.log").read_text()

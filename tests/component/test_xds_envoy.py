@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import Client, Gateway, Load, Upstream, backend_of
+from fixtures.envoy import Client, Gateway, Load, backend_of, start_failing_and_sound
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 CTR_HEADER = {"x-tidegate-access": "ads/ctr"}
@@ -293,14 +293,8 @@ async def test_a_request_ends_at_the_timeout_of_its_route(gateway: Gateway) -> N
     assert status == 504
 
 
-async def failing_and_sound(gateway: Gateway) -> tuple[Upstream, Upstream]:
-    failing, sound = await gateway.upstream("failing"), await gateway.upstream("sound")
-    failing.fail_with = grpc.StatusCode.UNAVAILABLE
-    return failing, sound
-
-
 async def test_a_retry_goes_to_another_pod(gateway: Gateway) -> None:
-    failing, sound = await failing_and_sound(gateway)
+    failing, sound = await start_failing_and_sound(gateway)
     client = await gateway.start(
         a_model_access(routes=[a_route(retry={"attempts": 1})]), backend_of("ctr", failing, sound)
     )
@@ -309,7 +303,7 @@ async def test_a_retry_goes_to_another_pod(gateway: Gateway) -> None:
 
 
 async def test_without_retry_a_failed_answer_is_the_answer(gateway: Gateway) -> None:
-    failing, sound = await failing_and_sound(gateway)
+    failing, sound = await start_failing_and_sound(gateway)
     client = await gateway.start(a_model_access(), backend_of("ctr", failing, sound))
     load = Load(client, CTR)
     async with load.running(workers=1):

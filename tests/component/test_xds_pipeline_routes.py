@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from builders.model_access import a_model_access, a_route
+from builders.pipeline import part_headers
 from fixtures.envoy import Gateway, Upstream, backend_of
 from tidegate.api.meta import ObjectKey
-from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import Backend
-from tidegate.routing.pipelines import parts_target, pipeline_key
+from tidegate.routing.pipelines import pipeline_key
 
 INFER = "/v2/models/ctr/infer"
 SCENE = ObjectKey("ads", "scene")
@@ -19,10 +19,6 @@ def pods(*answering: Upstream) -> Backend:
     """The pods of the route, which call ctr from this machine."""
     endpoints = tuple(one.endpoint for one in answering)
     return Backend(pipeline_key(SCENE, "home"), "scene", endpoints, calls=("ctr",), callers=("127.0.0.1",))
-
-
-def part_of(access: ModelAccess) -> dict[str, str]:
-    return {"x-tidegate-access": parts_target(access), "x-tidegate-part": "ctr"}
 
 
 async def test_requests_of_every_pipeline_are_one_metric_by_cluster(gateway: Gateway) -> None:
@@ -49,9 +45,9 @@ async def test_pods_of_a_route_that_is_gone_call_their_models_until_they_end(gat
     # Clients have another answer at once; the pods may finish what they have begun.
     assert (await client.rest("POST", INFER, headers=FRONT_DOOR))[0] == 200
     assert (front.inferences, ctr.inferences) == (0, 1)
-    assert (await client.rest("POST", INFER, headers=part_of(scene)))[0] == 200
+    assert (await client.rest("POST", INFER, headers=part_headers(scene)))[0] == 200
     assert ctr.inferences == 2
 
     await gateway.control_plane.push(scene, inference)
-    assert (await client.rest("POST", INFER, headers=part_of(scene)))[0] == 404
+    assert (await client.rest("POST", INFER, headers=part_headers(scene)))[0] == 404
     assert ctr.inferences == 2

@@ -11,6 +11,7 @@ import pytest
 
 from builders.fleet import credentials
 from builders.model_access import a_model_access
+from builders.pipeline import part_headers
 from fixtures.envoy import Client, Gateway, Upstream, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
@@ -36,10 +37,6 @@ def pods(*callers: str, answering: Sequence[Upstream] = ()) -> Backend:
     return Backend(pipeline_key(SCENE, "all"), "scene", endpoints, calls=("ctr",), callers=callers)
 
 
-def part_of(access: ModelAccess) -> dict[str, str]:
-    return {"x-tidegate-access": parts_target(access), "x-tidegate-part": "ctr"}
-
-
 async def status_from(
     source: str, client: Client, headers: dict[str, str], path: str = INFER, method: str = "POST"
 ) -> int:
@@ -59,7 +56,7 @@ async def test_the_access_s_own_pods_call_its_parts_and_nobody_else(
     ctr, front = await gateway.upstream("ctr"), await gateway.upstream("front")
     scene = a_scene(**spec)
     client = await gateway.start(scene, backend_of("ctr", ctr), pods(POD, NEXT_POD, answering=[front]), KEYS)
-    inside = part_of(scene)
+    inside = part_headers(scene)
     # They have no key, and need none.
     assert [await status_from(pod, client, inside) for pod in (POD, NEXT_POD)] == [200, 200]
     assert ctr.inferences == 2
@@ -91,7 +88,7 @@ async def test_who_is_refused_at_the_parts_is_counted(gateway: Gateway) -> None:
     scene = a_scene(auth=AUTH)
     client = await gateway.start(scene, backend_of("ctr", ctr), pods(POD, answering=[ctr]), KEYS)
     for source in (STRANGER, POD, STRANGER):
-        await status_from(source, client, part_of(scene))
+        await status_from(source, client, part_headers(scene))
     page = await gateway.envoy.get_admin("/stats/prometheus")
     counted = [line for line in page.splitlines() if "tidegate_refused{" in line]
     route = f'route="access/{parts_target(scene)}/ctr/http"'
@@ -108,7 +105,9 @@ async def test_the_guard_follows_the_pods_and_without_any_lets_nobody_in(gateway
     # None known, none there, one on its way in, another beside it, and that one alone.
     for fleet in ([], [pods()], [pods(POD)], [pods(POD, NEXT_POD, answering=[ctr])], [pods(NEXT_POD)]):
         await gateway.control_plane.push(scene, inference, *fleet)
-        seen.append([await status_from(pod, client, part_of(scene)) for pod in (POD, NEXT_POD, STRANGER)])
+        seen.append(
+            [await status_from(pod, client, part_headers(scene)) for pod in (POD, NEXT_POD, STRANGER)]
+        )
     assert seen == [[403, 403, 403], [403, 403, 403], [200, 403, 403], [200, 200, 403], [403, 200, 403]]
 
 
@@ -118,7 +117,7 @@ async def test_an_access_that_is_closed_is_closed_at_its_parts_too(gateway: Gate
     scene = a_scene(auth=AUTH)
     client = await gateway.start(scene, backend_of("ctr", ctr), pods(POD, answering=[ctr]), credentials({}))
     assert await status_from(STRANGER, client, {"x-tidegate-access": str(SCENE), "x-api-key": ALICE}) == 503
-    assert await status_from(STRANGER, client, part_of(scene)) == 403
+    assert await status_from(STRANGER, client, part_headers(scene)) == 403
     assert ctr.inferences == 0
 
 
@@ -130,12 +129,12 @@ async def test_pods_of_one_access_do_not_call_the_parts_of_another(gateway: Gate
         BackendKey(BackendKind.PIPELINE, "ads", "other.all"), "other", calls=("ctr",), callers=(NEXT_POD,)
     )
     client = await gateway.start(scene, other, backend_of("ctr", ctr), pods(POD), of_other)
-    assert [await status_from(pod, client, part_of(scene)) for pod in (POD, NEXT_POD)] == [200, 403]
-    assert [await status_from(pod, client, part_of(other)) for pod in (POD, NEXT_POD)] == [403, 200]
+    assert [await status_from(pod, client, part_headers(scene)) for pod in (POD, NEXT_POD)] == [200, 403]
+    assert [await status_from(pod, client, part_headers(other)) for pod in (POD, NEXT_POD)] == [403, 200]
 
 
 async def test_pods_of_either_ip_family_are_taken_by_envoy(gateway: Gateway) -> None:
     ctr = await gateway.upstream("ctr")
     scene = a_scene()
     client = await gateway.start(scene, backend_of("ctr", ctr), pods(POD, "fd00::77"))
-    assert [await status_from(one, client, part_of(scene)) for one in (POD, STRANGER)] == [200, 403]
+    assert [await status_from(one, client, part_headers(scene)) for one in (POD, STRANGER)] == [200, 403]

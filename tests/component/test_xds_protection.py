@@ -15,7 +15,7 @@ import pytest
 
 from builders.model_access import a_model_access, a_route
 from builders.waiting import eventually
-from fixtures.envoy import Client, Gateway, Upstream, backend_of
+from fixtures.envoy import Client, Gateway, Upstream, backend_of, start_failing_and_sound
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
 
@@ -166,12 +166,6 @@ async def test_more_waiting_for_a_connection_than_allowed_are_refused_at_once(ga
 # Ejection and fallback
 
 
-async def failing_and_sound(gateway: Gateway) -> tuple[Upstream, Upstream]:
-    failing, sound = await gateway.upstream("failing"), await gateway.upstream("sound")
-    failing.fail_with = grpc.StatusCode.UNAVAILABLE
-    return failing, sound
-
-
 async def given_up(gateway: Gateway, client: Client, failing: Upstream, after: int) -> None:
     """Asks until `failing` has failed so often, and waits until Envoy's main thread has left it out for that.
 
@@ -190,7 +184,7 @@ async def given_up(gateway: Gateway, client: Client, failing: Upstream, after: i
 
 
 async def test_a_pod_that_fails_in_a_row_is_left_out(gateway: Gateway) -> None:
-    failing, sound = await failing_and_sound(gateway)
+    failing, sound = await start_failing_and_sound(gateway)
     outlier = {"consecutiveFailures": 3, "ejectFor": "1h"}
     client = await gateway.start(
         a_model_access(protection={"outlier": outlier}),
@@ -205,7 +199,7 @@ async def test_a_pod_that_fails_in_a_row_is_left_out(gateway: Gateway) -> None:
 
 
 async def test_an_ejected_pod_comes_back(gateway: Gateway) -> None:
-    failing, sound = await failing_and_sound(gateway)
+    failing, sound = await start_failing_and_sound(gateway)
     outlier = {"consecutiveFailures": 1, "ejectFor": "1s"}
     client = await gateway.start(
         a_model_access(protection={"outlier": outlier}), backend_of("ctr", failing, sound)
@@ -224,7 +218,7 @@ def with_fallback(**protection: Any) -> ModelAccess:
 
 
 async def test_the_fallback_answers_while_every_pod_is_ejected(gateway: Gateway) -> None:
-    failing, sound = await failing_and_sound(gateway)
+    failing, sound = await start_failing_and_sound(gateway)
     client = await gateway.start(
         with_fallback(outlier={"consecutiveFailures": 2, "ejectFor": "1h"}),
         backend_of("ctr", failing),
@@ -235,7 +229,7 @@ async def test_the_fallback_answers_while_every_pod_is_ejected(gateway: Gateway)
 
 
 async def test_one_sound_pod_is_enough_to_keep_the_fallback_idle(gateway: Gateway) -> None:
-    failing, sound = await failing_and_sound(gateway)
+    failing, sound = await start_failing_and_sound(gateway)
     small = await gateway.upstream("small")
     client = await gateway.start(
         with_fallback(outlier={"consecutiveFailures": 1, "ejectFor": "1h"}),

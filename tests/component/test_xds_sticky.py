@@ -2,15 +2,87 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from builders.model_access import a_model_access, a_route
-from fixtures.crowd import tellers, who_answers
 from fixtures.envoy import Gateway, backend_of
 from tidegate.api.model_access import ModelAccess
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
+
+_CONNECTIONS = 8
+_PIPELINED = 64
+_END = b"\r\n\r\n"
+
+
+class _Teller(asyncio.Protocol):
+    """Answers every request (without a body) with its label; counts nothing and parses next to nothing."""
+
+    def __init__(self, label: str) -> None:
+        self._answer = f"HTTP/1.1 200 OK\r\nx-who: {label}\r\ncontent-length: 0\r\n\r\n".encode()
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *requests, self._received = (self._received + data).split(_END)
+        self._transport.write(self._answer * len(requests))
+
+
+@contextlib.asynccontextmanager
+async def tellers(addresses: Mapping[str, str]) -> AsyncIterator[dict[str, Backend]]:
+    """An Inference for each label, with one pod at its loopback address, over REST only."""
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        backends: dict[str, Backend] = {}
+        for label, address in addresses.items():
+            server = await loop.create_server(lambda label=label: _Teller(label), address, 0)  # type: ignore[misc]
+            stack.callback(server.close)
+            port: int = server.sockets[0].getsockname()[1]
+            key = BackendKey(BackendKind.INFERENCE, "ads", label)
+            backends[label] = Backend(key, "ctr", (Endpoint(address, http_port=port),))
+        yield backends
+
+
+async def who_answers(gateway: str, users: Sequence[str], header: str) -> dict[str, str]:
+    """For each user the label that answered; `header` is a line with a place for the user: `x-user-id: {}`."""
+    host, port = gateway.rsplit(":", 1)
+    answers: dict[str, str] = {}
+
+    async def ask(some: Sequence[str]) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            for first in range(0, len(some), _PIPELINED):
+                batch = some[first : first + _PIPELINED]
+                writer.write(b"".join(_request(header.format(user)) for user in batch))
+                for user in batch:
+                    answers[user] = _label(await reader.readuntil(_END))
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(_CONNECTIONS):
+            tasks.create_task(ask(users[number::_CONNECTIONS]))
+    return answers
+
+
+def _request(header: str) -> bytes:
+    return f"GET /v2 HTTP/1.1\r\nhost: ctr.ads.tidegate\r\n{header}\r\n\r\n".encode()
+
+
+def _label(head: bytes) -> str:
+    lines = head.decode().splitlines()
+    assert " 200 " in lines[0], head
+    return next(line.removeprefix("x-who: ") for line in lines if line.startswith("x-who: "))
+
 
 USERS = [f"user-{number}" for number in range(6_000)]
 FEW = USERS[:1_000]

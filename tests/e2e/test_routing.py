@@ -6,15 +6,81 @@ import json
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pytest
 
+from builders import probe_model
 from builders.load import access_client
 from builders.waiting import wait_until
-from fixtures.standing import VERSIONS, Fleet, to
+from fixtures.installed import Installed, Space, a_space
+
+VERSIONS: Final = {"a": "1", "b": "2", "slow": "3", "fragile": "4"}
+SLOW_ROUNDS: Final = 30_000
+"""A fiftieth of a second and more for each whole unit of x."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """`a`, `b`, `slow` on two pods, and `fragile`, which fails for more than one row; each answers as its version of VERSIONS."""
+
+    space: Space
+
+    def access(self, name: str, *routes: Mapping[str, Any], **spec: Any) -> None:
+        """Applies an access and waits until the gateways run it."""
+        named = [{"name": f"r{number}", **route} for number, route in enumerate(routes)]
+        self.space.apply("ModelAccess", name, {"routes": named, **spec})
+        self.space.ready(f"modelaccess/{name}")
+
+    def outcome(self, access: str, *, x: float = 0.0, rows: int = 1, **headers: str) -> str:
+        """The version that answered one request, or the status that refused it. Many slow ones at once wait for each other."""
+        address, name = self.space.installed.endpoints.gateway, f"{self.space.namespace}/{access}"
+        client = access_client(address, name, headers, timeout_s=60.0)
+        try:
+            return client.outcome(x, rows)
+        finally:
+            client.close()
+
+    def outcomes(self, access: str, count: int, **request: Any) -> Counter[str]:
+        """The same for many, one after the other."""
+        return Counter(self.outcome(access, **request) for _ in range(count))
+
+    @property
+    def gateways(self) -> int:
+        """How many share the requests."""
+        return len(self.space.installed.component("gateway"))
+
+    def counts(self, *inferences: str) -> tuple[int, ...]:
+        """Requests that the Tritons have run."""
+        return tuple(map(self.space.counted, inferences))
+
+    def ran(self, before: Sequence[int], **requests: int) -> None:
+        """Waits until so many have been run since `before`, and fails where more were."""
+        for then, (inference, more) in zip(before, requests.items(), strict=True):
+            self.space.counts_to(inference, then + more)
+
+
+@pytest.fixture(scope="session")
+def standing(installed: Installed) -> Iterator[Fleet]:
+    """The Inferences, ready."""
+    with a_space(installed, "e2e-standing") as space:
+        space.publish("a", 1)
+        space.publish("b", 2)
+        probe_model.publish_slow(space.folder("slow"), 3, rounds=SLOW_ROUNDS)
+        probe_model.publish_for_one_row(space.folder("fragile"), 4)
+        for name, version in VERSIONS.items():
+            space.inference(name, version=int(version), replicas=2 if name == "slow" else 1)
+        space.ready(*(f"inference/{name}" for name in VERSIONS))
+        yield Fleet(space)
+
+
+def to(*names: str, **route: Any) -> dict[str, Any]:
+    """A route to these Inferences in equal shares."""
+    return {"targets": [{"inference": name} for name in names], **route}
+
 
 CHI_SQUARE_0_001 = 10.83
 """Critical value for one degree of freedom: a fair split is beyond it once in a thousand runs."""

@@ -117,12 +117,12 @@ async def _delete(client: KubeClient, key: ObjectKey) -> None:
 
 
 async def _answers(client: KubeClient) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                await client.apply(a_config_map("default", "probe", app="probe"), FENCE)
-            except Exception:  # noqa: BLE001 - whatever a starting server says
-                await asyncio.sleep(0.1)
-            else:
-                return
+    async def applied() -> bool:
+        try:
+            await client.apply(a_config_map("default", "probe", app="probe"), FENCE)
+        except Exception:  # noqa: BLE001 - whatever a starting server says
+            return False
+        return True
+
+    await eventually(applied, what="the API server takes writes", timeout_s=30)
     assert await client.get(NAMESPACE, ObjectKey("", "default"))

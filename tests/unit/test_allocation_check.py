@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots, solve_snapshot
 from stages.examples import examples
 from tidegate.allocation.assembly import solve_greedily
 from tidegate.allocation.assignment import AssignedReplicas, Assignment, Move, MoveAction
 from tidegate.allocation.check import find_defect
 from tidegate.allocation.snapshot import AllocationSnapshot, ReplicaBounds, ReplicaCounts
-from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 SNAPSHOT = a_snapshot(
@@ -23,17 +22,13 @@ SNAPSHOT = a_snapshot(
 )
 
 
-def solved(snapshot: AllocationSnapshot = SNAPSHOT) -> Assignment:
-    return Solver(lambda: 0.0).solve(snapshot)
-
-
 def a_move(action: MoveAction, replicas: int, model: str = "ctr", wave: int = 0, pool: str = "gpu-a") -> Move:
     return Move(wave, action, f"ads/{model}", Tier.REALTIME, pool, replicas, replicas, 2, 3, "")
 
 
 def answered(ctr: int, off: int, *moves: Move, postponed: tuple[str, ...] = ()) -> Assignment:
     placed = (AssignedReplicas("ads/ctr", "gpu-a", ctr), AssignedReplicas("ads/off", "gpu-a", off))
-    return replace(solved(), replicas=placed, moves=moves, postponed=postponed)
+    return replace(solve_snapshot(SNAPSHOT), replicas=placed, moves=moves, postponed=postponed)
 
 
 STOP_OFF = a_move(MoveAction.STOP, 1, "off")
@@ -84,12 +79,15 @@ def test_spares_that_are_promoted_and_ended_are_used() -> None:
     spare = a_model("ctr", Tier.REALTIME, a_placement(replicas=ReplicaCounts(spare=2)), rate=100.0)
     other = a_model("off", Tier.OFFLINE, rate=700.0)
     snapshot = a_snapshot(spare, other)
-    assert {move.action for move in solved(snapshot).moves} >= {MoveAction.PROMOTE, MoveAction.STOP_SPARE}
-    assert find_defect(snapshot, solved(snapshot)) == ""
+    assert {move.action for move in solve_snapshot(snapshot).moves} >= {
+        MoveAction.PROMOTE,
+        MoveAction.STOP_SPARE,
+    }
+    assert find_defect(snapshot, solve_snapshot(snapshot)) == ""
 
 
 @settings(max_examples=examples(60))
 @given(snapshots(most_models=5))
 def test_every_answer_of_ours_is_used(snapshot: AllocationSnapshot) -> None:
-    assert find_defect(snapshot, solved(snapshot)) == ""
+    assert find_defect(snapshot, solve_snapshot(snapshot)) == ""
     assert find_defect(snapshot, solve_greedily(snapshot, "killed")) == ""

@@ -5,16 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots, solve_snapshot
 from stages.examples import examples
 from tidegate.allocation.assignment import Assignment, Move, MoveAction
 from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, ReplicaBounds, ReplicaCounts
-from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
-
-
-def solved(snapshot: AllocationSnapshot) -> Assignment:
-    return Solver(lambda: 0.0).solve(snapshot)
 
 
 def steps(assignment: Assignment) -> list[tuple[int, MoveAction, str, int]]:
@@ -85,7 +80,7 @@ def kept_rates(world: World, target: dict[tuple[str, str], int]) -> dict[str, fl
 @settings(max_examples=examples(60))
 @given(snapshots(most_models=5))
 def test_every_step_keeps_capacity_and_floors(snapshot: AllocationSnapshot) -> None:
-    assignment = solved(snapshot)
+    assignment = solve_snapshot(snapshot)
     world = World(snapshot)
     room = {pool.name: max(pool.slices, world.occupied(pool.name)) for pool in snapshot.pools}
     target = {
@@ -117,7 +112,7 @@ def test_every_step_keeps_capacity_and_floors(snapshot: AllocationSnapshot) -> N
 def test_what_fits_is_started_before_anything_stops() -> None:
     busy = a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=600.0)
     idle = a_model("off", Tier.OFFLINE, a_placement(ready=4), rate=400.0)
-    assert steps(solved(a_snapshot(busy, idle))) == [
+    assert steps(solve_snapshot(a_snapshot(busy, idle))) == [
         (0, MoveAction.START, "ads/ctr", 2),
         (0, MoveAction.STOP, "ads/off", 2),
         (1, MoveAction.START, "ads/ctr", 2),
@@ -127,7 +122,7 @@ def test_what_fits_is_started_before_anything_stops() -> None:
 def test_a_warm_spare_is_promoted_before_anything_starts() -> None:
     placement = a_placement(replicas=ReplicaCounts(ready=1, spare=1))
     busy = a_model("ctr", Tier.REALTIME, placement, rate=300.0)
-    assert steps(solved(a_snapshot(a_pool(spares=1), busy))) == [
+    assert steps(solve_snapshot(a_snapshot(a_pool(spares=1), busy))) == [
         (0, MoveAction.PROMOTE, "ads/ctr", 1),
         (0, MoveAction.START, "ads/ctr", 1),
     ]
@@ -136,7 +131,7 @@ def test_a_warm_spare_is_promoted_before_anything_starts() -> None:
 def test_what_still_drains_holds_its_slices() -> None:
     leaving = a_model("off", Tier.OFFLINE, a_placement(replicas=ReplicaCounts(draining=8)), rate=0.0)
     busy = a_model("ctr", Tier.REALTIME, a_placement(), rate=200.0)
-    assert steps(solved(a_snapshot(leaving, busy))) == [(1, MoveAction.START, "ads/ctr", 2)]
+    assert steps(solve_snapshot(a_snapshot(leaving, busy))) == [(1, MoveAction.START, "ads/ctr", 2)]
 
 
 def test_a_model_changes_pools_without_leaving_its_floor() -> None:
@@ -145,7 +140,7 @@ def test_a_model_changes_pools_without_leaving_its_floor() -> None:
     new = a_placement("new", per_replica=100.0)
     moved = a_model("ctr", Tier.REALTIME, old, new, rate=200.0, bounds=ReplicaBounds(2))
     other = a_model("big", Tier.REALTIME, a_placement("old", slices=2, per_replica=900.0), rate=900.0)
-    assignment = solved(a_snapshot(a_pool("old", 2), a_pool("new", 2), moved, other))
+    assignment = solve_snapshot(a_snapshot(a_pool("old", 2), a_pool("new", 2), moved, other))
     assert steps(assignment) == [
         (0, MoveAction.START, "ads/ctr", 2),
         (1, MoveAction.STOP, "ads/ctr", 2),
@@ -164,7 +159,7 @@ def moved_between_pools(rate: float) -> AllocationSnapshot:
 
 def test_a_model_that_changes_pools_sheds_none_of_its_demand() -> None:
     """Its minimum of 1 is not what it needs: all of the 800/s are served until b is ready."""
-    assignment = solved(moved_between_pools(rate=800.0))
+    assignment = solve_snapshot(moved_between_pools(rate=800.0))
     assert steps(assignment) == [
         (0, MoveAction.START, "ads/ctr", 7),
         (1, MoveAction.STOP, "ads/ctr", 7),
@@ -173,7 +168,7 @@ def test_a_model_that_changes_pools_sheds_none_of_its_demand() -> None:
 
 
 def test_a_model_that_changes_pools_lets_go_at_once_of_what_nobody_asks_for() -> None:
-    found = steps(solved(moved_between_pools(rate=300.0)))
+    found = steps(solve_snapshot(moved_between_pools(rate=300.0)))
     assert (0, MoveAction.STOP, "ads/ctr", 5) in found
     assert (0, MoveAction.START, "ads/ctr", 2) in found
 
@@ -189,7 +184,7 @@ def test_two_models_that_would_have_to_change_places_in_full_pools_wait() -> Non
         rate=100.0,
         bounds=ReplicaBounds(1),
     )
-    assignment = solved(a_snapshot(a_pool("a", 1), a_pool("b", 1), one, two))
+    assignment = solve_snapshot(a_snapshot(a_pool("a", 1), a_pool("b", 1), one, two))
     assert assignment.moves == ()
     assert len(assignment.postponed) == 4
     assert assignment.get_replicas("ads/one", "a") == assignment.get_replicas("ads/two", "b") == 1
@@ -204,7 +199,7 @@ def test_two_models_that_would_have_to_change_places_in_full_pools_wait() -> Non
 def test_spares_that_nobody_wants_any_more_make_room() -> None:
     spare = a_model("old", Tier.REALTIME, a_placement(replicas=ReplicaCounts(spare=3)), rate=0.0)
     busy = a_model("ctr", Tier.REALTIME, a_placement(ready=4), rate=700.0)
-    assert steps(solved(a_snapshot(a_pool(spares=0), spare, busy))) == [
+    assert steps(solve_snapshot(a_snapshot(a_pool(spares=0), spare, busy))) == [
         (0, MoveAction.STOP_SPARE, "ads/old", 2),
         (0, MoveAction.START, "ads/ctr", 1),
         (1, MoveAction.START, "ads/ctr", 2),

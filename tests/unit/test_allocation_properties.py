@@ -2,19 +2,172 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
+from math import ceil, inf
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from builders.allocation import snapshots
-from builders.every_answer import best, score
 from stages.examples import examples
 from tidegate.allocation.assembly import SolveLimits, solve_greedily
 from tidegate.allocation.assignment import Assignment, SolveMethod
-from tidegate.allocation.snapshot import AllocationSnapshot
+from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput
 from tidegate.allocation.solver import Solver
+from tidegate.api.inference import Tier
+
+Answer = dict[tuple[str, str], int]
+"""Replicas by Inference and pool."""
+Outcome = tuple[tuple[float, ...], float]
+"""What is missed: real-time floors, budget, a node to spare, near-line floors, offline floors, ceilings, SLO, warm spares; and the value."""
+
+
+def best(snapshot: AllocationSnapshot) -> Outcome:
+    """What the best answer scores."""
+    scores = [score(snapshot, answer) for answer in answers(snapshot)]
+    for level in range(8):
+        least = min(missed[level] for missed, _ in scores)
+        scores = [each for each in scores if each[0][level] <= least + 1e-9]
+    return max(scores, key=lambda each: each[1])
+
+
+def answers(snapshot: AllocationSnapshot) -> Iterator[Answer]:
+    """All that fit the pools, and in which no model grows beyond its maximum."""
+    slices = {pool.name: pool.slices for pool in snapshot.pools}
+    spots = [(each, placement) for each in snapshot.inferences for placement in each.placements]
+    most = [
+        max(placement.replicas.current, slices[placement.pool] // placement.slices) for _, placement in spots
+    ]
+    for counts in product(*(range(count + 1) for count in most)):
+        given = dict.fromkeys(slices, 0)
+        for (_, placement), count in zip(spots, counts, strict=True):
+            given[placement.pool] += placement.slices * count
+        answer = {(each.key, spot.pool): count for (each, spot), count in zip(spots, counts, strict=True)}
+        if all(given[name] <= slices[name] for name in slices) and _within(snapshot, answer):
+            yield answer
+
+
+def _within(snapshot: AllocationSnapshot, answer: Answer) -> bool:
+    for each in snapshot.inferences:
+        held = sum(spot.replicas.current for spot in each.placements)
+        most = inf if each.bounds.ceiling is None else each.bounds.ceiling
+        counts = [answer[each.key, spot.pool] for spot in each.placements]
+        grown = any(n > max(most, s.replicas.current) for n, s in zip(counts, each.placements, strict=True))
+        if grown or sum(counts) > max(most, held):
+            return False
+    return True
+
+
+def score(snapshot: AllocationSnapshot, answer: Answer) -> Outcome:
+    """What an answer misses, and what it is worth."""
+    missed = [0.0] * 8
+    value = 0.0
+    densest = max((_density(each) for each in snapshot.inferences), default=0.0)
+    for each in snapshot.inferences:
+        value += _score_model(snapshot, each, answer, densest, missed)
+    for pool in snapshot.pools:
+        _score_pool(snapshot, pool.name, answer, missed)
+    return tuple(missed), value
+
+
+FLOOR_LEVEL = {Tier.REALTIME: 0, Tier.NEARLINE: 3, Tier.OFFLINE: 4}
+
+
+def _density(each: ModelInput) -> float:
+    return max(each.value * spot.curve.rate_at(1) / spot.slices for spot in each.placements)
+
+
+def _score_model(
+    snapshot: AllocationSnapshot, each: ModelInput, answer: Answer, densest: float, missed: list[float]
+) -> float:
+    pools = {pool.name: pool for pool in snapshot.pools}
+    counts = [answer[each.key, spot.pool] for spot in each.placements]
+    total, held = sum(counts), sum(spot.replicas.current for spot in each.placements)
+    slices = min(spot.slices for spot in each.placements)
+    most = inf if each.bounds.ceiling is None else each.bounds.ceiling
+    floor = min(max(each.bounds.floor, held), most) if each.load is None else each.bounds.floor
+    weight = max(_density(each) / densest, 1e-3) if each.tier is Tier.REALTIME else 1.0
+    missed[FLOOR_LEVEL[each.tier]] += max(floor - total, 0) * slices * weight
+    missed[5] += max(total - most, 0) * slices
+    value = 0.0
+    for spot, count in zip(each.placements, counts, strict=True):
+        moved = count - spot.replicas.current
+        seconds = spot.load_s if moved > 0 else spot.drain_s
+        lost = pools[spot.pool].price * spot.slices * seconds / snapshot.horizon_s
+        value -= abs(moved) * (lost + 1e-3 * each.value * spot.curve.rate_at(1))
+        young = spot.since_up_s < max(50.0, spot.load_s) if moved < 0 else spot.since_down_s < spot.load_s
+        missed[1] += abs(moved) * spot.slices if young else 0
+    if each.load is None:
+        return value
+    caps = [min(pools[spot.pool].slices // spot.slices, most) for spot in each.placements]
+    reach = sum(spot.curve.rate_at(int(cap)) for spot, cap in zip(each.placements, caps, strict=True))
+    asked = max(each.load.rates)
+    promised = min(asked, reach) if each.tier is Tier.REALTIME else 0.0
+    total_weight = sum(step.seconds * step.weight for step in snapshot.steps)
+    end_s = 0.0
+    for number, (step, rate) in enumerate(zip(snapshot.steps, each.load.rates, strict=True)):
+        end_s += step.seconds
+        loaded = end_s >= each.placements[0].load_s or number == len(snapshot.steps) - 1 or len(counts) > 1
+        ready = [
+            count if loaded else min(count, spot.replicas.current)
+            for count, spot in zip(counts, each.placements, strict=True)
+        ]
+        capacity = sum(spot.curve.rate_at(count) for spot, count in zip(each.placements, ready, strict=True))
+        weight = step.seconds * step.weight / total_weight
+        value += weight * each.value * min(rate, capacity)
+        missed[6] += weight * each.value * max(min(rate, promised) - min(rate, capacity), 0.0)
+    if promised > 0:
+        missed[2] += _missed_without_node(each, counts, caps, promised, asked, pools)
+    return value
+
+
+def _missed_without_node(
+    each: ModelInput,
+    counts: list[int],
+    caps: list[float],
+    promised: float,
+    asked: float,
+    pools: dict[str, object],
+) -> float:
+    nodes = [getattr(pools[spot.pool], "nodes") for spot in each.placements]  # noqa: B009
+    if max(nodes) <= 1:
+        return 0.0
+    if len(counts) == 1:
+        [spot], [count], [cap] = each.placements, counts, caps
+        needed = next(n for n in range(int(cap) + 1) if n == cap or spot.curve.rate_at(n) >= promised - 1e-6)
+        kept = (n for n in range(int(cap) + 1) if n == cap or n - ceil(n / nodes[0]) >= needed)
+        return float(max(next(kept) - count, 0) * spot.slices)
+
+    def left(replicas: list[int]) -> float:
+        rates = [spot.curve.rate_at(n) for spot, n in zip(each.placements, replicas, strict=True)]
+        return min(sum(rates) - rate / n for rate, n in zip(rates, nodes, strict=True) if n > 1)
+
+    return max(min(asked, left([int(cap) for cap in caps])) - left(counts), 0.0) * each.value
+
+
+def _score_pool(snapshot: AllocationSnapshot, name: str, answer: Answer, missed: list[float]) -> None:
+    [pool] = [pool for pool in snapshot.pools if pool.name == name]
+    tiers = dict.fromkeys(Tier, 0)
+    moved = 0
+    for each in snapshot.inferences:
+        for spot in each.placements:
+            if spot.pool == name:
+                count = answer[each.key, name]
+                tiers[each.tier] += count * spot.slices
+                moved += abs(count - spot.replicas.current) * spot.slices
+    for rule in pool.tiers:
+        weight = 1e-3 if rule.tier is Tier.REALTIME else 1.0
+        missed[FLOOR_LEVEL[rule.tier]] += max(rule.floor - tiers[rule.tier], 0) * weight
+        missed[5] += max(tiers[rule.tier] - rule.ceiling, 0) if rule.ceiling is not None else 0
+    free = pool.slices - sum(tiers.values())
+    missed[7] += min(max(pool.spares - free, 0), pool.spares)
+    allowed = 0 if pool.hold else pool.budget
+    if allowed is not None:
+        missed[1] += max(moved - allowed, 0)
+
 
 EXACT = SolveLimits(seconds=30.0, gap=0.0)
 CLOSE = 1e-5

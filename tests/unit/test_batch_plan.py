@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders.batch import batch_spec
+from builders.batch import batch_spec, find_job
 from builders.inference import an_inference
 from builders.pods import a_pod_body, a_report
 from tidegate.api.inference import Inference
@@ -31,10 +31,6 @@ def a_batch(status: dict[str, Any] | None = None, **spec: Any) -> Inference:
 
 def plan(inference: Inference, *jobs: JobView, **observed: Any) -> ReconcilePlan:
     return plan_inference(InferenceObserved(inference, NOW, epoch=3, jobs=jobs, **observed), SETTINGS)
-
-
-def job_of(plan: ReconcilePlan) -> Any:
-    return next((one for one in plan.apply if one["kind"] == "Job"), None)
 
 
 def live(made: Any, **status: Any) -> JobView:
@@ -70,7 +66,7 @@ def a_failed_pod(job: str, shard: int, words: str, code: int = 3) -> PodView:
 def test_a_batch_is_one_indexed_job_and_no_deployment() -> None:
     made = plan(a_batch(batch=batch_spec(shards=5, deadline="6h")))
     assert [one["kind"] for one in made.apply] == ["ConfigMap", "Job"]
-    spec = job_of(made)["spec"]
+    spec = find_job(made)["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 5, 2)
     assert spec["activeDeadlineSeconds"] == 6 * 3600
     pod = spec["template"]["spec"]
@@ -84,7 +80,7 @@ def test_a_batch_is_one_indexed_job_and_no_deployment() -> None:
 
 
 def test_what_was_told_to_end_is_no_try_of_a_shard() -> None:
-    rules = job_of(plan(a_batch()))["spec"]["podFailurePolicy"]["rules"]
+    rules = find_job(plan(a_batch()))["spec"]["podFailurePolicy"]["rules"]
     # The first that fits counts.
     assert [(one["action"], one.get("onExitCodes", {}).get("values")) for one in rules] == [
         ("FailIndex", [3]),
@@ -142,38 +138,38 @@ def test_what_changes_results_is_another_run_and_nothing_else(
 
 
 def test_parallelism_and_deadline_change_in_place_and_a_template_by_another_job() -> None:
-    first = job_of(plan(a_batch()))
-    wider = job_of(plan(a_batch(replicas=5, batch=batch_spec(deadline="9h"))))
+    first = find_job(plan(a_batch()))
+    wider = find_job(plan(a_batch(replicas=5, batch=batch_spec(deadline="9h"))))
     assert wider["metadata"]["name"] == first["metadata"]["name"]
     assert wider["spec"]["template"] == first["spec"]["template"]
     assert wider["spec"]["parallelism"] == 5
-    larger = job_of(plan(a_batch(resources={"cpu": "3"})))
+    larger = find_job(plan(a_batch(resources={"cpu": "3"})))
     assert larger["metadata"]["name"] != first["metadata"]["name"]
 
 
 def test_the_next_job_waits_until_the_one_before_it_is_gone() -> None:
-    old = live(job_of(plan(a_batch())))
+    old = live(find_job(plan(a_batch())))
     new = a_batch(model={"version": "2"})
     changed = plan(new, old)
-    assert job_of(changed) is None
+    assert find_job(changed) is None
     assert [(one.kind, one.key, one.uid) for one in changed.delete] == [("Job", old.key, "u-1")]
     going = plan(new, JobView(old.key, old.uid, deleting=True))
-    assert job_of(going) is None
+    assert find_job(going) is None
     assert going.delete == ()
-    assert job_of(plan(new)) is not None
+    assert find_job(plan(new)) is not None
 
 
 def test_zero_replicas_pause_and_say_so() -> None:
-    job = live(job_of(plan(a_batch())), completedIndexes="0,2-3")
+    job = live(find_job(plan(a_batch())), completedIndexes="0,2-3")
     paused = plan(a_batch(replicas=0), job)
-    assert job_of(paused)["spec"]["parallelism"] == 0
+    assert find_job(paused)["spec"]["parallelism"] == 0
     status, reason, message = said(paused)
     assert (status, reason) == ("False", "ScaledToZero")
     assert "spec.replicas is 0; 3 of 8 shards" in message
 
 
 def test_a_complete_run_wants_nothing_whatever_becomes_of_its_job() -> None:
-    made = job_of(plan(a_batch()))
+    made = find_job(plan(a_batch()))
     ended = live(
         made,
         completedIndexes="0-7",
@@ -202,11 +198,11 @@ def test_a_complete_run_wants_nothing_whatever_becomes_of_its_job() -> None:
     # Another run is another matter.
     again = a_batch(status=dict(first.status), batch=batch_spec(run="again"))
     assert resolve_replicas(again, None).spec.replicas == 2
-    assert job_of(plan(again)) is not None
+    assert find_job(plan(again)) is not None
 
 
 def test_no_more_pods_than_shards_are_left() -> None:
-    job = live(job_of(plan(a_batch(replicas=6))), completedIndexes="0-3", failedIndexes="5")
+    job = live(find_job(plan(a_batch(replicas=6))), completedIndexes="0-3", failedIndexes="5")
     status = plan(a_batch(replicas=6), job).status
     assert resolve_replicas(a_batch(status=dict(status), replicas=6), job).spec.replicas == 3
 
@@ -214,7 +210,7 @@ def test_no_more_pods_than_shards_are_left() -> None:
 @pytest.mark.parametrize("reason", ["FailedIndexes", "DeadlineExceeded"])
 def test_a_run_that_has_given_up_takes_no_slice_until_another_job_goes_on_with_it(reason: str) -> None:
     batch = batch_spec(shards=200)
-    made = job_of(plan(a_batch(batch=batch)))
+    made = find_job(plan(a_batch(batch=batch)))
     gave_up = {
         "type": "Failed",
         "status": "True",
@@ -250,7 +246,7 @@ def test_a_run_that_has_given_up_takes_no_slice_until_another_job_goes_on_with_i
 
 
 def test_a_shard_that_failed_for_good_says_why_and_stalls() -> None:
-    made = job_of(plan(a_batch()))
+    made = find_job(plan(a_batch()))
     name = made["metadata"]["name"]
     pods = [a_failed_pod(name, 2, "row 17 of s3://lake/users/a.parquet is refused")]
     working = plan(a_batch(), live(made, completedIndexes="0", failedIndexes="2"), pods=pods)
@@ -277,7 +273,7 @@ def test_a_shard_that_failed_for_good_says_why_and_stalls() -> None:
     assert (status, reason) == ("False", "ShardsFailed")
     assert "7 of 8 shards" in message
     assert "shard 2 failed: row 17" in message
-    assert job_of(ended) is None
+    assert find_job(ended) is None
     assert ended.delete == ()
     assert [event.reason for event in ended.events] == ["ShardsFailed"]
     conditions: Any = ended.status["conditions"]
@@ -286,7 +282,7 @@ def test_a_shard_that_failed_for_good_says_why_and_stalls() -> None:
 
 
 def test_a_deadline_that_is_over_says_the_way_on() -> None:
-    made = job_of(plan(a_batch(batch=batch_spec(deadline="1m"))))
+    made = find_job(plan(a_batch(batch=batch_spec(deadline="1m"))))
     failed = live(made, conditions=[{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}])
     status, reason, message = said(plan(a_batch(batch=batch_spec(deadline="1m")), failed))
     assert (status, reason) == ("False", "DeadlineExceeded")
@@ -294,7 +290,7 @@ def test_a_deadline_that_is_over_says_the_way_on() -> None:
 
 
 def test_a_pod_that_was_told_to_end_has_not_failed_and_a_later_success_is_no_failure() -> None:
-    made = job_of(plan(a_batch()))
+    made = find_job(plan(a_batch()))
     name = made["metadata"]["name"]
     told = a_failed_pod(name, 2, "", code=143)
     assert told.termination_message == ""
@@ -304,7 +300,7 @@ def test_a_pod_that_was_told_to_end_has_not_failed_and_a_later_success_is_no_fai
 
 
 def test_a_model_that_cannot_be_had_is_said_in_the_agents_words() -> None:
-    made = job_of(plan(a_batch()))
+    made = find_job(plan(a_batch()))
     report = a_report(None, target=1, failure=(1, FailureReason.ARTEFACT_NOT_FOUND, "there is no s3://m/1"))
     status, reason, message = said(plan(a_batch(), live(made), reports={"p0": report}))
     assert (status, reason) == ("False", "ArtefactNotFound")
@@ -312,7 +308,7 @@ def test_a_model_that_cannot_be_had_is_said_in_the_agents_words() -> None:
 
 
 def test_ready_is_true_while_the_run_goes_on_or_is_paused_or_complete() -> None:
-    made = job_of(plan(a_batch()))
+    made = find_job(plan(a_batch()))
     assert ready(plan(a_batch(), live(made))) == ("False", "WaitingForReplicas")
     assert ready(plan(a_batch(), live(made), pods=[parse_pod(a_pod_body())])) == ("True", "Scoring")
     # Between two shards no pod is ready, and nothing is wrong.
@@ -324,7 +320,7 @@ def test_ready_is_true_while_the_run_goes_on_or_is_paused_or_complete() -> None:
 
 def test_figures_of_many_shards_are_written_seldom() -> None:
     inference = a_batch(batch=batch_spec(shards=200))
-    made = job_of(plan(inference))
+    made = find_job(plan(inference))
     seen = {
         str(plan(inference, live(made, completedIndexes=f"0-{last}")).status["batch"]) for last in range(199)
     }

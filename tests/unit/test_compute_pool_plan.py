@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builders.compute_pool import a_compute_pool, node_body, pod_on
+from builders.conditions import find_condition
 from tidegate.api.compute_pool import ComputePool
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pools.compute_pool import PoolObserved, plan_pool
@@ -39,12 +40,6 @@ def counts(plan: ReconcilePlan) -> tuple[int, int, int]:
     return slices["total"], slices["healthy"], slices["free"]
 
 
-def condition(plan: ReconcilePlan, kind: str = "Ready") -> dict[str, Any]:
-    conditions: Any = plan.status["conditions"]
-    found: dict[str, Any] = next(each for each in conditions if each["type"] == kind)
-    return found
-
-
 def used(plan: ReconcilePlan) -> dict[str, int]:
     tiers: Any = plan.status["tiers"]
     return {each["name"]: each["slices"] for each in tiers}
@@ -57,7 +52,10 @@ def test_slices_are_what_fits_on_the_nodes_that_are_selected() -> None:
 
     assert counts(plan) == (5, 5, 5)
     assert plan.status["nodes"] == 2
-    assert (condition(plan)["status"], condition(plan)["message"]) == ("True", "5 slices on 2 nodes")
+    assert (find_condition(plan)["status"], find_condition(plan)["message"]) == (
+        "True",
+        "5 slices on 2 nodes",
+    )
 
 
 def test_the_scarcer_resource_decides() -> None:
@@ -114,9 +112,9 @@ def test_nodes_that_take_no_pods_are_not_healthy_and_named(fault: dict[str, Any]
 
     assert counts(plan) == (8, 4, 4)
     assert used(plan)["realtime"] == 1  # what runs there still has its slice
-    assert condition(plan, "Healthy")["status"] == "False"
-    assert words in condition(plan, "Healthy")["message"]
-    assert condition(plan)["status"] == "True"
+    assert find_condition(plan, "Healthy")["status"] == "False"
+    assert words in find_condition(plan, "Healthy")["message"]
+    assert find_condition(plan)["status"] == "True"
     assert [event.reason for event in plan.events] == ["NodesUnhealthy"]
 
 
@@ -156,7 +154,7 @@ def test_taints_that_keep_no_pod_of_ours_away_do_not_count() -> None:
 
 
 def test_a_pool_without_nodes_says_how_to_get_one() -> None:
-    ready = condition(planned(a_compute_pool(), [node_body(labels={})]))
+    ready = find_condition(planned(a_compute_pool(), [node_body(labels={})]))
 
     assert ready["reason"] == "NoNodes"
     assert "kubectl label node <name> pool=a" in ready["message"]
@@ -165,12 +163,12 @@ def test_a_pool_without_nodes_says_how_to_get_one() -> None:
 def test_a_pool_whose_nodes_all_take_no_pods_is_not_ready_but_waits() -> None:
     plan = planned(a_compute_pool(), [node_body(ready=False)])
 
-    assert condition(plan)["reason"] == "NodesUnhealthy"
-    assert condition(plan, "Stalled")["status"] == "False"
+    assert find_condition(plan)["reason"] == "NodesUnhealthy"
+    assert find_condition(plan, "Stalled")["status"] == "False"
 
 
 def test_a_slice_that_fits_nowhere_names_its_size() -> None:
-    ready = condition(planned(a_compute_pool(slice={"cpu": {"cpu": "6"}}), [node_body()]))
+    ready = find_condition(planned(a_compute_pool(slice={"cpu": {"cpu": "6"}}), [node_body()]))
 
     assert ready["reason"] == "SliceTooLarge"
     assert "cpu 6 and memory 1Gi" in ready["message"]
@@ -178,7 +176,7 @@ def test_a_slice_that_fits_nowhere_names_its_size() -> None:
 
 def test_floors_above_what_is_there_are_named_with_the_figures() -> None:
     pool = a_compute_pool(tiers={"realtime": {"floor": 3}, "nearline": {"floor": 2}})
-    ready = condition(planned(pool, [node_body()]))
+    ready = find_condition(planned(pool, [node_body()]))
 
     assert ready["reason"] == "FloorsExceedPool"
     assert "5 slices together (realtime 3, nearline 2, offline 0), the pool has 4" in ready["message"]
@@ -189,16 +187,16 @@ def test_a_node_belongs_to_the_older_pool_and_the_newer_one_says_so() -> None:
     new = a_compute_pool("new", metadata={"creationTimestamp": "2026-01-02T00:00:00Z"})
     plan = planned(new, [node_body()], pools=[old, new])
 
-    assert condition(plan)["reason"] == "NodesOverlap"
-    assert "node-0 to ComputePool old" in condition(plan)["message"]
+    assert find_condition(plan)["reason"] == "NodesOverlap"
+    assert "node-0 to ComputePool old" in find_condition(plan)["message"]
     assert counts(plan) == (0, 0, 0)
     assert counts(planned(old, [node_body()], pools=[old, new])) == (4, 4, 4)
 
 
 def test_of_pools_of_the_same_second_the_name_decides_and_none_is_its_own_rival() -> None:
     a, b = a_compute_pool("a"), a_compute_pool("b")
-    assert condition(planned(a, [node_body()], pools=[a, b]))["status"] == "True"
-    assert condition(planned(b, [node_body()], pools=[a, b]))["reason"] == "NodesOverlap"
+    assert find_condition(planned(a, [node_body()], pools=[a, b]))["status"] == "True"
+    assert find_condition(planned(b, [node_body()], pools=[a, b]))["reason"] == "NodesOverlap"
 
 
 def test_a_settled_pool_is_told_nothing_new() -> None:

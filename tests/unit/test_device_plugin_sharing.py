@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders.compute_pool import a_compute_pool, node_body, pod_on
+from builders.conditions import find_condition
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import ArtefactFormat, Tier
 from tidegate.api.meta import ObjectKey
@@ -57,15 +58,10 @@ def planned(
     return plan_pool(PoolObserved(pool, NOW, sum_pool_slices(pool, views, occupants)))
 
 
-def condition(plan: ReconcilePlan, kind: str) -> dict[str, Any]:
-    conditions: Any = plan.status["conditions"]
-    return next((each for each in conditions if each["type"] == kind), {})
-
-
 def test_slices_are_what_the_plugin_offers_beside_cpu_and_memory() -> None:
     plan = planned(gpu_pool(), gpu_node())
     assert plan.status["slices"] == {"total": 8, "healthy": 8, "free": 8}
-    assert condition(plan, "SharingConfigured")["status"] == "True"
+    assert find_condition(plan, "SharingConfigured")["status"] == "True"
 
     hungry = gpu_pool(slice={"cpu": None, "mps": {**MPS, "cpu": "16"}})
     assert planned(hungry, gpu_node()).status["slices"] == {"total": 4, "healthy": 4, "free": 4}
@@ -81,11 +77,11 @@ def test_a_node_is_judged_by_what_its_pods_tolerate() -> None:
         "free": 8,
     }
     both = planned(gpu_pool(), gpu_node(taints=[taint, dedicated]))
-    assert "has taint dedicated=ads:NoSchedule" in condition(both, "Healthy")["message"]
+    assert "has taint dedicated=ads:NoSchedule" in find_condition(both, "Healthy")["message"]
     pool = gpu_pool(tolerations=[{"key": "dedicated", "value": "ads"}])
-    assert condition(planned(pool, gpu_node(taints=[taint, dedicated])), "Healthy")["status"] == "True"
+    assert find_condition(planned(pool, gpu_node(taints=[taint, dedicated])), "Healthy")["status"] == "True"
     assert (
-        condition(planned(gpu_pool(), gpu_node(taints=[{**taint, "effect": "NoExecute"}])), "Healthy")[
+        find_condition(planned(gpu_pool(), gpu_node(taints=[{**taint, "effect": "NoExecute"}])), "Healthy")[
             "status"
         ]
         == "False"
@@ -127,13 +123,13 @@ def test_a_node_that_is_not_shared_out_as_the_pool_says_is_named_with_the_way_ou
 ) -> None:
     plan = planned(gpu_pool(), node, gpu_node("gpu-1"))
 
-    said = condition(plan, "SharingConfigured")
+    said = find_condition(plan, "SharingConfigured")
     assert (said["status"], said["reason"]) == ("False", "SharingNotConfigured")
     assert "1 of 2 nodes; the first is node gpu-0, which" in said["message"]
     assert words in said["message"]
     slices: Any = plan.status["slices"]
     assert slices["healthy"] == slices["free"] == 8  # those of the other node alone
-    assert condition(plan, "Ready")["status"] == "True"
+    assert find_condition(plan, "Ready")["status"] == "True"
 
 
 def test_a_gpu_that_fails_takes_its_own_slices_away_and_no_others() -> None:
@@ -143,20 +139,20 @@ def test_a_gpu_that_fails_takes_its_own_slices_away_and_no_others() -> None:
     )
 
     assert plan.status["slices"] == {"total": 64, "healthy": 60, "free": 60}
-    assert condition(plan, "SharingConfigured")["status"] == "True"
-    said = condition(plan, "Healthy")
+    assert find_condition(plan, "SharingConfigured")["status"] == "True"
+    said = find_condition(plan, "Healthy")
     assert (said["status"], said["reason"]) == ("False", "NodesUnhealthy")
     assert said["message"].startswith(
         "1 of 2 nodes have devices that failed, 60 of 64 slices are healthy: "
         "node gpu-0 offers 28 of 32 nvidia.com/gpu.shared; look at"
     )
-    assert condition(plan, "Ready")["status"] == "True"
+    assert find_condition(plan, "Ready")["status"] == "True"
 
 
 def test_a_change_of_the_slices_size_says_which_of_them_are_still_in_use() -> None:
     pod = pod_on("gpu-0", pool="gpu-a", cpu="2", memory="8Gi")
     smaller = gpu_pool(slice={"cpu": None, "mps": {**MPS, "slicesPerGPU": 8}})
-    said = condition(planned(smaller, gpu_node(), pods=(pod,)), "SharingConfigured")
+    said = find_condition(planned(smaller, gpu_node(), pods=(pod,)), "SharingConfigured")
     assert "1 slices of it are in use" in said["message"]
 
 

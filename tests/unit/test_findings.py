@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders.compute_pool import a_compute_pool
+from builders.conditions import a_condition
 from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
@@ -14,11 +15,6 @@ from tidegate.planning.diagnosis.findings import ObjectSet, find_problems
 
 SCALED = {"replicas": None, "scaling": {"minReplicas": 2, "maxReplicas": 6}}
 CTR = ObjectKey("ads", "ctr")
-
-
-def a_condition(kind: str, status: str, reason: str, message: str = "said") -> dict[str, str]:
-    at = "2026-01-01T11:00:00Z"
-    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
 
 
 def a_status(*conditions: dict[str, str], observed: int = 1) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builders.compute_pool import a_compute_pool
+from builders.conditions import find_condition
 from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
@@ -68,36 +69,31 @@ def serving(plan: ReconcilePlan, count: int) -> dict[str, Any]:
     }
 
 
-def condition(plan: ReconcilePlan, kind: str) -> dict[str, Any]:
-    conditions: Any = plan.status["conditions"]
-    return next((each for each in conditions if each["type"] == kind), {})
-
-
 def test_as_many_replicas_are_made_as_the_pool_gives() -> None:
     assert deployment(planned(given(2)))["spec"]["replicas"] == 2
     plan = planned(given(1, FULL))
     assert deployment(plan)["spec"]["replicas"] == 1
-    assert condition(plan, "Placed")["reason"] == condition(plan, "Ready")["reason"] == "PoolFull"
+    assert find_condition(plan, "Placed")["reason"] == find_condition(plan, "Ready")["reason"] == "PoolFull"
     assert [event.reason for event in plan.events] == ["PoolFull"]
 
 
 def test_an_inference_that_has_some_of_its_replicas_is_not_ready_but_serves() -> None:
     plan = planned(given(1, FULL), **serving(planned(given(1, FULL)), 1))
 
-    assert condition(plan, "Ready")["reason"] == "PoolFull"
+    assert find_condition(plan, "Ready")["reason"] == "PoolFull"
     assert plan.status["versions"]["serving"] == "1"  # type: ignore[index]
 
 
 def test_nothing_given_is_not_said_to_be_scaled_to_zero() -> None:
     plan = planned(given(0, FULL))
-    assert condition(plan, "Ready")["reason"] == "PoolFull"
+    assert find_condition(plan, "Ready")["reason"] == "PoolFull"
 
 
 def test_all_given_and_serving_is_ready() -> None:
     plan = planned(given(2), **serving(planned(given(2)), 2))
 
-    assert condition(plan, "Ready")["status"] == "True"
-    assert condition(plan, "Placed")["status"] == "True"
+    assert find_condition(plan, "Ready")["status"] == "True"
+    assert find_condition(plan, "Placed")["status"] == "True"
 
 
 def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
@@ -106,8 +102,8 @@ def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
 
     assert deployment(plan) is None
     assert plan.delete == ()
-    assert condition(plan, "Placed")["reason"] == "PoolNotFound"
-    assert condition(plan, "Ready")["status"] == "True"
+    assert find_condition(plan, "Placed")["reason"] == "PoolNotFound"
+    assert find_condition(plan, "Ready")["status"] == "True"
 
 
 def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> None:
@@ -116,14 +112,14 @@ def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> 
     plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), changed, **before)
 
     assert deployment(plan) is None
-    assert condition(plan, "Ready")["reason"] == "PoolNotFound"
-    assert condition(plan, "Stalled")["status"] == "True"
+    assert find_condition(plan, "Ready")["reason"] == "PoolNotFound"
+    assert find_condition(plan, "Stalled")["status"] == "True"
 
 
 def test_fewer_replicas_than_are_wanted_are_not_ready_without_the_pool() -> None:
     before = serving(planned(given(1, FULL)), 1)
     plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), **before)
-    assert condition(plan, "Ready")["reason"] == "PoolNotFound"
+    assert find_condition(plan, "Ready")["reason"] == "PoolNotFound"
 
 
 def test_fewer_replicas_are_carried_out_without_the_pool_and_in_the_same_pods() -> None:
@@ -136,13 +132,13 @@ def test_fewer_replicas_are_carried_out_without_the_pool_and_in_the_same_pods() 
     first = deployment(planned(given(2)))
     assert applied["spec"]["template"] == first["spec"]["template"]
     assert applied["metadata"]["labels"] == first["metadata"]["labels"]
-    assert condition(plan, "Placed")["reason"] == "PoolNotFound"
+    assert find_condition(plan, "Placed")["reason"] == "PoolNotFound"
 
 
 def test_an_inference_without_a_pool_says_nothing_of_placement() -> None:
     placed = planned(given(2))
     free = an_inference(replicas=2, status=dict(placed.status))
-    assert condition(planned(None, free), "Placed") == {}
+    assert find_condition(planned(None, free), "Placed") == {}
 
 
 def test_a_pod_that_finds_no_node_says_what_to_do_about_slices() -> None:
@@ -156,10 +152,10 @@ def test_a_pod_that_finds_no_node_says_what_to_do_about_slices() -> None:
     )
     plan = planned(given(2), pods=[pod], deployment=live(first, ready=0))
 
-    assert condition(plan, "Placed")["reason"] == "NoCapacity"
+    assert find_condition(plan, "Placed")["reason"] == "NoCapacity"
     assert (
         "lower spec.placement.slices or spec.replicas, or add nodes to ComputePool cpu-a"
-        in condition(plan, "Ready")["message"]
+        in find_condition(plan, "Ready")["message"]
     )
 
 
@@ -183,13 +179,13 @@ def test_a_spare_that_still_loads_keeps_nobody_from_being_ready() -> None:
     observed = {**before, "pods": [*before["pods"][:2], loading]}
     observed["reports"] = {**before["reports"], loading.uid: a_report(None, target=1)}
     plan = planned(given(3), found, **observed)
-    assert condition(plan, "Ready")["status"] == condition(plan, "ModelLoaded")["status"] == "True"
+    assert find_condition(plan, "Ready")["status"] == find_condition(plan, "ModelLoaded")["status"] == "True"
     assert (plan.status["readyReplicas"], plan.status["spareReplicas"]) == (2, 0)
     assert plan.requeue_after is not None  # it is asked again until it is there
 
     whole = planned(given(3), found, **before)
     assert (whole.status["readyReplicas"], whole.status["spareReplicas"]) == (3, 1)
-    assert condition(whole, "Ready")["status"] == "True"
+    assert find_condition(whole, "Ready")["status"] == "True"
 
 
 def test_one_replica_fewer_than_needed_is_missed_though_a_spare_was_decided() -> None:
@@ -197,7 +193,7 @@ def test_one_replica_fewer_than_needed_is_missed_though_a_spare_was_decided() ->
     before = serving(planned(given(3), found), 3)
     pods = [before["pods"][0], *(replace(pod, ready=False) for pod in before["pods"][1:])]
     plan = planned(given(3), found, **{**before, "pods": pods})
-    assert condition(plan, "Ready")["status"] == "False"
+    assert find_condition(plan, "Ready")["status"] == "False"
 
 
 def test_a_rollout_is_not_over_while_a_spare_is_of_the_old_template() -> None:
@@ -205,7 +201,7 @@ def test_a_rollout_is_not_over_while_a_spare_is_of_the_old_template() -> None:
     before = serving(planned(given(3), found), 3)
     old = replace(before["pods"][2], template="an-earlier-one")
     plan = planned(given(3), found, **{**before, "pods": [*before["pods"][:2], old]})
-    assert condition(plan, "Ready")["status"] == "False"
+    assert find_condition(plan, "Ready")["status"] == "False"
 
 
 def test_a_spare_gets_the_new_version_as_well() -> None:
@@ -217,4 +213,4 @@ def test_a_spare_gets_the_new_version_as_well() -> None:
     start = [one for one in planned(given(3), found).apply if one["kind"] == "ConfigMap"]
     plan = planned(given(3), changed, **{**before, "reports": served, "config_maps": start})
     assert [order.pod.key.name for order in plan.orders] == ["p2"]
-    assert condition(plan, "ModelLoaded")["reason"] == "SwappingVersion"
+    assert find_condition(plan, "ModelLoaded")["reason"] == "SwappingVersion"

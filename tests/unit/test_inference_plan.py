@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders.inference import an_inference
+from builders.inference import an_inference, find_config_map
 from builders.pods import a_pod, a_pod_body, a_report
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
@@ -36,13 +36,8 @@ def a_pod_of(inference: Inference, name: str = "p0", **facts: Any) -> PodView:
     return a_pod(name, source=hash_source(inference), template=template, **facts)
 
 
-def config_map(plan: ReconcilePlan) -> dict[str, Any]:
-    (found,) = (dict(manifest) for manifest in plan.apply if manifest["kind"] == "ConfigMap")
-    return {**found, "metadata": {**found["metadata"], "uid": "cm"}}  # type: ignore[dict-item]
-
-
 def started_with(plan: ReconcilePlan) -> DesiredState:
-    return DesiredState.model_validate_json(config_map(plan)["data"]["desired.json"])
+    return DesiredState.model_validate_json(find_config_map(plan)["data"]["desired.json"])
 
 
 def conditions(plan: ReconcilePlan) -> dict[str, tuple[str, str]]:
@@ -129,7 +124,9 @@ def test_settled_inference_plans_the_very_same_objects_and_status_again() -> Non
     inference = an_inference()
     pod, reports = a_pod_of(inference), {"p0": a_report(1)}
     first = a_plan(inference, pods=[pod], reports=reports)
-    second = a_plan(again(inference, first), pods=[pod], reports=reports, config_maps=[config_map(first)])
+    second = a_plan(
+        again(inference, first), pods=[pod], reports=reports, config_maps=[find_config_map(first)]
+    )
 
     assert second.status == first.status
     assert second.apply == first.apply
@@ -143,7 +140,7 @@ def test_status_remembers_since_when_a_change_is_no_further() -> None:
     first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
     newer = again(inference, first, model={"version": "2"})
 
-    plan = a_plan(newer, pods=[pod], reports={"p0": a_report(1)}, config_maps=[config_map(first)])
+    plan = a_plan(newer, pods=[pod], reports={"p0": a_report(1)}, config_maps=[find_config_map(first)])
     started = {"version": "2", "replicas": 0, "fetching": 0, "since": "2026-01-01T12:00:00Z"}
     assert plan.status["swap"] == started
 
@@ -154,7 +151,7 @@ def test_status_remembers_since_when_a_change_is_no_further() -> None:
         epoch=3,
         pods=[pod],
         reports={"p0": a_report(1, target=2, generation=2)},
-        config_maps=[config_map(first)],
+        config_maps=[find_config_map(first)],
     )
     undone = plan_inference(late, SETTINGS)
     assert conditions(undone)["Ready"] == ("False", "LoadTimedOut")
@@ -173,7 +170,7 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
         1, target=2, generation=2, failure=(2, FailureReason.LOAD_FAILED, "Protobuf parsing failed")
     )
 
-    plan = a_plan(newer, pods=[pod], reports={"p0": failed}, config_maps=[config_map(first)])
+    plan = a_plan(newer, pods=[pod], reports={"p0": failed}, config_maps=[find_config_map(first)])
 
     assert conditions(plan)["Ready"] == ("False", "LoadFailed")
     assert conditions(plan)["Stalled"] == ("True", "LoadFailed")
@@ -190,7 +187,7 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
 
     back = a_report(1, generation=2)
     remembering = newer.model_copy(update={"status": again(newer, plan).status})
-    after = a_plan(remembering, pods=[pod], reports={"p0": back}, config_maps=[config_map(first)])
+    after = a_plan(remembering, pods=[pod], reports={"p0": back}, config_maps=[find_config_map(first)])
     assert after.orders == ()
     assert after.events == ()
     assert conditions(after)["Ready"] == ("False", "LoadFailed")
@@ -240,13 +237,13 @@ def test_no_replicas_wanted_is_ready_and_says_that_nothing_serves() -> None:
 def test_new_source_means_new_pods_and_the_old_config_map_goes_when_its_last_pod_has_gone() -> None:
     inference = an_inference()
     first = a_plan(inference)
-    old = config_map(first)
+    old = find_config_map(first)
     moved = again(inference, first, model={"uri": "file:///models/other"})
     old_source = old["metadata"]["labels"][SOURCE_LABEL]
 
     with_pods = a_plan(moved, pods=[a_pod(source=old_source)], config_maps=[old])
     assert with_pods.delete == ()
-    assert config_map(with_pods)["metadata"]["name"] != old["metadata"]["name"]
+    assert find_config_map(with_pods)["metadata"]["name"] != old["metadata"]["name"]
 
     without = a_plan(moved, config_maps=[old])
     assert [deletion.key.name for deletion in without.delete] == [old["metadata"]["name"]]

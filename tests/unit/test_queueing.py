@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from builders.batch import batch_spec
+from builders.batch import batch_spec, find_job
 from builders.inference import an_inference
 from tidegate.api.inference import Inference
 from tidegate.errors import InvalidSpecError
@@ -33,10 +33,6 @@ def plan(inference: Inference, *jobs: JobView, queueing: KueueState | None = INS
     return plan_inference(InferenceObserved(inference, NOW, epoch=3, jobs=jobs, kueue=queueing), SETTINGS)
 
 
-def job_of(plan: ReconcilePlan) -> Any:
-    return next((one for one in plan.apply if one["kind"] == "Job"), None)
-
-
 def live(made: Any, *, suspend: bool = True, **status: Any) -> JobView:
     """The Job that a plan wants, as Kueue has it."""
     metadata = {**made["metadata"], "uid": "u-1"}
@@ -54,15 +50,15 @@ def condition(plan: ReconcilePlan, kind: str = "Complete") -> tuple[str, str, st
 def said_of(workload: WorkloadView) -> ReconcilePlan:
     """The plan for a waiting Job of which Kueue says this."""
     inference = queued()
-    job = live(job_of(plan(inference)))
+    job = live(find_job(plan(inference)))
     return plan(inference, job, queueing=KueueState(True, {"u-1": workload}))
 
 
 def test_a_job_in_a_queue_is_made_suspended_and_has_the_queues_name() -> None:
-    job = job_of(plan(queued()))
+    job = find_job(plan(queued()))
     assert job["spec"]["suspend"] is True
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "offline"
-    without = job_of(plan(queued(batch=batch_spec(shards=4)), queueing=None))
+    without = find_job(plan(queued(batch=batch_spec(shards=4)), queueing=None))
     assert "suspend" not in without["spec"]
     assert "kueue.x-k8s.io/queue-name" not in without["metadata"]["labels"]
     assert without["spec"]["template"] == job["spec"]["template"]
@@ -70,7 +66,7 @@ def test_a_job_in_a_queue_is_made_suspended_and_has_the_queues_name() -> None:
 
 def test_another_queue_is_another_job_of_the_same_run() -> None:
     first, second = (
-        job_of(plan(queued(batch=batch_spec(shards=4, queueName=name)))) for name in ("offline", "night")
+        find_job(plan(queued(batch=batch_spec(shards=4, queueName=name)))) for name in ("offline", "night")
     )
     assert first["metadata"]["name"] != second["metadata"]["name"]
     run = "tidegate.io/run"
@@ -89,7 +85,7 @@ def test_without_kueue_nothing_is_made_and_the_way_out_is_named() -> None:
 
 def test_a_job_that_runs_goes_on_where_kueue_is_gone() -> None:
     inference = queued()
-    job = live(job_of(plan(inference)), suspend=False)
+    job = live(find_job(plan(inference)), suspend=False)
     made = plan(inference, job, queueing=KueueState(installed=False, workloads={}))
     assert condition(made)[1] == "Scoring"
 
@@ -123,7 +119,7 @@ def test_what_kueue_stopped_says_why_and_is_an_event_once() -> None:
     )
     assert [(event.type, event.reason) for event in made.events] == [("Warning", "Evicted")]
     again = queued(status=dict(made.status))
-    job = live(job_of(plan(queued())))
+    job = live(find_job(plan(queued())))
     assert plan(again, job, queueing=KueueState(True, {"u-1": workload})).events == ()
 
 
@@ -139,7 +135,7 @@ def test_a_workload_that_was_deactivated_waits_for_a_person() -> None:
 
 def test_a_job_that_kueue_does_not_see_says_where_to_look() -> None:
     inference = queued()
-    made = plan(inference, live(job_of(plan(inference))))
+    made = plan(inference, live(find_job(plan(inference))))
     for words in ("no Workload of Job", "namespace ads (managedJobsNamespaceSelector)", "batch/job"):
         assert words in condition(made)[2]
 
@@ -148,7 +144,7 @@ def test_a_job_that_was_admitted_is_about_to_start_and_one_that_runs_is_at_work(
     made = said_of(WorkloadView("job-x", admitted=True, cluster_queue="shared"))
     assert "has admitted its Job to ClusterQueue shared" in condition(made)[2]
     inference = queued()
-    running = live(job_of(plan(inference)), suspend=False)
+    running = live(find_job(plan(inference)), suspend=False)
     assert condition(plan(inference, running))[1] == "Scoring"
 
 
@@ -164,7 +160,7 @@ def test_the_number_of_pods_stays_until_the_run_has_ended(done: int, ended: str,
 
 
 def test_more_replicas_than_shards_are_as_many_as_shards() -> None:
-    assert job_of(plan(resolve_replicas(queued(replicas=9), None)))["spec"]["parallelism"] == 4
+    assert find_job(plan(resolve_replicas(queued(replicas=9), None)))["spec"]["parallelism"] == 4
 
 
 def test_a_pool_and_a_queue_do_not_go_together() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from builders.inference import an_inference
+from builders.inference import an_inference, find_config_map
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
 from tidegate.planning.inference.planner import InferenceObserved, plan_inference
@@ -48,11 +48,6 @@ def a_plan(
     )
 
 
-def config_map(plan: ReconcilePlan) -> dict[str, Any]:
-    (found,) = (dict(manifest) for manifest in plan.apply if manifest["kind"] == "ConfigMap")
-    return {**found, "metadata": {**found["metadata"], "uid": "cm"}}  # type: ignore[dict-item]
-
-
 def said(plan: ReconcilePlan) -> tuple[str, str, str] | None:
     items: Any = plan.status["conditions"]
     found = next((item for item in items if item["type"] == "SamplesLogged"), None)
@@ -63,7 +58,7 @@ def test_an_object_without_a_log_says_nothing_of_it_anywhere() -> None:
     plan = a_plan(an_inference(), a_report(1))
 
     assert said(plan) is None
-    assert "samples" not in config_map(plan)["data"]["desired.json"]
+    assert "samples" not in find_config_map(plan)["data"]["desired.json"]
     assert plan.requeue_after is None
 
 
@@ -90,26 +85,26 @@ def test_only_a_pod_that_writes_samples_to_a_claim_leaves_the_owners_of_its_file
 def test_a_changed_share_is_ordered_at_once_from_everybody_and_changes_no_version() -> None:
     before = a_plan(an_inference(replicas=3, logging=logging("0.1")))
     inference = an_inference(replicas=3, logging=logging("0.2"), metadata={"generation": 2})
-    plan = a_plan(inference, *[a_report(1)] * 3, config_map=config_map(before))
+    plan = a_plan(inference, *[a_report(1)] * 3, config_map=find_config_map(before))
 
     assert [order.desired_state.samples.share for order in plan.orders if order.desired_state.samples] == [
         0.2
     ] * 3
-    assert '"share":0.2' in config_map(plan)["data"]["desired.json"].replace(" ", "")
+    assert '"share":0.2' in find_config_map(plan)["data"]["desired.json"].replace(" ", "")
     assert plan.status["swap"] is None if "swap" in plan.status else True
 
 
 def test_a_version_that_goes_back_goes_back_with_the_log_of_the_spec() -> None:
     before = a_plan(an_inference(logging=logging("0.1")))
     inference = an_inference(model={"version": "2"}, logging=logging("0.2"), metadata={"generation": 2})
-    plan = a_plan(inference, a_report(1), config_map=config_map(before))
+    plan = a_plan(inference, a_report(1), config_map=find_config_map(before))
 
     (order,) = plan.orders
     assert (
         order.desired_state.version,
         order.desired_state.samples and order.desired_state.samples.share,
     ) == (2, 0.2)
-    started = config_map(plan)["data"]["desired.json"].replace(" ", "")
+    started = find_config_map(plan)["data"]["desired.json"].replace(" ", "")
     assert '"version":1' in started
     assert '"share":0.2' in started
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from builders.allocator import NOW, a_decision
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
+from builders.conditions import a_condition
 from builders.inference import an_inference
 from tidegate.api.compute_override import ComputeOverride, OverrideAction, OverrideKind
 from tidegate.api.inference import Inference
@@ -64,11 +65,6 @@ def moved(**more: Any) -> Inference:
         ],
     }
     return a_model(status=status, **more)
-
-
-def a_condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
-    at = "2026-01-01T11:00:00Z"
-    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
 
 
 def lines(report: Report, *, wide: bool = False) -> str:
