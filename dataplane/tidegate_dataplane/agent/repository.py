@@ -135,11 +135,6 @@ class ModelRepository:
             (self._records / model / f"{version}.{suffix}").unlink(missing_ok=True)
         shutil.rmtree(self._root / model / str(version), ignore_errors=True)
 
-    def remove_model(self, model: str) -> None:
-        """Remove a model that is no longer served."""
-        shutil.rmtree(self._records / model, ignore_errors=True)
-        shutil.rmtree(self._root / model, ignore_errors=True)
-
     def list_models(self) -> tuple[str, ...]:
         """Return the names of the models on disk."""
         return tuple(sorted(path.name for path in self._records.iterdir() if path.is_dir()))
