@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from tidegate.allocation.assignment import Assignment, Move, MoveAction
 from tidegate.allocation.snapshot import AllocationSnapshot, PlacementInput
-from tidegate.api.inference import Tier
 
 _Key = tuple[str, str]
 """Inference and pool."""
@@ -69,7 +68,7 @@ def _find_move_defect(
             sum(placed[model.key, placement.pool] for placement in model.placements),
         )
         for model in snapshot.inferences
-        if model.tier is Tier.REALTIME
+        if model.tier.traits.has_slo
     }
     for number, move in enumerate(assignment.moves):
         label = f"its move {number} ({move.action} {move.replicas} of {move.inference} in {move.pool})"

@@ -14,7 +14,7 @@ from tidegate.allocation.component import Component, Counts
 from tidegate.allocation.utility import ModelUtility, PoolOption
 from tidegate.api.inference import Tier
 
-_TIER_ORDER = {Tier.REALTIME: 0, Tier.NEARLINE: 1, Tier.OFFLINE: 2}
+_TIER_ORDER = {tier: number for number, tier in enumerate(Tier)}
 _TOLERANCE = 1e-9
 
 
@@ -171,9 +171,9 @@ class _MoveOrdering:
     def _count_stoppable(self, state: _OptionState) -> int:
         """Return how many replicas may stop before others are ready.
 
-        A real-time Inference keeps its floor and the rate that it serves.
+        An Inference with an SLO keeps its floor and the rate that it serves.
         """
-        if state.utility.model.tier is not Tier.REALTIME or not any(self._iter_pending(state.utility)):
+        if not state.utility.model.tier.traits.has_slo or not any(self._iter_pending(state.utility)):
             return state.current
         siblings = [
             sibling for sibling in self._states if sibling.utility is state.utility and sibling is not state

@@ -12,7 +12,6 @@ from itertools import accumulate
 from tidegate.allocation.component import Component, Counts, PoolUse
 from tidegate.allocation.snapshot import AllocationSnapshot, PoolInput
 from tidegate.allocation.utility import ModelUtility, PoolOption
-from tidegate.api.inference import Tier
 
 _MINUTE_S = 60.0
 
@@ -112,7 +111,7 @@ class MoveReasons:
     def _explain_shortage(self, utility: ModelUtility) -> str:
         """Return the first step whose demand exceeds what the current replicas serve, as text; empty if none does."""
         model = utility.model
-        if model.load is None or model.tier is not Tier.REALTIME:
+        if model.load is None or not model.tier.traits.has_slo:
             return ""
         capacity = sum(utility.rates_at([option.current for option in utility.options]))
         for number, rate in enumerate(model.load.rates):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from tidegate.allocation.assignment import RelaxedRule
 from tidegate.allocation.component import Component, Counts, PoolUse
 from tidegate.allocation.utility import FLOOR_PRIORITIES, ModelUtility, RulePriority
-from tidegate.api.inference import Tier
 
 _TOLERANCE = 1e-6
 
@@ -67,7 +66,7 @@ def _find_model_shortfalls(
                 f"{total} replicas do not serve its demand when a node of {pools} is lost; add slices",
             ),
         )
-    if model.tier is Tier.REALTIME and utility.demand:
+    if model.tier.traits.has_slo and utility.demand:
         # Report the whole shortage: the violation leaves out what no number of replicas could serve, users do not.
         shortage = max(
             demand_step.rate - rate

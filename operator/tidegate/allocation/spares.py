@@ -8,7 +8,6 @@ from typing import Final
 
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, PlacementInput, PoolInput
-from tidegate.api.inference import Tier
 
 _LOADED_FACTOR: Final = 2.0
 """Factor by which a loaded spare's value counts more than another's, because loading takes time."""
@@ -91,7 +90,7 @@ def _choose_in_pool(
     candidates = [
         _SpareCandidate(model, placement, targets[model.key, pool.name])
         for model, placement in in_pool
-        if model.tier is Tier.REALTIME
+        if model.tier.traits.has_warm_spares
     ]
     spares: dict[str, int] = {}
     number = 0
@@ -118,12 +117,12 @@ def _slices_below_ceiling(
     targets: Mapping[tuple[str, str], int],
 ) -> int:
     """Return the slices that the tier may still have; spares count in it."""
-    ceiling = next((rule.ceiling for rule in pool.tiers if rule.tier is Tier.REALTIME), None)
+    ceiling = next((rule.ceiling for rule in pool.tiers if rule.tier.traits.has_warm_spares), None)
     if ceiling is None:
         return pool.slices
     assigned = sum(
         targets[model.key, pool.name] * placement.slices
         for model, placement in in_pool
-        if model.tier is Tier.REALTIME
+        if model.tier.traits.has_warm_spares
     )
     return ceiling - assigned

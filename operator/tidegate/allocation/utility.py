@@ -72,8 +72,8 @@ class PoolOption:
         negligible = _MIN_GAIN * model.value * placement.curve.rate_at(1)
         self.up_cost = earned * placement.load_s + negligible
         self.down_cost = earned * placement.drain_s + negligible
-        # Real-time demand is met from the slices of other tiers, so their replicas may stop as soon as they are loaded.
-        dwell_s = snapshot.dwell_s if model.tier is Tier.REALTIME else 0.0
+        # A tier that preempts takes slices from the others, so their replicas may stop as soon as they are loaded.
+        dwell_s = snapshot.dwell_s if model.tier.traits.preempts else 0.0
         self.frozen_down = placement.since_up_s < max(dwell_s, placement.load_s)
         self.frozen_up = placement.since_down_s < placement.load_s
 
@@ -150,7 +150,7 @@ class ModelUtility:
         self.promised_rate = self.promised_rate_without_node = 0.0
         self.slo_replicas = self.reserve_replicas = 0
         rate = max((demand_step.rate for demand_step in self.demand), default=0.0)
-        if self.model.tier is not Tier.REALTIME or rate <= 0:
+        if not self.model.tier.traits.has_slo or rate <= 0:
             return
         reach = [option.placement.curve.rate_at(option.cap) for option in self.options]
         self.promised_rate = min(rate, sum(reach))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, assert_never
 
 from pydantic import Field
 
@@ -208,7 +208,15 @@ class PoolTiers(ApiModel):
 
     def bounds_for(self, tier: Tier) -> TierBounds:
         """Return the bounds of one tier."""
-        return {Tier.REALTIME: self.realtime, Tier.NEARLINE: self.nearline, Tier.OFFLINE: self.offline}[tier]
+        match tier:
+            case Tier.REALTIME:
+                return self.realtime
+            case Tier.NEARLINE:
+                return self.nearline
+            case Tier.OFFLINE:
+                return self.offline
+            case _:
+                assert_never(tier)
 
     @property
     def total_floor(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import Field
 
@@ -45,12 +46,72 @@ class ArtefactFormat(StrEnum):
     PYTHON = "Python"
 
 
+@dataclass(frozen=True, slots=True)
+class TierTraits:
+    """Answers to all questions about a tier; only what belongs to one tier's own fields asks for the tier."""
+
+    is_routed: bool
+    """Whether ModelAccesses route to it; other tiers read their work themselves."""
+    has_slo: bool
+    """Whether an SLO promises its latency: a move keeps what it serves, and missed requests are counted."""
+    has_warm_spares: bool
+    preempts: bool
+    """Whether its pending replicas take slices from other tiers."""
+    scales_to_zero: bool
+    counts_requests: bool
+    """Whether demand, capacity and value are per request; else they are per second of a slice."""
+    mps_client_priority: int
+    """CUDA_MPS_CLIENT_PRIORITY of its pods; 0 runs before 1."""
+
+
 class Tier(StrEnum):
     """How soon a response is needed."""
 
-    REALTIME = "realtime"
-    NEARLINE = "nearline"
-    OFFLINE = "offline"
+    _value_: str
+    traits: TierTraits
+
+    # The order is the rank: earlier tiers are placed and moved first.
+    REALTIME = (
+        "realtime",
+        TierTraits(
+            is_routed=True,
+            has_slo=True,
+            has_warm_spares=True,
+            preempts=True,
+            scales_to_zero=False,
+            counts_requests=True,
+            mps_client_priority=0,
+        ),
+    )
+    NEARLINE = (
+        "nearline",
+        TierTraits(
+            is_routed=False,
+            has_slo=False,
+            has_warm_spares=False,
+            preempts=False,
+            scales_to_zero=True,
+            counts_requests=True,
+            mps_client_priority=1,
+        ),
+    )
+    OFFLINE = (
+        "offline",
+        TierTraits(
+            is_routed=False,
+            has_slo=False,
+            has_warm_spares=False,
+            preempts=False,
+            scales_to_zero=True,
+            counts_requests=False,
+            mps_client_priority=1,
+        ),
+    )
+
+    def __new__(cls, name: str, traits: TierTraits) -> Self:
+        tier = str.__new__(cls, name)
+        tier._value_, tier.traits = name, traits
+        return tier
 
 
 class DynamicBatchingMode(StrEnum):
@@ -428,7 +489,7 @@ class InferenceSpec(ApiModel):
             cel="self.replicas > 0 || self.tier != 'realtime'",
             message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",
-            check=lambda spec: spec.replicas > 0 or spec.tier is not Tier.REALTIME,
+            check=lambda spec: spec.replicas > 0 or spec.tier.traits.scales_to_zero,
             field="replicas",
         ),
         ValidationRule(
@@ -450,7 +511,7 @@ class InferenceSpec(ApiModel):
             message="scaling.minReplicas: 0 is only for tier nearline and offline, since nothing would answer a realtime "
             "request: set scaling.minReplicas to 1 or more, or change the tier",
             check=lambda spec: (
-                spec.scaling is None or spec.scaling.min_replicas > 0 or spec.tier is not Tier.REALTIME
+                spec.scaling is None or spec.scaling.min_replicas > 0 or spec.tier.traits.scales_to_zero
             ),
             field="scaling",
         ),
@@ -777,6 +838,6 @@ class Inference(CustomResource):
     def decided_spares(self) -> int:
         """Return the desired warm spares; together with the replicas they stay within spec.scaling."""
         scaling, allocation = self.spec.scaling, self.status.allocation
-        if scaling is None or allocation is None or self.spec.tier is not Tier.REALTIME:
+        if scaling is None or allocation is None or not self.spec.tier.traits.has_warm_spares:
             return 0
         return min(allocation.spares, scaling.max_replicas - self.decided_replicas)

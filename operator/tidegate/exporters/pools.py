@@ -8,7 +8,6 @@ from prometheus_client.registry import Collector
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube.store import ObjectStore
@@ -94,7 +93,7 @@ class PoolMetrics(Collector):
                 labels = name, tier_demand.tier.value
                 wanted_slices.add_metric(labels, tier_demand.needed_slices)
                 unknown.add_metric(labels, tier_demand.unknown)
-                if tier_demand.tier is not Tier.OFFLINE:  # its demand is in slices
+                if tier_demand.tier.traits.counts_requests:
                     demand.add_metric(labels, tier_demand.demand)
                     servable.add_metric(labels, tier_demand.serves)
         yield from (wanted_slices, shared_out, demand, servable, unknown)

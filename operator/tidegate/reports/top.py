@@ -249,7 +249,7 @@ def _compute_value(inference: Inference, reading: InferenceMetrics, slices: int 
     spec.value counts requests, and in tier offline seconds of slices.
     """
     value_per_request = float(inference.spec.value.per_request)
-    if inference.spec.tier is Tier.OFFLINE:
+    if not inference.spec.tier.traits.counts_requests:
         return None if slices is None else value_per_request * slices
     return None if reading.served_per_s is None else value_per_request * reading.served_per_s
 

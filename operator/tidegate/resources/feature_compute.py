@@ -3,6 +3,7 @@
 from typing import Final
 
 from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Tier
 from tidegate.api.quantities import canonicalize_quantity
 from tidegate.resources.artefact import find_volume_claims, is_fetched, reads_host
 from tidegate.resources.digest import hash_json
@@ -23,7 +24,7 @@ from tidegate_dataplane.contract import DesiredState, FeaturePlan, ModelFormat, 
 
 _MAX_ROWS: Final = 4096
 """Largest number of rows in one request; features are vectorised, so it bounds memory rather than time."""
-_TIER: Final = "realtime"
+_TIER: Final = Tier.REALTIME.value
 
 
 def make_features_state(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.api.inference import Tier
 from tidegate.api.meta import API_VERSION
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.pipeline import PipelineSpec
@@ -25,7 +26,7 @@ from tidegate.resources.serving import ServingWorkload, build_workload_objects
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import BatchingMode, DesiredState, ModelFormat, OwnerKind, PipelinePlan
 
-_TIER: Final = "realtime"
+_TIER: Final = Tier.REALTIME.value
 
 
 @dataclass(frozen=True, slots=True)

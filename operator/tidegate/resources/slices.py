@@ -108,7 +108,7 @@ def make_slice_resources(pool: ComputePool, slices: int, tier: Tier) -> SliceRes
         resources,
         node_selector={**resources.node_selector, _CAPABLE_LABEL: "true"},
         devices={SHARED_GPU: str(slices)},
-        env={"CUDA_MPS_CLIENT_PRIORITY": "0" if tier is Tier.REALTIME else "1"},
+        env={"CUDA_MPS_CLIENT_PRIORITY": str(tier.traits.mps_client_priority)},
         run_as_user=unit.run_as_user,
         shared_memory_of_node=True,
     )

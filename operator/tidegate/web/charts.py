@@ -34,7 +34,6 @@ _SETTING: Final = "web.prometheusUrl in the chart's values (tidegate dashboard: 
 NOT_CONFIGURED: Final = f"No Prometheus is configured, so there are no charts over time: set {_SETTING} to one that scrapes the controllers."
 _REMEMBERED_S: Final = 10.0
 _REMEMBERED: Final = 64
-_ONLINE: Final = (Tier.REALTIME, Tier.NEARLINE)
 
 Window: TypeAlias = Literal["15m", "1h", "4h"]
 RangeQuery: TypeAlias = Callable[[str, datetime, datetime, timedelta], Awaitable[Sequence[RangeSeries]]]
@@ -168,7 +167,11 @@ def _slice_sample(time: datetime, values: _Values) -> SliceSample:
 
 def _demand_sample(time: datetime, values: _Values) -> DemandSample:
     demand, served = (
-        sum(values.get((f"{gauge}_requests_per_second", tier), 0.0) for tier in _ONLINE)
+        sum(
+            values.get((f"{gauge}_requests_per_second", tier), 0.0)
+            for tier in Tier
+            if tier.traits.counts_requests
+        )
         for gauge in ("demand", "servable")
     )
     return DemandSample(

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 from tidegate.allocation.curves import CapacityCorrection, linear_curve
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.capacity import update_correction
 from tidegate.planning.allocator.signals import Signal
@@ -38,14 +37,14 @@ Corrections = Mapping[ObjectKey, TrackedCorrection]
 def update_corrections(before: Corrections, observed: AllocationObserved) -> Corrections:
     """Return the corrections after one more tick of the pool.
 
-    Only real-time Inferences with `spec.capacity` are corrected, since the others promise no latency.
+    Only Inferences with an SLO and `spec.capacity` are corrected, since the others promise no latency.
     A scrape counts if the same number of replicas was ready throughout its window, none started or terminated, and the
     window does not overlap one that has counted.
     """
     after: dict[ObjectKey, TrackedCorrection] = {}
     for member in observed.members:
         spec = member.inference.spec
-        if spec.tier is not Tier.REALTIME or spec.capacity is None:
+        if not spec.tier.traits.has_slo or spec.capacity is None:
             continue
         now, settled = observed.now, _count_settled(member)
         about = (spec.model, spec.capacity, spec.slo, member.replica_slices)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput
 from tidegate.api.allocation_decision import PredictedOutcome
-from tidegate.api.inference import Tier
 
 
 def predict_outcome(snapshot: AllocationSnapshot, assignment: Assignment) -> PredictedOutcome:
@@ -17,7 +16,7 @@ def predict_outcome(snapshot: AllocationSnapshot, assignment: Assignment) -> Pre
             continue
         demand, rate = inference.load.rates[0], _compute_rate(inference, replicas)
         value += inference.value * min(demand, rate)
-        if inference.tier is Tier.REALTIME:
+        if inference.tier.traits.has_slo:
             missed += max(demand - rate, 0.0)
     return PredictedOutcome(value=round(value, 6), slo_misses=round(missed, 6))
 

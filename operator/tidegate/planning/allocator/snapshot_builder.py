@@ -102,7 +102,7 @@ class PoolMember:
 
         Offline work needs none, since it uses every free slice.
         """
-        return self.inference.spec.tier is not Tier.OFFLINE and self.inference.spec.capacity is None
+        return self.inference.spec.tier.traits.counts_requests and self.inference.spec.capacity is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,10 +292,8 @@ def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> Replica
         overrides = select_for_target(observed.active_overrides, OverrideKind.INFERENCE, member.key)
         return _limit_to_shards(member, bound_replicas(scaling, member.assigned_replicas, overrides))
     replicas = member.claim.replicas
-    # A pending replica takes slices from others only in the real-time tier.
-    floor = (
-        replicas if member.inference.spec.tier is Tier.REALTIME else min(replicas, member.assigned_replicas)
-    )
+    preempts = member.inference.spec.tier.traits.preempts
+    floor = replicas if preempts else min(replicas, member.assigned_replicas)
     return ReplicaBounds(floor, replicas, "spec.replicas", "spec.replicas")
 
 
@@ -321,7 +319,7 @@ def _estimate_demand(
 ) -> tuple[CapacityCurve, DemandInput | None]:
     """Return the curve and the demand of a member; an unknown demand is None, and the member keeps its replicas."""
     spec = member.inference.spec
-    if spec.tier is Tier.OFFLINE and spec.scaling is not None:
+    if not spec.tier.traits.counts_requests and spec.scaling is not None:
         # It uses every free slice, as far as it has work for it.
         curve = linear_curve(float(member.replica_slices))
         return curve, DemandInput(
@@ -330,9 +328,9 @@ def _estimate_demand(
     if spec.capacity is None:
         return _UNKNOWN, None
     curve = linear_curve(float(spec.capacity.requests_per_second))
-    if spec.tier is Tier.NEARLINE and spec.nearline is not None:
+    if spec.nearline is not None:
         return curve, _estimate_stream_demand(member, signal, curve)
-    if signal is None or (not signal.fresh and spec.tier is not Tier.REALTIME):
+    if signal is None or (not signal.fresh and not spec.tier.traits.has_slo):
         return curve, None
     return curve, DemandInput((signal.demand_per_s,))
 

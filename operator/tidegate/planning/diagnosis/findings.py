@@ -10,7 +10,7 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import ConditionType, ObservedCondition
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.inference import Inference, Tier
+from tidegate.api.inference import Inference
 from tidegate.api.messages.catalogue import PROBLEM_MESSAGES, REASON_MESSAGES
 from tidegate.api.messages.message import CatalogueMessage, MessageLevel
 from tidegate.api.messages.problem import ProblemReason
@@ -159,7 +159,7 @@ def _check_scaling(inference: Inference, autoscalers: Mapping[ObjectKey, str]) -
     if (
         inference.spec.placement is not None
         and inference.spec.capacity is None
-        and inference.spec.tier is not Tier.OFFLINE
+        and inference.spec.tier.traits.counts_requests
     ):
         message = (
             f"spec.capacity is absent, and spec.scaling waits for it: tidegate calibrate {inference.key}"
@@ -171,7 +171,7 @@ def _check_scaling(inference: Inference, autoscalers: Mapping[ObjectKey, str]) -
 
 
 def _check_callers(inference: Inference, callers: Sequence[_CallingAccess]) -> Iterator[Finding]:
-    if inference.spec.tier is not Tier.REALTIME:
+    if not inference.spec.tier.traits.is_routed:
         return
     if not callers:
         yield make_finding(ProblemReason.NOBODY_ASKS, inference, "no route of a ModelAccess names it")
@@ -212,7 +212,7 @@ def _check_targets(
                     f"route {route.name}: there is no Inference {name} in namespace {access.key.namespace}"
                 )
                 yield Finding(Reason.TARGET_NOT_FOUND.value, text, access.KIND, access.key, message)
-            elif target is not None and target.spec.tier is not Tier.REALTIME:
+            elif target is not None and not target.spec.tier.traits.is_routed:
                 message = (
                     f"route {route.name} leads to Inference {name}, whose spec.tier is {target.spec.tier}"
                 )

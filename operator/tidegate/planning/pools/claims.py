@@ -137,7 +137,8 @@ def make_remaining_claims(
     claims: dict[str, PoolClaim] = {}
     for pool, label in tiers.items():
         if pool != desired_pool:
-            assigned, tier = _count_assigned(live, pool), Tier(label) if label in set(Tier) else Tier.REALTIME
+            assigned = _count_assigned(live, pool)
+            tier = next((tier for tier in Tier if tier == label), Tier.REALTIME)
             beyond = _find_pods_beyond(assigned, _sum_by_node(pool, pods))
             claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=beyond)
     return claims
