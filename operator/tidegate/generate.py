@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from tidegate import argocd
-from tidegate.api import crd, fields
+from tidegate.api import crd
 from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
@@ -42,6 +42,7 @@ from tidegate.telemetry.alerts import render_alert_rules
 from tidegate.telemetry.recording_rules import render_recording_rules
 from tidegate_dataplane.agent import settings as agent
 from tidegate_dataplane.compiler import settings as compiler
+from tidegate_dataplane.contract import UriScheme
 from tidegate_dataplane.node_agent import settings as node_agent
 from tidegate_localcluster.cli import app as local
 from tidegate_localcluster.demo.cli import app as demo
@@ -98,7 +99,7 @@ def generate_files(root: Path) -> None:
 def _write_template_inputs(chart: Path) -> None:
     """Write inputs of templates that Helm does not provide: the chart's own values, and the schemes of URIs."""
     (chart / "files" / "values.yaml").write_text(_HEADER + (chart / "values.yaml").read_text())
-    schemes = yaml.safe_dump(list(fields.URI_SCHEMES), sort_keys=False)
+    schemes = yaml.safe_dump([scheme.value for scheme in UriScheme], sort_keys=False)
     (chart / "files" / "uri-schemes.yaml").write_text(_HEADER + schemes)
 
 

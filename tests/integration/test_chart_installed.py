@@ -20,7 +20,6 @@ from builders.waiting import wait_until
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import may, wait_for_account
 from fixtures.crds import wait_established
-from tidegate.api.fields import URI_SCHEMES
 from tidegate.kube.permissions import (
     CERTIFICATE_RULES,
     CLUSTER_RULES,
@@ -31,6 +30,7 @@ from tidegate.kube.permissions import (
 )
 from tidegate.main import app
 from tidegate.reference.rights import VerbsByResource, merge_rules
+from tidegate_dataplane.contract import UriScheme
 
 pytestmark = [pytest.mark.integration]
 
@@ -308,7 +308,7 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
 
 def test_notes_name_every_place_that_models_come_from(release: HelmOn) -> None:
     said = " ".join(release("get", "notes", "tidegate", f"--namespace={SYSTEM}").split())
-    assert f"Models come from {', '.join(f'{each}://' for each in URI_SCHEMES if each != 'file')};" in said
+    assert f"Models come from {', '.join(f'{each}://' for each in UriScheme if each != 'file')};" in said
     assert "file:// is refused" in said
     assert "from no host yet: name them in models.allowedHosts" in said
 

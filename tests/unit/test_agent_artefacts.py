@@ -26,9 +26,16 @@ from tidegate_dataplane.agent.artefacts.partial_files import PartialFile
 from tidegate_dataplane.agent.artefacts.paths import check_relative_path
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, Download
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import DesiredState, FailureReason, FeatureTable, ModelFormat, OwnerKind
+from tidegate_dataplane.contract import (
+    DesiredState,
+    FailureReason,
+    FeatureTable,
+    ModelFormat,
+    OwnerKind,
+    UriScheme,
+)
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])])
 

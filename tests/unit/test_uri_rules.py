@@ -15,9 +15,9 @@ from stages.examples import examples
 from tidegate_dataplane.agent.artefacts.archive import MAX_HEADER_BYTES, UnpackBudget, unpack_layer
 from tidegate_dataplane.agent.artefacts.checked_client import join_location
 from tidegate_dataplane.agent.artefacts.paths import check_relative_path
-from tidegate_dataplane.agent.artefacts.uri import UriScheme, parse_uri
+from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import FailureReason
+from tidegate_dataplane.contract import FailureReason, UriScheme
 
 PIECES = [
     "..",

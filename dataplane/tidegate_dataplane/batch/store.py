@@ -4,19 +4,16 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.errors import TableError
-from tidegate_dataplane.contract import FailureReason
-
-READABLE_SCHEMES: Final = (UriScheme.FILE, UriScheme.PVC, UriScheme.S3, UriScheme.GS)
-WRITABLE_SCHEMES: Final = (UriScheme.PVC, UriScheme.S3, UriScheme.GS)
+from tidegate_dataplane.contract import TABLE_SCHEMES, WRITABLE_SCHEMES, FailureReason
 
 
 class TableSource(Protocol):
@@ -120,9 +117,9 @@ def open_source(uri: str, settings: AgentSettings, credentials: SecretCredential
         ArtefactError: the URI is refused.
     """
     parsed = parse_uri(uri)
-    if parsed.scheme not in READABLE_SCHEMES:
+    if parsed.scheme not in TABLE_SCHEMES:
         raise TableError(f"tables cannot be read from {uri}: use s3://, gs:// or pvc://")
-    if parsed.scheme in (UriScheme.FILE, UriScheme.PVC):
+    if parsed.scheme.traits.is_mounted:
         return folder_source(parsed, file_root=settings.file_root, pvc_root=settings.pvc_root)
     return _open_object_store(parsed, settings, credentials)
 
@@ -137,7 +134,7 @@ def open_sink(uri: str, settings: AgentSettings, credentials: SecretCredentials)
     parsed = parse_uri(uri)
     if parsed.scheme not in WRITABLE_SCHEMES:
         raise TableError(f"results cannot be written to {uri}: use s3://, gs:// or pvc://")
-    if parsed.scheme is UriScheme.PVC:
+    if parsed.scheme.traits.is_mounted:
         return ClaimFolder(parsed, settings.batch_pvc_root)
     return _open_object_store(parsed, settings, credentials)
 

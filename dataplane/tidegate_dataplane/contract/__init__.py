@@ -41,10 +41,20 @@ from tidegate_dataplane.contract.serving import (
     VersionMemory,
 )
 from tidegate_dataplane.contract.tensors import TensorSpec
+from tidegate_dataplane.contract.uris import (
+    REVISION_SCHEMES,
+    TABLE_SCHEMES,
+    WRITABLE_SCHEMES,
+    UriScheme,
+    find_scheme,
+)
 
 __all__ = [
     "DEFAULTED",
     "LOAD_TIMEOUT_S",
+    "REVISION_SCHEMES",
+    "TABLE_SCHEMES",
+    "WRITABLE_SCHEMES",
     "AgentPhase",
     "AgentReport",
     "BatchOrder",
@@ -82,6 +92,8 @@ __all__ = [
     "StreamProblem",
     "StreamReport",
     "TensorSpec",
+    "UriScheme",
     "VersionFailure",
     "VersionMemory",
+    "find_scheme",
 ]

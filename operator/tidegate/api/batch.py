@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import DurationText, ObjectName, TableUri, duration_between
+from tidegate.api.fields import DurationText, ObjectName, TableFolderUri, WritableUri, duration_between
 from tidegate.api.meta import ApiModel, StatusModel
-from tidegate.api.sample_log import SampleUri
-from tidegate.api.schema import ListMap, ListSet, ValidationRule, ValidationRules, must_match, must_not_match
+from tidegate.api.schema import ListMap, ListSet, ValidationRule, ValidationRules, must_match
 
 MAX_SHARDS: Final = 1_000
 
@@ -32,12 +31,7 @@ class BatchInput(ApiModel):
     """The table: Parquet files, scored in the order of their names."""
 
     uri: Annotated[
-        Annotated[
-            TableUri,
-            ValidationRules(
-                must_not_match("^https://", "a folder cannot be listed over https: use s3, gs or pvc")
-            ),
-        ],
+        TableFolderUri,
         Field(
             description="Folder of the files; subfolders are included: s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, "
             "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). It reads "
@@ -60,7 +54,7 @@ class BatchOutput(ApiModel):
     """Where the results go, and which columns are copied to them."""
 
     uri: Annotated[
-        SampleUri,
+        WritableUri,
         Field(
             description="Folder, in which each run creates its own (status.batch.output): s3://<bucket>/<prefix>, "
             "gs://<bucket>/<prefix>, or pvc://<claim>/<path> (a claim that every pod may write to)."

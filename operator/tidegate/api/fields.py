@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Annotated, Any, Final
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -15,6 +17,7 @@ from tidegate.api.durations import DURATION_PATTERN, parse_duration
 from tidegate.api.meta import DNS_LABEL, ApiModel
 from tidegate.api.quantities import QUANTITY_PATTERN, parse_quantity
 from tidegate.api.schema import ValidationRule, ValidationRules, must_match, must_not_match, with_rules
+from tidegate_dataplane.contract import REVISION_SCHEMES, TABLE_SCHEMES, WRITABLE_SCHEMES, UriScheme
 
 MAX_REPLICAS: Final = 1_000
 SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
@@ -22,15 +25,23 @@ SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 # Short enough that the rules over it stay within the API server's cost budget.
 MAX_URI_LENGTH: Final = 1_024
 
-URI_SCHEMES: Final = ("file", "pvc", "https", "s3", "gs", "oci", "hf")
-"""Schemes of URIs; the agents have a source for each."""
-_SCHEME_PATTERN: Final = "|".join(URI_SCHEMES)
-_URI_PATTERN: Final = (
-    r"file:///[^/]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
-    r"|https://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?|(s3|gs)://[a-z0-9][-a-z0-9._]+[a-z0-9]"
-    r"|oci://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?/[a-z0-9][-a-z0-9._/]*"
-    r"|hf://[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*"
-)
+_SCHEME_PATTERN: Final = "|".join(UriScheme)
+
+
+def _make_uri_pattern(schemes: Iterable[UriScheme]) -> str:
+    """Return a regular expression of URIs up to their path; schemes in a row that have the same form share theirs."""
+    alternatives: list[str] = []
+    for pattern, group in groupby(schemes, lambda scheme: scheme.traits.pattern):
+        names = "|".join(group)
+        alternatives.append(f"({names})://{pattern}" if "|" in names else f"{names}://{pattern}")
+    return "|".join(alternatives)
+
+
+def _list_choices(choices: Sequence[str]) -> str:
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+_URI_PATTERN: Final = _make_uri_pattern(UriScheme)
 
 
 def duration_between(shortest: str, longest: str) -> ValidationRules:
@@ -146,7 +157,7 @@ Uri = Annotated[
     ValidationRules(
         ValidationRule(
             cel=f"self.matches(r'^({_SCHEME_PATTERN})://')",
-            message=f"must begin with {', '.join(f'{scheme}://' for scheme in URI_SCHEMES[:-1])} or {URI_SCHEMES[-1]}://",
+            message=f"must begin with {_list_choices([f'{scheme}://' for scheme in UriScheme])}",
             check=lambda text: re.match(f"({_SCHEME_PATTERN})://", text) is not None,
         ),
         must_not_match(
@@ -161,11 +172,7 @@ Uri = Annotated[
         ),
         ValidationRule(
             cel=f"!self.matches(r'^({_SCHEME_PATTERN})://') || self.matches(r'^({_URI_PATTERN})(/|$)')",
-            message=(
-                "must name a place: file:///<path>, pvc://<claim>/<path>, https://<host>/<path>, "
-                "s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, oci://<registry>/<repository> "
-                "or hf://<organisation>/<repository>"
-            ),
+            message=f"must name a place: {_list_choices([scheme.example for scheme in UriScheme])}",
             check=lambda text: re.match(rf"({_URI_PATTERN})(/|\Z)", text) is not None,
         ),
     ),
@@ -176,8 +183,35 @@ TableUri = Annotated[
     Uri,
     ValidationRules(
         must_not_match(
-            "^(oci|hf)://", "a table has no version, as oci:// and hf:// need: put the file elsewhere"
+            f"^({'|'.join(REVISION_SCHEMES)})://",
+            f"a table has no version, as {' and '.join(f'{scheme}://' for scheme in REVISION_SCHEMES)} need: "
+            "put the file elsewhere",
         ),
+    ),
+]
+
+
+TableFolderUri = Annotated[
+    TableUri,
+    ValidationRules(
+        *(
+            must_not_match(f"^{scheme}://", f"a folder cannot be listed over {scheme}: use s3, gs or pvc")
+            for scheme in UriScheme
+            if scheme not in {*TABLE_SCHEMES, *REVISION_SCHEMES}
+        )
+    ),
+]
+
+
+WritableUri = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_URI_LENGTH),
+    ValidationRules(
+        must_match(
+            f"({_make_uri_pattern(WRITABLE_SCHEMES)})(/[A-Za-z0-9._/=-]*)?",
+            f"must be {_list_choices([scheme.example for scheme in WRITABLE_SCHEMES])}, of letters, digits and ._=-",
+        ),
+        must_not_match(r"(^|/)[.][.](/|$)", "must not leave the folder that it names: remove the .. from it"),
     ),
 ]
 

@@ -33,6 +33,7 @@ from tidegate.api.schema import (
     must_match,
     must_not_match,
 )
+from tidegate_dataplane.contract import REVISION_SCHEMES, find_scheme
 
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
@@ -145,18 +146,20 @@ Revision = Annotated[
 ]
 
 
-def _has_version_in_repository(uri: str) -> bool:
-    return uri.startswith(("oci://", "hf://"))
-
-
 class ModelSpec(ApiModel):
     """The artefact to serve. A change of the version alone swaps it in place, without a new pod."""
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
-            cel="!has(self.revision) || self.uri.startsWith('oci://') || self.uri.startsWith('hf://')",
-            message="revision is only for oci:// and hf://: elsewhere the version is a sub-folder; remove revision",
-            check=lambda model: model.revision is None or _has_version_in_repository(model.uri),
+            cel=" || ".join(
+                (
+                    "!has(self.revision)",
+                    *(f"self.uri.startsWith('{scheme}://')" for scheme in REVISION_SCHEMES),
+                )
+            ),
+            message=f"revision is only for {' and '.join(f'{scheme}://' for scheme in REVISION_SCHEMES)}: "
+            "elsewhere the version is a sub-folder; remove revision",
+            check=lambda model: model.revision is None or find_scheme(model.uri) in REVISION_SCHEMES,
             field="revision",
         ),
     )

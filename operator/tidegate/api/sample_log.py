@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import ObjectName
+from tidegate.api.fields import ObjectName, WritableUri
 from tidegate.api.meta import ApiModel
-from tidegate.api.schema import ValidationRule, ValidationRules, must_match, must_not_match
+from tidegate.api.schema import ValidationRule, ValidationRules, must_match
 
 HOST_PATTERN: Final = r"[A-Za-z0-9][-A-Za-z0-9.]*"
 PORT_PATTERN: Final = (
@@ -51,18 +51,6 @@ SubjectName = Annotated[
     ),
 ]
 
-SampleUri = Annotated[
-    str,
-    Field(min_length=1, max_length=1_024),
-    ValidationRules(
-        must_match(
-            r"(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?|(s3|gs)://[a-z0-9][-a-z0-9._]+[a-z0-9])(/[A-Za-z0-9._/=-]*)?",
-            "must be pvc://<claim>/<path>, s3://<bucket>/<prefix> or gs://<bucket>/<prefix>, of letters, digits and ._=-",
-        ),
-        must_not_match(r"(^|/)[.][.](/|$)", "must not leave the folder that it names: remove the .. from it"),
-    ),
-]
-
 
 class NatsSinkSpec(ApiModel):
     """A JetStream subject. Each record is published once, with an acknowledgement."""
@@ -90,7 +78,7 @@ class FileSinkSpec(ApiModel):
     """Files of compressed JSON lines, a new one per pod every minute or 8 MiB of samples."""
 
     uri: Annotated[
-        SampleUri,
+        WritableUri,
         Field(
             description="Folder: pvc://<claim>/<path> (a claim that every pod may write to), s3://<bucket>/<prefix> "
             "or gs://<bucket>/<prefix>."

@@ -13,7 +13,7 @@ from tidegate_dataplane.agent.artefacts.partial_files import PartialFiles
 from tidegate_dataplane.agent.artefacts.paths import check_relative_path
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress, FetchTarget, receive_file
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme, parse_uri
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.formats import CODE_FORMATS, MODEL_FILES
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, FeatureTable, ModelFormat
@@ -130,8 +130,8 @@ async def _fetch_model_file(order: DesiredState, source: ArtefactSource, target:
     try:
         return await receive_file(source, f"{order.version}/{name}", name, target)
     except ArtefactError as error:
-        in_folders = parse_uri(order.uri).scheme not in (UriScheme.OCI, UriScheme.HF)
-        if in_folders and error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
+        scheme = parse_uri(order.uri).scheme
+        if not scheme.traits.has_revisions and error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
             raise _model_file_missing(order) from error
         raise
 

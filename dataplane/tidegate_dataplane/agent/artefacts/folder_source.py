@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, ResumePoint
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import FailureReason
+from tidegate_dataplane.contract import FailureReason, UriScheme
 
 MAX_FILES = 10_000
 _LOST_AND_FOUND = "lost+found"

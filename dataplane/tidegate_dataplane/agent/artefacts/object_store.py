@@ -12,9 +12,9 @@ from tidegate_dataplane.agent.artefacts.checked_proxy import CheckedProxy
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.folder_source import MAX_FILES
 from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, ResumePoint
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError, DeniedError
-from tidegate_dataplane.contract import FailureReason
+from tidegate_dataplane.contract import FailureReason, UriScheme
 
 if TYPE_CHECKING:
     from obstore import BytesStream, GetOptions

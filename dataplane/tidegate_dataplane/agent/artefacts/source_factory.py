@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import assert_never
 
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import read_credentials
@@ -13,16 +14,16 @@ from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCach
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, UriScheme
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.settings import AgentSettings
-from tidegate_dataplane.contract import DesiredState
+from tidegate_dataplane.contract import DesiredState, UriScheme
 
 
 def make_source_opener(settings: AgentSettings, environment: Mapping[str, str]) -> OpenSource:
     """Return the function that opens the source of a URI; credentials are read at every opening."""
 
     def open_source(uri: ArtefactUri, order: DesiredState) -> ArtefactSource:
-        if uri.scheme in (UriScheme.FILE, UriScheme.PVC):
+        if uri.scheme is UriScheme.FILE or uri.scheme is UriScheme.PVC:
             return folder_source(uri, file_root=settings.file_root, pvc_root=settings.pvc_root)
         credentials = read_credentials(settings.secret_dir, settings.secret_name, environment)
         rules = HttpRules(
@@ -65,8 +66,10 @@ def make_source_opener(settings: AgentSettings, environment: Mapping[str, str]) 
                     rules=rules,
                     credentials=credentials,
                 )
-            case _:
+            case UriScheme.HTTPS:
                 source = HttpsSource(uri, rules, credentials)
+            case _:
+                assert_never(uri.scheme)
         return add_cache(source)
 
     return open_source

@@ -1,24 +1,11 @@
-"""Artefact URIs: the schemes and what each may name. Pure."""
+"""Parse artefact URIs, and refuse what could name another place. Pure."""
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import FailureReason
-
-
-class UriScheme(StrEnum):
-    """Kinds of sources of artefacts."""
-
-    FILE = "file"
-    PVC = "pvc"
-    HTTPS = "https"
-    S3 = "s3"
-    GS = "gs"
-    OCI = "oci"
-    HF = "hf"
+from tidegate_dataplane.contract import FailureReason, UriScheme, find_scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +35,11 @@ def parse_uri(text: str) -> ArtefactUri:
         port = parts.port
     except ValueError as error:
         raise _not_allowed(text, f"it cannot be parsed: {error}") from error
-    if parts.scheme not in list(UriScheme):
+    scheme = find_scheme(f"{parts.scheme}://")
+    if scheme is None:
         raise _not_allowed(
             text, f"its scheme is not one of {', '.join(f'{scheme}:' for scheme in UriScheme)}"
         )
-    scheme = UriScheme(parts.scheme)
     if parts.username or parts.password:
         raise _not_allowed(text, "it carries credentials; put them into the storage Secret")
     if parts.query or parts.fragment:
@@ -70,22 +57,12 @@ def _parse_authority(scheme: UriScheme, parts: SplitResult, port: int | None, pa
             raise _not_allowed(text, "a file: URI names a folder of the node, as file:///models/<name>")
         return ""
     if not host:
-        raise _not_allowed(text, f"it names no {_AUTHORITY_FORMS[scheme]}")
-    if scheme in (UriScheme.OCI, UriScheme.HF) and not path:
+        raise _not_allowed(text, f"it names no {scheme.traits.authority_name}, as {scheme.example}")
+    if scheme.traits.has_revisions and not path:
         raise _not_allowed(text, "it names no repository")
     if scheme is UriScheme.HF:
         return parts.netloc  # the hub's names have capitals, which hostname does not
     return f"{host}:{port}" if port and port != 443 else host
-
-
-_AUTHORITY_FORMS = {
-    UriScheme.PVC: "claim, as pvc://<claim>/<path>",
-    UriScheme.HTTPS: "host",
-    UriScheme.S3: "bucket",
-    UriScheme.GS: "bucket",
-    UriScheme.OCI: "registry, as oci://<registry>/<repository>",
-    UriScheme.HF: "organisation, as hf://<organisation>/<repository>",
-}
 
 
 def _not_allowed(text: str, reason: str) -> ArtefactError:

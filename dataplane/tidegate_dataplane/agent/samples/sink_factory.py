@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
-from tidegate_dataplane.agent.artefacts.uri import UriScheme, parse_uri
+from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.nats_server import SCHEMES
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.samples.buffer import Portion
@@ -15,7 +15,7 @@ from tidegate_dataplane.agent.samples.log import OpenSink
 from tidegate_dataplane.agent.samples.nats_sink import NatsSampleSink
 from tidegate_dataplane.agent.samples.sink import RecordSink
 from tidegate_dataplane.agent.settings import AgentSettings
-from tidegate_dataplane.contract import FailureReason, SampleOrder
+from tidegate_dataplane.contract import WRITABLE_SCHEMES, FailureReason, SampleOrder
 
 
 def make_sink_opener(settings: AgentSettings, environment: Mapping[str, str]) -> OpenSink:
@@ -35,13 +35,13 @@ def make_sink_opener(settings: AgentSettings, environment: Mapping[str, str]) ->
 
     def open_files(order: SampleOrder, origin: SampleOrigin) -> RecordSink:
         uri = parse_uri(order.url)
-        if uri.scheme not in (UriScheme.PVC, UriScheme.S3, UriScheme.GS):
+        if uri.scheme not in WRITABLE_SCHEMES:
             raise ArtefactError(
                 FailureReason.URI_NOT_ALLOWED, f"samples cannot go to {order.url}: use pvc://, s3:// or gs://"
             )
 
         def open_store() -> FileStore:
-            if uri.scheme is UriScheme.PVC:
+            if uri.scheme.traits.is_mounted:
                 return ClaimStore(uri, settings.sample_pvc_root)
             storage = read_credentials(settings.secret_dir, settings.secret_name, environment)
             return ObjectSource(
