@@ -63,7 +63,7 @@ class UriScheme(StrEnum):
         return scheme
 
     @property
-    def example(self) -> str:
+    def uri_form(self) -> str:
         return f"{self}://{self.traits.form}"
 
 
@@ -75,4 +75,4 @@ REVISION_SCHEMES: Final = tuple(scheme for scheme in UriScheme if scheme.traits.
 def find_scheme(uri: str) -> UriScheme | None:
     """Return the scheme of a URI; None if it has none of these."""
     name, separator, _ = uri.partition("://")
-    return next((scheme for scheme in UriScheme if separator and scheme == name), None)
+    return next((scheme for scheme in UriScheme if separator and scheme.value == name), None)

@@ -172,7 +172,7 @@ Uri = Annotated[
         ),
         ValidationRule(
             cel=f"!self.matches(r'^({_SCHEME_PATTERN})://') || self.matches(r'^({_URI_PATTERN})(/|$)')",
-            message=f"must name a place: {_list_choices([scheme.example for scheme in UriScheme])}",
+            message=f"must name a place: {_list_choices([scheme.uri_form for scheme in UriScheme])}",
             check=lambda text: re.match(rf"({_URI_PATTERN})(/|\Z)", text) is not None,
         ),
     ),
@@ -209,7 +209,7 @@ WritableUri = Annotated[
     ValidationRules(
         must_match(
             f"({_make_uri_pattern(WRITABLE_SCHEMES)})(/[A-Za-z0-9._/=-]*)?",
-            f"must be {_list_choices([scheme.example for scheme in WRITABLE_SCHEMES])}, of letters, digits and ._=-",
+            f"must be {_list_choices([scheme.uri_form for scheme in WRITABLE_SCHEMES])}, of letters, digits and ._=-",
         ),
         must_not_match(r"(^|/)[.][.](/|$)", "must not leave the folder that it names: remove the .. from it"),
     ),

@@ -57,7 +57,7 @@ def _parse_authority(scheme: UriScheme, parts: SplitResult, port: int | None, pa
             raise _not_allowed(text, "a file: URI names a folder of the node, as file:///models/<name>")
         return ""
     if not host:
-        raise _not_allowed(text, f"it names no {scheme.traits.authority_name}, as {scheme.example}")
+        raise _not_allowed(text, f"it names no {scheme.traits.authority_name}, as {scheme.uri_form}")
     if scheme.traits.has_revisions and not path:
         raise _not_allowed(text, "it names no repository")
     if scheme is UriScheme.HF:
