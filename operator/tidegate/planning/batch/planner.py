@@ -12,12 +12,6 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import judge_queue
 from tidegate.planning.inference.config_maps import delete_stale
-from tidegate.planning.inference.placement_status import (
-    drop_placement_condition,
-    placement_conditions,
-    placement_events,
-    suggest_remedy,
-)
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
     Verdict,
@@ -25,14 +19,16 @@ from tidegate.planning.inference.serving_status import (
     judge_pods,
     kstatus_conditions,
     make_condition,
+    suggest_remedy,
+)
+from tidegate.planning.inference.side_conditions import (
+    SideInputs,
+    drop_side_conditions,
+    make_side_conditions,
+    make_side_events,
 )
 from tidegate.planning.inference.swap_failures import is_retryable
 from tidegate.planning.plan import Event, EventType, ObjectDeletion, ReconcilePlan
-from tidegate.planning.pools.overrides import (
-    drop_override_condition,
-    make_override_conditions,
-    make_override_events,
-)
 from tidegate.resources.batch import build_batch_objects
 from tidegate.resources.batch_run import locate_run_folder, make_run_name
 from tidegate.resources.inference import make_inference_selector
@@ -161,16 +157,14 @@ def _build_status(observed: "InferenceObserved", run: _BatchRun, template: str) 
         remedy=suggest_remedy(inference),
     )
     verdict = _judge_run(observed, run, pods)
+    side_inputs = SideInputs(inference, observed.placement, observed.overrides, pods, observed.replicas)
     conditions = (
         *kstatus_conditions(_judge_readiness(observed, run, verdict), generation),
         make_condition(ConditionType.COMPLETE, verdict, generation),
-        *placement_conditions(observed.placement, pods, generation),
-        *make_override_conditions(
-            observed.overrides, generation, effective=inference.spec.scaling is not None
-        ),
+        *make_side_conditions(side_inputs),
     )
-    previous = drop_placement_condition(inference, inference.status.conditions)
-    merged = merge_conditions(drop_override_condition(observed.overrides, previous), conditions, observed.now)
+    previous = drop_side_conditions(side_inputs, inference.status.conditions)
+    merged = merge_conditions(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
         observed_generation=generation,
@@ -312,8 +306,7 @@ def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[E
     ):
         kind = EventType.NORMAL if new.reason == Reason.BATCH_COMPLETE else EventType.WARNING
         events.append(Event(kind, new.reason, new.message))
-    events += placement_events(previous.conditions, current.conditions)
-    events += make_override_events(previous.conditions, current.conditions)
+    events += make_side_events(previous.conditions, current.conditions)
     return tuple(events)
 
 

@@ -3,55 +3,27 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from enum import StrEnum
 from typing import Final
 
-from tidegate.api.conditions import Condition, ConditionType, ObservedCondition
 from tidegate.api.inference import CompiledGraph, GraphPassStatus, GraphSpeedup, Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.inference import side_conditions
-from tidegate.planning.inference.serving_status import Verdict, make_condition
+from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.inference.swap_failures import ObservedReplica
-from tidegate.planning.plan import Event, EventType
 from tidegate_dataplane.contract import CompilePhase, CompileReport
 
 COMPILE_REQUEUE: Final = timedelta(seconds=5)
 """Nothing wakes the reconciler when a compilation ends."""
+
+
+class CompileProblem(StrEnum):
+    """Why a version serves as published although a compiled graph is ordered."""
+
+    COMPILE_FAILED = "CompileFailed"
+
+
 _SETTLED: Final = frozenset({CompilePhase.COMPILED, CompilePhase.UNCHANGED, CompilePhase.FAILED})
 _MAX_REASON_CHARS: Final = 512
-
-
-def compile_conditions(inference: Inference, replicas: Sequence[ObservedReplica]) -> tuple[Condition, ...]:
-    """Return Compiled if the spec asks for graph passes, else nothing."""
-    if not inference.spec.has_graph_passes:
-        return ()
-    verdict = _judge_graphs(inference, replicas)
-    return (make_condition(ConditionType.COMPILED, verdict, inference.metadata.generation),)
-
-
-def drop_compile_condition(
-    inference: Inference, conditions: Sequence[ObservedCondition]
-) -> tuple[ObservedCondition, ...]:
-    """Drop Compiled from the conditions of an object whose spec asks for no graph passes any more."""
-    if inference.spec.has_graph_passes:
-        return tuple(conditions)
-    return side_conditions.drop_condition(ConditionType.COMPILED, conditions)
-
-
-def compile_events(
-    previous: Sequence[ObservedCondition], current: Sequence[ObservedCondition]
-) -> tuple[Event, ...]:
-    """Return an event when the compiled graphs serve, and one when a compilation has failed."""
-    old, new = (
-        next((condition for condition in side if condition.type == ConditionType.COMPILED.value), None)
-        for side in (previous, current)
-    )
-    if new is None or (old is not None and (old.reason, old.message) == (new.reason, new.message)):
-        return ()
-    if new.reason == Reason.COMPILE_FAILED.value:
-        return (Event(EventType.WARNING, new.reason, new.message),)
-    if new.reason == Reason.GRAPH_COMPILED.value:
-        return (Event(EventType.NORMAL, new.reason, new.message),)
-    return ()
 
 
 def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) -> CompiledGraph | None:
@@ -102,8 +74,13 @@ def _list_reports(inference: Inference, replicas: Sequence[ObservedReplica]) -> 
     ]
 
 
-def _judge_graphs(inference: Inference, replicas: Sequence[ObservedReplica]) -> Verdict:
-    """Return the failure that a replica has; else how many have compiled; True if all have come to the end."""
+def judge_graphs(inference: Inference, replicas: Sequence[ObservedReplica]) -> Verdict | None:
+    """Return the failure that a replica has; else how many have compiled, True if all have come to the end.
+
+    None if the spec asks for no graph passes.
+    """
+    if not inference.spec.has_graph_passes:
+        return None
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no graph is compiled")
     version = inference.spec.model.version

@@ -24,23 +24,11 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import KueueState
 from tidegate.planning.batch.planner import plan_batch
-from tidegate.planning.inference import compiled_graph, nearline, runner_exits, sample_log
-from tidegate.planning.inference.compiled_graph import (
-    compile_conditions,
-    compile_events,
-    describe_graph,
-    drop_compile_condition,
-)
+from tidegate.planning.inference import runner_exits
+from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, describe_graph, is_compiling
 from tidegate.planning.inference.config_maps import delete_stale, find_start_text
 from tidegate.planning.inference.deployments import DeploymentView, get_template_source
-from tidegate.planning.inference.nearline import drop_stream_condition, stream_conditions, stream_events
 from tidegate.planning.inference.node_resources import NodeResources
-from tidegate.planning.inference.placement_status import (
-    drop_placement_condition,
-    placement_conditions,
-    placement_events,
-    suggest_remedy,
-)
 from tidegate.planning.inference.replicas import count_serving_pods
 from tidegate.planning.inference.rollout import (
     RolloutAttempt,
@@ -52,7 +40,6 @@ from tidegate.planning.inference.rollout import (
     plan_rollout,
 )
 from tidegate.planning.inference.runner_exits import judge_runners, runner_events
-from tidegate.planning.inference.sample_log import drop_sample_condition, sample_conditions, sample_events
 from tidegate.planning.inference.serving_pods import select_serving_pods
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
@@ -62,6 +49,14 @@ from tidegate.planning.inference.serving_status import (
     judge_pods,
     kstatus_conditions,
     make_condition,
+    suggest_remedy,
+)
+from tidegate.planning.inference.side_conditions import (
+    SIDE_REQUEUE,
+    SideInputs,
+    drop_side_conditions,
+    make_side_conditions,
+    make_side_events,
 )
 from tidegate.planning.inference.swap_failures import (
     ObservedReplica,
@@ -80,10 +75,7 @@ from tidegate.planning.plan import Event, EventType, ReconcilePlan
 from tidegate.planning.pods import PodView
 from tidegate.planning.pools.overrides import (
     END_MARGIN,
-    drop_override_condition,
     find_next_end,
-    make_override_conditions,
-    make_override_events,
 )
 from tidegate.planning.pools.placement import PlacementResult
 from tidegate.resources.inference import (
@@ -300,21 +292,15 @@ def _build_status(
     generation = inference.metadata.generation
     serving = _find_serving_version(observed, replicas, swap)
     model = _judge_model(inference, target, _select_required(observed, target, replicas), swap, serving)
+    side_inputs = SideInputs(
+        inference, observed.placement, observed.overrides, pods, observed.replicas, replicas
+    )
     conditions = (
         *kstatus_conditions(_judge_readiness(observed, model, pods, replicas), generation),
         make_condition(ConditionType.MODEL_LOADED, model, generation),
-        *placement_conditions(observed.placement, pods, generation),
-        *sample_conditions(inference, replicas),
-        *compile_conditions(inference, replicas),
-        *stream_conditions(inference, observed.replicas, replicas),
-        *make_override_conditions(
-            observed.overrides, generation, effective=inference.spec.scaling is not None
-        ),
+        *make_side_conditions(side_inputs),
     )
-    previous = drop_sample_condition(inference, inference.status.conditions)
-    previous = drop_compile_condition(inference, previous)
-    previous = drop_placement_condition(inference, drop_stream_condition(inference, previous))
-    previous = drop_override_condition(observed.overrides, previous)
+    previous = drop_side_conditions(side_inputs, inference.status.conditions)
     merged = merge_conditions(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
@@ -542,11 +528,7 @@ def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[E
     rolled_back_condition = find_rolled_back(current.conditions)
     if rolled_back_condition is not None and find_rolled_back(previous.conditions) is None:
         events.append(Event(EventType.WARNING, rolled_back_condition.reason, rolled_back_condition.message))
-    events += placement_events(previous.conditions, current.conditions)
-    events += sample_events(previous.conditions, current.conditions)
-    events += compile_events(previous.conditions, current.conditions)
-    events += stream_events(previous.conditions, current.conditions)
-    events += make_override_events(previous.conditions, current.conditions)
+    events += make_side_events(previous.conditions, current.conditions)
     serving = current.versions.serving
     if serving is not None and serving != previous.versions.serving:
         events.append(Event(EventType.NORMAL, "VersionServing", f"Version {serving} serves"))
@@ -555,11 +537,10 @@ def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[E
 
 def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]) -> timedelta | None:
     """Return when to poll settled agents for changes that wake no reconcile."""
-    if compiled_graph.is_compiling(inference, replicas):
-        return compiled_graph.COMPILE_REQUEUE
-    if inference.spec.nearline is not None and replicas:
-        return nearline.STREAM_REQUEUE
-    return sample_log.SAMPLE_LOG_REQUEUE if inference.spec.logging is not None else None
+    if is_compiling(inference, replicas):
+        return COMPILE_REQUEUE
+    consumes = inference.spec.nearline is not None and replicas
+    return SIDE_REQUEUE if consumes or inference.spec.logging is not None else None
 
 
 def _limit_requeue(requeue_after: timedelta | None, observed: InferenceObserved) -> timedelta | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
+from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.node_resources import (
     NodeResources,
@@ -26,6 +27,14 @@ POD_FAILURE_REASONS: Final = frozenset(
 
 SHRINK_OR_ADD_NODES: Final = "lower spec.resources or spec.replicas, or add nodes"
 """What the user can do if no node has enough free resources for a pod."""
+
+
+def suggest_remedy(inference: Inference) -> str:
+    """Return what the user can do if no node has enough free resources for a pod."""
+    placement = inference.spec.placement
+    if placement is None:
+        return SHRINK_OR_ADD_NODES
+    return f"lower spec.placement.slices or spec.replicas, or add nodes to ComputePool {placement.pool}"
 
 
 @dataclass(frozen=True, slots=True)

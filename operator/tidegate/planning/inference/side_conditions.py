@@ -1,37 +1,163 @@
-"""Build the conditions beside Ready, for optional features that a model serves without."""
+"""Build the conditions beside Ready: placement, overrides, and optional features that a model serves without.
+
+A new one is a row of `SIDE_CONDITIONS`.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
-from tidegate.api.conditions import ConditionType, ObservedCondition
+from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, ObservedCondition
+from tidegate.api.inference import Inference
+from tidegate.api.nearline import ConsumeSpec
 from tidegate.api.reasons import Reason
-from tidegate.planning.inference.serving_status import Verdict
+from tidegate.planning.inference.compiled_graph import CompileProblem, judge_graphs
+from tidegate.planning.inference.serving_status import Verdict, make_condition
+from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate.planning.plan import Event, EventType
+from tidegate.planning.pools.overrides import judge_overrides, make_override_events
+from tidegate.planning.pools.placement import PlacementResult
+from tidegate.resources.sample_log import find_sample_url
+from tidegate_dataplane.contract import SampleProblem, StreamProblem
 
-Report = TypeVar("Report")
+SIDE_REQUEUE: Final = timedelta(seconds=15)
+"""Nothing wakes the reconciler when a broker or a sink of samples becomes unavailable."""
+
+_UNSCHEDULABLE_REASONS: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
+_Report = TypeVar("_Report")
+_Conditions: TypeAlias = Sequence[ObservedCondition]
 
 
-def drop_condition(
-    kind: ConditionType, conditions: Sequence[ObservedCondition]
-) -> tuple[ObservedCondition, ...]:
-    """Drop the condition from an object whose spec does not ask for the feature any more."""
-    return tuple(condition for condition in conditions if condition.type != kind.value)
+@dataclass(frozen=True, slots=True)
+class SideInputs:
+    """What the conditions beside Ready depend on."""
+
+    inference: Inference
+    placement: PlacementResult | None
+    overrides: Sequence[ComputeOverride]
+    pods: Verdict
+    desired_pods: int
+    """How many pods should run."""
+    replicas: Sequence[ObservedReplica] = ()
 
 
-def transition_events(
+@dataclass(frozen=True, slots=True)
+class SideCondition:
+    """One condition: its verdict, None if the object has no such condition, and the events of its changes."""
+
+    kind: ConditionType
+    judge: Callable[[SideInputs], Verdict | None]
+    make_events: Callable[[_Conditions, _Conditions], tuple[Event, ...]]
+
+
+def make_side_conditions(inputs: SideInputs) -> tuple[Condition, ...]:
+    """Return the conditions beside Ready that the object has."""
+    return tuple(
+        make_condition(side.kind, verdict, inputs.inference.metadata.generation)
+        for side in SIDE_CONDITIONS
+        if (verdict := side.judge(inputs)) is not None
+    )
+
+
+def drop_side_conditions(inputs: SideInputs, conditions: _Conditions) -> tuple[ObservedCondition, ...]:
+    """Drop the conditions beside Ready that the object has no more."""
+    dropped = {side.kind.value for side in SIDE_CONDITIONS if side.judge(inputs) is None}
+    return tuple(condition for condition in conditions if condition.type not in dropped)
+
+
+def make_side_events(previous: _Conditions, current: _Conditions) -> tuple[Event, ...]:
+    """Return the events of what has changed in the conditions beside Ready."""
+    return tuple(event for side in SIDE_CONDITIONS for event in side.make_events(previous, current))
+
+
+def _judge_placed(inputs: SideInputs) -> Verdict | None:
+    """Return the pool's verdict, or the scheduler's if a pod with slices finds no node."""
+    placement, pods = inputs.placement, inputs.pods
+    if placement is None:
+        return None
+    return pods if placement.verdict.holds and pods.reason in _UNSCHEDULABLE_REASONS else placement.verdict
+
+
+def _make_placed_events(previous: _Conditions, current: _Conditions) -> tuple[Event, ...]:
+    """Return one event when replicas wait for slices, and one when they have them."""
+    old, new = (_find_condition(ConditionType.PLACED, conditions) for conditions in (previous, current))
+    if new is None or (old is not None and old.status == new.status):
+        return ()
+    holds = new.status is ConditionStatus.TRUE
+    if old is None and holds:
+        return ()
+    return (Event(EventType.NORMAL if holds else EventType.WARNING, new.reason, new.message),)
+
+
+def _judge_sample_log(inputs: SideInputs) -> Verdict | None:
+    """Return the problem that most replicas have, with the message of the first; True if none has one."""
+    logging = inputs.inference.spec.logging
+    if logging is None:
+        return None
+    if inputs.inference.spec.replicas == 0:
+        return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no request is answered")
+    reports = [
+        replica.report.samples
+        for replica in inputs.replicas
+        if replica.report is not None and replica.report.samples is not None
+    ]
+    if not reports:
+        return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has begun to log yet")
+    problem = _judge_reports(reports, lambda samples: samples.problem, lambda samples: samples.message)
+    if problem is not None:
+        return problem
+    return Verdict(
+        True,
+        Reason.SAMPLES_LOGGED,
+        f"a share of {logging.sample} of the requests goes to {find_sample_url(logging)}",
+    )
+
+
+def _judge_stream(inputs: SideInputs) -> Verdict | None:
+    """Return whether the stream is consumed.
+
+    The message has no figures: the lag changes all the time and is in the agents' metrics.
+    """
+    if inputs.inference.spec.nearline is None:
+        return None
+    stream = _describe_stream(inputs.inference.spec.nearline.consume)
+    if inputs.desired_pods == 0:
+        return Verdict(False, Reason.SCALED_TO_ZERO, f"no pod is to run; messages wait in {stream}")
+    reports = [
+        replica.report.stream
+        for replica in inputs.replicas
+        if replica.report is not None and replica.report.stream is not None
+    ]
+    if not reports:
+        return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has reached the stream yet")
+    problem = _judge_reports(reports, lambda report: report.problem, lambda report: report.message)
+    return problem or Verdict(True, Reason.CONSUMING, f"messages of {stream} are answered")
+
+
+def _describe_stream(consume: ConsumeSpec) -> str:
+    if consume.kafka is not None:
+        return f"topic {consume.kafka.topic} at {','.join(consume.kafka.bootstrap_servers)}"
+    return f"stream {consume.nats.stream} at {consume.nats.url}" if consume.nats is not None else "no stream"
+
+
+def _judge_override(inputs: SideInputs) -> Verdict | None:
+    return judge_overrides(inputs.overrides, effective=inputs.inference.spec.scaling is not None)
+
+
+def _make_transition_events(
     kind: ConditionType,
     healthy_reason: Reason,
     problems: type[StrEnum],
-    previous: Sequence[ObservedCondition],
-    current: Sequence[ObservedCondition],
+    previous: _Conditions,
+    current: _Conditions,
 ) -> tuple[Event, ...]:
     """Return one event when it breaks by one of the `problems`, and one when it reaches `healthy_reason` again."""
-    old, new = (
-        next((condition for condition in side if condition.type == kind.value), None)
-        for side in (previous, current)
-    )
+    old, new = (_find_condition(kind, conditions) for conditions in (previous, current))
     if new is None or (old is not None and old.reason == new.reason):
         return ()
     if new.reason == healthy_reason.value:
@@ -41,8 +167,14 @@ def transition_events(
     return ()
 
 
-def judge_reports(
-    reports: Sequence[Report], problem: Callable[[Report], StrEnum | None], message: Callable[[Report], str]
+def _find_condition(kind: ConditionType, conditions: _Conditions) -> ObservedCondition | None:
+    return next((condition for condition in conditions if condition.type == kind.value), None)
+
+
+def _judge_reports(
+    reports: Sequence[_Report],
+    problem: Callable[[_Report], StrEnum | None],
+    message: Callable[[_Report], str],
 ) -> Verdict | None:
     """Return the problem that most replicas have, with the message of the first; None if none has one."""
     problems = Counter(reason for report in reports if (reason := problem(report)) is not None)
@@ -51,3 +183,24 @@ def judge_reports(
     commonest, count = problems.most_common(1)[0]
     text = next(message(report) for report in reports if problem(report) is commonest)
     return Verdict(False, Reason(commonest.value), f"on {count} of {len(reports)} replicas: {text}")
+
+
+SIDE_CONDITIONS: Final = (
+    SideCondition(ConditionType.PLACED, _judge_placed, _make_placed_events),
+    SideCondition(
+        ConditionType.SAMPLES_LOGGED,
+        _judge_sample_log,
+        partial(_make_transition_events, ConditionType.SAMPLES_LOGGED, Reason.SAMPLES_LOGGED, SampleProblem),
+    ),
+    SideCondition(
+        ConditionType.COMPILED,
+        lambda inputs: judge_graphs(inputs.inference, inputs.replicas),
+        partial(_make_transition_events, ConditionType.COMPILED, Reason.GRAPH_COMPILED, CompileProblem),
+    ),
+    SideCondition(
+        ConditionType.CONSUMING,
+        _judge_stream,
+        partial(_make_transition_events, ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem),
+    ),
+    SideCondition(ConditionType.OVERRIDE_ACTIVE, _judge_override, make_override_events),
+)

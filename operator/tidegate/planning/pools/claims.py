@@ -138,7 +138,7 @@ def make_remaining_claims(
     for pool, label in tiers.items():
         if pool != desired_pool:
             assigned = _count_assigned(live, pool)
-            tier = next((tier for tier in Tier if tier == label), Tier.REALTIME)
+            tier = next((tier for tier in Tier if tier.value == label), Tier.REALTIME)
             beyond = _find_pods_beyond(assigned, _sum_by_node(pool, pods))
             claims[pool] = PoolClaim(key, tier, 1, 0, assigned, "", pods=beyond)
     return claims

@@ -70,21 +70,25 @@ def bound_replicas(scaling: Scaling, replicas: int, overrides: Sequence[ComputeO
     return bounds
 
 
-def make_override_conditions(
-    overrides: Sequence[ComputeOverride], generation: int, *, effective: bool = True
-) -> tuple[Condition, ...]:
-    """Return the condition OverrideActive if an override is in force.
+def judge_overrides(overrides: Sequence[ComputeOverride], *, effective: bool = True) -> Verdict | None:
+    """Return the verdict of OverrideActive; None if no override is in force.
 
     `effective`: whether it can decide anything about its target.
     """
     if not overrides:
-        return ()
+        return None
     text = "; ".join(describe_override(override) for override in overrides)
     if effective:
-        verdict = Verdict(True, Reason.OVERRIDDEN, text)
-    else:
-        verdict = Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, f"{text}; {NO_RANGE}")
-    return (make_condition(ConditionType.OVERRIDE_ACTIVE, verdict, generation),)
+        return Verdict(True, Reason.OVERRIDDEN, text)
+    return Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, f"{text}; {NO_RANGE}")
+
+
+def make_override_conditions(overrides: Sequence[ComputeOverride], generation: int) -> tuple[Condition, ...]:
+    """Return the condition OverrideActive if an override is in force."""
+    verdict = judge_overrides(overrides)
+    return (
+        (make_condition(ConditionType.OVERRIDE_ACTIVE, verdict, generation),) if verdict is not None else ()
+    )
 
 
 NO_RANGE = "spec.replicas is fixed: set spec.scaling instead, or spec.replicas itself"
