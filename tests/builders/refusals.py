@@ -300,6 +300,18 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         model={"format": "Python"},
         logging=_logging(),
     ),
+    _inference(
+        "compile-python", "compile", "compile is only for format ONNX", model={"format": "Python"}, compile={}
+    ),
+    _inference(
+        "compile-batch",
+        "compile",
+        "compile is not for a batch",
+        tier="offline",
+        batch=batch_spec(),
+        compile={},
+    ),
+    _inference("compile-passes", "compile.passes", _UNSUPPORTED, compile={"passes": "Some"}),
     _inference("sample-zero", "logging.sample", "must be more than 0", logging=_logging("0.00")),
     _inference("sample-many", "logging.sample", "should match", logging=_logging("1.01")),
     _inference("sample-word", "logging.sample", "should match", logging=_logging("1%")),

@@ -102,6 +102,7 @@ def _absence_of(process: str) -> str:
 
 _MIN_BY_OBJECT: Final = "min by (kind, namespace, name) "
 _READY_INFERENCE: Final = object_series("tidegate_object_ready", 'kind="Inference"')
+_COMPILE_FAILED: Final = object_series("tidegate_object_compiled", 'kind="Inference",reason="CompileFailed"')
 _READY_OTHER: Final = object_series("tidegate_object_ready", 'kind!="Inference"')
 _TARGET: Final = object_series("tidegate_inference_version", 'state="target"')
 _SERVING: Final = object_series("tidegate_inference_version", 'state="serving"')
@@ -345,7 +346,7 @@ ALLOCATION: Final = (
     ),
     Alert(
         f"{ALERT_PREFIX}CompileFailed",
-        'max by (namespace, name) (tidegate_object_compiled{kind="Inference",reason="CompileFailed"}) == 0',
+        f"min by (namespace, name) ({_COMPILE_FAILED}) == 0",
         "15m",
         Severity.TICKET,
         "The graph of Inference {{ $labels.namespace }}/{{ $labels.name }} cannot be compiled",
