@@ -14,6 +14,8 @@ from fixtures.installed_stream import a_broker
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
 
 MESSAGES = 500
+FIRST = 50
+"""Messages that come before Triton is stopped."""
 ROUNDS = 60_000
 """A message takes a twenty-fifth of a second: most of the work is still to be done when the pod has yielded."""
 TRITON = "tritonserver|triton_python_backend_stub"
@@ -36,7 +38,8 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
         processes = space.installed.processes(OURS, [pod["metadata"]["uid"]])
         assert len(processes) >= 3  # the agent, Triton, and the model's own
         tritons = space.installed.processes(TRITON, [pod["metadata"]["uid"]])
-        work.publish([a_message(x, name) for name, x in rows.items()])
+        messages = [a_message(x, name) for name, x in rows.items()]
+        work.publish(messages[:FIRST])
         wait_until(
             lambda: work.kept() >= 5,
             "the work has begun",
@@ -45,6 +48,7 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
 
         # On a busy machine the rest of the work could be done before the pod hears that it is to end.
         with space.installed.paused(tritons):
+            work.publish(messages[FIRST:])
             space.patch("inference", "probe", {"replicas": 0})
             wait_until(lambda: not space.pods("probe"), "the pod ends", evidence=lambda: space.pods("probe"))
         # Within five seconds, which bench/three_tier_day.py measures.
