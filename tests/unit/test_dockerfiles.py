@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tidegate import __version__
 from tidegate_localcluster.image_parts import (
     ContextPart,
     DebianFiles,
@@ -119,10 +121,16 @@ def test_the_labels_say_what_the_image_is(name: ImageName) -> None:
     assert labels.pop(f"{prefix}title")
     assert labels.pop(f"{prefix}licenses").endswith("Apache-2.0")
     assert labels == {f"{prefix}{name}": f"${{{name.upper()}}}" for name in ("version", "revision", "source")}
-    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
     assert [i.arguments for i in instructions(name) if i.name == "ARG" and i.stage == 0][1] == [
-        f"VERSION={version}"
+        f"VERSION={__version__}"
     ]
+
+
+def test_the_package_and_the_charts_have_the_version_of_the_command() -> None:
+    assert tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"] == __version__
+    for chart in ("tidegate", "tidegate-crds"):
+        metadata = yaml.safe_load((REPOSITORY / "charts" / chart / "Chart.yaml").read_text())
+        assert {metadata["version"], metadata["appVersion"]} == {__version__}, chart
 
 
 @pytest.mark.parametrize("name", list(ImageName))
