@@ -9,6 +9,7 @@ import pytest
 from builders.desired import a_desired_state
 from tidegate_dataplane.agent import state
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.formats import UNKNOWN_GRAPH
 from tidegate_dataplane.agent.model_config import config_digest, render_config
 from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.report import CurrentStep, make_report
@@ -443,3 +444,23 @@ def test_the_report_has_the_phase_of_the_graph(observed: ObservedPod, phase: Com
     assert report.phase is phase
     assert bool(report.message) == (phase is CompilePhase.FAILED)
     assert make_report("ctr-0", order(), observed, known, CurrentStep()).compile is None
+
+
+def test_a_graph_whose_replacement_was_cut_short_is_put_in_its_place_again() -> None:
+    known = memory(order())
+
+    for desired, result, sha256 in (
+        (PASSES, FASTER, "aa"),
+        (PASSES, None, ""),
+        (a_desired_state(), FASTER, ""),
+    ):
+        step = next_step(desired, graph_world(UNKNOWN_GRAPH, result), known)
+        assert isinstance(step, SwitchGraph)
+        assert step.sha256 == sha256
+
+
+def test_after_a_graph_could_not_be_switched_there_is_a_pause() -> None:
+    known = replace(memory(order()), next_switch_s=60.0)
+
+    assert next_step(PASSES, graph_world(result=FASTER), known, now_s=59.0) == Wait()
+    assert isinstance(next_step(PASSES, graph_world(result=FASTER), known, now_s=60.0), SwitchGraph)

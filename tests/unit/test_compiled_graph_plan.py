@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
+from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
-from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE
+from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, judge_graphs
 from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
 from tidegate.resources.serving import find_deployment, find_template_hash
 from tidegate.resources.settings import ServingSettings
+from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import AgentReport, CompilePhase, CompileReport, PassResult
 
 SETTINGS = ServingSettings(
@@ -27,6 +30,7 @@ SETTINGS = ServingSettings(
     node_cache_bytes=5,
 )
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SLICES = SliceResources(labels={}, node_selector={}, tolerations=(), cpu="950m", memory="1920Mi")
 PASSES = (
     PassResult(name="simplify", applied=False, reason="nothing to change"),
     PassResult(name="fuseEmbeddings", applied=True, changes=300),
@@ -157,6 +161,23 @@ def test_a_failure_says_which_version_serves_as_published_and_what_to_do() -> No
     )
     assert "CompileFailed" in [event.reason for event in planned.events]
     assert planned.requeue_after is None
+
+
+def test_before_a_version_serves_it_says_so() -> None:
+    planned = plan(an_inference(compile={}), a_report(None, target=1))
+
+    assert (condition(planned) or ())[2] == "the graph of version 1 is compiled once it serves"
+
+
+def test_on_slices_with_gpus_no_graph_is_compiled_and_the_condition_says_why() -> None:
+    inference = an_inference(compile={}, placement={"pool": "gpu-a"})
+    slices = replace(SLICES, devices={"nvidia.com/gpu.shared": "1"})
+
+    assert not make_desired_state(inference, SETTINGS, epoch=1, slices=slices).graph_passes
+    assert make_desired_state(inference, SETTINGS, epoch=1, slices=SLICES).graph_passes
+    verdict = judge_graphs(inference, (), has_gpu=True)
+    assert verdict is not None
+    assert (verdict.reason, "remove spec.compile" in verdict.message) == (Reason.COMPILE_FAILED, True)
 
 
 def test_a_report_about_another_version_does_not_count() -> None:

@@ -15,6 +15,9 @@ MODEL_FILES: Mapping[ModelFormat, str] = {
 SERVED_GRAPH = "served.onnx"
 """The graph of an ONNX version that the server loads: the published one, or the one that was compiled from it."""
 
+UNKNOWN_GRAPH = "?"
+"""Recorded instead of a sha256 while the served graph of a version is replaced."""
+
 
 @dataclass(frozen=True, slots=True)
 class NativeBackend:

@@ -227,7 +227,8 @@ class Agent:
             case LoadVersions():
                 await self._load_model(action)
             case SwitchGraph():
-                await self._switch_graph(action)
+                if not await self._switch_graph(action):
+                    return False
             case state.RefuseOrder(order, refusal):
                 await self._restore_displaced()
                 self._record_failure(order, refusal)
@@ -256,7 +257,11 @@ class Agent:
             marks=self._runners.reload_marks if self._runners is not None else {},
         )
         if desired is not None and desired.format is ModelFormat.ONNX:
-            self._observed = await asyncio.to_thread(self._observe_graphs, desired, self._observed)
+            try:
+                self._observed = await asyncio.to_thread(self._observe_graphs, desired, self._observed)
+            except (OSError, ValueError) as error:
+                # A full disk, or a damaged record: versions are served as they are.
+                log.warning("graphs_not_observed", error=str(error))
         self._memory = state.learn_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
@@ -279,8 +284,8 @@ class Agent:
             if not desired.graph_passes:
                 self._compile_folder.write_job(None)
             return replace(observed, graphs=graphs)
-        if state.serves_order(desired, observed.server):
-            # Not earlier: until the version serves, it needs the processors.
+        if self._memory.proven == state.content_of(desired) and state.serves_order(desired, observed.server):
+            # Not earlier: until the version serves, it needs the processors, and may be replaced by the one before.
             self._compile_folder.write_job(job, [_hash_content(version) for version in stored.values()])
         return replace(
             observed,
@@ -289,8 +294,11 @@ class Agent:
             is_compiling=self._compile_folder.count_attempts(job.digest) > 0,
         )
 
-    async def _switch_graph(self, action: SwitchGraph) -> None:
-        """Load the version with another graph; while that goes on, and if the server refuses it, the present one answers."""
+    async def _switch_graph(self, action: SwitchGraph) -> bool:
+        """Load the version with another graph, and return whether the server did.
+
+        While that goes on, and if the server refuses it, the present graph answers.
+        """
         order, started = action.load.order, self._clock()
         self._current_step = CurrentStep(action.load)
         refusal = await self._load_graph(action, action.sha256)
@@ -302,13 +310,32 @@ class Agent:
                 compiled=bool(action.sha256),
                 seconds=round(self._clock() - started, 3),
             )
-            return
+            return True
         self._metrics.graphs_refused.inc()
         log.warning("graph_refused", model=order.model, version=order.version, message=refusal.message)
         if action.sha256:
-            message = f"the server does not load the compiled graph ({refusal.message})"
-            self._memory = state.refuse_graph(self._memory, action.sha256, message)
+            await self._refuse_graph(order, action.sha256, refusal)
         await self._load_graph(action, "")
+        self._memory = replace(self._memory, next_switch_s=self._clock() + state.SWITCH_RETRY_S)
+        self._current_step = CurrentStep()
+        return False
+
+    async def _refuse_graph(self, order: DesiredState, sha256: str, refusal: VersionRefusal) -> None:
+        """Remember that the server does not load a compiled graph, also after a restart of the agent."""
+        message = (
+            f"the server does not load the compiled graph ({refusal.message}): use the Triton image of this version of Tidegate, "
+            "raise the memory of a replica, or remove spec.compile"
+        )
+        self._memory = state.refuse_graph(self._memory, sha256, message)
+        result, facts = (
+            self._observed.compile_result,
+            self._observed.stored.get(order.model, {}).get(order.version),
+        )
+        if result is None or facts is None or result.graph_sha256 != sha256:
+            return
+        refused = result.model_copy(update={"graph_sha256": "", "message": message})
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self._compile_folder.write_result, _hash_content(facts), refused)
 
     async def _load_graph(self, action: SwitchGraph, sha256: str) -> VersionRefusal | None:
         """Put a graph in its place and load the version with it; return why it does not serve, None if it does."""
@@ -438,10 +465,11 @@ class Agent:
         if not sha256 or order.format is not ModelFormat.ONNX:
             return False
         self._metrics.graphs_refused.inc()
-        self._memory = state.refuse_graph(
-            self._memory, sha256, f"the server does not load the compiled graph ({refusal.message})"
-        )
-        await asyncio.to_thread(self._repository.install_graph, order.model, order.version, None)
+        await self._refuse_graph(order, sha256, refusal)
+        try:
+            await asyncio.to_thread(self._repository.install_graph, order.model, order.version, None)
+        except OSError:
+            return False
         return True
 
     def _refuse_second_crash(self, order: DesiredState) -> VersionRefusal | None:

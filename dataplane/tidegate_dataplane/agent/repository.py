@@ -1,5 +1,6 @@
 """Model repository on disk: version folders that appear atomically, and a record of each."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
-from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH
+from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH, UNKNOWN_GRAPH
 from tidegate_dataplane.contract import DesiredState, ModelFormat
 
 INCOMING = ".incoming"
@@ -84,7 +85,8 @@ class ModelRepository:
         if folder.exists():
             displaced = self.make_staging()
             record.unlink(missing_ok=True)
-            record.with_suffix(".graph").unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                record.with_suffix(".graph").rename(displaced / "graph")
             folder.rename(displaced / "version")
         staging.rename(folder)
         _write_whole(record, facts.model_dump_json())
@@ -95,16 +97,21 @@ class ModelRepository:
         return self._root / model / str(version) / MODEL_FILES[ModelFormat.ONNX]
 
     def read_graphs(self, model: str) -> Mapping[int, str]:
-        """Return the sha256 of the compiled graph of each version that has one in its place."""
+        """Return the sha256 of the compiled graph of each version that has one in its place, UNKNOWN_GRAPH if that was cut short."""
         return {
             int(record.stem): record.read_text() for record in (self._records / model).glob("[0-9]*.graph")
         }
 
     def install_graph(self, model: str, version: int, graph: Path | None, sha256: str = "") -> None:
-        """Let the server load `graph` for a version when it loads it next; None is the published graph."""
+        """Let the server load `graph` for a version when it loads it next; None is the published graph.
+
+        A graph that is in its place stays untouched, since the server reloads a version whose folder has changed.
+        """
         folder = self._root / model / str(version)
         record = self._records / model / f"{version}.graph"
-        record.unlink(missing_ok=True)
+        if self.read_graphs(model).get(version, "") == sha256:
+            return
+        _write_whole(record, UNKNOWN_GRAPH)
         part = folder / f".{SERVED_GRAPH}.part"
         part.unlink(missing_ok=True)
         _link_or_copy(graph if graph is not None else folder / MODEL_FILES[ModelFormat.ONNX], part)
@@ -112,6 +119,8 @@ class ModelRepository:
         part.replace(folder / SERVED_GRAPH)
         if graph is not None:
             _write_whole(record, sha256)
+        else:
+            record.unlink()
 
     def restore_displaced(self, installed: InstalledVersion, facts: ArtefactFacts) -> None:
         """Undo an installation that displaced a version; `facts` describe the displaced one."""
@@ -119,10 +128,11 @@ class ModelRepository:
             return
         shutil.rmtree(installed.folder)
         (installed.displaced / "version").rename(installed.folder)
+        records = self._records / installed.folder.parent.name
+        with contextlib.suppress(FileNotFoundError):
+            (installed.displaced / "graph").rename(records / f"{facts.version}.graph")
         installed.displaced.rmdir()
-        _write_whole(
-            self._records / installed.folder.parent.name / f"{facts.version}.json", facts.model_dump_json()
-        )
+        _write_whole(records / f"{facts.version}.json", facts.model_dump_json())
 
     def discard_folder(self, folder: Path | None) -> None:
         """Remove a staging folder or a displaced version."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.config_text import ModelConfig
+from tidegate_dataplane.agent.formats import UNKNOWN_GRAPH
 from tidegate_dataplane.agent.model_config import config_digest, render_config, with_versions
 from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
@@ -14,6 +15,8 @@ from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 # First and longest pause, in seconds.
 FETCH_RETRY_S = (1.0, 60.0)
 SLOW_RETRY_S = (60.0, 900.0)
+SWITCH_RETRY_S = 60.0
+"""Pause after a graph could not be switched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class AgentMemory:
     `proven` is the last order whose version served: the pod falls back to it.
     `backend` is AUTO until the server has shown what can run ONNX.
     `loaded_graphs` has what the server loaded since the agent started: the sha256 of the compiled graph, empty for the
-    published one, by model and version. `refused_graphs` has the reason by sha256.
+    published one, by model and version. `refused_graphs` has the reason by sha256. Before `next_switch_s` no graph is switched.
     """
 
     proven: DesiredState | None = None
@@ -77,6 +80,7 @@ class AgentMemory:
     backend: OnnxBackend = OnnxBackend.AUTO
     loaded_graphs: Mapping[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     refused_graphs: Mapping[str, str] = field(default_factory=dict[str, str])
+    next_switch_s: float = 0.0
 
     def find_setback(self, order: DesiredState) -> Setback | None:
         """Return the setback of exactly this order."""
@@ -155,7 +159,7 @@ def plan_step(
     if not _is_backing_off(memory, order, now_s):
         return (
             _next_step(order, observed, memory, intra_op_threads)
-            or _plan_graph(desired, observed, memory, intra_op_threads)
+            or _plan_graph(desired, observed, memory, now_s, intra_op_threads)
             or _plan_clean_up(order, observed)
         )
     if (
@@ -207,6 +211,7 @@ def _plan_graph(
     desired: DesiredState,
     observed: ObservedPod,
     memory: AgentMemory,
+    now_s: float,
     intra_op_threads: int | None,
 ) -> SwitchGraph | None:
     """Return the step to the graph that the served version should have; None when it has it.
@@ -215,7 +220,7 @@ def _plan_graph(
     nothing if the file has not changed.
     """
     order = content_of(desired)
-    if order.format is not ModelFormat.ONNX or not observed.server.live:
+    if order.format is not ModelFormat.ONNX or not observed.server.live or now_s < memory.next_switch_s:
         return None
     on_disk = observed.graphs.get(order.version, "")
     sha256 = _choose_graph(desired, observed.compile_result, on_disk)
@@ -235,7 +240,9 @@ def _choose_graph(desired: DesiredState, result: CompileResult | None, on_disk: 
     """Return the sha256 of the graph that the version should have; until there is a result, the one that it has."""
     if not desired.graph_passes:
         return ""
-    return result.graph_sha256 if result is not None else on_disk
+    if result is not None:
+        return result.graph_sha256
+    return on_disk if on_disk != UNKNOWN_GRAPH else ""
 
 
 def serves_order(order: DesiredState, server: ServerState) -> bool:

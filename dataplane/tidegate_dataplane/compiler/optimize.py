@@ -1,8 +1,8 @@
 """Apply the graph passes to one model file, in a process that may run out of memory or time without harm to the compiler.
 
-`python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT [PROVED]` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx` if
-the passes found a faster graph. PROVED is a graph that another pod compiled: it is compared with SOURCE once more, and not
-searched for again; exit status 1 says that it differs.
+`python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT [CANDIDATE]` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx`
+if the passes found a faster graph. CANDIDATE is a graph that another pod compiled: it is compared with SOURCE, and no pass
+runs; exit status 1 says that it differs.
 """
 
 import resource
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import onnx
 
+from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult, hash_file
 from tidegate_dataplane.contract import PassResult
 from tidegate_dataplane.graph_passes.pipeline import (
@@ -26,18 +27,20 @@ from tidegate_dataplane.graph_passes.pipeline import (
 )
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError, mean_speedup
 
+BASE_BYTES = 200 << 20
+SIZE_FACTOR = 4
 MAX_MODEL_BYTES = 2**31 - 2**20
 """Above this, protobuf cannot hold a graph with its weights inside."""
 
 
 def compile_file(arguments: Sequence[str]) -> int:
     """Compile or prove a graph; return the exit status."""
-    source, output, *proved = map(Path, arguments)
+    source, output, *candidates = map(Path, arguments)
     model = _load_model(source)
     if isinstance(model, CompileResult):
         result = model
-    elif proved:
-        return _prove_graph(model, proved[0])
+    elif candidates:
+        return _prove_graph(model, candidates[0])
     else:
         result = _compile_graph(model, output / GRAPH_FILE)
     (output / "result.json").write_text(result.model_dump_json())
@@ -46,17 +49,20 @@ def compile_file(arguments: Sequence[str]) -> int:
 
 def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
     """Return the model with its weights inside, or the failure."""
-    weights = sum(path.stat().st_size for path in source.parent.rglob("*") if path.is_file())
-    if weights > MAX_MODEL_BYTES:
+    files = (path for path in source.parent.iterdir() if path.is_file() and SERVED_GRAPH not in path.name)
+    size = sum(path.stat().st_size for path in files)
+    if size > MAX_MODEL_BYTES:
         return _describe_failure(
-            f"the artefact has {weights / 2**30:.1f} GiB, and graphs of more than 2 GiB are not compiled: remove spec.compile"
+            f"the artefact has {size / 2**30:.1f} GiB, and graphs of more than 2 GiB are not compiled: remove spec.compile"
         )
+    if _needed_bytes(size) > resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY:
+        return _describe_memory_failure(size)
     try:
         return onnx.load(source)
     except MemoryError:
-        return _describe_memory_failure()
+        return _describe_memory_failure(size)
     except Exception as error:  # noqa: BLE001 - protobuf and onnx have no common class for what is no model
-        return _describe_failure(f"the model cannot be read: {error}")
+        return _describe_failure(f"the model cannot be read: {error}; remove spec.compile")
 
 
 def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
@@ -64,9 +70,9 @@ def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
     try:
         optimized = _refuse_slower(model, optimize_model(model))
     except GraphRefusedError as error:
-        return _describe_failure(f"ONNX Runtime does not load the model here: {error}")
+        return _describe_failure(f"ONNX Runtime does not load the model here: {error}; remove spec.compile")
     except MemoryError:
-        return _describe_memory_failure()
+        return _describe_memory_failure(model.ByteSize())
     digest = ""
     if any(outcome.applied for outcome in optimized.outcomes):
         onnx.save(optimized.model, target)
@@ -96,10 +102,10 @@ def _refuse_slower(model: onnx.ModelProto, optimized: OptimizedModel) -> Optimiz
     return OptimizedModel(model, (), outcomes, {})
 
 
-def _prove_graph(model: onnx.ModelProto, proved: Path) -> int:
+def _prove_graph(model: onnx.ModelProto, candidate: Path) -> int:
     """Return 0 if a graph from the node's cache answers like the model."""
     try:
-        comparison = compare_models(model, onnx.load(proved))
+        comparison = compare_models(model, onnx.load(candidate))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, it is compiled anew
         sys.stderr.write(f"{error!r}\n")
         return 1
@@ -120,10 +126,18 @@ def _describe_failure(reason: str) -> CompileResult:
     return CompileResult(message=reason)
 
 
-def _describe_memory_failure() -> CompileResult:
+def _needed_bytes(size: int) -> int:
+    """Return the memory that a model of this size takes at least: the file, two graphs of the passes and two sessions."""
+    return BASE_BYTES + SIZE_FACTOR * size
+
+
+def _describe_memory_failure(size: int) -> CompileResult:
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     bound = "its limit" if limit == resource.RLIM_INFINITY else f"the {limit >> 20} MiB that it may take"
-    return _describe_failure(f"the compiler needs more memory than {bound}: raise spec.compile.memory")
+    return _describe_failure(
+        f"the compiler needs more memory than {bound}, for a model of {size >> 20} MiB at least {_needed_bytes(size) >> 20} MiB: "
+        "raise spec.compile.memory"
+    )
 
 
 if __name__ == "__main__":

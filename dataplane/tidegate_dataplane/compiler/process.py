@@ -25,6 +25,8 @@ MAX_ATTEMPTS = 2
 OWN_MEMORY_BYTES = 96 << 20
 """Of the container's limit, for the loop itself."""
 NICENESS = 19
+SCRATCH_PREFIX = ".scratch-"
+CRASH_PAUSE_S = 10.0
 CHECK_S = 0.1
 
 
@@ -43,17 +45,24 @@ class Compiler:
         self._shared = SharedGraphs(None if cache is None else NodeCache(cache, settings.node_cache_bytes))
 
     def compile_jobs(self) -> None:
-        """Compile jobs until told to stop."""
+        """Compile jobs until told to stop; no error ends the process, since its end would make the pod unready."""
+        for scratch in self._settings.exchange_dir.glob(f"{SCRATCH_PREFIX}*"):
+            shutil.rmtree(scratch, ignore_errors=True)
         while not self._should_stop():
             job = self._folder.read_job()
             if job is None or self._folder.read_result(job.digest) is not None:
                 time.sleep(self._settings.poll_s)
-            else:
+                continue
+            try:
                 self.compile_job(job)
+            except Exception:
+                # A full disk, or a folder that the agent removes meanwhile.
+                log.exception("compile_crashed", model=job.model, version=job.version)
+                time.sleep(CRASH_PAUSE_S)
 
     def compile_job(self, job: CompileJob) -> None:
         """Write the result of a job, unless the job or the compiler ends first."""
-        scratch = Path(tempfile.mkdtemp(dir=self._settings.exchange_dir, prefix=".scratch-"))
+        scratch = Path(tempfile.mkdtemp(dir=self._settings.exchange_dir, prefix=SCRATCH_PREFIX))
         try:
             result = self._compile_in(job, scratch)
         except _WithdrawnError:
@@ -72,27 +81,34 @@ class Compiler:
             )
 
     def _compile_in(self, job: CompileJob, scratch: Path) -> CompileResult | None:
-        key, graph = make_cache_key(job.digest), scratch / GRAPH_FILE
-        result = self._load_shared(job, key, scratch)
-        if result is None:
-            if self._folder.count_attempts(job.digest) >= MAX_ATTEMPTS:
-                result = CompileResult(message=self._explain_ends())
-            else:
-                self._folder.begin_attempt(job.digest)
-                result = self._run_passes(job, scratch)
-                if result is None:
-                    return None
-                if not result.message:
-                    self._shared.store_result(key, result, graph if result.graph_sha256 else None)
-        self._folder.write_result(job.digest, result, graph if result.graph_sha256 else None)
+        """Return the result, written to its place; None if the attempt ended without one."""
+        graph = scratch / GRAPH_FILE
+        result = self._try_job(job, scratch)
+        if result is not None:
+            self._folder.write_result(job.digest, result, graph if result.graph_sha256 else None)
+        return result
+
+    def _try_job(self, job: CompileJob, scratch: Path) -> CompileResult | None:
+        """Return the result, with its graph in `scratch`; None if the attempt ended without one."""
+        attempts = self._folder.count_attempts(job.digest)
+        if attempts >= MAX_ATTEMPTS:
+            return CompileResult(message=self._explain_ends())
+        self._folder.begin_attempt(job.digest)
+        key = make_cache_key(job.digest)
+        shared = self._load_shared(job, key, scratch) if attempts == 0 else None
+        if shared is not None:
+            return shared
+        result = self._run_passes(job, scratch)
+        if result is not None and result.graph_sha256:
+            self._shared.store_result(key, result, scratch / GRAPH_FILE)
         return result
 
     def _load_shared(self, job: CompileJob, key: str, scratch: Path) -> CompileResult | None:
         """Return the result of another pod of this node, after comparing its graph with the published one again."""
         graph = scratch / GRAPH_FILE
         result = self._shared.load_result(key, graph)
-        if result is None or not result.graph_sha256:
-            return result
+        if result is None:
+            return None
         if self._run_process(job, job.source, scratch, graph) == 0:
             return result
         log.warning("shared_graph_refused", model=job.model, version=job.version, key=key)
@@ -144,9 +160,12 @@ class Compiler:
         limit = self._settings.memory_bytes
         bound = "" if limit is None else f" of {limit >> 20} MiB"
         return (
-            f"the compiler ended {MAX_ATTEMPTS} times in the middle of it, most likely at its memory limit{bound}: "
+            f"the compiler ended {MAX_ATTEMPTS} times before it was done, most likely at its memory limit{bound}: "
             "raise spec.compile.memory; the log of container compiler has more"
         )
 
     def _explain_timeout(self) -> str:
-        return f"it took more than {self._settings.timeout_s:g} s: the graph is too large for the passes; remove spec.compile"
+        return (
+            f"it took more than {self._settings.timeout_s:g} s: the graph is too large for the passes, or the node has too little "
+            "idle processor time; remove spec.compile, or run tidegate optimize before you publish the model"
+        )

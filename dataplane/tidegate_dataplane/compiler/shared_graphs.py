@@ -39,20 +39,17 @@ class SharedGraphs:
             return None
         try:
             result = CompileResult.model_validate_json(record.read_bytes())
-            if result.graph_sha256:
-                graph = self._find_intact(f"{key}.graph")
-                if graph is None or graph.name != result.graph_sha256:
-                    return None
-                shutil.copyfile(graph, target)
+            graph = self._find_intact(f"{key}.graph")
+            if graph is None or graph.name != result.graph_sha256:
+                return None
+            shutil.copyfile(graph, target)
         except (OSError, ValidationError):
             return None
         return result.model_copy(update={"cached": True})
 
-    def store_result(self, key: str, result: CompileResult, graph: Path | None) -> None:
+    def store_result(self, key: str, result: CompileResult, graph: Path) -> None:
         """Add a result and its graph, if they fit."""
-        if self._cache is None:
-            return
-        if graph is not None and not self._add_file(f"{key}.graph", graph.read_bytes()):
+        if self._cache is None or not self._add_file(f"{key}.graph", graph.read_bytes()):
             return
         self._add_file(f"{key}.result", result.model_dump_json().encode())
 

@@ -19,6 +19,8 @@ from tidegate_dataplane.graph_passes.samples import Request
 MIN_RUNS: Final = 7
 RUN_SECONDS: Final = 0.2
 """Time for the measurement of one request on one graph."""
+MEMORY_TEXTS: Final = ("bad_alloc", "Failed to allocate memory")
+"""Parts of ONNX Runtime's messages when an allocation fails."""
 
 
 class GraphRefusedError(ValueError):
@@ -29,7 +31,7 @@ class Session:
     """A graph in ONNX Runtime on one CPU thread."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        """Raise GraphRefusedError if ONNX Runtime does not load the graph."""
+        """Raise GraphRefusedError if ONNX Runtime does not load the graph, MemoryError if there is no memory for it."""
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
@@ -39,15 +41,24 @@ class Session:
             )
         except Exception as error:
             # ONNX Runtime raises a class of its own for each status, and has no common one.
+            _raise_if_memory(error)
             raise GraphRefusedError(str(error)) from error
 
     def run_request(self, request: Request) -> list[Array] | None:
-        """Return the outputs, or None if the graph refuses the request."""
+        """Return the outputs, or None if the graph refuses the request; raise MemoryError if there is no memory for it."""
         try:
             outputs: Any = self._session.run(None, dict(request))
-        except Exception:  # noqa: BLE001  see above
+        except Exception as error:  # noqa: BLE001  see above
+            _raise_if_memory(error)
             return None
         return list(outputs)
+
+
+def _raise_if_memory(error: Exception) -> None:
+    """Raise MemoryError for an error of ONNX Runtime that says nothing about the graph."""
+    text = str(error)
+    if isinstance(error, MemoryError) or not text or any(part in text for part in MEMORY_TEXTS):
+        raise MemoryError(text) from error
 
 
 @dataclass(frozen=True, slots=True)

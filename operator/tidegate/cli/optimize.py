@@ -58,6 +58,8 @@ def optimize_file(
         optimized = pipeline.optimize_model(
             original, shared_inputs=per_request or (), measured_rows=rows or pipeline.MEASURED_ROWS
         )
+    except MemoryError:
+        _exit_with(f"{model}: there is not enough memory to rewrite it, which takes several times its size")
     except GraphRefusedError as error:
         _exit_with(f"{model}: ONNX Runtime does not load it: {error}")
     if graphs is not None:

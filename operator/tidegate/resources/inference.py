@@ -43,8 +43,10 @@ from tidegate_dataplane.contract import (
 _DEFAULT_QUEUE_DELAY: Final = timedelta(milliseconds=1)
 
 
-def make_desired_state(inference: Inference, settings: ServingSettings, *, epoch: int) -> DesiredState:
-    """Return the order of every pod's agent."""
+def make_desired_state(
+    inference: Inference, settings: ServingSettings, *, epoch: int, slices: SliceResources | None = None
+) -> DesiredState:
+    """Return the order of every pod's agent; `slices` as in `make_inference_workload`."""
     model = inference.spec.model
     batching = inference.spec.batching
     delay = parse_duration(batching.max_queue_delay) if batching.max_queue_delay else _DEFAULT_QUEUE_DELAY
@@ -63,7 +65,7 @@ def make_desired_state(inference: Inference, settings: ServingSettings, *, epoch
         max_batch_size=batching.max_batch_size,
         batching=AgentBatching.FIXED if fixed else AgentBatching.OFF,
         max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
-        graph_passes=inference.spec.has_graph_passes,
+        graph_passes=inference.spec.has_graph_passes and not (slices is not None and slices.devices),
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
         samples=make_sample_order(inference.spec.logging),
@@ -164,14 +166,11 @@ def make_serving_pod(
         sample_claim=next(iter(find_volume_claims((find_sample_url(inference.spec.logging),))), ""),
         stream_secret=find_stream_secret(inference),
         results_secret=find_results_secret(inference),
-        compiler_memory=_find_compiler_memory(inference),
+        compiler_memory=_find_compiler_memory(inference, slices),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     if slices is None:
         return pod
-    compile_spec = inference.spec.compile
-    if pod.compiler_memory and (compile_spec is None or compile_spec.memory is None):
-        pod = replace(pod, compiler_memory=slices.memory)
     return replace(
         pod,
         cpu=slices.cpu,
@@ -185,9 +184,10 @@ def make_serving_pod(
     )
 
 
-def _find_compiler_memory(inference: Inference) -> str:
-    """Return the memory limit of the compiler without placement; empty if no graph is compiled."""
+def _find_compiler_memory(inference: Inference, slices: SliceResources | None) -> str:
+    """Return the memory limit of the compiler; empty if no graph is compiled, as for a GPU, on which nothing was proved."""
     spec = inference.spec
-    if spec.compile is None or not spec.has_graph_passes:
+    if spec.compile is None or not spec.has_graph_passes or (slices is not None and slices.devices):
         return ""
-    return canonicalize_quantity(spec.compile.memory or spec.own_resources.memory)
+    own_memory = spec.own_resources.memory if slices is None else slices.memory
+    return canonicalize_quantity(spec.compile.memory or own_memory)

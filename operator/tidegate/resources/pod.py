@@ -22,6 +22,7 @@ CLIENT_CA_FILE: Final = "client-ca.crt"
 _CONTROL_KEY: Final = "/run/tidegate/control-key"
 _RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 _NODE_CACHE: Final = "/var/cache/tidegate"
+_COMPILE_FOLDER: Final = "/var/lib/tidegate/cache/compile"
 _SAMPLES_SECRET: Final = "/etc/tidegate-samples"  # noqa: S105 - a folder
 _STREAM_SECRET: Final = "/etc/tidegate-stream"  # noqa: S105 - a folder
 _RESULTS_SECRET: Final = "/etc/tidegate-results"  # noqa: S105 - a folder
@@ -215,6 +216,8 @@ def _build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         mounts.append({"name": "stream-secret", "mountPath": _STREAM_SECRET, "readOnly": True})
     if pod.results_secret:
         mounts.append({"name": "results-secret", "mountPath": _RESULTS_SECRET, "readOnly": True})
+    if pod.compiler_memory:
+        mounts.append({"name": "compile", "mountPath": _COMPILE_FOLDER})
     if pod.sample_claim:
         mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
     return {
@@ -278,7 +281,7 @@ def _build_compiler(pod: ServingPod, settings: ServingSettings) -> dict[str, obj
     """Build the compiler of graphs, which requests nothing: under pressure it gets no processor, and is killed first."""
     mounts: list[dict[str, object]] = [
         {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
-        {"name": "cache", "mountPath": "/var/lib/tidegate/cache"},
+        {"name": "compile", "mountPath": _COMPILE_FOLDER},
         {"name": "compiler-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
     ]
     memory = {"resourceFieldRef": {"containerName": "compiler", "resource": "limits.memory"}}
@@ -337,6 +340,7 @@ def _build_volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str,
         {"name": "triton-tmp", "emptyDir": {}},
     ]
     if pod.compiler_memory:
+        volumes.append({"name": "compile", "emptyDir": {}})
         volumes.append({"name": "compiler-tmp", "emptyDir": {}})
     if pod.host_models:
         volumes.append(

@@ -31,15 +31,17 @@ def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) ->
     if not inference.spec.has_graph_passes:
         return None
     reports = _list_reports(inference, replicas)
-    settled = next((report for report in reports if report.passes), None)
-    if settled is None:
+    compiled = sum(report.phase is CompilePhase.COMPILED for report in reports)
+    tried = next((report for report in reports if report.passes), None)
+    if tried is None:
         earlier = inference.status.graph
-        return earlier if earlier is not None and earlier.version == inference.spec.model.version else None
+        same = earlier is not None and earlier.version == inference.spec.model.version
+        return earlier.model_copy(update={"replicas": compiled}) if earlier is not None and same else None
     return CompiledGraph(
-        version=str(settled.version),
-        replicas=sum(report.phase is CompilePhase.COMPILED for report in reports),
-        nodes=settled.nodes_after,
-        published_nodes=settled.nodes_before,
+        version=str(tried.version),
+        replicas=compiled,
+        nodes=tried.nodes_after,
+        published_nodes=tried.nodes_before,
         passes=tuple(
             GraphPassStatus(
                 name=result.name,
@@ -47,16 +49,16 @@ def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) ->
                 reason=result.reason[:_MAX_REASON_CHARS],
                 changes=result.changes,
             )
-            for result in settled.passes
+            for result in tried.passes
         ),
         speedups=tuple(
-            GraphSpeedup(rows=rows, ratio=f"{ratio:.2f}") for rows, ratio in sorted(settled.speedups.items())
+            GraphSpeedup(rows=rows, ratio=f"{ratio:.2f}") for rows, ratio in sorted(tried.speedups.items())
         ),
     )
 
 
 def is_compiling(inference: Inference, replicas: Sequence[ObservedReplica]) -> bool:
-    """Return whether a replica is not at the end of it, so that its agent has to be asked again."""
+    """Return whether a replica has not finished, so that its agent has to be asked again."""
     if not inference.spec.has_graph_passes or not replicas:
         return False
     reports = _list_reports(inference, replicas)
@@ -74,16 +76,25 @@ def _list_reports(inference: Inference, replicas: Sequence[ObservedReplica]) -> 
     ]
 
 
-def judge_graphs(inference: Inference, replicas: Sequence[ObservedReplica]) -> Verdict | None:
+def judge_graphs(
+    inference: Inference, replicas: Sequence[ObservedReplica], *, has_gpu: bool = False
+) -> Verdict | None:
     """Return the failure that a replica has; else how many have compiled, True if all have come to the end.
 
     None if the spec asks for no graph passes.
     """
     if not inference.spec.has_graph_passes:
         return None
+    version = inference.spec.model.version
+    if has_gpu:
+        return Verdict(
+            False,
+            Reason.COMPILE_FAILED,
+            f"version {version} serves as published: graph passes are proved on CPUs, and the slices of its ComputePool have "
+            "GPUs; remove spec.compile",
+        )
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no graph is compiled")
-    version = inference.spec.model.version
     reports = _list_reports(inference, replicas)
     phases = Counter(report.phase for report in reports)
     failed = next((report for report in reports if report.phase is CompilePhase.FAILED), None)
@@ -95,7 +106,9 @@ def judge_graphs(inference: Inference, replicas: Sequence[ObservedReplica]) -> V
             f"version {version} serves as published {share}: {failed.message}",
         )
     ended = phases[CompilePhase.COMPILED] + phases[CompilePhase.UNCHANGED]
-    if not replicas or ended < len(replicas):
+    if not any(replica.report is not None and replica.report.serving is not None for replica in replicas):
+        return Verdict(False, Reason.COMPILING, f"the graph of version {version} is compiled once it serves")
+    if ended < len(replicas):
         return Verdict(
             False,
             Reason.COMPILING,

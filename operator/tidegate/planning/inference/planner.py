@@ -160,7 +160,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Re
     if inference.spec.batch is not None:
         return plan_batch(observed, inference.spec.batch, settings)
     source = hash_source(inference)
-    target = make_desired_state(inference, settings, epoch=observed.epoch)
+    target = make_desired_state(inference, settings, epoch=observed.epoch, slices=observed.slice_resources)
     replicas = tuple(
         ObservedReplica(
             pod, observed.reports.get(pod.uid), memory_limit_outdated=_has_outdated_memory(pod, observed)

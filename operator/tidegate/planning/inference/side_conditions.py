@@ -118,6 +118,11 @@ def _judge_sample_log(inputs: SideInputs) -> Verdict | None:
     )
 
 
+def _judge_graphs(inputs: SideInputs) -> Verdict | None:
+    resources = inputs.placement.resources if inputs.placement is not None else None
+    return judge_graphs(inputs.inference, inputs.replicas, has_gpu=bool(resources and resources.devices))
+
+
 def _judge_stream(inputs: SideInputs) -> Verdict | None:
     """Return whether the stream is consumed.
 
@@ -194,7 +199,7 @@ SIDE_CONDITIONS: Final = (
     ),
     SideCondition(
         ConditionType.COMPILED,
-        lambda inputs: judge_graphs(inputs.inference, inputs.replicas),
+        _judge_graphs,
         partial(_make_transition_events, ConditionType.COMPILED, Reason.GRAPH_COMPILED, CompileProblem),
     ),
     SideCondition(
