@@ -155,7 +155,7 @@ def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) 
         ({"telemetry.otlp.endpoint": "https://collector:4318"}, "telemetry.otlp.caConfigMap"),
         (
             {"telemetry.otlp": {"endpoint": "http://collector:4318", "authorizationSecret": "s"}},
-            "would travel in plain text",
+            "would be sent in plain text",
         ),
     ],
 )

@@ -230,8 +230,8 @@ spec:
 {{- with $otlp.endpoint -}}
 {{- $url := urlParse . -}}
 {{- $tls := eq $url.scheme "https" -}}
-{{- if and $tls (not $otlp.caConfigMap) }}{{ fail "telemetry.otlp.endpoint is https: name the ConfigMap whose ca.crt vouches for it in telemetry.otlp.caConfigMap" }}{{ end -}}
-{{- if and $otlp.authorizationSecret (not $tls) }}{{ fail "telemetry.otlp.authorizationSecret would travel in plain text: telemetry.otlp.endpoint must be https" }}{{ end -}}
+{{- if and $tls (not $otlp.caConfigMap) }}{{ fail "telemetry.otlp.endpoint is https: set telemetry.otlp.caConfigMap to a ConfigMap whose ca.crt verifies its certificate" }}{{ end -}}
+{{- if and $otlp.authorizationSecret (not $tls) }}{{ fail "telemetry.otlp.authorizationSecret would be sent in plain text: use an https URL in telemetry.otlp.endpoint" }}{{ end -}}
 {{- $port := regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) -}}
 {{- toYaml (dict "endpoint" . "tls" $tls "host" (regexReplaceAll ":[0-9]+$" $url.host "") "port" ($port | default (ternary "443" "80" $tls) | int)
   "samplingPercent" (ternary $otlp.samplingPercent 1 (hasKey $otlp "samplingPercent")) "caConfigMap" (ternary $otlp.caConfigMap "" $tls) "authorizationSecret" (default "" $otlp.authorizationSecret)) -}}
