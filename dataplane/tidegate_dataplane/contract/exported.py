@@ -6,11 +6,13 @@ from tidegate_dataplane.contract.metrics import MetricCatalog
 
 AGENT: Final = MetricCatalog("tidegate_agent_")
 TRITON_UP: Final = AGENT.add_gauge("triton_up", "1 if Triton answers.")
-TARGET_VERSION: Final = AGENT.add_gauge("target_version", "Ordered version, 0 before the first order.")
-SERVING_VERSION: Final = AGENT.add_gauge("serving_version", "Version that answers, 0 if none does.")
+TARGET_VERSION: Final = AGENT.add_gauge(
+    "target_version", "Version that the controllers ordered, 0 before the first order."
+)
+SERVING_VERSION: Final = AGENT.add_gauge("serving_version", "Version that is served, 0 if there is none.")
 SERVING_SINCE: Final = AGENT.add_gauge(
     "serving_since_timestamp_seconds",
-    "When the version that answers was first seen to answer, in seconds since 1970; 0 if none does.",
+    "Time at which the served version was first observed to answer, in seconds since 1970; 0 if there is none.",
 )
 FETCHED_BYTES: Final = AGENT.add_counter("fetched_bytes_total", "Bytes of artefacts received.")
 FETCH_SECONDS: Final = AGENT.add_histogram(
@@ -25,14 +27,14 @@ LOAD_SECONDS: Final = AGENT.add_histogram(
 )
 RUNNER_ENDS: Final = AGENT.add_counter(
     "runner_ends_total",
-    "Processes of versions that ended while they served and were restarted, by cause: memory or other.",
+    "Processes of model versions that ended while serving and were restarted, by cause: memory or other.",
     "why",
 )
 GRAPHS_REFUSED: Final = AGENT.add_counter(
     "graphs_refused_total",
     "Compiled graphs that the server did not load; the version is served with its published graph.",
 )
-FAILURES: Final = AGENT.add_counter("failures_total", "Orders that could not be carried out.", "reason")
+FAILURES: Final = AGENT.add_counter("failures_total", "Orders that failed.", "reason")
 
 SAMPLE_LOG: Final = MetricCatalog("tidegate_agent_samples_")
 SAMPLES: Final = SAMPLE_LOG.add_counter(
@@ -41,7 +43,7 @@ SAMPLES: Final = SAMPLE_LOG.add_counter(
 )
 SAMPLES_WRITTEN: Final = SAMPLE_LOG.add_counter("written_total", "Samples that the sink has confirmed.")
 SAMPLES_DUPLICATE: Final = SAMPLE_LOG.add_counter(
-    "duplicate_total", "Samples whose id was logged before, since the request ran twice."
+    "duplicate_total", "Samples whose id was already logged because the request ran twice."
 )
 SAMPLES_DROPPED: Final = SAMPLE_LOG.add_counter("dropped_total", "Samples that are not in the log.", "reason")
 SAMPLES_HELD: Final = SAMPLE_LOG.add_gauge("held", "Samples that wait for the sink.")
@@ -53,19 +55,19 @@ NEARLINE: Final = MetricCatalog("tidegate_agent_nearline_")
 CONSUMING: Final = NEARLINE.add_gauge("consuming", "1 if the pod consumes its stream.")
 BACKLOG: Final = NEARLINE.add_gauge(
     "backlog",
-    "Messages of the stream that no pod has yet: the same number on every pod, two seconds old at most.",
+    "Messages of the stream that no pod has received, the same number on every pod; at most two seconds old.",
 )
 IN_FLIGHT: Final = NEARLINE.add_gauge("in_flight", "Messages that the pod holds, at most maxInFlight.")
 MESSAGES: Final = NEARLINE.add_counter("messages_total", "Messages delivered to the pod.")
 REDELIVERED: Final = NEARLINE.add_counter(
-    "redelivered_total", "Messages that were delivered before, here or elsewhere."
+    "redelivered_total", "Messages that were delivered before, to this pod or another."
 )
 RESULTS: Final = NEARLINE.add_counter(
-    "results_total", "Results kept: over a fleet, the rate at which work is done."
+    "results_total", "Results stored; the sum of their rates over all pods is the throughput."
 )
-LATE: Final = NEARLINE.add_counter("late_total", "Results kept after the message's deadline.")
-DUPLICATES: Final = NEARLINE.add_counter("duplicates_total", "Messages whose id had a result already.")
-RETURNED: Final = NEARLINE.add_counter("returned_total", "Messages given back to be delivered again.")
+LATE: Final = NEARLINE.add_counter("late_total", "Results stored after the message's deadline.")
+DUPLICATES: Final = NEARLINE.add_counter("duplicates_total", "Messages whose id already had a result.")
+RETURNED: Final = NEARLINE.add_counter("returned_total", "Messages returned to the broker for redelivery.")
 DEAD_LETTERS: Final = NEARLINE.add_counter(
     "dead_letters_total", "Messages published as dead letters.", "reason"
 )
@@ -76,9 +78,9 @@ BUSY_SECONDS: Final = NEARLINE.add_counter(
 
 BATCH: Final = MetricCatalog("tidegate_batch_")
 SHARD_ROWS: Final = BATCH.add_gauge("shard_rows", "Rows of the pod's shard.")
-ROWS_LEFT: Final = BATCH.add_gauge("rows_left", "Rows of the shard that are in no file yet.")
+ROWS_LEFT: Final = BATCH.add_gauge("rows_left", "Rows of the shard that are not yet written.")
 ROWS: Final = BATCH.add_counter("rows_total", "Rows that this process has scored and written.")
-ROWS_FOUND: Final = BATCH.add_counter("rows_found_total", "Rows that an earlier pod had written.")
+ROWS_FOUND: Final = BATCH.add_counter("rows_found_total", "Rows that an earlier pod wrote.")
 ROWS_REFUSED: Final = BATCH.add_counter(
     "rows_refused_total", "Rows written to a file of refused rows, with the reason."
 )
@@ -98,11 +100,9 @@ MPS_CLIENTS: Final = NODE.add_gauge("mps_clients", "Processes connected to MPS."
 
 PIPELINE: Final = MetricCatalog("tidegate_pipeline_")
 CALLS: Final = PIPELINE.add_counter(
-    "calls_total", "Calls made to a part, each for all requests of a batch.", "model", "part"
+    "calls_total", "Calls to a part, each for all requests of a batch.", "model", "part"
 )
-CALL_ROWS: Final = PIPELINE.add_counter(
-    "call_rows_total", "Rows in the calls made to a part.", "model", "part"
-)
+CALL_ROWS: Final = PIPELINE.add_counter("call_rows_total", "Rows in the calls to a part.", "model", "part")
 PIPELINE_REQUESTS: Final = PIPELINE.add_counter(
     "requests_total",
     "Requests by the outcome of the part: answered, refused, failed, unavailable, timed out.",

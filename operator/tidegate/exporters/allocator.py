@@ -12,24 +12,26 @@ _SOLVE_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 _RECLAIM_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 ALLOCATOR: Final = MetricCatalog("tidegate_allocator_")
-_SOLVE = ALLOCATOR.add_histogram("solve_seconds", "One solve of one pool.", "pool", buckets=_SOLVE_S)
+_SOLVE = ALLOCATOR.add_histogram(
+    "solve_seconds", "Duration of one solve of a pool.", "pool", buckets=_SOLVE_S
+)
 _TICK = ALLOCATOR.add_histogram(
     "tick_seconds",
-    "One pass that decided: what is there was looked at, solved, and what is new was written; signals that come from "
-    "Prometheus are part of it.",
+    "Duration of one tick that made a decision: observe, including signals from Prometheus, solve, and write the "
+    "changes.",
     "pool",
     buckets=_SOLVE_S,
 )
 _SOLVES = ALLOCATOR.add_counter(
     "solves_total",
-    "Solves by how the answer was found: LP, MILP, or Greedy when the solver gave none.",
+    "Solves by method: LP, MILP, or Greedy if the solver returned no solution.",
     "pool",
     "solver",
 )
 _DECISIONS = ALLOCATOR.add_counter("decisions_total", "AllocationDecisions written.", "pool", "mode")
 _MOVED = ALLOCATOR.add_counter(
     "moved_slices_total",
-    "Slices that decisions move, up or down; of mode RecommendOnly, what would have moved.",
+    "Slices that decisions moved, up or down; in mode RecommendOnly, slices that would have moved.",
     "pool",
     "mode",
     "tier",
@@ -37,37 +39,37 @@ _MOVED = ALLOCATOR.add_counter(
 )
 _RECLAIM = ALLOCATOR.add_histogram(
     "reclaim_seconds",
-    "From a decision until the pods that gave their slices were gone.",
+    "Time from a decision until the pods that freed their slices no longer existed.",
     "tier",
     buckets=_RECLAIM_S,
 )
 _OVERRIDES = ALLOCATOR.add_gauge(
-    "overrides", "ComputeOverrides in force about the pool or its Inferences.", "pool"
+    "overrides", "ComputeOverrides in force for the pool or its Inferences.", "pool"
 )
 _FACTOR = ALLOCATOR.add_gauge(
     "capacity_factor",
-    "What the Inference is planned to serve by what production says, against its spec.capacity.",
+    "Capacity of the Inference as corrected by measurements in production, divided by its spec.capacity.",
     "pool",
     "inference",
 )
 _INTERVAL = ALLOCATOR.add_gauge(
     "interval_seconds",
-    "The pool's spec.policy.interval: it is decided about at least this often. Only where there is something to decide.",
+    "The pool's spec.policy.interval, the longest time between its ticks; only for pools that the allocator decides.",
     "pool",
 )
 _DECIDED = ALLOCATOR.add_gauge(
     "decided_timestamp_seconds",
-    "When the pool was last decided about, whether the decision was new or not, in seconds since 1970.",
+    "Time of the pool's last tick, whether its decision was new or not, in seconds since 1970.",
     "pool",
 )
 _DUE = ALLOCATOR.add_gauge(
     "due_timestamp_seconds",
-    "Since when this process is to decide about the pool, in seconds since 1970; decided_timestamp_seconds says whether it has.",
+    "Time from which this process decides the pool, in seconds since 1970; for its last tick, see decided_timestamp_seconds.",
     "pool",
 )
 _SIGNALS = ALLOCATOR.add_gauge(
     "signals_timestamp_seconds",
-    "When the pool was last decided about with signals that nothing was wrong with, in seconds since 1970.",
+    "Time of the pool's last tick with usable signals, in seconds since 1970.",
     "pool",
 )
 

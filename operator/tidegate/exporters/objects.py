@@ -24,35 +24,37 @@ _OBJECT: Final = ("kind", "namespace", "name")
 _REASONED: Final = (*_OBJECT, "reason")
 _CONDITIONS: Final[Mapping[ConditionType, GaugeMetric]] = {
     ConditionType.READY: OBJECTS.add_gauge(
-        "object_ready", "1 when the object is Ready, else 0; from the leader alone.", *_REASONED
+        "object_ready", "1 if the object is Ready, else 0; only the leader exports it.", *_REASONED
     ),
     ConditionType.STALLED: OBJECTS.add_gauge(
-        "object_stalled", "1 when only a changed spec or another object can help, else 0.", *_REASONED
+        "object_stalled",
+        "1 if the object is stalled until its spec or another object changes, else 0.",
+        *_REASONED,
     ),
     ConditionType.SAMPLES_LOGGED: OBJECTS.add_gauge(
         "object_samples_logged",
-        "1 when the sample log of the object is written, else 0; only where its spec asks for one.",
+        "1 if the sample log of the object is written, else 0; only for objects whose spec enables it.",
         *_REASONED,
     ),
     ConditionType.COMPILED: OBJECTS.add_gauge(
         "object_compiled",
-        "1 when the graph of the Inference's version is compiled, or no pass makes it faster, else 0; only where its spec asks for it.",
+        "1 if the graph of the Inference's version is compiled, or no pass makes it faster, else 0; only if its spec enables it.",
         *_REASONED,
     ),
     ConditionType.CONSUMING: OBJECTS.add_gauge(
         "object_consuming",
-        "1 when the near-line stream of the object is consumed, else 0; only where its spec names one.",
+        "1 if the near-line stream of the object is consumed, else 0; only for objects whose spec has one.",
         *_REASONED,
     ),
     ConditionType.SIGNALS_FRESH: OBJECTS.add_gauge(
         "object_signals_fresh",
-        "1 if the allocator knows the present demand for the Inferences of the ComputePool, else 0; only for pools that it decides about.",
+        "1 if the allocator knows the current demand for the Inferences of the ComputePool, else 0; only for pools that it decides.",
         *_REASONED,
     ),
 }
 _REPLICAS = OBJECTS.add_gauge(
     "object_replicas",
-    "Replicas by state: wanted (by the spec or the allocator), existing, ready; spare (ready, without requests) if the spec asks for warm spares.",
+    "Replicas by state: wanted (by the spec or the allocator), existing, ready, and spare (ready, without requests) if the spec has warm spares.",
     *_OBJECT,
     "state",
 )
@@ -68,27 +70,27 @@ _SLO_LATENCY = OBJECTS.add_gauge(
 )
 _SLO_OBJECTIVE = OBJECTS.add_gauge(
     "inference_slo_objective_ratio",
-    "Share of requests that are to be answered within spec.slo.latencyP99, 0 to 1; only where the spec has one.",
+    "Objective for the share of requests that are answered within spec.slo.latencyP99, 0 to 1; only if the spec has one.",
     "namespace",
     "inference",
 )
 _SLO_SHARE = OBJECTS.add_gauge(
     "inference_slo_bucket_share",
-    "How much of the gateways' latency bucket le counts as within spec.slo.latencyP99: the rules find with it how many "
-    "requests were, between two buckets too.",
+    "Share of the gateways' latency bucket le that counts as within spec.slo.latencyP99; the recording rules use it to "
+    "interpolate between two buckets.",
     "namespace",
     "inference",
     "le",
 )
 _OVERRIDE_CREATED = OBJECTS.add_gauge(
     "override_created_timestamp_seconds",
-    "When the ComputeOverride was made, in seconds since 1970; kind, namespace and name are its target's.",
+    "Time at which the ComputeOverride was created, in seconds since 1970; kind, namespace and name are those of its target.",
     "override",
     *_OBJECT,
 )
 _OVERRIDE_EXPIRES = OBJECTS.add_gauge(
     "override_expires_timestamp_seconds",
-    "When the ComputeOverride ends, in seconds since 1970.",
+    "Time at which the ComputeOverride expires, in seconds since 1970.",
     "override",
     *_OBJECT,
 )
@@ -96,7 +98,7 @@ _POOL_SLICES = OBJECTS.add_gauge(
     "pool_slices", "Slices of the ComputePool: total, healthy and free.", "pool", "state"
 )
 _POOL_TIER_SLICES = OBJECTS.add_gauge(
-    "pool_tier_slices", "Slices that pods of a tier have in the ComputePool.", "pool", "tier"
+    "pool_tier_slices", "Slices of the ComputePool that pods of a tier use.", "pool", "tier"
 )
 _FAULTY_NODES = OBJECTS.add_gauge(
     "pool_faulty_nodes",

@@ -19,29 +19,31 @@ from tidegate_dataplane.contract.metrics import MetricCatalog
 POOLS: Final = MetricCatalog("tidegate_pool_")
 _PRICE = POOLS.add_gauge(
     "slice_price",
-    "What one more slice would have earned at the newest decision, in value per second.",
+    "Utility that one more slice would have added at the newest decision, in value per second.",
     "pool",
 )
 _WANTED = POOLS.add_gauge(
     "wanted_slices",
-    "Slices that would serve all that is asked of the tier's Inferences with spec.scaling, of those whose demand is known.",
+    "Slices that would serve the whole demand of the tier's Inferences with spec.scaling and known demand.",
     "pool",
     "tier",
 )
-_SHARED_OUT = POOLS.add_gauge("shared_out_slices", "Slices that the allocator shares out among them.", "pool")
+_SHARED_OUT = POOLS.add_gauge(
+    "shared_out_slices", "Slices that the allocator can assign to Inferences with spec.scaling.", "pool"
+)
 _DEMAND = POOLS.add_gauge(
     "demand_requests_per_second",
-    "Requests per second that are asked of them; not of tier offline, of which slices are asked.",
+    "Demand for the tier's Inferences with spec.scaling, in requests per second; not for tier offline, whose demand is in slices.",
     "pool",
     "tier",
 )
 _SERVABLE = POOLS.add_gauge(
     "servable_requests_per_second",
-    "Those of them that the replicas which are there serve within the SLO.",
+    "Demand that the existing replicas can serve within the SLO, in requests per second; not for tier offline.",
     "pool",
     "tier",
 )
-_UNKNOWN = POOLS.add_gauge("demand_unknown", "Inferences whose demand nobody knows.", "pool", "tier")
+_UNKNOWN = POOLS.add_gauge("demand_unknown", "Inferences with unknown demand.", "pool", "tier")
 
 
 class PoolMetrics(Collector):

@@ -15,7 +15,7 @@ SHARING: Final = MetricCatalog("tidegate_pool_")
 _FAULTS = SHARING.add_counter("node_faults_total", "Faults of nodes' GPU sharing.", "pool", "kind")
 _RECOVERY = SHARING.add_histogram(
     "node_recovery_seconds",
-    "From the first sight of a fault until it had gone.",
+    "Time from the detection of a fault until it was gone.",
     "pool",
     "kind",
     buckets=_RECOVERY_S,

@@ -20,7 +20,7 @@ _SCHEDULER_STATISTICS: Final = Path("/proc/thread-self/schedstat")
 EVENT_LOOP: Final = MetricCatalog("tidegate_event_loop_")
 BLOCKED: Final = EVENT_LOOP.add_histogram(
     "held_seconds",
-    "How late the event loop came to a timer that is due every 50 ms, less the time that its thread waited for a core.",
+    "Delay of a timer of the event loop that is due every 50 ms, less the time that its thread waited for a core.",
     buckets=_SECONDS,
 )
 

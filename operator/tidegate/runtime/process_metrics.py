@@ -18,31 +18,32 @@ _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
 PROCESS: Final = MetricCatalog("tidegate_")
 _BUILD = PROCESS.add_gauge(
     "build_info",
-    "1; the labels say which process it is (controllers, xds or web) and of which version.",
+    "Always 1; the labels name the process (controllers, xds or web) and its version.",
     "process",
     "version",
 )
 WRITES: Final = MetricCatalog("tidegate_api_")
 _WRITES = WRITES.add_counter(
     "writes_total",
-    "Writes to the API server by what came of them: ok, conflict, gone, refused (it will not take that), unavailable "
-    "(it did not answer, or had too much to do).",
+    "Writes to the API server by result: ok, conflict, gone, refused (rejected), unavailable (no response, or overloaded).",
     "verb",
     "resource",
     "result",
 )
 _WRITE_SECONDS = WRITES.add_histogram(
-    "write_seconds", "One write to the API server, answered or not.", "verb", buckets=_SECONDS
+    "write_seconds", "Duration of one write to the API server, answered or not.", "verb", buckets=_SECONDS
 )
 LEADING: Final = MetricCatalog("tidegate_")
-_LEADER = LEADING.add_gauge("leader", "1 while the process may write: of all controllers one does, else 0.")
+_LEADER = LEADING.add_gauge(
+    "leader", "1 if the process is the one controllers process that may write, else 0."
+)
 
 
 CACHES: Final = MetricCatalog("tidegate_cache_")
 _LEFT_OUT = CACHES.add_gauge(
     "objects_left_out",
-    "Objects in whose content something raised an exception of ours; the process goes on with what they were before, or without them. "
-    "The log says which, as object_left_out.",
+    "Objects that the process could not read because of an exception in its own code; it uses their previous state, or none. "
+    "The log names them in object_left_out.",
     "kind",
 )
 

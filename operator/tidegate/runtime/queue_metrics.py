@@ -15,21 +15,25 @@ _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2
 QUEUES: Final = MetricCatalog("tidegate_")
 _DEPTH = QUEUES.add_gauge(
     "queue_depth",
-    "Keys that wait for a worker; of a process that does not lead, what it would have to look at.",
+    "Keys that wait for a worker; in a process that is not the leader, keys that it would reconcile as the leader.",
     "queue",
 )
 _OLDEST = QUEUES.add_gauge(
     "queue_oldest_seconds",
-    "Age of the key that has waited longest; of a process that does not lead it grows, as it should.",
+    "Age of the oldest waiting key; in a process that is not the leader, its growth is normal.",
     "queue",
 )
-_WAIT = QUEUES.add_histogram("queue_wait_seconds", "From add to start.", "queue", buckets=_SECONDS)
-_RETRIES = QUEUES.add_counter("queue_retries_total", "Keys put back after a failure.", "queue")
-_IN_PROGRESS = QUEUES.add_gauge("reconciles_in_progress", "Keys that a worker is busy with.", "queue")
-_RECONCILE = QUEUES.add_histogram("reconcile_seconds", "One reconcile.", "queue", buckets=_SECONDS)
+_WAIT = QUEUES.add_histogram(
+    "queue_wait_seconds", "Time from adding a key to the start of its reconcile.", "queue", buckets=_SECONDS
+)
+_RETRIES = QUEUES.add_counter("queue_retries_total", "Keys requeued after a failure.", "queue")
+_IN_PROGRESS = QUEUES.add_gauge("reconciles_in_progress", "Keys that workers are reconciling.", "queue")
+_RECONCILE = QUEUES.add_histogram(
+    "reconcile_seconds", "Duration of one reconcile.", "queue", buckets=_SECONDS
+)
 _RESULTS = QUEUES.add_counter(
     "reconciles_total",
-    "Reconciles by how they ended: done, requeued, retried, permanent, crashed.",
+    "Reconciles by result: done, requeued, retried, permanent, crashed.",
     "queue",
     "result",
 )

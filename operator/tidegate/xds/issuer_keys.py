@@ -56,11 +56,13 @@ class IssuerSettings:
 
 ISSUERS: Final = MetricCatalog("tidegate_xds_issuer_")
 _FETCHES = ISSUERS.add_counter(
-    "fetches_total", "Questions to issuers' addresses (jwksUri) for their keys: keys or failure.", "result"
+    "fetches_total",
+    "Fetches of keys from issuers' addresses (jwksUri), by result: keys or failure.",
+    "result",
 )
 _FAILING = ISSUERS.add_gauge(
     "addresses_failing",
-    "Addresses that gave no usable keys when last asked; keys seen before go on to count until the next restart.",
+    "Addresses that returned no usable keys at the last fetch; keys fetched earlier stay valid until the next restart.",
 )
 
 

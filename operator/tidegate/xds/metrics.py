@@ -29,7 +29,7 @@ _PUSHES = XDS.add_counter("pushes_total", "Responses sent to gateways.", "type")
 _ACKS = XDS.add_counter("acks_total", "Responses that a gateway accepted.", "type")
 _NACKS = XDS.add_counter(
     "nacks_total",
-    "Responses that a gateway rejected, and rejects until the configuration changes: our configuration was wrong.",
+    "Responses that a gateway rejected, and rejects until the configuration changes, because Tidegate rendered it wrongly.",
     "type",
 )
 _GATE_MISSES = XDS.add_counter(
@@ -37,12 +37,12 @@ _GATE_MISSES = XDS.add_counter(
 )
 _REFUSED = XDS.add_counter(
     "refused_proxies_total",
-    "Streams of proxies whose certificate is not for the node id that they gave: a mistake in the certificates, or "
-    "a caller that is not a gateway.",
+    "Streams of proxies whose certificate does not match their node id: the certificates are wrong, or the client "
+    "is not a gateway.",
 )
 _PUSH_SECONDS = XDS.add_histogram(
     "push_seconds",
-    "From a new snapshot to its full acceptance by one gateway.",
+    "Time from a new snapshot until one gateway has accepted all of it.",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 _BUILD_SECONDS = XDS.add_histogram(
@@ -52,29 +52,28 @@ _BUILD_SECONDS = XDS.add_histogram(
 )
 _BUILT = XDS.add_gauge(
     "snapshot_timestamp_seconds",
-    "When the newest snapshot was made, in seconds since 1970; 0 before the first. One is made when something has changed.",
+    "Time of the newest snapshot, in seconds since 1970; 0 before the first. A snapshot is built only after a change.",
 )
 _SECRET_USABLE = XDS.add_gauge(
     "gateway_secret_usable",
-    "1 when the gateways' TLS port has the newest content of the Secret, 0 when it goes on with the last good one or "
-    "without.",
+    "1 if the gateways' TLS port uses the newest content of the Secret, 0 if it uses the last valid content or none.",
     "secret",
     "role",
 )
 _SECRET_EXPIRES = XDS.add_gauge(
     "gateway_secret_expires_timestamp_seconds",
-    "When what the gateways have of the Secret expires, in seconds since 1970; 0 when they have nothing.",
+    "Time at which the content of the Secret that the gateways use expires, in seconds since 1970; 0 if they use none.",
     "secret",
     "role",
 )
 _CERTIFICATE_EXPIRES = XDS.add_gauge(
     "server_certificate_expires_timestamp_seconds",
-    "When the certificate that the gateways see of the xDS server expires, in seconds since 1970; 0 without one.",
+    "Time at which the xDS server's certificate expires, in seconds since 1970; 0 without a certificate.",
 )
 
 _NOT_UNDERSTOOD = XDS.add_gauge(
     "objects_not_understood",
-    "Objects that this version cannot read in whole, since a newer one has written them or their kind: read in_part, as_before or "
+    "Objects that this version cannot read completely because a newer version wrote them or their CRD: read in_part, as_before or "
     "not_at_all; the last have no routes.",
     "kind",
     "read",
@@ -83,8 +82,8 @@ _NOT_UNDERSTOOD = XDS.add_gauge(
 
 _FAILED = XDS.add_gauge(
     "objects_failed",
-    "Objects whose last change ended in an exception of ours while it was planned or rendered; they keep the routes that they had. The "
-    "log says which, as object_not_routed.",
+    "Objects whose last change could not be planned or rendered because of an exception in the xDS server; they keep their "
+    "previous routes. The log names them in object_not_routed.",
 )
 
 
