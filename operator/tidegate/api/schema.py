@@ -49,7 +49,7 @@ class ValidationRule:
 
 @dataclass(frozen=True, slots=True)
 class ValidationRules:
-    """Annotated[…, Rules(…)]: rules of one field. ApiModel.RULES has those of a whole model."""
+    """The rules of one field, as `Annotated[…, ValidationRules(…)]`; ApiModel.RULES has those of a whole model."""
 
     rules: tuple[ValidationRule, ...]
 

@@ -95,14 +95,17 @@ class SotwSubscription(Subscription):
         return {name: resource for name, resource in after.items() if resource is not None}
 
     def is_emptied_by(self, endpoints: XdsResource) -> bool:
-        """Return whether the client has endpoints, or may have some from an earlier stream, where `endpoints` are none."""
+        """Return whether `endpoints` is empty and the client has some under that name, or may have from an earlier stream."""
         if not endpoints.vacant:
             return False
         accepted = self.get(endpoints.name)
         return endpoints.name in self.returning if accepted is None else not accepted.vacant
 
     def kept_resource(self, name: str) -> XdsResource | None:
-        """Return what leaves `name` as the client has it. A cluster from an earlier stream needs something in its place, or is deleted."""
+        """Return the resource to send so that nothing changes under `name`.
+
+        A cluster from an earlier stream needs a placeholder, or the client deletes it.
+        """
         accepted = self.get(name)
         if accepted is None and self.type_url is TypeUrl.CLUSTER and name in self.returning:
             return build_placeholder_cluster(name)

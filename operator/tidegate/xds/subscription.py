@@ -73,7 +73,10 @@ class NackBisector:
             self.rejected.pop(name, None)
 
     def next_batch(self, change: Change) -> Change:
-        """Return the part of `change` to send next: what was never rejected, then suspects; nothing if only rejected ones are left."""
+        """Return the part of `change` to send next.
+
+        Resources that were never rejected come first, then suspects in batches. Nothing is left to send if all are rejected.
+        """
         if not self.suspects:
             return change
         fresh = {name: resource for name, resource in change.items() if not self.is_suspect(name, resource)}
@@ -159,7 +162,10 @@ class Subscription(ABC):
         return None if self.accepted is None else self.accepted.get(name)
 
     def runs_resource(self, resource: XdsResource) -> bool:
-        """Return whether the proxy certainly runs this, or something better than this placeholder. Of a rejected response some part may be in use."""
+        """Return whether the proxy certainly runs this, or something better than this placeholder.
+
+        Suspects count as not running: Envoy may use part of a rejected response.
+        """
         if resource.name in self.bisector.suspects or resource.name in self._to_resend:
             return False
         accepted = self.get(resource.name)
@@ -179,14 +185,14 @@ class Subscription(ABC):
         return sent is not None and sent.version == resource.version
 
     def is_emptied_by(self, endpoints: XdsResource) -> bool:
-        """Return whether the proxy has endpoints where `endpoints` are none."""
+        """Return whether `endpoints` is empty and the proxy has some under that name."""
         if not endpoints.vacant:
             return False
         accepted = self.get(endpoints.name)
         return accepted is not None and not accepted.vacant
 
     def kept_resource(self, name: str) -> XdsResource | None:
-        """Return what leaves `name` as the proxy has it."""
+        """Return the resource to send so that nothing changes under `name`."""
         return self.get(name)
 
     def next_change(self, desired: Desired) -> Change | None:
@@ -232,7 +238,7 @@ class Subscription(ABC):
     def mark_for_resend(self, names: Collection[str]) -> None:
         """Have `names` sent again, although they count as accepted.
 
-        The answer to a response that is in flight already says nothing about them.
+        An answer to a response that was sent before this call does not count for them.
         """
         self._touched.update(names)
         self._to_resend.update(dict.fromkeys(names, self.nonce))

@@ -1,4 +1,4 @@
-"""Source https: files by URL, resumed by range."""
+"""The source for https: URIs: files by URL, resumed by range."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator

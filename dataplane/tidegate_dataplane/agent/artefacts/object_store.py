@@ -1,4 +1,4 @@
-"""Sources s3: and gs: object stores, with the tenant's credentials and never the node's."""
+"""The source for s3: and gs: URIs, with the tenant's credentials and never the node's."""
 
 import asyncio
 import json
