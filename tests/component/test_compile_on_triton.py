@@ -18,8 +18,9 @@ from builders import probe_model
 from builders.columns_model import COLUMNS, ColumnsClient, column_batches, publish_columns
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
+from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
-from tidegate_dataplane.compiler.exchange import CompileFolder, hash_file
+from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import AgentPhase, AgentReport, CompilePhase, CompileReport
 from tidegate_localcluster.demo.load import CheckedLoad
 

@@ -46,10 +46,8 @@ class OrderCheckpoint:
         if state == self._state:
             return
         self._state = state
-        part = self._path.with_name(".agent.json.part")
         try:
-            part.write_text(state.model_dump_json())
-            part.replace(self._path)
+            write_whole(self._path, state.model_dump_json())
         except OSError as error:
             log.warning("checkpoint_not_written", path=str(self._path), error=str(error))
 
@@ -78,3 +76,11 @@ def ensure_control_key(run_dir: Path) -> str:
     part.write_text(key)
     part.replace(path)
     return key
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write the file atomically, in a folder that is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import structlog
 
 from tidegate_dataplane.agent import state
+from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.artefacts.fetch import OpenSource, fetch_artefact
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
@@ -33,7 +34,7 @@ from tidegate_dataplane.agent.state import (
     SwitchGraph,
 )
 from tidegate_dataplane.agent.triton import ServerGoneError
-from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob, hash_file, hash_files
+from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob
 from tidegate_dataplane.contract import (
     AgentReport,
     DesiredState,
@@ -277,7 +278,7 @@ class Agent:
             job = CompileJob(
                 model=desired.model,
                 version=desired.version,
-                digest=_hash_content(facts),
+                digest=facts.digest,
                 source=self._repository.model_file(desired.model, desired.version),
             )
         if job is None:
@@ -286,7 +287,7 @@ class Agent:
             return replace(observed, graphs=graphs)
         if self._memory.proven == state.content_of(desired) and state.serves_order(desired, observed.server):
             # Not earlier: until the version serves, it needs the processors, and may be replaced by the one before.
-            self._compile_folder.write_job(job, [_hash_content(version) for version in stored.values()])
+            self._compile_folder.write_job(job, [version.digest for version in stored.values()])
         return replace(
             observed,
             graphs=graphs,
@@ -335,7 +336,7 @@ class Agent:
             return
         refused = result.model_copy(update={"graph_sha256": "", "message": message})
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(self._compile_folder.write_result, _hash_content(facts), refused)
+            await asyncio.to_thread(self._compile_folder.write_result, facts.digest, refused)
 
     async def _load_graph(self, action: SwitchGraph, sha256: str) -> VersionRefusal | None:
         """Put a graph in its place and load the version with it; return why it does not serve, None if it does."""
@@ -362,7 +363,7 @@ class Agent:
     def _find_graph(self, order: DesiredState, sha256: str) -> Path:
         """Return the compiled graph of the order's version; raise OSError if it is damaged."""
         facts = self._observed.stored[order.model][order.version]
-        graph = self._compile_folder.graph_path(_hash_content(facts))
+        graph = self._compile_folder.graph_path(facts.digest)
         if hash_file(graph) != sha256:
             message = f"{graph.name} is damaged"
             raise OSError(message)
@@ -533,10 +534,6 @@ class Agent:
         for model, version in action.remove:
             await asyncio.to_thread(self._repository.remove_version, model, version)
         log.info("tidied", unloaded=action.unload, removed=action.remove)
-
-
-def _hash_content(facts: ArtefactFacts) -> str:
-    return hash_files((file.path, file.sha256) for file in facts.files)
 
 
 def _models_in_our_runner(server: ServerState, *orders: DesiredState | None) -> set[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.files import write_whole
 from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH, UNKNOWN_GRAPH
 from tidegate_dataplane.contract import DesiredState, ModelFormat
 
@@ -89,7 +90,7 @@ class ModelRepository:
                 record.with_suffix(".graph").rename(displaced / "graph")
             folder.rename(displaced / "version")
         staging.rename(folder)
-        _write_whole(record, facts.model_dump_json())
+        write_whole(record, facts.model_dump_json())
         return InstalledVersion(folder, displaced)
 
     def model_file(self, model: str, version: int) -> Path:
@@ -111,14 +112,14 @@ class ModelRepository:
         record = self._records / model / f"{version}.graph"
         if self.read_graphs(model).get(version, "") == sha256:
             return
-        _write_whole(record, UNKNOWN_GRAPH)
+        write_whole(record, UNKNOWN_GRAPH)
         part = folder / f".{SERVED_GRAPH}.part"
         part.unlink(missing_ok=True)
         _link_or_copy(graph if graph is not None else folder / MODEL_FILES[ModelFormat.ONNX], part)
         part.chmod(0o644)
         part.replace(folder / SERVED_GRAPH)
         if graph is not None:
-            _write_whole(record, sha256)
+            write_whole(record, sha256)
         else:
             record.unlink()
 
@@ -132,7 +133,7 @@ class ModelRepository:
         with contextlib.suppress(FileNotFoundError):
             (installed.displaced / "graph").rename(records / f"{facts.version}.graph")
         installed.displaced.rmdir()
-        _write_whole(records / f"{facts.version}.json", facts.model_dump_json())
+        write_whole(records / f"{facts.version}.json", facts.model_dump_json())
 
     def discard_folder(self, folder: Path | None) -> None:
         """Remove a staging folder or a displaced version."""
@@ -151,7 +152,7 @@ class ModelRepository:
 
     def write_config(self, model: str, text: str) -> None:
         """Write config.pbtxt for people to read; the server gets the same content as an override."""
-        _write_whole(self._root / model / "config.pbtxt", text)
+        write_whole(self._root / model / "config.pbtxt", text)
 
 
 def _add_runtime_files(folder: Path, order: DesiredState) -> None:
@@ -198,11 +199,3 @@ def _file_size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return -1
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write the file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    part.replace(path)

@@ -27,6 +27,7 @@ from tidegate_dataplane.agent.state import ServerState
 from tidegate_dataplane.contract import FailureReason, TensorSpec
 
 RPC_TIMEOUT_S = 5.0
+# Below the second or two that a kubelet waits for the probe.
 READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend"

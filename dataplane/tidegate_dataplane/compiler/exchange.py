@@ -3,15 +3,13 @@
 Every file appears by a rename, so each side can be killed at any moment.
 """
 
-import contextlib
-import hashlib
-import json
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tidegate_dataplane.agent.files import write_whole
 from tidegate_dataplane.contract import PassResult
 
 GRAPH_FILE = "graph.onnx"
@@ -61,7 +59,7 @@ class CompileFolder:
         if job is None:
             path.unlink(missing_ok=True)
         else:
-            _write_whole(path, job.model_dump_json())
+            write_whole(path, job.model_dump_json())
         for folder in self._root.iterdir() if self._root.is_dir() else ():
             is_result = folder.is_dir() and not folder.name.startswith(".")
             if is_result and folder.name not in kept_digests and (job is None or folder.name != job.digest):
@@ -87,7 +85,7 @@ class CompileFolder:
 
     def begin_attempt(self, digest: str) -> None:
         """Count an attempt before it begins, so that one that takes the compiler with it counts too."""
-        _write_whole(self._root / digest / "attempts", str(self.count_attempts(digest) + 1))
+        write_whole(self._root / digest / "attempts", str(self.count_attempts(digest) + 1))
 
     def write_result(self, digest: str, result: CompileResult, graph: Path | None = None) -> None:
         """Move the graph to its place, then write the result that names it."""
@@ -95,7 +93,7 @@ class CompileFolder:
         target.parent.mkdir(parents=True, exist_ok=True)
         if graph is not None:
             graph.replace(target)
-        _write_whole(target.with_name("result.json"), result.model_dump_json())
+        write_whole(target.with_name("result.json"), result.model_dump_json())
 
     def read_result(self, digest: str) -> CompileResult | None:
         """Return the result for this content; None as long as there is none."""
@@ -103,23 +101,3 @@ class CompileFolder:
             return CompileResult.model_validate_json((self._root / digest / "result.json").read_bytes())
         except (OSError, ValidationError):
             return None
-
-
-def hash_files(files: Iterable[tuple[str, str]]) -> str:
-    """Return a digest of an artefact's (path, sha256) pairs."""
-    return hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()
-
-
-def hash_file(path: Path) -> str:
-    """Return the sha256 (hex) of a file; raise OSError if it cannot be read."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_whole(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with contextlib.suppress(FileNotFoundError):
-        part.unlink()
-    part.write_text(text)
-    part.replace(path)

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import onnx
 
+from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
-from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult, hash_file
+from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult
 from tidegate_dataplane.contract import PassResult
 from tidegate_dataplane.graph_passes.pipeline import (
     MIN_SPEEDUP,
@@ -52,8 +53,8 @@ def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
     files = (path for path in source.parent.iterdir() if path.is_file() and SERVED_GRAPH not in path.name)
     size = sum(path.stat().st_size for path in files)
     if size > MAX_MODEL_BYTES:
-        return _describe_failure(
-            f"the artefact has {size / 2**30:.1f} GiB, and graphs of more than 2 GiB are not compiled: remove spec.compile"
+        return CompileResult(
+            message=f"the artefact has {size / 2**30:.1f} GiB, and graphs of more than 2 GiB are not compiled: remove spec.compile"
         )
     if _needed_bytes(size) > resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY:
         return _describe_memory_failure(size)
@@ -62,7 +63,7 @@ def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
     except MemoryError:
         return _describe_memory_failure(size)
     except Exception as error:  # noqa: BLE001 - protobuf and onnx have no common class for what is no model
-        return _describe_failure(f"the model cannot be read: {error}; remove spec.compile")
+        return CompileResult(message=f"the model cannot be read: {error}; remove spec.compile")
 
 
 def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
@@ -70,7 +71,9 @@ def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
     try:
         optimized = _refuse_slower(model, optimize_model(model))
     except GraphRefusedError as error:
-        return _describe_failure(f"ONNX Runtime does not load the model here: {error}; remove spec.compile")
+        return CompileResult(
+            message=f"ONNX Runtime does not load the model here: {error}; remove spec.compile"
+        )
     except MemoryError:
         return _describe_memory_failure(model.ByteSize())
     digest = ""
@@ -118,12 +121,8 @@ def _describe_pass(outcome: PassOutcome) -> PassResult:
         applied=outcome.applied,
         reason=outcome.reason,
         changes=outcome.changes,
-        max_error=outcome.max_error if outcome.max_error != float("inf") else None,
+        max_error=outcome.finite_error,
     )
-
-
-def _describe_failure(reason: str) -> CompileResult:
-    return CompileResult(message=reason)
 
 
 def _needed_bytes(size: int) -> int:
@@ -134,8 +133,8 @@ def _needed_bytes(size: int) -> int:
 def _describe_memory_failure(size: int) -> CompileResult:
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     bound = "its limit" if limit == resource.RLIM_INFINITY else f"the {limit >> 20} MiB that it may take"
-    return _describe_failure(
-        f"the compiler needs more memory than {bound}, for a model of {size >> 20} MiB at least {_needed_bytes(size) >> 20} MiB: "
+    return CompileResult(
+        message=f"the compiler needs more memory than {bound}, for a model of {size >> 20} MiB at least {_needed_bytes(size) >> 20} MiB: "
         "raise spec.compile.memory"
     )
 

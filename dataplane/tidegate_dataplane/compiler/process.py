@@ -109,7 +109,7 @@ class Compiler:
         result = self._shared.load_result(key, graph)
         if result is None:
             return None
-        if self._run_process(job, job.source, scratch, graph) == 0:
+        if self._run_process(job, scratch, graph) == 0:
             return result
         log.warning("shared_graph_refused", model=job.model, version=job.version, key=key)
         graph.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ class Compiler:
 
     def _run_passes(self, job: CompileJob, scratch: Path) -> CompileResult | None:
         """Return what the passes made of the job; None if they ended without a result, so that they are tried again."""
-        status = self._run_process(job, job.source, scratch)
+        status = self._run_process(job, scratch)
         if status is None:
             return CompileResult(message=self._explain_timeout())
         try:
@@ -126,13 +126,14 @@ class Compiler:
             log.warning("compile_ended", model=job.model, version=job.version, status=status)
             return None
 
-    def _run_process(self, job: CompileJob, *arguments: Path) -> int | None:
+    def _run_process(self, job: CompileJob, *output_and_candidate: Path) -> int | None:
         """Run the passes as a process; return its exit status, None if it took too long.
 
         Raises:
             _WithdrawnError: the job is no longer ordered, or the compiler is to stop.
         """
-        command = [sys.executable, "-m", "tidegate_dataplane.compiler.optimize", *map(str, arguments)]
+        arguments = map(str, (job.source, *output_and_candidate))
+        command = [sys.executable, "-m", "tidegate_dataplane.compiler.optimize", *arguments]
         process = subprocess.Popen(command, preexec_fn=self._limit_process)
         deadline = time.monotonic() + self._settings.timeout_s
         try:

@@ -10,8 +10,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 import tidegate_dataplane.graph_passes
+from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.node_cache import NodeCache
-from tidegate_dataplane.compiler.exchange import CompileResult, hash_file
+from tidegate_dataplane.compiler.exchange import CompileResult
 
 LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
 CPU_INFO = Path("/proc/cpuinfo")
@@ -34,12 +35,12 @@ class SharedGraphs:
 
     def load_result(self, key: str, target: Path) -> CompileResult | None:
         """Return a result, with its graph copied to `target`; None if there is none or it is damaged."""
-        record = self._find_intact(f"{key}.result")
-        if record is None:
+        record = self._cache.find_intact(f"{key}.result") if self._cache is not None else None
+        if self._cache is None or record is None:
             return None
         try:
             result = CompileResult.model_validate_json(record.read_bytes())
-            graph = self._find_intact(f"{key}.graph")
+            graph = self._cache.find_intact(f"{key}.graph")
             if graph is None or graph.name != result.graph_sha256:
                 return None
             shutil.copyfile(graph, target)
@@ -60,18 +61,6 @@ class SharedGraphs:
         entry.append(content)
         entry.finish(name, complete=True, expected_sha256=None)
         return True
-
-    def _find_intact(self, name: str) -> Path | None:
-        blob = self._cache.find_blob(name) if self._cache is not None else None
-        if blob is None or self._cache is None:
-            return None
-        try:
-            intact = hash_file(blob) == blob.name
-        except OSError:
-            return None
-        if not intact:
-            self._cache.discard_blob(blob)
-        return blob if intact else None
 
 
 def _read_processor() -> str:

@@ -104,7 +104,7 @@ def _make_pass_report(outcome: PassOutcome) -> PassReport:
         changes=outcome.changes,
         nodes_before=outcome.nodes_before,
         nodes_after=outcome.nodes_after,
-        max_error=outcome.max_error if outcome.max_error != float("inf") else None,
+        max_error=outcome.finite_error,
         speedups=_round_speedups(outcome.speedups),
     )
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,9 @@ def artefact_digest(files: Sequence[FetchedFile]) -> str:
     ordered = sorted(files, key=lambda file: file.path.encode())
     listing = "".join(f"{file.sha256}  {file.path}\n" for file in ordered)
     return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Return the sha256 (hex) of a file; raise OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, ArtefactSource, Download, ResumePoint
 
 log = structlog.get_logger()
@@ -45,6 +46,19 @@ class NodeCache:
             os.utime(blob)
             return blob
         return None
+
+    def find_intact(self, name: str) -> Path | None:
+        """Return the file with the name `name` if its content matches its digest; remove it otherwise."""
+        blob = self.find_blob(name)
+        if blob is None:
+            return None
+        try:
+            intact = hash_file(blob) == blob.name
+        except OSError:
+            return None
+        if not intact:
+            self.discard_blob(blob)
+        return blob if intact else None
 
     def discard_blob(self, blob: Path) -> None:
         """Remove a file whose content does not match its name."""
@@ -179,7 +193,7 @@ class CachedSource:
                 yield download, None
                 return
             name = self._entry_name(path, path if self._by_digest else validator)
-            blob = await asyncio.to_thread(self._find_intact, name)
+            blob = await asyncio.to_thread(self._cache.find_intact, name)
             if blob is not None:
                 yield download, blob
                 return
@@ -187,24 +201,10 @@ class CachedSource:
                 yield cached_download, None
 
     async def _find_by_digest(self, digest: str) -> Path | None:
-        return await asyncio.to_thread(self._find_intact, self._entry_name(digest, digest))
+        return await asyncio.to_thread(self._cache.find_intact, self._entry_name(digest, digest))
 
     def _entry_name(self, path: str, validator: str) -> str:
         return hashlib.sha256(f"{self._origin}\n{path}\n{validator}".encode()).hexdigest()
-
-    def _find_intact(self, name: str) -> Path | None:
-        """Return the cached file if its content matches its digest; remove it otherwise."""
-        blob = self._cache.find_blob(name)
-        if blob is None:
-            return None
-        try:
-            with blob.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() == blob.name:
-                    return blob
-        except OSError:
-            return None
-        self._cache.discard_blob(blob)
-        return None
 
     @asynccontextmanager
     async def _keep_copy(self, download: Download, name: str) -> AsyncGenerator[Download, None]:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from enum import StrEnum
 from typing import Final
 
 from tidegate.api.inference import CompiledGraph, GraphPassStatus, GraphSpeedup, Inference
@@ -14,12 +13,6 @@ from tidegate_dataplane.contract import CompilePhase, CompileReport
 
 COMPILE_REQUEUE: Final = timedelta(seconds=5)
 """Nothing wakes the reconciler when a compilation ends."""
-
-
-class CompileProblem(StrEnum):
-    """Why a version serves as published although a compiled graph is ordered."""
-
-    COMPILE_FAILED = "CompileFailed"
 
 
 _SETTLED: Final = frozenset({CompilePhase.COMPILED, CompilePhase.UNCHANGED, CompilePhase.FAILED})

@@ -4,7 +4,7 @@ A new one is a row of `SIDE_CONDITIONS`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -16,7 +16,7 @@ from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, O
 from tidegate.api.inference import Inference
 from tidegate.api.nearline import ConsumeSpec
 from tidegate.api.reasons import Reason
-from tidegate.planning.inference.compiled_graph import CompileProblem, judge_graphs
+from tidegate.planning.inference.compiled_graph import judge_graphs
 from tidegate.planning.inference.serving_status import Verdict, make_condition
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate.planning.plan import Event, EventType
@@ -157,7 +157,7 @@ def _judge_override(inputs: SideInputs) -> Verdict | None:
 def _make_transition_events(
     kind: ConditionType,
     healthy_reason: Reason,
-    problems: type[StrEnum],
+    problems: Iterable[StrEnum],
     previous: _Conditions,
     current: _Conditions,
 ) -> tuple[Event, ...]:
@@ -200,7 +200,9 @@ SIDE_CONDITIONS: Final = (
     SideCondition(
         ConditionType.COMPILED,
         _judge_graphs,
-        partial(_make_transition_events, ConditionType.COMPILED, Reason.GRAPH_COMPILED, CompileProblem),
+        partial(
+            _make_transition_events, ConditionType.COMPILED, Reason.GRAPH_COMPILED, (Reason.COMPILE_FAILED,)
+        ),
     ),
     SideCondition(
         ConditionType.CONSUMING,
