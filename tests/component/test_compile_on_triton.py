@@ -198,6 +198,22 @@ def test_a_compiler_that_is_killed_again_and_again_is_given_up_and_the_published
     assert load.finish().problems == ()
 
 
+def test_a_compilation_that_gives_way_to_another_version_is_no_attempt(pod: ModelPod) -> None:
+    folder = CompileFolder(pod.folder / "cache" / "compile")
+    publish(pod, 1)
+    publish(pod, 2)
+    pod.put(pod.order(1, graph_passes=True))
+    with compiler_of(pod):
+        wait_for_attempt(pod, 1)
+        job = folder.read_job()
+        assert job is not None
+        pod.put(pod.order(2, graph_passes=True))
+        wait_until(lambda: folder.read_job() not in (None, job), what="version 2 is compiled instead")
+        wait_until(lambda: folder.count_attempts(job.digest) == 0, what="the attempt is not counted")
+        pod.put(pod.order(1, graph_passes=True))
+        wait_for_compile(pod, 1, CompilePhase.COMPILED)
+
+
 def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no_damaged_one(
     pod: ModelPod, tmp_path: Path
 ) -> None:

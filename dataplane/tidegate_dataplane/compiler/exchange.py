@@ -85,7 +85,15 @@ class CompileFolder:
 
     def begin_attempt(self, digest: str) -> None:
         """Count an attempt before it begins, so that one that takes the compiler with it counts too."""
-        write_whole(self._root / digest / "attempts", str(self.count_attempts(digest) + 1))
+        self._write_attempts(digest, self.count_attempts(digest) + 1)
+
+    def cancel_attempt(self, digest: str) -> None:
+        """Do not count the attempt that has just begun: it was withdrawn, and not ended by what it does."""
+        if count := self.count_attempts(digest):
+            self._write_attempts(digest, count - 1)
+
+    def _write_attempts(self, digest: str, count: int) -> None:
+        write_whole(self._root / digest / "attempts", str(count))
 
     def write_result(self, digest: str, result: CompileResult, graph: Path | None = None) -> None:
         """Move the graph to its place, then write the result that names it."""

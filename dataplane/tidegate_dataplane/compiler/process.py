@@ -66,6 +66,7 @@ class Compiler:
         try:
             result = self._compile_in(job, scratch)
         except _WithdrawnError:
+            self._folder.cancel_attempt(job.digest)
             return
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
