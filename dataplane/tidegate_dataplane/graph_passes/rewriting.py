@@ -67,6 +67,10 @@ class Rewriting:
         if branch._tape.initializers:
             message = "a branch reads the constants of its graph: add them there"
             raise ValueError(message)
+        # ONNX Runtime refuses a name that the outer graph has too, and NameFixPass does not see one that comes later there.
+        for node in branch._tape.nodes:
+            for value in node.outputs:
+                value.name = next(self._names)
         return ir.Graph([], [output], nodes=branch._tape.nodes, name=f"{self._prefix}.branch")
 
 

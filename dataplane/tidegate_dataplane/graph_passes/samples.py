@@ -58,14 +58,16 @@ def make_edge_requests(model: ir.Model, seed: int = 1) -> Iterator[Request]:
         for name, array in make_request(3).items()
     }
     request = make_request(3)
-    for name, value in inputs.items():
+    for name in inputs:
         entries = {column: size for (input_name, column), size in bounds.items() if input_name == name}
-        if value.dtype is None or not value.dtype.is_integer() or not entries:
+        kind = request[name].dtype
+        if kind.kind not in "iuf" or not entries:
             continue
         for column, number in _list_edges(entries):
             array = request[name].copy()
             flat = array.reshape(len(array), -1) if array.ndim else array
-            fits = np.iinfo(flat.dtype).min <= number <= np.iinfo(flat.dtype).max
+            limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+            fits = limits.min <= number <= limits.max
             if flat.ndim == 2 and flat.shape[1] and fits:
                 flat[0, max(column, 0)] = number
                 yield {**request, name: array}
@@ -127,10 +129,23 @@ def _make_tensor(
         return np.array(random.choice(_TEXTS, size=shape), dtype=object)
     kind: np.dtype[Any] = value.dtype.numpy()
     if kind.kind == "f":
-        return random.standard_normal(shape).astype(kind)
+        return _make_floats(str(value.name), shape, bounds, random).astype(kind)
     if kind.kind == "b":
         return random.random(shape) < 0.5
     return _make_ids(str(value.name), shape, bounds, random).astype(kind)
+
+
+def _make_floats(
+    name: str, shape: tuple[int, ...], bounds: Mapping[tuple[str, int], int], random: np.random.Generator
+) -> Array:
+    """Return random numbers, with ids in the columns that the graph casts to ids of a table."""
+    floats = random.standard_normal(shape)
+    columns = [column for input_name, column in bounds if input_name == name]
+    if -1 in columns:
+        return _make_ids(name, shape, bounds, random)
+    if columns and len(shape) == 2:
+        floats[:, columns] = _make_ids(name, shape, bounds, random)[:, columns]
+    return floats
 
 
 def _make_ids(
