@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ import optax  # type: ignore[import-untyped]  # publishes no types
 from numpy.typing import NDArray
 
 from movielens_din.data import PADDING_ITEM, Labels
+from movielens_din.training import Parameters, Training, minimize_loss
 
 HISTORY: Final = "hist_items"
 ITEM: Final = "item"
@@ -24,7 +25,6 @@ ITEM: Final = "item"
 EMBEDDING_SCALE: Final = 0.005
 """Near zero: 85 % of the test rows are of users without a past, whose untrained embedding must say nothing."""
 
-Parameters = dict[str, jax.Array]
 Inputs = Mapping[str, NDArray[np.int64]]
 
 
@@ -41,17 +41,6 @@ class Architecture:
     def scalars(self) -> tuple[str, ...]:
         """The features with one value per row, in the order in which the network reads them."""
         return tuple(name for name, _ in self.vocabulary)
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """How long and how carefully to train."""
-
-    seed: int
-    epochs: int
-    batch_rows: int = 512
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.1
 
 
 def initial_parameters(architecture: Architecture, seed: int) -> Parameters:
@@ -107,19 +96,9 @@ def scores(
 
 
 def train(architecture: Architecture, training: Training, inputs: Inputs, labels: Labels) -> Parameters:
-    """Minimises the logistic loss with AdamW; the same seed gives the same parameters on the same machine.
-
-    `inputs` as in `logits`; `labels` float32 [rows]. Rows that do not fill a last batch sit that epoch out.
-    """
-    parameters = initial_parameters(architecture, training.seed)
-    optimizer = optax.chain(
-        optax.scale_by_adam(),
-        optax.add_decayed_weights(training.weight_decay, mask=_decayed),
-        optax.scale_by_learning_rate(training.learning_rate),
-    )
+    """Minimises the logistic loss. `inputs` as in `logits`; `labels` float32 [rows]."""
     rows = {name: jnp.asarray(values, dtype=jnp.int32) for name, values in inputs.items()}
     targets = jnp.asarray(labels)
-    batches = len(labels) // training.batch_rows
 
     def loss(parameters: Parameters, chosen: jax.Array) -> jax.Array:
         batch = {name: values[chosen] for name, values in rows.items()}
@@ -127,25 +106,8 @@ def train(architecture: Architecture, training: Training, inputs: Inputs, labels
         losses: jax.Array = optax.sigmoid_binary_cross_entropy(predicted, targets[chosen])
         return losses.mean()
 
-    def step(
-        carry: tuple[Parameters, optax.OptState], chosen: jax.Array
-    ) -> tuple[tuple[Parameters, optax.OptState], jax.Array]:
-        parameters, state = carry
-        value, gradients = jax.value_and_grad(loss)(parameters, chosen)
-        updates, state = optimizer.update(gradients, state, parameters)
-        return (cast(Parameters, optax.apply_updates(parameters, updates)), state), value
-
-    @jax.jit
-    def epoch(
-        parameters: Parameters, state: optax.OptState, key: jax.Array
-    ) -> tuple[tuple[Parameters, optax.OptState], jax.Array]:
-        order = jax.random.permutation(key, len(labels))[: batches * training.batch_rows]
-        return jax.lax.scan(step, (parameters, state), order.reshape(batches, training.batch_rows))
-
-    state = optimizer.init(parameters)
-    for key in jax.random.split(jax.random.key(training.seed + 1), training.epochs):
-        (parameters, state), _ = epoch(parameters, state, key)
-    return parameters
+    parameters = initial_parameters(architecture, training.seed)
+    return minimize_loss(loss, parameters, training, len(labels))
 
 
 def _attend(parameters: Parameters, item: jax.Array, history: jax.Array, mask: jax.Array) -> jax.Array:
@@ -160,7 +122,3 @@ def _attend(parameters: Parameters, item: jax.Array, history: jax.Array, mask: j
     weights = (hidden @ parameters["attention.1.weight"] + parameters["attention.1.bias"])[:, :, 0] * mask
     liked = jnp.maximum(mask.sum(axis=-1, keepdims=True), 1.0)
     return jnp.einsum("rl,rld->rd", weights, history) / liked
-
-
-def _decayed(parameters: Parameters) -> dict[str, bool]:
-    return {name: not name.endswith(".bias") for name in parameters}

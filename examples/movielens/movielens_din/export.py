@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from movielens_din import din
 from movielens_din.data import HISTORY_LENGTH, PADDING_ITEM
-from movielens_din.din import HISTORY, ITEM, Architecture, Inputs, Parameters
+from movielens_din.din import HISTORY, ITEM, Architecture, Inputs
+from movielens_din.training import Parameters
 
 OPSET: Final = 17
 IR_VERSION: Final = 8

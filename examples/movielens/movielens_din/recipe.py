@@ -10,11 +10,12 @@ from pathlib import Path
 from movielens_din import din, export, publish
 from movielens_din.archive import sha256_of
 from movielens_din.data import MovieLens, TimeSplit, final_histories, histories_before, split_by_time
-from movielens_din.din import HISTORY, Architecture, Training
+from movielens_din.din import HISTORY, Architecture
 from movielens_din.features import Inputs, OfflineFeatures
 from movielens_din.metrics import area_under_curve
 from movielens_din.publish import VersionReport
 from movielens_din.tables import write_tables
+from movielens_din.training import Training
 
 Progress = Callable[[str], None]
 
