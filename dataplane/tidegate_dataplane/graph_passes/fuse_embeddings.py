@@ -150,7 +150,9 @@ class _Fusion:
         sizes = self._add_vector(self._new, entries)
         is_other = self._new.add_node("GreaterOrEqual", [ids, sizes])
         if any(low < 0 for low, _ in bounds):
-            is_other = self._new.add_node("Or", [is_other, self._new.add_node("Less", [ids, zero])])
+            # One zero for each column: ONNX Runtime takes five times as long to compare with a single one.
+            zeros = self._add_vector(self._new, np.zeros_like(entries))
+            is_other = self._new.add_node("Or", [is_other, self._new.add_node("Less", [ids, zeros])])
         outside_count = self._new.add_node("Cast", [is_other], {"to": ir.DataType.INT32})
         outside_count = self._new.add_node("ReduceSum", [outside_count], {"keepdims": 0})
         is_plain = self._new.add_node(
@@ -208,6 +210,11 @@ class _Fusion:
             matrix = self._select_blocks(blocks)
             shape = self._new.add_constant(np.array([0, len(sources), *trailing]))
             stacked, axis = (self._new.add_node("Reshape", [matrix, shape]) if trailing else matrix), 1
+        elif trailing == (1,):
+            # One id in a matrix of its own each: side by side they are one matrix.
+            matrix = self._new.add_node("Concat", [value for value, _ in sources], {"axis": 1})
+            shape = self._new.add_constant(np.array([0, len(sources), 1]))
+            stacked, axis = self._new.add_node("Reshape", [matrix, shape]), 1
         else:
             stacked, axis = self._join_values([value for value, _ in sources]), 0
         if axis == self._axis:
