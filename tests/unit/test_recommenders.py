@@ -17,10 +17,11 @@ from movielens_din import din as movielens_din
 from movielens_din.data import MovieLens, Ratings
 from movielens_din.export import ExportError
 from movielens_din.training import Parameters
-from recommender_models import din
+from recommender_models import bst, din
 from recommender_models.columns import COLUMNS, Inputs, read_events
 from recommender_models.recipe import MODELS, measure_difference, run_function
-from tidegate_dataplane.graph_passes.pipeline import PASSES
+from tidegate_dataplane.graph_passes import proof
+from tidegate_dataplane.graph_passes.pipeline import PASSES, Pass, optimize_model
 from tidegate_dataplane.graph_passes.proof import Session, measure_error
 from tidegate_dataplane.graph_passes.samples import make_edge_requests, make_requests
 
@@ -87,6 +88,19 @@ def test_passes_keep_the_answers(name: str) -> None:
             assert (expected is None) == (answer is None), graph_pass.name
             for first, second in zip(expected or (), answer or (), strict=True):
                 assert measure_error(first, second) <= 1e-5, graph_pass.name
+
+
+@pytest.mark.parametrize("positions", [256, 20])
+def test_a_pass_is_measured_with_the_longest_history_that_the_model_takes(
+    positions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bst, "POSITIONS", positions)
+    monkeypatch.setattr(proof, "RUN_SECONDS", 0.01)
+    _, graph = an_untrained_model("bst")
+    same = Pass("same", (lambda model: 1,), 0.0)
+    [outcome] = optimize_model(graph, passes=[same], measured_rows=(2,)).outcomes
+    assert "cannot be compared or measured" not in outcome.reason
+    assert set(outcome.speedups) == {2}
 
 
 def test_din_is_the_network_of_the_movielens_example() -> None:

@@ -22,14 +22,18 @@ _TEXTS: Final = ("", "a", "male", "1234567", "ü")
 Request = Mapping[str, Array]
 
 
-def make_requests(model: ir.Model, rows: Sequence[int] = ROWS, seed: int = 0) -> Iterator[Request]:
-    """Yield random requests of so many rows each; shapes of the model's values must have been inferred.
+def make_requests(
+    model: ir.Model, rows: Sequence[int] = ROWS, inner_sizes: Sequence[int] = INNER_SIZES, seed: int = 0
+) -> Iterator[Request]:
+    """Yield random requests of so many rows each, once for each size of the free dimensions.
+
+    Shapes of the model's values must have been inferred.
 
     Ids stay within the tables that they index where the graph shows which these are.
     """
     random = np.random.default_rng(seed)
     bounds = _find_bounds(model.graph)
-    for inner in INNER_SIZES:
+    for inner in inner_sizes:
         for count in rows:
             yield {
                 str(value.name): _make_tensor(value, count, inner, bounds, random)
