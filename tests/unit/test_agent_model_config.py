@@ -121,6 +121,32 @@ def test_fixed_batching_without_a_batch_dimension_is_refused_with_the_shapes() -
     assert "batching.mode to Disabled" in message
 
 
+ADAPTIVE = a_desired_state(batching=BatchingMode.ADAPTIVE)
+
+
+def test_adaptive_batching_gives_our_runner_all_that_has_arrived_of_any_shape() -> None:
+    history = TensorSpec(name="history", dtype="INT64", shape=(-1, -1))
+
+    config = rendered(ADAPTIVE, some_facts(inputs=(history, IDS)))
+
+    assert config["dynamic_batching"] == {}
+    assert config["parameters"]["tidegate_checked_joins"] == {"string_value": "true"}
+    assert [tensor.get("allow_ragged_batch") for tensor in config["input"]] == [True, None]
+
+
+@pytest.mark.parametrize("backend", [OnnxBackend.HOSTED, OnnxBackend.NATIVE])
+def test_adaptive_batching_of_what_nothing_can_compare_leaves_every_request_alone(
+    backend: OnnxBackend,
+) -> None:
+    facts = some_facts(batched=backend is OnnxBackend.NATIVE)
+    artefact = facts.model_copy(update={"config_text": "dynamic_batching { }"})
+
+    config = rendered(ADAPTIVE, artefact, backend=backend)
+
+    assert "dynamic_batching" not in config
+    assert "tidegate_checked_joins" not in config.get("parameters", {})
+
+
 def test_a_version_is_warmed_up_with_zeros_where_the_shapes_are_known() -> None:
     config = rendered(a_desired_state(), some_facts(), backend=OnnxBackend.NATIVE)
 

@@ -11,6 +11,7 @@ from builders.waiting import wait_until
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.runners import RECENTLY_S, RECONNECT_S, REMEMBERED_S, REST_S, RunnerRegistry
 from tidegate_dataplane.contract import RunnerEnd
+from tidegate_dataplane.joins import JoinLimit
 from tidegate_dataplane.sampling.container import count_memory_kills, read_server_identity
 from tidegate_dataplane.sampling.frames import GoodbyeFrame, HelloFrame
 
@@ -232,3 +233,22 @@ def test_a_server_is_the_same_while_its_process_is(tmp_path: Path) -> None:
     assert read_server_identity(7, tmp_path) == "7-22"
     stat.unlink()
     assert read_server_identity(7, tmp_path) == "7"
+
+
+def test_the_strictest_limit_of_a_versions_processes_is_reported_and_a_later_hello_changes_it() -> None:
+    pod = Pod()
+    assert pod.runners.find_join_limit("ctr", 1) is None
+    pod.runners.add_runner("a", replace(hello(), join_limit="AnyShape"))
+    pod.runners.add_runner("b", replace(hello(), join_limit="SameShape"))
+    pod.runners.add_runner("c", replace(hello(2), join_limit="Alone"))
+    assert pod.runners.find_join_limit("ctr", 1) is JoinLimit.SAME_SHAPE
+    pod.runners.add_runner("a", replace(hello(), join_limit="Alone"))
+    assert pod.runners.find_join_limit("ctr", 1) is JoinLimit.ALONE
+    pod.runners.remove_runner("a")
+    assert pod.runners.find_join_limit("ctr", 1) is JoinLimit.SAME_SHAPE
+
+
+def test_a_runner_that_checks_nothing_has_no_limit() -> None:
+    pod = Pod()
+    pod.runners.add_runner("a", hello())
+    assert pod.runners.find_join_limit("ctr", 1) is None

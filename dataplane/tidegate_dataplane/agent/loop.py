@@ -20,7 +20,7 @@ from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
 from tidegate_dataplane.agent.files import OrderCheckpoint
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
-from tidegate_dataplane.agent.report import CurrentStep, make_report, served_model
+from tidegate_dataplane.agent.report import CurrentStep, make_batching_report, make_report, served_model
 from tidegate_dataplane.agent.repository import HOST_MODELS, InstalledVersion, ModelRepository
 from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.agent.settings import AgentSettings, OnnxBackend
@@ -175,8 +175,11 @@ class Agent:
         report = make_report(
             self._settings.pod_name, self._desired, self._observed, self._memory, self._current_step
         )
+        runners, model, version = self._runners, self.served_model, report.serving
+        limit = runners.find_join_limit(model, version) if runners and model and version else None
         return report.model_copy(
             update={
+                "batching": make_batching_report(self._desired, version, limit, native=native),
                 "samples": self._samples.report(native=native) if self._samples is not None else None,
                 "stream": self._stream.report() if self._stream is not None else None,
                 "ended": self._runners.report() if self._runners is not None else None,

@@ -16,6 +16,7 @@ from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReaso
 CONFIG_DIGEST = "tidegate_config_digest"
 RELOAD_MARK = "tidegate_loaded_anew"
 INTRA_OP_THREADS = "intra_op_thread_count"
+CHECKED_JOINS = "tidegate_checked_joins"
 ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
 # Batches that a pipeline has under way: an instance only waits for answers. More would cut what waits into more calls.
 PIPELINE_INSTANCES = [{"kind": "KIND_CPU", "count": 4}]
@@ -190,7 +191,9 @@ def _python_config(order: DesiredState, artefact: ModelConfig) -> ModelConfig | 
 def _with_batching(
     order: DesiredState, config: ModelConfig, artefact: ModelConfig
 ) -> ModelConfig | VersionRefusal:
-    if order.batching is BatchingMode.OFF:
+    if order.batching is BatchingMode.ADAPTIVE and _joins_requests(order, config):
+        return _with_checked_joins(config)
+    if order.batching is not BatchingMode.FIXED:
         return {name: value for name, value in config.items() if name != "dynamic_batching"}
     if config["max_batch_size"] == 0:
         tensors = [*config.get("input", []), *config.get("output", [])]
@@ -201,6 +204,25 @@ def _with_batching(
         )
     delay = {"max_queue_delay_microseconds": order.max_queue_delay_us}
     return {**config, "dynamic_batching": {**artefact.get("dynamic_batching", {}), **delay}}
+
+
+def _joins_requests(order: DesiredState, config: ModelConfig) -> bool:
+    """Return whether our ONNX runner gets the requests, and their rows can be joined."""
+    return order.format is ModelFormat.ONNX and config["backend"] == "python" and config["max_batch_size"] > 0
+
+
+def _with_checked_joins(config: ModelConfig) -> ModelConfig:
+    """Return `config` with which Triton passes on all that has arrived as soon as the runner is free.
+
+    Waiting for more requests did not pay, and Triton 2.51 stalls for up to 0.5 s with priorities or time limits in its
+    queue (ADR 62). Requests of different shapes arrive together, since the runner pads them.
+    """
+    parameters = {**config.get("parameters", {}), CHECKED_JOINS: {"string_value": "true"}}
+    inputs = [
+        {**tensor, "allow_ragged_batch": True} if -1 in tensor["dims"] else tensor
+        for tensor in config["input"]
+    ]
+    return {**config, "parameters": parameters, "input": inputs, "dynamic_batching": {}}
 
 
 def _declare_tensor(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:

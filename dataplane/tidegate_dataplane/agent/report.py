@@ -15,12 +15,28 @@ from tidegate_dataplane.compiler.exchange import CompileResult
 from tidegate_dataplane.contract import (
     AgentPhase,
     AgentReport,
+    BatchingMode,
+    BatchingReport,
     CompilePhase,
     CompileReport,
     DesiredState,
+    ModelFormat,
     VersionFailure,
     VersionMemory,
 )
+from tidegate_dataplane.joins import JoinLimit
+
+_LIMIT_MESSAGES = {
+    JoinLimit.ANY_SHAPE: "",
+    JoinLimit.SAME_SHAPE: "an answer changes if a request is padded, so that only requests of the same shape are joined; to join "
+    "all, export the model with a mask for zeros",
+    JoinLimit.ALONE: "an answer changes with the other rows of its execution, as in a model that ranks the rows of a request",
+}
+_FOREIGN_BACKEND = (
+    "a backend of Triton runs the model, and nothing compares its joined answers; if the rows of a request do not depend on "
+    "each other, set batching.mode to Fixed"
+)
+_NO_FREE_DIMENSION = "the inputs and outputs do not all have the same free first dimension; export the model with one to have requests joined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +92,19 @@ def make_report(
         if setback
         else None,
     )
+
+
+def make_batching_report(
+    order: DesiredState | None, version: int | None, limit: JoinLimit | None, *, native: bool
+) -> BatchingReport | None:
+    """Return which requests are joined, `limit` being what the runner reports; None unless the mode is Adaptive."""
+    if order is None or order.batching is not BatchingMode.ADAPTIVE or version is None:
+        return None
+    if limit is not None:
+        return BatchingReport(version=version, limit=limit, message=_LIMIT_MESSAGES[limit])
+    foreign = native or order.format is not ModelFormat.ONNX
+    message = _FOREIGN_BACKEND if foreign else _NO_FREE_DIMENSION
+    return BatchingReport(version=version, limit=JoinLimit.ALONE, message=message)
 
 
 def _make_compile_report(

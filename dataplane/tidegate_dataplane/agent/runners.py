@@ -12,6 +12,7 @@ import structlog
 
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.contract import RunnerEnd
+from tidegate_dataplane.joins import JoinLimit
 from tidegate_dataplane.sampling.frames import HelloFrame
 
 log = structlog.get_logger()
@@ -87,6 +88,15 @@ class RunnerRegistry:
         self._record_end(hello, for_memory=False)
         self._mark_broken(hello.model)
         self._wake()
+
+    def find_join_limit(self, model: str, version: int) -> JoinLimit | None:
+        """Return the strictest limit among the processes of a version; None if none of them checks joined answers."""
+        limits = {
+            hello.join_limit
+            for hello in self._connected.values()
+            if (hello.model, hello.version) == (model, version)
+        }
+        return next((limit for limit in reversed(JoinLimit) if limit.value in limits), None)
 
     def reset_model(self, model: str) -> None:
         """Clear the losses of a model that the server has just reloaded."""

@@ -29,6 +29,7 @@ from tidegate_dataplane.contract.serving import (
     AgentPhase,
     AgentReport,
     BatchingMode,
+    BatchingReport,
     DesiredState,
     FailureReason,
     ModelFormat,
@@ -48,6 +49,7 @@ from tidegate_dataplane.contract.uris import (
     UriScheme,
     find_scheme,
 )
+from tidegate_dataplane.joins import JoinLimit
 
 __all__ = [
     "DEFAULTED",
@@ -59,6 +61,7 @@ __all__ = [
     "AgentReport",
     "BatchOrder",
     "BatchingMode",
+    "BatchingReport",
     "Bucketize",
     "CompilePhase",
     "CompileReport",
@@ -73,6 +76,7 @@ __all__ = [
     "FieldRef",
     "Hash",
     "InputColumn",
+    "JoinLimit",
     "KafkaOrder",
     "Lookup",
     "LookupType",

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from tidegate_dataplane import joins
 from tidegate_dataplane.contract.metrics import MetricCatalog
 
 AGENT: Final = MetricCatalog("tidegate_agent_")
@@ -97,6 +98,17 @@ MPS_SERVERS: Final = NODE.add_gauge(
     "status",
 )
 MPS_CLIENTS: Final = NODE.add_gauge("mps_clients", "Processes connected to MPS.")
+
+RUNNER: Final = MetricCatalog(joins.PREFIX)
+EXECUTIONS: Final = RUNNER.add_counter(
+    joins.EXECUTIONS, joins.HELP_TEXTS[joins.EXECUTIONS], "model", "version"
+)
+JOINED_REQUESTS: Final = RUNNER.add_counter(
+    joins.JOINED, joins.HELP_TEXTS[joins.JOINED], "model", "version", "way"
+)
+JOIN_MISMATCHES: Final = RUNNER.add_counter(
+    joins.MISMATCHES, joins.HELP_TEXTS[joins.MISMATCHES], "model", "version", "way"
+)
 
 PIPELINE: Final = MetricCatalog("tidegate_pipeline_")
 CALLS: Final = PIPELINE.add_counter(

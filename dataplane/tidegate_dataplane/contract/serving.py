@@ -12,6 +12,7 @@ from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
 from tidegate_dataplane.contract.pipeline import PipelinePlan
 from tidegate_dataplane.contract.tensors import TensorSpec
+from tidegate_dataplane.joins import JoinLimit
 
 GIBIBYTE = 1024**3
 LOAD_TIMEOUT_S = 600.0
@@ -46,6 +47,7 @@ class BatchingMode(StrEnum):
 
     OFF = "Off"
     FIXED = "Fixed"
+    ADAPTIVE = "Adaptive"
 
 
 class AgentPhase(StrEnum):
@@ -164,6 +166,14 @@ class SampleReport(ContractModel):
     message: str = ""
 
 
+class BatchingReport(ContractModel):
+    """Which requests of the serving version share executions, while the order asks for mode Adaptive."""
+
+    version: int
+    limit: JoinLimit
+    message: str = Field(default="", description="why not all of them do, and the way out")
+
+
 class RunnerEnd(ContractModel):
     """A version's process that ended without an unload and was restarted."""
 
@@ -194,6 +204,7 @@ class AgentReport(ContractModel):
     samples: SampleReport | None = Field(default=None, exclude_if=lambda samples: samples is None)
     stream: StreamReport | None = Field(default=None, exclude_if=lambda stream: stream is None)
     compile: CompileReport | None = Field(default=None, exclude_if=lambda compiled: compiled is None)
+    batching: BatchingReport | None = Field(default=None, exclude_if=lambda batching: batching is None)
     ended: RunnerEnd | None = Field(
         default=None, exclude_if=lambda ended: ended is None, description="a few seconds ago"
     )

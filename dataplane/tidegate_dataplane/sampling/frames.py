@@ -1,7 +1,7 @@
 """Encode and parse the messages between runner and agent on the pod's socket.
 
 The runner sends frames: two lengths of four bytes, big-endian, then a header in JSON, then the tensors' bytes.
-Its first frame is a HelloFrame, and its last one a GoodbyeFrame; without the latter its process ended without an unload.
+Its first frame is a HelloFrame, which comes again if it changes, and its last one a GoodbyeFrame; without the latter its process ended without an unload.
 The agent sends lines of JSON: the share to sample, and how many records of this connection it has processed.
 """
 
@@ -69,6 +69,7 @@ class HelloFrame:
     `server` identifies the server's process.
     `memory_kills` is the number of processes that the kernel has killed at the container's memory limit.
     `instances` is the number of the version's processes in the server; each sends its own Hello.
+    `join_limit` is a JoinLimit, empty if the runner checks no joined answers; a change of it is another Hello.
     """
 
     model: str
@@ -76,6 +77,7 @@ class HelloFrame:
     server: str
     memory_kills: int
     instances: int = 1
+    join_limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +203,9 @@ def _parse_hello(document: Mapping[str, Any]) -> HelloFrame:
         int(document["version"]),
         str(document["server"]),
         int(document["memory_kills"]),
-        # A runner of an older image does not send it; it lives on when its agent restarts.
+        # A runner of an older image does not send these; it lives on when its agent restarts.
         int(document.get("instances", 1)),
+        str(document.get("join_limit", "")),
     )
 
 

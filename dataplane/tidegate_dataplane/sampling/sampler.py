@@ -123,6 +123,8 @@ class Sampler:
         self._refused = Counter[str]({DropReason.BUFFER_FULL: 0, DropReason.TOO_LARGE: 0})
         self._refused_reported = Counter[str]()
         self._share = 0.0
+        self._join_limit = ""
+        self._join_limit_sent = ""
         self._losses: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._connected = threading.Condition(self._lock)
@@ -174,6 +176,12 @@ class Sampler:
         self._queued_bytes += size
         self._queue.put(sample)
 
+    def report_join_limit(self, limit: str) -> None:
+        """Tell the agent which requests are joined; never wait."""
+        if limit != self._join_limit:
+            self._join_limit = limit
+            self._queue.put(None)  # wakes the writer
+
     def _count_dropped(self, reason: DropReason) -> None:
         self._refused[reason] += 1
         if self._queue.empty():
@@ -209,17 +217,7 @@ class Sampler:
 
     def _follow_agent(self, connection: socket.socket) -> None:
         done = 0
-        connection.sendall(
-            encode_hello(
-                HelloFrame(
-                    self._model,
-                    int(self._version),
-                    read_server_identity(),
-                    count_memory_kills(),
-                    self._instances,
-                )
-            )
-        )
+        connection.sendall(self._make_hello())
         with self._connected:
             self._socket, self._sent_records = connection, 0
             self._connected.notify_all()
@@ -237,6 +235,19 @@ class Sampler:
                 # Unknown whether they were logged; an agent that shuts down confirms its records first.
                 self._losses[DropReason.AGENT_ENDED] += max(self._sent_records - done, 0)
 
+    def _make_hello(self) -> bytes:
+        self._join_limit_sent = self._join_limit
+        return encode_hello(
+            HelloFrame(
+                self._model,
+                int(self._version),
+                read_server_identity(),
+                count_memory_kills(),
+                self._instances,
+                self._join_limit,
+            )
+        )
+
     def _write_samples(self) -> None:
         while True:
             try:
@@ -247,6 +258,8 @@ class Sampler:
                 self._report_losses()
                 continue
             if sample is None:
+                if self._join_limit != self._join_limit_sent and self._socket is not None:
+                    self._send_frame(self._make_hello(), counts=False)
                 self._report_losses()
                 if self._ending and self._queue.empty():
                     return

@@ -1,6 +1,6 @@
 """Serve the ONNX model beside this file with ONNX Runtime on CPU, for servers without that backend.
 
-This file is copied into version folders together with the package that logs samples.
+This file is copied into version folders together with the packages that log samples and join requests.
 If the model is batched, requests that Triton passes together are joined along the first dimension and run once;
 an error is returned to the request that caused it.
 """
@@ -12,8 +12,9 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 Array = npt.NDArray[Any]
 THREADS_PARAMETER = "intra_op_thread_count"
 WARM_UP_PARAMETER = "tidegate_warmup_requests"
+CHECKED_JOINS_PARAMETER = "tidegate_checked_joins"
 CGROUP = Path("/sys/fs/cgroup")
 MEMORY_FILES = (("memory/", "limit_in_bytes", "usage_in_bytes"), ("", "max", "current"))
 MEMORY_RESERVE_BYTES = 16 << 20
+EXPORT_INTERVAL_S = 1.0
 # Texts of ONNX Runtime's errors when an allocation fails.
 OUT_OF_MEMORY_TEXTS = ("bad_alloc", "Failed to allocate memory")
 
@@ -58,8 +61,11 @@ class TritonPythonModel:
             self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}
             self._run_zeros_once(config)
             self._warm_up(config)
-        self._watchdog, self._sampler = _start_watching(args)
+        _import_package(args)
+        self._joiner = self._make_joiner(config)
+        self._watchdog, self._sampler = _start_watching(args, self._joiner.find_limit() or "")
         self._memory = _export_memory(args["model_name"], args["model_version"])
+        self._joins = _JoinMetrics(self._joiner, args["model_name"], args["model_version"])
 
     def finalize(self) -> None:
         """Stop the watchdog, and send the remaining samples."""
@@ -73,15 +79,24 @@ class TritonPythonModel:
 
     def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         inputs = [self._read_inputs(request) for request in requests]
-        answers: list[Any] = [None] * len(inputs)
-        for group in self._group_requests(inputs):
-            for position, answer in zip(
-                group, self._run_group([inputs[position] for position in group]), strict=True
-            ):
-                answers[position] = self._make_response(answer, requests[position].requested_output_names())
-                if self._sampler.is_active and not isinstance(answer, Exception):
-                    self._offer_sample(requests[position].request_id(), inputs[position], answer)
-        return answers
+        answers = self._joiner.answer_requests(inputs)
+        self._joins.export_soon()
+        self._sampler.report_join_limit(self._joiner.find_limit() or "")
+        if self._sampler.is_active:
+            for request, arrays, answer in zip(requests, inputs, answers, strict=True):
+                if not isinstance(answer, Exception):
+                    self._offer_sample(request.request_id(), arrays, answer)
+        return [
+            self._make_response(answer, request.requested_output_names())
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def _make_joiner(self, config: dict[str, Any]) -> Any:
+        from tidegate_dataplane.batching.request_joiner import JoinMode, RequestJoiner
+
+        checked = CHECKED_JOINS_PARAMETER in config.get("parameters", {})
+        mode = JoinMode.NONE if not self._batched else JoinMode.CHECKED if checked else JoinMode.TRUSTED
+        return RequestJoiner(self._run_session, mode)
 
     def _offer_sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
         try:
@@ -146,36 +161,9 @@ class TritonPythonModel:
         texts = [value.decode(errors="replace") for value in array.reshape(-1).tolist()]
         return np.array(texts, dtype=object).reshape(array.shape)
 
-    def _group_requests(self, inputs: Sequence[dict[str, Array]]) -> list[list[int]]:
-        """Return groups of requests that can be joined: those whose rows have the same shapes."""
-        if not self._batched:
-            return [[position] for position in range(len(inputs))]
-        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
-        for position, arrays in enumerate(inputs):
-            groups.setdefault(tuple(array.shape[1:] for array in arrays.values()), []).append(position)
-        return list(groups.values())
-
-    def _run_group(self, group: Sequence[dict[str, Array]]) -> list[list[Array] | Exception]:
-        """Return the outputs or the error of each request of a group."""
-        if len(group) == 1:
-            return [self._run_session(group[0])]
-        rows = [len(next(iter(arrays.values()))) for arrays in group]
-        joined = self._run_session(
-            {name: np.concatenate([arrays[name] for arrays in group]) for name in self._inputs}
-        )
-        aligned = not isinstance(joined, Exception) and all(
-            output.ndim > 0 and len(output) == sum(rows) for output in joined
-        )
-        if isinstance(joined, Exception) or not aligned:
-            # One row that the model refuses must not fail the other requests.
-            return [self._run_session(arrays) for arrays in group]
-        ends = np.cumsum(rows)[:-1]
-        parts = [np.split(output, ends) for output in joined]
-        return [[part[position] for part in parts] for position in range(len(group))]
-
-    def _run_session(self, arrays: dict[str, Array]) -> list[Array] | Exception:
+    def _run_session(self, arrays: Mapping[str, Array]) -> list[Array] | Exception:
         try:
-            return [np.asarray(output) for output in self._session.run(self._outputs, arrays)]
+            return [np.asarray(output) for output in self._session.run(self._outputs, dict(arrays))]
         except Exception as error:  # noqa: BLE001 - ONNX Runtime raises a dozen unrelated types
             return error
 
@@ -191,15 +179,55 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(tensors)
 
 
-def _start_watching(args: dict[str, str]) -> tuple[Any, Any]:
-    """Start the watchdog of this process and the sampler of this version, from the package in its folder."""
+class _JoinMetrics:
+    """Exports what became of the requests of this version, at most once a second: each number is a message to the server."""
+
+    def __init__(self, joiner: Any, model: str, version: str) -> None:
+        self._joiner, self._exported_s = joiner, 0.0
+        self._exported: dict[tuple[str, str], int] = {}
+        self._labels = {"model": model, "version": version}
+        self._metrics: dict[tuple[str, str], Any] = {}
+        self._families: dict[str, Any] = {}
+
+    def export_soon(self) -> None:
+        """Export the counts, unless that was done within the last second."""
+        now = time.monotonic()
+        if now - self._exported_s < EXPORT_INTERVAL_S:
+            return
+        self._exported_s = now
+        for (name, way), count in self._joiner.read_counters().items():
+            increase = count - self._exported.get((name, way), 0)
+            if increase:
+                self._exported[name, way] = count
+                with suppress(Exception):  # a server without metrics still serves
+                    self._find_metric(name, way).increment(increase)
+
+    def _find_metric(self, name: str, way: str) -> Any:
+        if (name, way) not in self._metrics:
+            from tidegate_dataplane.joins import HELP_TEXTS, PREFIX
+
+            family = self._families.get(name) or pb_utils.MetricFamily(
+                name=PREFIX + name, description=HELP_TEXTS[name], kind=pb_utils.MetricFamily.COUNTER
+            )
+            self._families[name] = family
+            self._metrics[name, way] = family.Metric(labels={**self._labels, **({"way": way} if way else {})})
+        return self._metrics[name, way]
+
+
+def _import_package(args: dict[str, str]) -> None:
+    """Make the package in this version's folder importable."""
     sys.path.insert(0, str(Path(args["model_repository"]) / args["model_version"]))
     # Bytecode would change the time of the folder, which the server takes for a new version.
     sys.dont_write_bytecode = True
+
+
+def _start_watching(args: dict[str, str], join_limit: str) -> tuple[Any, Any]:
+    """Start the watchdog of this process and the sampler of this version, from the package in its folder."""
     from tidegate_dataplane.sampling.sampler import Sampler
     from tidegate_dataplane.sampling.watchdog import Watchdog
 
     watchdog, sampler = Watchdog.start_watching(), Sampler.from_args(args)
+    sampler.report_join_limit(join_limit)
     sampler.start()
     return watchdog, sampler
 

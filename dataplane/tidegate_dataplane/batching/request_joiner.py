@@ -1,0 +1,167 @@
+"""Answer the requests that arrived together, in as few executions as pay."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import prod
+
+from tidegate_dataplane.batching.arrays import (
+    Answer,
+    Inputs,
+    Shape,
+    count_rows,
+    find_common_shape,
+    join_inputs,
+    read_shape,
+    split_answer,
+)
+from tidegate_dataplane.batching.execution_cost import ExecutionCost
+from tidegate_dataplane.batching.join_check import JoinCheck, JoinState
+from tidegate_dataplane.joins import EXECUTIONS, JOINED, MISMATCHES, PADDING, ROWS, JoinLimit
+
+EXPLORE_EVERY = 64
+"""Of so many decisions, one joins whatever the estimate is, so that a wrong estimate gets measured again."""
+
+Execute = Callable[[Inputs], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Requests of one execution, by position, padded to `shape`."""
+
+    positions: tuple[int, ...]
+    shape: Shape
+    rows: int
+    padded: bool = False
+
+    def count_elements(self) -> int:
+        """Return the number of elements of a row of all inputs, times the rows."""
+        return self.rows * sum(prod(row) for row in self.shape)
+
+
+class JoinMode(Enum):
+    """Which requests may share an execution."""
+
+    NONE = auto()
+    TRUSTED = auto()
+    """Those of the same shape."""
+    CHECKED = auto()
+    """The same, and those of different shapes where padding is cheaper than another execution; each on trial first."""
+
+
+class RequestJoiner:
+    """Joins the requests of one model version; rows are along the first dimension of every input and output.
+
+    `execute` runs the model once.
+    """
+
+    def __init__(
+        self, execute: Execute, mode: JoinMode, *, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._execute, self._mode, self._clock = execute, mode, clock
+        self._cost = ExecutionCost()
+        self._decisions = 0
+        self.joins, self.paddings = JoinCheck(), JoinCheck()
+        self.executions = self.joined_requests = self.padded_requests = 0
+
+    def answer_requests(self, requests: Sequence[Inputs]) -> list[Answer]:
+        """Return the answer of each request, in order."""
+        if len(requests) == 1 or self._mode is JoinMode.NONE or self.joins.state is JoinState.REFUSED:
+            return [self._execute_measured(inputs) for inputs in requests]
+        answers: list[Answer | None] = [None] * len(requests)
+        for group in self._plan_groups(requests):
+            members = [requests[position] for position in group.positions]
+            for position, answer in zip(group.positions, self._answer_group(group, members), strict=True):
+                answers[position] = answer
+        return [answer for answer in answers if answer is not None]
+
+    def find_limit(self) -> JoinLimit | None:
+        """Return which requests are joined after what was seen; None if nothing is checked."""
+        if self._mode is not JoinMode.CHECKED:
+            return None
+        if self.joins.state is JoinState.REFUSED:
+            return JoinLimit.ALONE
+        return JoinLimit.SAME_SHAPE if self.paddings.state is JoinState.REFUSED else JoinLimit.ANY_SHAPE
+
+    def read_counters(self) -> dict[tuple[str, str], int]:
+        """Return the counts since the start, by name and way of joining; the way is empty where there is none."""
+        return {
+            (EXECUTIONS, ""): self.executions,
+            (JOINED, ROWS): self.joined_requests - self.padded_requests,
+            (JOINED, PADDING): self.padded_requests,
+            (MISMATCHES, ROWS): self.joins.mismatches,
+            (MISMATCHES, PADDING): self.paddings.mismatches,
+        }
+
+    def _plan_groups(self, requests: Sequence[Inputs]) -> list[_Group]:
+        positions: dict[Shape, list[int]] = {}
+        for position, inputs in enumerate(requests):
+            positions.setdefault(read_shape(inputs), []).append(position)
+        groups = [
+            _Group(tuple(members), shape, sum(count_rows(requests[member]) for member in members))
+            for shape, members in positions.items()
+        ]
+        pads = self._mode is JoinMode.CHECKED and self.paddings.state is not JoinState.REFUSED
+        return self._join_shapes(groups) if pads and len(groups) > 1 else groups
+
+    def _join_shapes(self, groups: Sequence[_Group]) -> list[_Group]:
+        """Return the groups, with those of similar shapes joined where padding is cheaper than an execution of its own."""
+        self._decisions += 1
+        explores = self._decisions % EXPLORE_EVERY == 0
+        by_size = sorted(groups, key=lambda group: group.count_elements() / max(group.rows, 1))
+        joined = [by_size[0]]
+        for group in by_size[1:]:
+            both = _join_groups(joined[-1], group)
+            if both is not None and (explores or self._is_cheaper(both, (joined[-1], group))):
+                joined[-1] = both
+            else:
+                joined.append(group)
+        return joined
+
+    def _is_cheaper(self, both: _Group, parts: Sequence[_Group]) -> bool:
+        together = self._cost.estimate_seconds(both.count_elements())
+        separate_s = [self._cost.estimate_seconds(part.count_elements()) for part in parts]
+        if together is None:
+            return True
+        return together <= sum(seconds for seconds in separate_s if seconds is not None)
+
+    def _answer_group(self, group: _Group, requests: Sequence[Inputs]) -> Sequence[Answer]:
+        check = self.paddings if group.padded else self.joins
+        # An earlier group may have just been refused.
+        if len(requests) == 1 or JoinState.REFUSED in (check.state, self.joins.state):
+            return [self._execute_measured(inputs) for inputs in requests]
+        rows = [count_rows(inputs) for inputs in requests]
+        joined = split_answer(self._execute_measured(join_inputs(requests, group.shape)), rows)
+        if joined is None:
+            # One row that the model refuses must not fail the other requests.
+            answers = [self._execute_measured(inputs) for inputs in requests]
+            if self._mode is JoinMode.CHECKED and not any(
+                isinstance(answer, Exception) for answer in answers
+            ):
+                check.refuse_joins()
+            return answers
+        picked = check.pick_requests(len(requests)) if self._mode is JoinMode.CHECKED else range(0)
+        alone = {position: self._execute_measured(requests[position]) for position in picked}
+        if not check.compare_answers([(answer, joined[position]) for position, answer in alone.items()]):
+            unpicked = (position for position in range(len(requests)) if position not in alone)
+            alone |= {position: self._execute_measured(requests[position]) for position in unpicked}
+        self.joined_requests += len(requests) - len(alone)
+        self.padded_requests += len(requests) - len(alone) if group.padded else 0
+        return [alone.get(position, answer) for position, answer in enumerate(joined)]
+
+    def _execute_measured(self, inputs: Inputs) -> Answer:
+        started = self._clock()
+        answer = self._execute(inputs)
+        self.executions += 1
+        if not isinstance(answer, Exception):
+            elements = sum(array.size for array in inputs.values())
+            self._cost.record_execution(elements, self._clock() - started)
+        return answer
+
+
+def _join_groups(first: _Group, second: _Group) -> _Group | None:
+    shape = find_common_shape((first.shape, second.shape))
+    if shape is None:
+        return None
+    return _Group((*first.positions, *second.positions), shape, first.rows + second.rows, padded=True)

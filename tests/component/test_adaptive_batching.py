@@ -1,0 +1,146 @@
+"""Adaptive batching on a real Triton: fewer executions than requests, and each answer as if its request had come alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from numpy.typing import NDArray
+
+from builders.metrics_page import metric
+from builders.sequence_model import ENTRIES, Pooling, publish_sequences, score_histories
+from builders.waiting import wait_until
+from fixtures.agent import ModelPod
+from tidegate_dataplane.contract import AgentPhase, AgentReport, BatchingMode, JoinLimit
+
+pytestmark = [pytest.mark.triton]
+
+CLIENTS = 8
+Histories = NDArray[np.int64]
+
+
+@pytest.fixture
+def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
+    """A pod whose model name is this test's own."""
+    shared_pod.begin(request.node.name)
+    return shared_pod
+
+
+def serve(pod: ModelPod, pooling: Pooling, batching: BatchingMode = BatchingMode.ADAPTIVE) -> None:
+    publish_sequences(pod.artefact, 1, pooling=pooling)
+    pod.put(pod.order(1, batching=batching))
+
+    def serves(report: AgentReport) -> bool:
+        return report.phase is AgentPhase.READY and report.serving == 1 and report.target == 1
+
+    pod.wait_for("version 1 serves", serves)
+
+
+def histories(seed: int, lengths: Sequence[int]) -> list[Histories]:
+    """Return requests of one to four rows, of these lengths in turn, without the id that pads."""
+    random = np.random.default_rng(seed)
+    return [
+        random.integers(1, ENTRIES, size=(1 + number % 4, length)) for number, length in enumerate(lengths)
+    ]
+
+
+def find_wrong_answers(pod: ModelPod, pooling: Pooling, requests: Sequence[Histories]) -> list[str]:
+    """Send the requests from CLIENTS clients at once; return each answer that is not the one of the request alone."""
+
+    def send_share(client_number: int) -> list[str]:
+        wrong: list[str] = []
+        with triton_grpc.InferenceServerClient(pod.triton.grpc) as client:
+            for history in requests[client_number::CLIENTS]:
+                tensor = triton_grpc.InferInput("history", list(history.shape), "INT64")
+                tensor.set_data_from_numpy(history)
+                scores = client.infer(pod.model, [tensor]).as_numpy("score").reshape(-1)
+                expected = score_histories(history, 1, pooling=pooling)
+                if scores.shape != expected.shape or not np.allclose(scores, expected, rtol=1e-4, atol=1e-4):
+                    wrong.append(f"{history.shape}: {scores} instead of {expected}")
+        return wrong
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        return [line for lines in clients.map(send_share, range(CLIENTS)) for line in lines]
+
+
+def count(pod: ModelPod, name: str, **labels: str) -> float:
+    """Return a count of the model from the server's own metrics."""
+    with urlopen(f"http://127.0.0.1:{pod.triton.metrics_port}/metrics", timeout=5) as response:
+        page = response.read().decode()
+    return metric(page, f"tidegate_model_{name}", model=pod.model, version="1", **labels)
+
+
+def reports_limit(pod: ModelPod, limit: JoinLimit) -> Callable[[], bool]:
+    def holds() -> bool:
+        batching = pod.report().batching
+        return batching is not None and batching.limit is limit
+
+    return holds
+
+
+@pytest.mark.no_rerun("a wrong answer")
+def test_requests_of_all_lengths_share_executions_and_every_answer_is_right(pod: ModelPod) -> None:
+    serve(pod, Pooling.MASKED_SUM)
+    requests = histories(1, [5, 9, 20, 33] * 200)
+    assert find_wrong_answers(pod, Pooling.MASKED_SUM, requests) == []
+    # The runner sends its counts with the first answer after a second.
+    wait_until(
+        lambda: (
+            find_wrong_answers(pod, Pooling.MASKED_SUM, requests[:CLIENTS]) == []
+            and count(pod, "joined_requests_total", way="padding") > 0
+        ),
+        what="padded requests are counted",
+    )
+    assert count(pod, "executions_total") < len(requests)
+    assert count(pod, "join_mismatches_total", way="rows") == 0
+    assert count(pod, "join_mismatches_total", way="padding") == 0
+    assert reports_limit(pod, JoinLimit.ANY_SHAPE)()
+
+
+@pytest.mark.no_rerun("a wrong answer")
+def test_a_model_that_ranks_the_rows_of_a_request_never_gets_those_of_another(pod: ModelPod) -> None:
+    serve(pod, Pooling.SHARE_OF_BATCH)
+    requests = histories(2, [7] * 400)
+    assert find_wrong_answers(pod, Pooling.SHARE_OF_BATCH, requests) == []
+    wait_until(reports_limit(pod, JoinLimit.ALONE), what="the agent reports that requests are alone")
+    assert count(pod, "joined_requests_total", way="rows") == 0
+
+
+@pytest.mark.no_rerun("a wrong answer")
+def test_a_mean_without_a_mask_is_joined_with_its_own_length_alone_also_after_a_new_agent(
+    pod: ModelPod,
+) -> None:
+    serve(pod, Pooling.MEAN)
+    send = partial(find_wrong_answers, pod, Pooling.MEAN)
+    assert send(histories(3, [5, 9] * 300)) == []
+    wait_until(reports_limit(pod, JoinLimit.SAME_SHAPE), what="the agent reports that padding is refused")
+    pod.kill_agent()
+    assert send(histories(4, [5, 9] * 100)) == []
+    pod.start_agent()
+    wait_until(reports_limit(pod, JoinLimit.SAME_SHAPE), what="the next agent is told so too")
+    assert count(pod, "joined_requests_total", way="padding") == 0
+
+
+def test_fixed_batching_compares_nothing_which_is_what_the_trials_are_for(pod: ModelPod) -> None:
+    serve(pod, Pooling.SHARE_OF_BATCH, BatchingMode.FIXED)
+    wait_until(
+        lambda: find_wrong_answers(pod, Pooling.SHARE_OF_BATCH, histories(5, [7] * 200)) != [],
+        what="rows of another request change an answer",
+    )
+    assert pod.report().batching is None
+
+
+def test_a_model_without_a_free_first_dimension_serves_and_the_report_says_why_nothing_is_joined(
+    pod: ModelPod,
+) -> None:
+    publish_sequences(pod.artefact, 1, rows=2)
+    pod.put(pod.order(1, batching=BatchingMode.ADAPTIVE))
+    report = pod.wait_for("version 1 serves", lambda report: report.serving == 1)
+    assert report.batching is not None
+    assert report.batching.limit is JoinLimit.ALONE
+    assert "free first dimension" in report.batching.message
