@@ -490,7 +490,7 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "must be a decimal number in quotes",
         capacity={"requestsPerSecond": "-3"},
     ),
-    _inference("batching-mode", "batching.mode", _UNSUPPORTED, batching={"mode": "Adaptive"}),
+    _inference("batching-mode", "batching.mode", _UNSUPPORTED, batching={"mode": "Dynamic"}),
     _inference(
         "batch-size-zero", "batching.maxBatchSize", "greater than or equal to 1", batching={"maxBatchSize": 0}
     ),

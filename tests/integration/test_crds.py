@@ -162,7 +162,7 @@ def test_every_scheme_is_taken(kubectl: Kubectl, namespace: str, uri: str) -> No
     [
         ("tier", ["realtime", "nearline", "offline"]),
         ("model.format", ["ONNX", "TorchExport", "TensorRT", "Python"]),
-        ("batching.mode", ["Disabled", "Fixed"]),
+        ("batching.mode", ["Disabled", "Adaptive", "Fixed"]),
     ],
 )
 def test_every_value_of_an_enum_is_taken(

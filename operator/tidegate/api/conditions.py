@@ -31,6 +31,7 @@ class ConditionType(StrEnum):
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
     SAMPLES_LOGGED = "SamplesLogged"
     COMPILED = "Compiled"
+    BATCHED = "Batched"
     CONSUMING = "Consuming"
     COMPLETE = "Complete"
     RELEASING = "Releasing"
@@ -50,13 +51,14 @@ _HEALTHY_WHEN_FALSE: Final = frozenset(
 )
 _HEALTHY_FALSE_REASONS: Final = frozenset(
     {
+        (ConditionType.BATCHED.value, Reason.REQUESTS_ALONE.value),
         (ConditionType.COMPILED.value, Reason.COMPILING.value),
         (ConditionType.COMPLETE.value, Reason.SCORING.value),
         (ConditionType.RELEASING.value, Reason.PROMOTED.value),
         (ConditionType.RELEASING.value, Reason.RECONCILED.value),
     }
 )
-"""False is healthy here: a graph that is being compiled, a batch that is being scored, and a release that is promoted or not requested."""
+"""False is healthy here: a model whose requests cannot be joined, a graph that is being compiled, a batch that is being scored, and a release that is promoted or not requested."""
 
 
 class ConditionStatus(StrEnum):

@@ -116,10 +116,11 @@ class Tier(StrEnum):
 
 
 class DynamicBatchingMode(StrEnum):
-    """Whether Triton batches requests of several clients into one execution."""
+    """Whether requests of several clients share an execution."""
 
     DISABLED = "Disabled"
     FIXED = "Fixed"
+    ADAPTIVE = "Adaptive"
 
 
 ServedName = Annotated[
@@ -224,7 +225,7 @@ class ModelSpec(ApiModel):
 
 
 class BatchingSpec(ApiModel):
-    """How Triton batches requests."""
+    """How requests share executions of the model."""
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
@@ -240,7 +241,10 @@ class BatchingSpec(ApiModel):
     mode: Annotated[
         DynamicBatchingMode,
         Field(
-            description="Disabled runs each request alone; Fixed batches requests that arrive within maxQueueDelay."
+            description="Disabled runs each request alone. Adaptive joins the requests that arrive while the model is busy, of "
+            "different shapes too, if the answers stay the same: it compares them with those of the requests alone, at first "
+            "all and later samples; only for ONNX models that Tidegate's runner executes, others run alone. Fixed joins "
+            "requests of the same shape that arrive within maxQueueDelay, and compares nothing."
         ),
     ] = DynamicBatchingMode.DISABLED
     max_batch_size: Annotated[

@@ -63,6 +63,9 @@ class Reason(StrEnum):
     GRAPH_UNCHANGED = "GraphUnchanged"
     COMPILING = "Compiling"
     COMPILE_FAILED = "CompileFailed"
+    # Inference: batching
+    REQUESTS_JOINED = "RequestsJoined"
+    REQUESTS_ALONE = "RequestsAlone"
     # Inference: near-line stream
     CONSUMING = "Consuming"
     STREAM_UNREACHABLE = "StreamUnreachable"

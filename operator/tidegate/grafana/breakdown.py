@@ -135,6 +135,18 @@ BREAKDOWN: Final = Dashboard(
                     width=6,
                 ),
                 Panel(
+                    title="Requests that share executions",
+                    description="Requests answered by an execution that they shared, with batching.mode Adaptive or Fixed: of the same shape (rows), or padded to one (padding).",
+                    queries=(
+                        PanelQuery(
+                            f"sum by (model, version, way) ({counter_rate(pod_series('tidegate_model_joined_requests_total'))})",
+                            f"{_MODEL_LEGEND} {{{{way}}}}",
+                        ),
+                    ),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
+                    width=6,
+                ),
+                Panel(
                     title="Requests in Triton's queues",
                     description="Requests that wait for an execution.",
                     queries=(

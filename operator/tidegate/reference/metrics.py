@@ -111,6 +111,12 @@ METRIC_SECTIONS: Final = (
         before="On port 8083 of a Job's pods, while the shard runs.",
     ),
     MetricSection(
+        "ONNX runner",
+        (exported.RUNNER,),
+        before="On the metrics port of Tritons that run ONNX models by Tidegate's runner, at most a second behind.",
+        after="What is joined and why: [batch requests](../how-to/batch-requests.md).",
+    ),
+    MetricSection(
         "Pipelines",
         (exported.PIPELINE,),
         before="On the metrics port of a pipeline's Tritons.",

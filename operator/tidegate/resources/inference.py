@@ -40,7 +40,11 @@ from tidegate_dataplane.contract import (
     OwnerKind,
 )
 
-_DEFAULT_QUEUE_DELAY: Final = timedelta(milliseconds=1)
+_BATCHING: Final = {
+    DynamicBatchingMode.DISABLED: AgentBatching.OFF,
+    DynamicBatchingMode.FIXED: AgentBatching.FIXED,
+    DynamicBatchingMode.ADAPTIVE: AgentBatching.ADAPTIVE,
+}
 
 
 def make_desired_state(
@@ -49,8 +53,7 @@ def make_desired_state(
     """Return the order of every pod's agent; `slices` as in `make_inference_workload`."""
     model = inference.spec.model
     batching = inference.spec.batching
-    delay = parse_duration(batching.max_queue_delay) if batching.max_queue_delay else _DEFAULT_QUEUE_DELAY
-    fixed = batching.mode is DynamicBatchingMode.FIXED
+    delay = parse_duration(batching.max_queue_delay) if batching.max_queue_delay else timedelta()
     return DesiredState(
         owner=str(inference.key),
         kind=OwnerKind.INFERENCE,
@@ -63,8 +66,8 @@ def make_desired_state(
         sha256=model.sha256,
         format=ModelFormat(model.format.value),
         max_batch_size=batching.max_batch_size,
-        batching=AgentBatching.FIXED if fixed else AgentBatching.OFF,
-        max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
+        batching=_BATCHING[batching.mode],
+        max_queue_delay_us=delay // timedelta(microseconds=1),
         graph_passes=inference.spec.has_graph_passes and not (slices is not None and slices.devices),
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,

@@ -13,6 +13,7 @@ from tidegate.api.messages import (
     features,
     graphs,
     installation,
+    joins,
     overrides,
     placement,
     pods,
@@ -33,6 +34,7 @@ REASON_MESSAGES: Final[Mapping[Reason, CatalogueMessage]] = MappingProxyType(
     | versions.MESSAGES
     | samples.MESSAGES
     | graphs.MESSAGES
+    | joins.MESSAGES
     | streams.MESSAGES
     | batches.MESSAGES
     | accesses.MESSAGES

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.inference import (
+    DynamicBatchingMode,
     FailureStatus,
     Inference,
     InferenceStatus,
@@ -540,7 +541,8 @@ def _get_poll_interval(inference: Inference, replicas: Sequence[ObservedReplica]
     if is_compiling(inference, replicas):
         return COMPILE_REQUEUE
     consumes = inference.spec.nearline is not None and replicas
-    return SIDE_REQUEUE if consumes or inference.spec.logging is not None else None
+    adapts = inference.spec.batching.mode is DynamicBatchingMode.ADAPTIVE
+    return SIDE_REQUEUE if consumes or adapts or inference.spec.logging is not None else None
 
 
 def _limit_requeue(requeue_after: timedelta | None, observed: InferenceObserved) -> timedelta | None:

@@ -17,6 +17,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.nearline import ConsumeSpec
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.compiled_graph import judge_graphs
+from tidegate.planning.inference.joined_requests import judge_joins
 from tidegate.planning.inference.serving_status import Verdict, make_condition
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate.planning.plan import Event, EventType
@@ -203,6 +204,11 @@ SIDE_CONDITIONS: Final = (
         partial(
             _make_transition_events, ConditionType.COMPILED, Reason.GRAPH_COMPILED, (Reason.COMPILE_FAILED,)
         ),
+    ),
+    SideCondition(
+        ConditionType.BATCHED,
+        lambda inputs: judge_joins(inputs.inference, inputs.replicas),
+        lambda _previous, _current: (),  # neither is a problem
     ),
     SideCondition(
         ConditionType.CONSUMING,

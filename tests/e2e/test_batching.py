@@ -1,0 +1,78 @@
+"""Requests of several clients share executions on the cluster, and the condition says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from builders.sequence_model import ENTRIES, Pooling, publish_sequences, score_histories
+from builders.waiting import wait_until
+from fixtures.installed import Space
+from tidegate.api.reasons import Reason
+
+CLIENTS = 8
+LENGTHS = (5, 9, 20, 33)
+
+
+def deploy(space: Space, pooling: Pooling) -> None:
+    publish_sequences(space.folder("sequences"), 1, pooling=pooling)
+    space.apply(
+        "Inference",
+        "probe",
+        {
+            "model": {"name": "sequences", "uri": space.uri("sequences"), "version": "1"},
+            "resources": {"cpu": "50m", "memory": "512Mi"},
+            "batching": {"mode": "Adaptive"},
+        },
+    )
+    space.access()
+    space.ready()
+
+
+def find_wrong_answers(space: Space, pooling: Pooling, requests_per_client: int) -> Sequence[str]:
+    """Send requests through the gateway from CLIENTS clients at once; return the answers that are wrong."""
+    header = {"x-tidegate-access": f"{space.namespace}/probe"}
+
+    def send_requests(seed: int) -> list[str]:
+        random, wrong = np.random.default_rng(seed), list[str]()
+        with triton_grpc.InferenceServerClient(space.installed.endpoints.gateway) as client:
+            for number in range(requests_per_client):
+                shape = (1 + number % 4, LENGTHS[number % len(LENGTHS)])
+                history = random.integers(1, ENTRIES, size=shape)
+                tensor = triton_grpc.InferInput("history", list(shape), "INT64")
+                tensor.set_data_from_numpy(history)
+                scores = client.infer("sequences", [tensor], headers=header).as_numpy("score").reshape(-1)
+                expected = score_histories(history, 1, pooling=pooling)
+                if scores.shape != expected.shape or not np.allclose(scores, expected, rtol=1e-4, atol=1e-4):
+                    wrong.append(f"{shape}: {scores} instead of {expected}")
+        return wrong
+
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        return [line for lines in clients.map(send_requests, range(CLIENTS)) for line in lines]
+
+
+@pytest.mark.no_rerun("a wrong answer")
+def test_requests_of_different_lengths_share_executions(space: Space) -> None:
+    deploy(space, Pooling.MASKED_SUM)
+    assert find_wrong_answers(space, Pooling.MASKED_SUM, 100) == []
+    condition = space.condition("inference", "probe", "Batched")
+    assert (condition["status"], condition["reason"]) == ("True", Reason.REQUESTS_JOINED.value)
+
+
+@pytest.mark.no_rerun("a wrong answer")
+@pytest.mark.produces(Reason.REQUESTS_ALONE)
+def test_a_model_that_ranks_rows_answers_each_request_alone_and_the_condition_says_so(space: Space) -> None:
+    deploy(space, Pooling.SHARE_OF_BATCH)
+
+    def is_alone() -> bool:
+        assert find_wrong_answers(space, Pooling.SHARE_OF_BATCH, 20) == []
+        return space.condition("inference", "probe", "Batched")["reason"] == Reason.REQUESTS_ALONE.value
+
+    wait_until(is_alone, "the condition Batched is RequestsAlone", timeout_s=120)
+    condition = space.condition("inference", "probe", "Batched")
+    assert "changes with the other rows" in condition["message"]
+    assert space.condition("inference", "probe")["status"] == "True"
