@@ -7,14 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from prometheus_client import CollectorRegistry
 
 from builders.certificates import Authority, Pair
+from tidegate.publisher.gateway_tls import GatewayTlsSecrets
 from tidegate.reports.xds import XdsStatusReport
 from tidegate.routing.certificates import parse_authority, parse_certificate
 from tidegate.routing.credentials import InvalidContent, SecretData
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.gateway_secrets import GatewaySecrets, GatewaySecretState
 from tidegate.xds import inspection
+from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.snapshot_builder import render_secrets
 
 DAY = timedelta(days=1)
@@ -142,6 +145,21 @@ def test_a_certificate_that_expires_stays_and_is_named_without_a_change(signer: 
     assert later.problem.startswith("tls.crt has expired at ")
 
 
+def test_secrets_are_checked_when_one_changes_and_every_half_minute() -> None:
+    metrics = XdsMetrics(CollectorRegistry())
+    secrets = GatewayTlsSecrets(TlsSettings(("front",)), "tidegate", metrics)
+    start = now()
+    assert secrets.needs_check(start)
+    secrets.check_secrets(start)
+    assert not secrets.needs_check(start + timedelta(seconds=29))
+    assert secrets.needs_check(start + timedelta(seconds=30))
+    secrets.subscribe(lambda: None)
+    metadata = {"name": "front", "namespace": "tidegate", "uid": "1", "resourceVersion": "1"}
+    secrets.stores["front"].observe("ADDED", {"metadata": metadata, "data": {}})
+    assert secrets.needs_check(start)
+    assert not GatewayTlsSecrets(None, "tidegate", metrics).needs_check(start)
+
+
 def test_what_stands_in_is_marked_so_that_nothing_better_is_replaced_by_it(signer: Authority) -> None:
     holder = GatewaySecrets(TlsSettings(("a", "b"), "clients"))
     assert [one.name for one in render_secrets(holder.refresh({}, now()))] == ["client-authority/clients"]
@@ -154,7 +172,7 @@ def test_no_text_shows_a_key(signer: Authority) -> None:
     pair = signer.pair("a.com")
     holder = GatewaySecrets(TlsSettings(("front",)))
     held = holder.refresh({"front": secret(pair)}, now())
-    texts = f"{held} {holder._newest} {[*render_secrets(held)]} {inspection.list_gateway_secrets(held)}"
+    texts = f"{held} {[*render_secrets(held)]} {inspection.list_gateway_secrets(held)}"
     body = pair.key.splitlines()[1].decode()
     assert body not in texts
     assert "BEGIN PRIVATE" not in texts

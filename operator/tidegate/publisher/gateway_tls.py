@@ -1,7 +1,8 @@
 """Watches the Secrets of the gateways' TLS port, and reports unusable ones in the log and in metrics."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 import structlog
 
@@ -13,6 +14,9 @@ from tidegate.routing.credentials import decode_secret
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.gateway_secrets import GatewaySecrets, GatewaySecretState
 from tidegate.xds.metrics import XdsMetrics
+
+_MAX_AGE: Final = timedelta(seconds=30)
+"""Without a change of a Secret, a certificate still expires or becomes valid."""
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -27,6 +31,8 @@ class GatewayTlsSecrets:
         self._secrets = GatewaySecrets(settings)
         self._metrics = metrics
         self._latest: tuple[GatewaySecretState, ...] = ()
+        self._changed = False
+        self._checked_at: datetime | None = None
 
     @property
     def latest_secrets(self) -> Sequence[GatewaySecretState]:
@@ -35,8 +41,19 @@ class GatewayTlsSecrets:
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever a Secret changes."""
+
+        def secret_changed(_: ObjectKey) -> None:
+            self._changed = True
+            changed()
+
         for store in self.stores.values():
-            store.subscribe(lambda _: changed())
+            store.subscribe(secret_changed)
+
+    def needs_check(self, now: datetime) -> bool:
+        """Return whether a Secret has changed since the last check, or that was too long ago; parsing a key takes milliseconds."""
+        if not self.stores:
+            return False
+        return self._changed or self._checked_at is None or now - self._checked_at >= _MAX_AGE
 
     def check_secrets(self, now: datetime) -> Sequence[GatewaySecretState]:
         """Check every Secret, and report changes in the log and in metrics."""
@@ -45,6 +62,7 @@ class GatewayTlsSecrets:
             for name, store in self.stores.items()
             if (data := decode_secret(store.get(ObjectKey(self._namespace, name)))) is not None
         }
+        self._changed, self._checked_at = False, now
         before = {(secret.name, secret.role): secret for secret in self._latest}
         self._latest = self._secrets.refresh(entries, now)
         for secret in self._latest:

@@ -1,5 +1,6 @@
 """Caches the inputs of routing, and feeds those that have changed to the routing."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +27,8 @@ from tidegate.resources.names import to_label_value
 from tidegate.routing.credentials import KeyFetchResult, decode_secret
 from tidegate.routing.failures import ObjectFailures
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
+from tidegate.routing.hosts import sort_by_age
 from tidegate.routing.incremental import IncrementalTranslator
-from tidegate.routing.key_addresses import IssuerKeyAddresses
 from tidegate.routing.pipelines import pipeline_owner
 
 
@@ -51,7 +52,7 @@ class RoutingInputs:
             for namespace in sorted(secret_namespaces)
         }
         self._changed_secrets: set[ObjectKey] = set()
-        self._key_addresses = IssuerKeyAddresses()
+        self._key_addresses = _IssuerKeyAddresses()
         self._fetched: dict[str, KeyFetchResult | None] = {}
         for secrets in self.secrets.values():
             secrets.subscribe(self._secret_changed)
@@ -200,3 +201,59 @@ class RoutingInputs:
     def _notify_listeners(self) -> None:
         for changed in self._listeners:
             changed()
+
+
+class _IssuerKeyAddresses:
+    """Addresses of issuers' keys by access.
+
+    An access whose address changes keeps its old keys until the new ones are fetched.
+    """
+
+    def __init__(self) -> None:
+        self._accesses: dict[ObjectKey, ModelAccess] = {}
+        self._routed: dict[ObjectKey, str | None] = {}
+        self._addresses: Mapping[str, Sequence[str]] | None = None
+
+    @property
+    def by_namespace(self) -> Mapping[str, Sequence[str]]:
+        """Return the addresses that accesses name, by namespace, those of the oldest accesses first."""
+        if self._addresses is None:
+            addresses: defaultdict[str, list[str]] = defaultdict(list)
+            for access in sort_by_age(self._accesses.values()):
+                address = _key_address(access)
+                if address is not None and address not in addresses[access.key.namespace]:
+                    addresses[access.key.namespace].append(address)
+            self._addresses = addresses
+        return self._addresses
+
+    def put_access(self, key: ObjectKey, access: ModelAccess | None) -> None:
+        """Take the access under `key`; None if it was deleted."""
+        before = self._accesses.pop(key, None)
+        if access is not None and _key_address(access) is not None:
+            self._accesses[key] = access
+        if _address_and_age(before) != _address_and_age(self._accesses.get(key)):
+            self._addresses = None
+
+    def mark_routed(self, key: ObjectKey, access: ModelAccess | None) -> None:
+        """Record that routing uses this access from now on; None: no access under `key`."""
+        if access is None or access.spec.auth is None:
+            self._routed.pop(key, None)
+        else:
+            self._routed[key] = _key_address(access)
+
+    def must_wait(self, key: ObjectKey, access: ModelAccess, awaited: Collection[str]) -> bool:
+        """Return whether routing should keep the old access under `key`, since the new one's keys are still awaited.
+
+        Without keys the new access would refuse everybody. If the old one is open to everybody, do not wait: an access that
+        becomes guarded is guarded at once.
+        """
+        address = _key_address(access)
+        return address in awaited and key in self._routed and self._routed[key] != address
+
+
+def _key_address(access: ModelAccess) -> str | None:
+    return None if access.spec.auth is None else access.spec.auth.jwks_uri
+
+
+def _address_and_age(access: ModelAccess | None) -> object:
+    return None if access is None else (_key_address(access), access.metadata.creation_timestamp)

@@ -63,7 +63,8 @@ class SnapshotPublisher:
         await wait_until_synced(self.inputs.required_stores)
         # Wait for Secrets and keys: without them, guarded accesses would refuse everybody for a moment at each start.
         await wait_until_settled(secrets)
-        self.issuers.set_addresses(self.inputs.key_addresses)
+        key_addresses = self.inputs.key_addresses
+        self.issuers.set_addresses(key_addresses)
         await self.issuers.wait_for_results()
         known_faults: Mapping[str, str] = {}
         gc.freeze()  # The caches stay: scanning them for garbage doubles the time of a large build.
@@ -71,11 +72,15 @@ class SnapshotPublisher:
             changed.clear()
             started = time.perf_counter()
             with pause_garbage_collection():
-                self.issuers.set_addresses(self.inputs.key_addresses)
+                if self.inputs.key_addresses is not key_addresses:
+                    key_addresses = self.inputs.key_addresses
+                    self.issuers.set_addresses(key_addresses)
                 self.inputs.feed_changes(routing, self.issuers.pending_addresses)
-                tls_secrets = self.tls.check_secrets(datetime.now(UTC))
-                routing.put_client_authority(evaluate_client_authority(tls_secrets))
-                self.builder.set_secrets(tls_secrets)
+                now = datetime.now(UTC)
+                if self.tls.needs_check(now):
+                    tls_secrets = self.tls.check_secrets(now)
+                    routing.put_client_authority(evaluate_client_authority(tls_secrets))
+                    self.builder.set_secrets(tls_secrets)
                 change = routing.take_change()
                 snapshot = self.builder.apply_change(change)
             if self.cache.set(snapshot):

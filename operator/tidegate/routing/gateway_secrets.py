@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
 from tidegate.routing.certificates import AuthorityBundle, Certificate, parse_authority, parse_certificate
 from tidegate.routing.credentials import ClientAuthority, InvalidContent, SecretData
 from tidegate.routing.envoy.tls import TlsSettings
-
-_MAX_AGE: Final = timedelta(seconds=30)
-"""Parsing a large key takes milliseconds, and every change of a pod calls this; without a change only the date matters."""
 
 
 class SecretRole(StrEnum):
@@ -53,17 +49,11 @@ class GatewaySecrets:
             roles.append((settings.client_authority, SecretRole.CLIENT_AUTHORITY))
         self._states = {(name, role): GatewaySecretState(name, role, None, None) for name, role in roles}
 
-        self._newest: Mapping[str, SecretData] = {}
-        self._read_at: datetime | None = None
-
     def refresh(self, secrets: Mapping[str, SecretData], now: datetime) -> tuple[GatewaySecretState, ...]:
         """Return the state of every Secret, given the newest contents by name."""
-        if self._read_at is None or secrets != self._newest or now - self._read_at >= _MAX_AGE:
-            self._newest, self._read_at = secrets, now
-            self._states = {
-                key: _refresh_state(state, secrets.get(state.name), now)
-                for key, state in self._states.items()
-            }
+        self._states = {
+            key: _refresh_state(state, secrets.get(state.name), now) for key, state in self._states.items()
+        }
         return tuple(self._states.values())
 
 
