@@ -24,8 +24,7 @@ from tidegate.kube.kinds import (
 )
 from tidegate.kube.port import ClusterApi, EventNote, Manifest
 from tidegate.kube.store import key_of, uid_of
-from tidegate.planning.inference.serving_status import PlanRefusal
-from tidegate.planning.invalid_spec import plan_invalid_spec
+from tidegate.planning.inference.serving_status import PlanRefusal, plan_invalid_spec
 from tidegate.planning.plan import ObjectDeletion, ReconcilePlan
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate_controllers.stores import Stores

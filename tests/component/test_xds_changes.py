@@ -20,7 +20,7 @@ from tidegate.routing.envoy import clusters, routes
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds import stream, subscription
-from tidegate.xds.held_back import HeldBack
+from tidegate.xds.desired import HeldBack
 from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource, content_hash
 from tidegate.xds.server import XdsServerSettings
 from tidegate.xds.stream import UpdatePhase

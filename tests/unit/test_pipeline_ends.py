@@ -18,7 +18,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.access.model_access import AccessObserved, plan_model_access
 from tidegate.planning.access.pipelines import PipelinePods, PipelinesObserved, plan_pipelines
 from tidegate.planning.access.proxies import ProxyView
-from tidegate.planning.inference import runner_exits
+from tidegate.planning.inference.serving_status import RUNNER_REQUEUE
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.planning.pods import PodProblem, PodView
 from tidegate.resources.serving import find_template_hash
@@ -95,7 +95,7 @@ def test_the_end_of_a_process_is_named_with_the_way_out(
     assert says in ready(plan)["message"]
     assert [event.reason for event in plan.events] == [reason]
     assert plan.requeue_after is not None
-    assert plan.requeue_after <= runner_exits.RUNNER_REQUEUE
+    assert plan.requeue_after <= RUNNER_REQUEUE
     # Said once.
     items: Any = plan.status["conditions"]
     assert a_plan(killed_for_memory=killed_for_memory, conditions=items).events == ()

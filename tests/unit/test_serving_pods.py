@@ -14,7 +14,7 @@ from builders.inference import an_inference
 from builders.pods import a_pod
 from stages.examples import examples
 from tidegate.api.inference import Inference
-from tidegate.planning.inference.serving_pods import select_serving_pods
+from tidegate.planning.inference.replicas import select_serving_pods
 from tidegate.planning.pods import PodView, parse_pod
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from builders.proxy import CLUSTER, CTR, ENDPOINT, GATEWAY, LISTENER, SCOPE, a_snapshot
-from tidegate.xds.desired import TABLE, DesiredResources, InGoal, ProxyUpdate
-from tidegate.xds.held_back import NOTHING_HELD_BACK, HeldBack
+from tidegate.xds.desired import NOTHING_HELD_BACK, TABLE, DesiredResources, HeldBack, InGoal, ProxyUpdate
 from tidegate.xds.protocols import DeltaSubscription, SotwSubscription
 from tidegate.xds.resources import Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import StreamState

@@ -8,7 +8,7 @@ import pytest
 
 from builders.proxy import CLUSTER, CTR, ENDPOINT, LISTENER, SCOPE, a_snapshot, host
 from tidegate.routing.envoy.routes import HOSTS_SCOPE
-from tidegate.xds.held_back import find_held_back, rejected_hosts
+from tidegate.xds.desired import find_held_back, rejected_hosts
 from tidegate.xds.protocols import DeltaSubscription
 from tidegate.xds.resources import NO_RESOURCES, Snapshot, TypeUrl, XdsResource
 from tidegate.xds.state import StreamState

@@ -23,8 +23,13 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import HostState
-from tidegate.xds.desired import DesiredResources, ProxyUpdate
-from tidegate.xds.held_back import NOTHING_HELD_BACK, find_held_back, rejected_hosts
+from tidegate.xds.desired import (
+    NOTHING_HELD_BACK,
+    DesiredResources,
+    ProxyUpdate,
+    find_held_back,
+    rejected_hosts,
+)
 from tidegate.xds.inspection import ProxyKind, SyncState
 from tidegate.xds.messages import DiscoveryResponse
 from tidegate.xds.resources import Snapshot, TypeUrl

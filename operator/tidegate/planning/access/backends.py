@@ -8,7 +8,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import CustomResource
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.inference.serving_pods import select_serving_pods
+from tidegate.planning.inference.replicas import select_serving_pods
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
 from tidegate.resources.pod import GRPC_PORT, HTTP_PORT

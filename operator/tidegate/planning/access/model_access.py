@@ -28,8 +28,12 @@ from tidegate.planning.access.proxies import (
     select_settled_proxies,
 )
 from tidegate.planning.access.release import NO_RELEASE, ReleasePlan
-from tidegate.planning.inference.runner_exits import runner_events
-from tidegate.planning.inference.serving_status import Verdict, kstatus_conditions, make_condition
+from tidegate.planning.inference.serving_status import (
+    Verdict,
+    kstatus_conditions,
+    make_condition,
+    runner_events,
+)
 from tidegate.planning.plan import ReconcilePlan
 from tidegate.routing import release
 from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRoute

@@ -10,11 +10,16 @@ from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.pipeline import PipelineSpec
 from tidegate.api.reasons import Reason
 from tidegate.planning.access.pipeline_plan import Callees, compile_pipeline
-from tidegate.planning.inference import runner_exits
-from tidegate.planning.inference.config_maps import delete_stale
+from tidegate.planning.inference.deployments import delete_stale
 from tidegate.planning.inference.node_resources import NodeResources
-from tidegate.planning.inference.runner_exits import judge_runners
-from tidegate.planning.inference.serving_status import POD_FAILURE_REASONS, PlanRefusal, Verdict, judge_pods
+from tidegate.planning.inference.serving_status import (
+    POD_FAILURE_REASONS,
+    RUNNER_REQUEUE,
+    PlanRefusal,
+    Verdict,
+    judge_pods,
+    judge_runners,
+)
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate.planning.plan import ObjectDeletion
 from tidegate.planning.pods import PodView
@@ -149,7 +154,7 @@ def _plan_pipeline(
 
 def _compute_requeue(observed: PipelinePods, exit_verdict: Verdict | None) -> timedelta | None:
     if exit_verdict is not None:
-        return runner_exits.RUNNER_REQUEUE
+        return RUNNER_REQUEUE
     return _FAILURE_REQUEUE if observed.refusal is not None else None
 
 

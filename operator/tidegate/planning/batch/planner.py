@@ -11,7 +11,7 @@ from tidegate.api.inference import InferenceStatus, ModelVersions
 from tidegate.api.reasons import Reason
 from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import judge_queue
-from tidegate.planning.inference.config_maps import delete_stale
+from tidegate.planning.inference.deployments import delete_stale
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
     Verdict,

@@ -12,18 +12,19 @@ from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.access.proxies import PROXY_REQUEUE, ProxyView, judge_endpoints
 from tidegate.planning.features.feature_plan import compile_plan
-from tidegate.planning.inference import runner_exits
-from tidegate.planning.inference.config_maps import delete_stale
+from tidegate.planning.inference.deployments import delete_stale
 from tidegate.planning.inference.node_resources import NodeResources
-from tidegate.planning.inference.runner_exits import judge_runners, runner_events
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
+    RUNNER_REQUEUE,
     PlanRefusal,
     Verdict,
     format_selector,
     judge_pods,
+    judge_runners,
     kstatus_conditions,
     make_condition,
+    runner_events,
 )
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate.planning.plan import Event, EventType, ReconcilePlan
@@ -99,7 +100,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
         ),
         requeue_after=_compute_requeue(observed, sources, pods, reports)
         or _requeue_unpublished(availability, published)
-        or (runner_exits.RUNNER_REQUEUE if exit_verdict is not None else None),
+        or (RUNNER_REQUEUE if exit_verdict is not None else None),
     )
 
 

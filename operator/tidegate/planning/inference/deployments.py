@@ -1,10 +1,13 @@
-"""Parse a workload's Deployment into what planners need: its template, its progress, and its annotations."""
+"""Read the live children of a serving object: its Deployment as planners need it, and the ConfigMaps of its pods."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.plan import ObjectDeletion
+from tidegate.planning.pods import PodView
 from tidegate.resources.names import (
     LAST_READY_ANNOTATION,
     POOL_LABEL,
@@ -13,6 +16,7 @@ from tidegate.resources.names import (
     TIER_LABEL,
     parse_slices,
 )
+from tidegate.resources.pod import DESIRED_FILE
 from tidegate.resources.serving import read_template_hash
 
 Template = Mapping[str, Any]
@@ -138,3 +142,34 @@ def _parse_json(text: str | None) -> Any:
         return json.loads(text) if text else None
     except (ValueError, RecursionError):
         return None
+
+
+def find_start_text(config_maps: Sequence[Mapping[str, Any]], source: str) -> str | None:
+    """Return the DesiredState JSON in the ConfigMap of this source; None if there is none."""
+    for body in config_maps:
+        if _get_source(body) == source:
+            return (body.get("data") or {}).get(DESIRED_FILE)
+    return None
+
+
+def delete_stale(
+    config_maps: Sequence[Mapping[str, Any]],
+    pods: Sequence[PodView],
+    source: str,
+    retained: Collection[str] = (),
+) -> tuple[ObjectDeletion, ...]:
+    """Return deletions of the ConfigMaps that no pod reads now, nor may read again (`retained`)."""
+    in_use = {pod.source for pod in pods} | {source, *retained}
+    return tuple(
+        ObjectDeletion(
+            "ConfigMap",
+            ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]),
+            body["metadata"]["uid"],
+        )
+        for body in config_maps
+        if _get_source(body) not in in_use
+    )
+
+
+def _get_source(body: Mapping[str, Any]) -> str | None:
+    return (body["metadata"].get("labels") or {}).get(SOURCE_LABEL)

@@ -25,12 +25,15 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import KueueState
 from tidegate.planning.batch.planner import plan_batch
-from tidegate.planning.inference import runner_exits
 from tidegate.planning.inference.compiled_graph import COMPILE_REQUEUE, describe_graph, is_compiling
-from tidegate.planning.inference.config_maps import delete_stale, find_start_text
-from tidegate.planning.inference.deployments import DeploymentView, get_template_source
+from tidegate.planning.inference.deployments import (
+    DeploymentView,
+    delete_stale,
+    find_start_text,
+    get_template_source,
+)
 from tidegate.planning.inference.node_resources import NodeResources
-from tidegate.planning.inference.replicas import count_serving_pods
+from tidegate.planning.inference.replicas import count_serving_pods, select_serving_pods
 from tidegate.planning.inference.rollout import (
     RolloutAttempt,
     RolloutPlan,
@@ -40,16 +43,17 @@ from tidegate.planning.inference.rollout import (
     keep_template,
     plan_rollout,
 )
-from tidegate.planning.inference.runner_exits import judge_runners, runner_events
-from tidegate.planning.inference.serving_pods import select_serving_pods
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
+    RUNNER_REQUEUE,
     PlanRefusal,
     Verdict,
     format_selector,
     judge_pods,
+    judge_runners,
     kstatus_conditions,
     make_condition,
+    runner_events,
     suggest_remedy,
 )
 from tidegate.planning.inference.side_conditions import (
@@ -562,7 +566,7 @@ def _compute_requeue(
     if swap.retry_after is not None:
         return max(swap.retry_after, timedelta(seconds=1))
     if judge_runners(replicas) is not None:
-        return runner_exits.RUNNER_REQUEUE
+        return RUNNER_REQUEUE
     if swap.done or not replicas:
         return _get_poll_interval(observed.inference, replicas)
     if swap.failure is not None and not swap.orders and not swap.retrying:

@@ -1,8 +1,15 @@
-"""Resolve the desired number of replicas of an Inference; no other module does."""
+"""Resolve the desired number of replicas of an Inference, and select the pods that get requests; no other module does."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Final
 
 from tidegate.api.inference import Inference
 from tidegate.planning.batch.remaining_shards import count_useful_pods
 from tidegate.planning.inference.deployments import LiveWorkload
+from tidegate.planning.pods import PodView
+
+_NEVER_READY: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def resolve_replicas(inference: Inference, live: LiveWorkload | None) -> Inference:
@@ -25,3 +32,25 @@ def resolve_replicas(inference: Inference, live: LiveWorkload | None) -> Inferen
 def count_serving_pods(inference: Inference, pods: int) -> int:
     """Return how many of `pods` pods get requests; the others are warm spares."""
     return pods - min(inference.decided_spares, max(pods - inference.decided_replicas, 0))
+
+
+def select_serving_pods(inference: Inference, pods: Iterable[PodView]) -> Sequence[PodView]:
+    """Return the pods that get requests now, of those that can answer.
+
+    With warm spares, these are the pods that have been ready for longest, as many as were decided.
+    So a serving pod keeps serving while it stays ready; a spare replaces it as soon as it fails, and it is last in line when it
+    recovers; a pod of a new template serves once an old one is gone.
+    The result depends on the objects alone, so every process selects the same pods.
+    """
+    available = [pod for pod in pods if pod.ready and pod.is_reachable]
+    if not inference.decided_spares:
+        return available
+    return sorted(available, key=_readiness_key)[: inference.decided_replicas]
+
+
+def _readiness_key(pod: PodView) -> tuple[datetime, str]:
+    """Return the sort key of a pod: the time since which it is ready, then its uid.
+
+    Clocks of kubelets differ and report whole seconds: a spare may once come before a pod that turned ready just before it.
+    """
+    return pod.ready_since or _NEVER_READY, pod.uid

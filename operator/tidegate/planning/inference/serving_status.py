@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
+from tidegate.api.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    ObservedCondition,
+    merge_conditions,
+)
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.node_resources import (
@@ -12,6 +19,8 @@ from tidegate.planning.inference.node_resources import (
     find_insufficient_resources,
     format_shortages,
 )
+from tidegate.planning.inference.swap_failures import ObservedReplica
+from tidegate.planning.plan import Event, EventType, ReconcilePlan
 from tidegate.planning.pods import PodView
 
 POD_FAILURE_REASONS: Final = frozenset(
@@ -24,6 +33,9 @@ POD_FAILURE_REASONS: Final = frozenset(
     }
 )
 """Reasons that keep a pod from running at all."""
+
+RUNNER_REQUEUE: Final = timedelta(seconds=5)
+"""An agent reports an exit for 15 s, and nothing wakes the reconciler when that time is over."""
 
 SHRINK_OR_ADD_NODES: Final = "lower spec.resources or spec.replicas, or add nodes"
 """What the user can do if no node has enough free resources for a pod."""
@@ -134,3 +146,75 @@ def make_condition(kind: ConditionType, verdict: Verdict, generation: int) -> Co
 def format_selector(selector: Mapping[str, str]) -> str:
     """Return a label selector in the form that the scale subresource needs."""
     return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))
+
+
+def judge_runners(
+    replicas: Sequence[ObservedReplica], memory: str = "spec.resources.memory"
+) -> Verdict | None:
+    """Return the first exit that an agent reports; None if there was none lately.
+
+    Kubernetes does not notice an exit: Triton is the container's process, and keeps running.
+    `memory` is the field of the spec that bounds the runner's memory.
+    """
+    return next(
+        (verdict for replica in replicas if (verdict := _judge_runner(replica, memory)) is not None), None
+    )
+
+
+def runner_events(
+    previous: Sequence[ObservedCondition], current: Sequence[ObservedCondition], exit_verdict: Verdict | None
+) -> tuple[Event, ...]:
+    """Return one event when Ready begins to name an exit."""
+    if (
+        exit_verdict is None
+        or _find_ready_message(current) != exit_verdict.message
+        or _find_ready_message(previous) == exit_verdict.message
+    ):
+        return ()
+    return (Event(EventType.WARNING, exit_verdict.reason.value, exit_verdict.message),)
+
+
+def _find_ready_message(conditions: Sequence[ObservedCondition]) -> str | None:
+    return next(
+        (condition.message for condition in conditions if condition.type == ConditionType.READY.value), None
+    )
+
+
+def _judge_runner(replica: ObservedReplica, memory: str) -> Verdict | None:
+    end = replica.report.ended if replica.report is not None else None
+    if end is None:
+        return None
+    process = f"pod {replica.pod.key.name}: the process that runs version {end.version}"
+    if end.killed_for_memory:
+        limit = f"limit of {replica.pod.memory_limit}" if replica.pod.memory_limit else "limit"
+        return Verdict(
+            False,
+            Reason.OUT_OF_MEMORY,
+            f"{process} was killed at the container's memory {limit} while it served; "
+            f"raise {memory}, or send smaller requests",
+        )
+    return Verdict(
+        False,
+        Reason.POD_FAILING,
+        f"{process} ended while it served, and the model is loaded anew; "
+        "the log of container triton may say why",
+    )
+
+
+def plan_invalid_spec(body: Mapping[str, Any], message: str, now: datetime) -> ReconcilePlan:
+    """Return a plan with Ready=False and Stalled=True for a spec that does not parse; what runs keeps running.
+
+    `message` names the field; the rest of the status stays.
+    """
+    generation = body["metadata"].get("generation", 0)
+    previous = body.get("status") or {}
+    conditions = previous.get("conditions") or ()
+    verdict = Verdict(False, Reason.INVALID_SPEC, message, stalled=True)
+    status = {
+        **previous,
+        "observedGeneration": generation,
+        "conditions": merge_conditions(conditions, kstatus_conditions(verdict, generation), now),
+    }
+    reported = any(item.get("type") == "Ready" and item.get("message") == message for item in conditions)
+    events = () if reported else (Event(EventType.WARNING, Reason.INVALID_SPEC.value, message),)
+    return ReconcilePlan(status=status, events=events)
