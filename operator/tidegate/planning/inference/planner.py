@@ -1,6 +1,6 @@
 """Plan an Inference: compute its objects, the orders for its agents, and its status from an observation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -300,8 +300,9 @@ def _build_status(
     side_inputs = SideInputs(
         inference, observed.placement, observed.overrides, pods, observed.replicas, replicas
     )
+    ready_inputs = _ReadyInputs(observed, model, pods, replicas, _judge_placement(observed))
     conditions = (
-        *kstatus_conditions(_judge_readiness(observed, model, pods, replicas), generation),
+        *kstatus_conditions(_judge_readiness(ready_inputs), generation),
         make_condition(ConditionType.MODEL_LOADED, model, generation),
         *make_side_conditions(side_inputs),
     )
@@ -474,34 +475,63 @@ def _format_progress(replicas: Sequence[ObservedReplica]) -> str:
     return f", {min(shares)} % fetched" if shares else ""
 
 
-def _judge_readiness(
-    observed: InferenceObserved, model: Verdict, pods: Verdict, replicas: Sequence[ObservedReplica]
-) -> Verdict:
-    """Return the verdict of Ready: the first of these that applies.
+@dataclass(frozen=True, slots=True)
+class _ReadyInputs:
+    """What the sources of Ready judge by; `unplaced` is why the pool does not assign all slices."""
 
-    No pods desired, rolled back, model failed, child refused, no slices, pods cannot run, runner exited, swap in progress.
-    """
-    unplaced = _judge_placement(observed)
-    if unplaced is not None and observed.replicas == 0:
-        return unplaced
-    if pods.reason is Reason.SCALED_TO_ZERO:
-        return pods
-    if pods.reason is Reason.ROLLED_BACK and observed.refusal is None:
-        return pods
-    if model.reason in _FAILURE_REASONS:
-        return model
-    if observed.refusal is not None:
-        return observed.refusal.to_verdict()
-    if unplaced is not None:
-        return unplaced
-    if pods.reason in _POD_REASONS_FIRST or (not pods.holds and not replicas):
-        return pods
-    exit_verdict = judge_runners(replicas)
-    if exit_verdict is not None:
-        return exit_verdict
-    if not model.holds:
-        return model
-    return Verdict(True, Reason.ALL_REPLICAS_READY, model.message) if pods.holds else pods
+    observed: InferenceObserved
+    model: Verdict
+    pods: Verdict
+    replicas: Sequence[ObservedReplica]
+    unplaced: Verdict | None
+
+
+def _judge_zero_slices(inputs: _ReadyInputs) -> Verdict | None:
+    return inputs.unplaced if inputs.observed.replicas == 0 else None
+
+
+def _judge_zero_replicas(inputs: _ReadyInputs) -> Verdict | None:
+    return inputs.pods if inputs.pods.reason is Reason.SCALED_TO_ZERO else None
+
+
+def _judge_rollback(inputs: _ReadyInputs) -> Verdict | None:
+    rolled_back = inputs.pods.reason is Reason.ROLLED_BACK and inputs.observed.refusal is None
+    return inputs.pods if rolled_back else None
+
+
+def _judge_failed_model(inputs: _ReadyInputs) -> Verdict | None:
+    return inputs.model if inputs.model.reason in _FAILURE_REASONS else None
+
+
+def _judge_refusal(inputs: _ReadyInputs) -> Verdict | None:
+    refusal = inputs.observed.refusal
+    return None if refusal is None else refusal.to_verdict()
+
+
+def _judge_failing_pods(inputs: _ReadyInputs) -> Verdict | None:
+    pods = inputs.pods
+    return pods if pods.reason in _POD_REASONS_FIRST or (not pods.holds and not inputs.replicas) else None
+
+
+READY_SOURCES: Final[Sequence[Callable[[_ReadyInputs], Verdict | None]]] = (
+    _judge_zero_slices,
+    _judge_zero_replicas,
+    _judge_rollback,
+    _judge_failed_model,
+    _judge_refusal,
+    lambda inputs: inputs.unplaced,
+    _judge_failing_pods,
+    lambda inputs: judge_runners(inputs.replicas),
+    lambda inputs: None if inputs.model.holds else inputs.model,
+    lambda inputs: None if inputs.pods.holds else inputs.pods,
+)
+"""What can explain Ready=False: the first source that has a verdict decides."""
+
+
+def _judge_readiness(inputs: _ReadyInputs) -> Verdict:
+    verdicts = (source(inputs) for source in READY_SOURCES)
+    ready = Verdict(True, Reason.ALL_REPLICAS_READY, inputs.model.message)
+    return next((verdict for verdict in verdicts if verdict is not None), ready)
 
 
 def _judge_placement(observed: InferenceObserved) -> Verdict | None:
