@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from cryptography import x509
@@ -97,6 +97,47 @@ Issue: TypeAlias = Callable[[Sequence[CertificatePart]], IssuedPairs]
 """Issues an authority and a pair for each of these parts; the only function here that draws random numbers."""
 
 
+class RotationStage(Enum):
+    """What the Secrets of one family need next."""
+
+    ISSUE = auto()
+    """No part has a valid pair: each gets one, which is used at once."""
+    PREPARE = auto()
+    """A pair is lost, not trusted by the other side, or due: new ones are issued and kept aside."""
+    DISTRIBUTE = auto()
+    """The new pairs wait until every reader trusts their authority."""
+    SWITCH = auto()
+    """The new pairs are used."""
+    RETIRE = auto()
+    """Authorities that signed no pair in use are no longer trusted."""
+    STEADY = auto()
+    """Nothing, for now."""
+
+
+def find_rotation_stage(
+    contents: Mapping[CertificatePart, SecretContent], now: datetime, spread: timedelta
+) -> RotationStage:
+    """Return the stage of Secrets from which invalid pairs have been dropped."""
+    if all(content.current is None for content in contents.values()):
+        return RotationStage.ISSUE
+    steps = [content.since for content in contents.values() if content.since is not None]
+    age = now - max(steps) if steps else None
+    settled = age is None or age >= spread
+    if any(content.following is not None for content in contents.values()):
+        if not _share_authority(contents):
+            return RotationStage.PREPARE
+        return RotationStage.SWITCH if settled else RotationStage.DISTRIBUTE
+    # A restored Secret may be complete, and of an authority that the other side does not trust.
+    complete = all(
+        _find_signer(content.current, peer.trusted)
+        for content in contents.values()
+        for peer in contents.values()
+    )
+    if not complete or (settled and any(_is_due(content, now) for content in contents.values())):
+        return RotationStage.PREPARE
+    return RotationStage.STEADY if age is None or age < TRUST_OVERLAP else RotationStage.RETIRE
+
+
 def plan_rotation(
     contents: Mapping[CertificatePart, SecretContent], now: datetime, spread: timedelta, issue: Issue
 ) -> Mapping[CertificatePart, SecretContent]:
@@ -107,42 +148,34 @@ def plan_rotation(
     longer trusted. Each step may break off between two Secrets: the next call continues, or begins again if a pair is lost.
     """
     contents = {part: _drop_invalid(content, now) for part, content in contents.items()}
-    current = {part: content.current for part, content in contents.items()}
-    if all(pair is None for pair in current.values()):
-        issued = issue(tuple(contents))
-        return {part: SecretContent((issued.authority,), issued.pairs[part], since=now) for part in contents}
-    # A restored Secret may be complete, and of an authority that the other side does not trust.
-    complete = all(
-        _find_signer(pair, peer.trusted) for pair in current.values() for peer in contents.values()
-    )
-    last_step = max(
-        (content.since for content in contents.values() if content.since is not None), default=None
-    )
-    settled = last_step is None or now - last_step >= spread
-    if any(content.following is not None for content in contents.values()):
-        if not _share_authority(contents):
+    match find_rotation_stage(contents, now, spread):
+        case RotationStage.ISSUE:
+            issued = issue(tuple(contents))
+            return {
+                part: SecretContent((issued.authority,), issued.pairs[part], since=now) for part in contents
+            }
+        case RotationStage.PREPARE:
             return _prepare_rotation(contents, now, issue)
-        return (
-            {part: _switch_pair(content, now) for part, content in contents.items() if content.following}
-            if settled
-            else {}
-        )
-    if not complete or (settled and any(_is_due(content, now) for content in contents.values())):
-        return _prepare_rotation(contents, now, issue)
-    used = [
-        authority
-        for content in contents.values()
-        if (authority := _find_signer(content.current, content.trusted))
-    ]
-    if last_step is None or now - last_step < TRUST_OVERLAP:
-        return {}
-    return {
-        part: replace(content, trusted=trusted, since=now)
+        case RotationStage.SWITCH:
+            return {
+                part: _switch_pair(content, now) for part, content in contents.items() if content.following
+            }
+        case RotationStage.RETIRE:
+            return _retire_authorities(contents, now)
+        case RotationStage.DISTRIBUTE | RotationStage.STEADY:
+            return {}
+
+
+def _retire_authorities(
+    contents: Mapping[CertificatePart, SecretContent], now: datetime
+) -> Mapping[CertificatePart, SecretContent]:
+    """Trust only the authorities that signed a pair in use; return the Secrets that this changes."""
+    used = {_find_signer(content.current, content.trusted) for content in contents.values()}
+    retired = {
+        part: replace(content, trusted=tuple(item for item in content.trusted if item in used), since=now)
         for part, content in contents.items()
-        if used
-        and (trusted := tuple(authority for authority in content.trusted if authority in used))
-        != content.trusted
     }
+    return {part: content for part, content in retired.items() if content.trusted != contents[part].trusted}
 
 
 def _drop_invalid(content: SecretContent, now: datetime) -> SecretContent:
