@@ -10,7 +10,8 @@ import yaml
 from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.api.meta import GROUP
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand
+from tidegate.api.release import RELEASE_ANNOTATION
+from tidegate.api.release_commands import ReleaseCommand
 
 _PREFIX: Final = "resource.customizations"
 _CONDITIONS_HEALTH: Final = "return standing()\n"

@@ -11,7 +11,8 @@ from builders.model_access import model_access_body
 from builders.release import ERRORS
 from fixtures.gitops import act, actions, entries
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand, ReleasePhase
+from tidegate.api.release import RELEASE_ANNOTATION
+from tidegate.api.release_commands import ReleaseCommand, ReleasePhase
 from tidegate.planning.access.model_access import with_release
 from tidegate.planning.access.release import ReleaseMeasurements, plan_release
 

@@ -29,7 +29,8 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import NOT_OBSERVED
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import ReleasePhase, ReleaseStatus
+from tidegate.api.release import ReleaseStatus
+from tidegate.api.release_commands import ReleasePhase
 from tidegate.planning.access.model_access import AccessObserved, plan_model_access, with_release
 from tidegate.planning.access.proxies import ProxyView
 from tidegate.planning.access.release import ReleaseMeasurements, ReleasePlan, plan_release

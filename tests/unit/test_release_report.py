@@ -6,7 +6,7 @@ import pytest
 
 from builders.model_access import a_model_access
 from builders.release import a_release, released
-from tidegate.api.release import ReleaseCommand
+from tidegate.api.release_commands import ReleaseCommand
 from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
 
 CHECKS = [

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 from tidegate.api.fields import DecimalText, DurationText, ObjectName, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel, StatusModel
+from tidegate.api.release_commands import ReleasePhase
 from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules
 
 _ALL_PERCENT: Final = 100
@@ -35,25 +36,6 @@ class OnFailure(StrEnum):
 
     ROLLBACK = "Rollback"
     PAUSE = "Pause"
-
-
-class ReleasePhase(StrEnum):
-    """Phase of a release."""
-
-    PROGRESSING = "Progressing"
-    PAUSED = "Paused"
-    PROMOTED = "Promoted"
-    ROLLED_BACK = "RolledBack"
-
-
-class ReleaseCommand(StrEnum):
-    """Value of the annotation tidegate.io/release."""
-
-    PAUSE = "pause"
-    RESUME = "resume"
-    PROMOTE = "promote"
-    ABORT = "abort"
-    RESTART = "restart"
 
 
 class CheckVerdict(StrEnum):

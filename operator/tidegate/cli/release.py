@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from tidegate.api.release_commands import RELEASE_COMMANDS, ReleaseCommand
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
     from tidegate.reports.release import ReleaseReport
 
 _TIMEOUT: Final = timedelta(seconds=30)
-_COMMANDS: Final = {
-    "pause": "Hold a release at its step; its checks go on.",
-    "resume": "Continue a release, with a fresh sample.",
-    "promote": "Give a release's target all traffic now.",
-    "abort": "Give a release's target no traffic now, even after a promotion.",
-    "restart": "Begin a release at its first step, even after its end.",
-}
 
 Access = Annotated[
     str,
@@ -52,8 +46,9 @@ Namespace = Annotated[
 def register_commands(app: typer.Typer) -> None:
     """Add the commands to `tidegate release`."""
     app.command("status")(status)
-    for name, about in _COMMANDS.items():
-        app.command(name, help=f"{about} Waits until the controllers have acted on it.")(_make_command(name))
+    for command, rule in RELEASE_COMMANDS.items():
+        text = f"{rule.summary} Waits until the controllers have acted on it."
+        app.command(command.value, help=text)(_make_command(command))
 
 
 def status(
@@ -69,7 +64,7 @@ def status(
     print_report(run_or_exit(_read_release(access, options)), output)
 
 
-def _make_command(name: str) -> Callable[..., None]:
+def _make_command(command: ReleaseCommand) -> Callable[..., None]:
     def run_command(
         access: Access,
         namespace: Namespace = None,
@@ -81,7 +76,7 @@ def _make_command(name: str) -> Callable[..., None]:
         from tidegate.reports.release import ReleaseCommandResult
 
         options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-        report = run_or_exit(_send_command(access, options, name))
+        report = run_or_exit(_send_command(access, options, command))
         print_report(report, output)
         if report.acted in {ReleaseCommandResult.ASKED, ReleaseCommandResult.WITHOUT_EFFECT}:
             sys.exit(1)
@@ -96,12 +91,11 @@ async def _read_release(text: str, options: KubeOptions) -> ReleaseReport:
         return await read_release(client, _parse_key(text, namespace))
 
 
-async def _send_command(text: str, options: KubeOptions, command: str) -> ReleaseReport:
-    from tidegate.api.release import ReleaseCommand
+async def _send_command(text: str, options: KubeOptions, command: ReleaseCommand) -> ReleaseReport:
     from tidegate.services.releases import send_command
 
     async with open_client(options) as (client, namespace):
-        return await send_command(client, _parse_key(text, namespace), ReleaseCommand(command), _TIMEOUT)
+        return await send_command(client, _parse_key(text, namespace), command, _TIMEOUT)
 
 
 def _parse_key(text: str, namespace: str) -> ObjectKey:

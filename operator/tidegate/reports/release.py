@@ -10,7 +10,8 @@ from typing import Self
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import CheckVerdict, ReleaseCommand, ReleasePhase
+from tidegate.api.release import CheckVerdict
+from tidegate.api.release_commands import ReleaseCommand, ReleasePhase
 from tidegate.reports.report import Report, format_name
 
 

@@ -16,7 +16,7 @@ from tidegate.api.inference import Inference, Tier
 from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import ApiModel, CustomResource
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import ReleasePhase
+from tidegate.api.release_commands import ReleasePhase
 from tidegate.planning.pools.overrides import describe_override
 from tidegate.reports.decision import DecisionReport, OutcomeState
 from tidegate.reports.report import format_count

@@ -16,7 +16,7 @@ from tidegate.api.messages.catalogue import REASON_MESSAGES
 from tidegate.api.messages.message import MessageLevel
 from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import ReleasePhase
+from tidegate.api.release_commands import ReleasePhase
 
 StatefulObject: TypeAlias = Inference | ModelAccess | FeatureCompute | ComputePool
 """The kinds that have Ready, Reconciling and Stalled."""

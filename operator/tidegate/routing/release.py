@@ -12,7 +12,8 @@ from collections.abc import Collection
 from math import gcd
 
 from tidegate.api.model_access import ModelAccess, Route, RouteTarget
-from tidegate.api.release import ReleasePhase, ReleaseStatus
+from tidegate.api.release import ReleaseStatus
+from tidegate.api.release_commands import ReleasePhase
 
 _HASH_LENGTH = 16
 _ALL = 100

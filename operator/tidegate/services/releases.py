@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand, ReleasePhase
+from tidegate.api.release import RELEASE_ANNOTATION
+from tidegate.api.release_commands import RELEASE_COMMANDS, ReleaseCommand, ReleasePhase
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.fence import Fence
@@ -19,20 +19,6 @@ from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
 from tidegate.services.objects import read_access
 
 _POLL_INTERVAL_S: Final = 0.2
-_FINAL_PHASES: Final[Mapping[ReleaseCommand, ReleasePhase]] = {
-    ReleaseCommand.PAUSE: ReleasePhase.PAUSED,
-    ReleaseCommand.PROMOTE: ReleasePhase.PROMOTED,
-    ReleaseCommand.ABORT: ReleasePhase.ROLLED_BACK,
-}
-"""Where these have been acted on before, there is nothing more to do; the others begin something each time."""
-_RESTARTED_PHASES: Final = frozenset(ReleasePhase) - {ReleasePhase.ROLLED_BACK}
-_RESULTING_PHASES: Final[Mapping[ReleaseCommand, AbstractSet[ReleasePhase]]] = {
-    **{command: frozenset({phase}) for command, phase in _FINAL_PHASES.items()},
-    # A restarted release may already have ended at the next read.
-    ReleaseCommand.RESUME: frozenset({ReleasePhase.PROGRESSING}),
-    ReleaseCommand.RESTART: _RESTARTED_PHASES,
-}
-"""Where a release is once a command was acted on; anywhere else it had nothing to act on."""
 
 
 async def read_release(client: KubeClient, key: ObjectKey) -> ReleaseReport:
@@ -47,11 +33,12 @@ async def send_command(
 
     Raises TidegateError or ValueError.
     """
+    rule = RELEASE_COMMANDS[command]
     access = await read_access(client, key)
     ReleaseReport.from_access(access, ReleaseCommandResult.NOTHING_ASKED)  # raises if there is no release
     annotation = access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()
     if annotation == command:
-        if access.status.release is not None and access.status.release.phase is _FINAL_PHASES.get(command):
+        if not rule.repeatable and _find_phase(access) in rule.leads_to:
             return ReleaseReport.from_access(access, ReleaseCommandResult.ALREADY, command)
         # The controllers act once on each value: they must observe its removal before the same one counts again.
         await _annotate_access(client, key, None)
@@ -62,9 +49,7 @@ async def send_command(
     )
     if not acted_on:
         return ReleaseReport.from_access(access, ReleaseCommandResult.ASKED, command)
-    effective = (
-        access.status.release is not None and access.status.release.phase in _RESULTING_PHASES[command]
-    )
+    effective = _find_phase(access) in rule.leads_to
     return ReleaseReport.from_access(
         access, ReleaseCommandResult.DONE if effective else ReleaseCommandResult.WITHOUT_EFFECT, command
     )
@@ -93,3 +78,7 @@ async def _wait_until(
 def _observed_command(access: ModelAccess) -> str:
     """Return the command that the controllers observed last."""
     return access.status.release.command if access.status.release is not None else ""
+
+
+def _find_phase(access: ModelAccess) -> ReleasePhase | None:
+    return access.status.release.phase if access.status.release is not None else None

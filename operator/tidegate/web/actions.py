@@ -13,7 +13,7 @@ from tidegate.api.compute_override import OverrideKind
 from tidegate.api.fields import MAX_REPLICAS
 from tidegate.api.inference import Inference
 from tidegate.api.meta import DNS_LABEL, ObjectKey
-from tidegate.api.release import ReleaseCommand
+from tidegate.api.release_commands import ReleaseCommand
 from tidegate.api.what_if import WhatIf
 from tidegate.errors import PermanentError
 from tidegate.planning.pools.override_requests import OverrideRequest

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from tidegate.api.meta import DNS_LABEL, ObjectKey
-from tidegate.api.release import ReleaseCommand
+from tidegate.api.release_commands import ReleaseCommand
 from tidegate.api.what_if import WhatIf
 from tidegate.errors import RetryableError
 from tidegate.planning.allocator.move_budget import RemainingBudget

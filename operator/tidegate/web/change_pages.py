@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
-from tidegate.api.release import ReleaseCommand
+from tidegate.api.release_commands import ReleaseCommand
 from tidegate.errors import PermanentError
 from tidegate.planning.pools.override_requests import OverrideContext, plan_override_write, preview_override
 from tidegate.reports.overrides import report_applied

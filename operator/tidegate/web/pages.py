@@ -12,7 +12,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.messages.catalogue import messages_by_name
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.api.release import ReleaseCommand, ReleasePhase
+from tidegate.api.release_commands import RELEASE_COMMANDS
 from tidegate.errors import TidegateError
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.release import ReleaseCommandResult, ReleaseReport
@@ -39,22 +39,6 @@ TITLES: Final[Mapping[str, str]] = {
     "computepools": "ComputePools",
 }
 
-_COMMANDS_BY_PHASE: Final[Mapping[ReleasePhase | None, Sequence[ReleaseCommand]]] = {
-    ReleasePhase.PROGRESSING: (
-        ReleaseCommand.PAUSE,
-        ReleaseCommand.PROMOTE,
-        ReleaseCommand.ABORT,
-        ReleaseCommand.RESTART,
-    ),
-    ReleasePhase.PAUSED: (
-        ReleaseCommand.RESUME,
-        ReleaseCommand.PROMOTE,
-        ReleaseCommand.ABORT,
-        ReleaseCommand.RESTART,
-    ),
-    ReleasePhase.PROMOTED: (ReleaseCommand.ABORT, ReleaseCommand.RESTART),
-    ReleasePhase.ROLLED_BACK: (ReleaseCommand.RESTART,),
-}
 _MESSAGES_BY_CODE: Final = {message.code: (name, message) for name, message in messages_by_name().items()}
 
 router: Final = APIRouter(include_in_schema=False)
@@ -277,7 +261,7 @@ async def _find_accesses(context: RequestContext, key: ObjectKey) -> Sequence[Ob
 def _effective_commands(access: ModelAccess) -> list[str]:
     """Return the commands that have an effect in the current phase of the release."""
     phase = access.status.release.phase if access.status.release is not None else None
-    return [command.value for command in _COMMANDS_BY_PHASE.get(phase, (ReleaseCommand.PAUSE,))]
+    return [command.value for command, rule in RELEASE_COMMANDS.items() if phase in rule.effective_in]
 
 
 def _release_report(access: ModelAccess) -> ReleaseReport | None:

@@ -18,7 +18,8 @@ from tidegate.api.model_access import (
     TargetStatus,
 )
 from tidegate.api.reasons import Reason
-from tidegate.api.release import ReleasePhase, ReleaseStatus
+from tidegate.api.release import ReleaseStatus
+from tidegate.api.release_commands import ReleasePhase
 from tidegate.planning.access.pipelines import PipelineReplicas, PipelinesPlan
 from tidegate.planning.access.proxies import (
     PROXY_REQUEUE,

@@ -22,11 +22,10 @@ from tidegate.api.release import (
     CheckVerdict,
     GatewayCounts,
     OnFailure,
-    ReleaseCommand,
-    ReleasePhase,
     ReleaseSpec,
     ReleaseStatus,
 )
+from tidegate.api.release_commands import ReleaseCommand, ReleasePhase
 from tidegate.planning.access.release_checks import Evidence, judge_checks
 from tidegate.planning.access.release_sample import (
     GatewayReading,
