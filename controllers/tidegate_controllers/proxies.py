@@ -21,8 +21,6 @@ _MAX_SILENT_ROUNDS: Final = 12
 """Rounds in a row without any response, at least 3 s, until the last reports are dropped."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
 _PATH: Final = "/v2/programmed"
-_OLD_PATH: Final = "/v1/programmed"
-"""Of xDS servers of the previous release, during an upgrade."""
 _MAX_REPORT_BYTES: Final = 64 << 20
 """Thirty times the report of 10,000 objects."""
 
@@ -106,15 +104,11 @@ class ProxyReports:
             name for name in before.keys() | refused.keys() if before.get(name) != self._refusals.get(name)
         )
 
-    async def _poll_server(
-        self, session: aiohttp.ClientSession, address: str, path: str = _PATH
-    ) -> ProgrammedReport | None:
+    async def _poll_server(self, session: aiohttp.ClientSession, address: str) -> ProgrammedReport | None:
         try:
             etag = self._etags.get(address) if address in self._reports else None
             headers = {"If-None-Match": etag} if etag else {}
-            async with session.get(f"http://{address}{path}", headers=headers) as response:
-                if response.status == HTTPStatus.NOT_FOUND and path != _OLD_PATH:
-                    return await self._poll_server(session, address, _OLD_PATH)
+            async with session.get(f"http://{address}{_PATH}", headers=headers) as response:
                 response.raise_for_status()
                 if response.status == HTTPStatus.NOT_MODIFIED:
                     return self._reports[address]

@@ -17,7 +17,6 @@ from builders.waiting import eventually
 from tidegate.planning.access.proxies import ProxyView
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import ProgrammedReport
 from tidegate.xds.report_server import build_report_application
 from tidegate.xds.stream import RunningState, StreamProgress
 from tidegate_controllers.proxies import ProxyReports
@@ -90,32 +89,3 @@ async def test_a_restarted_server_does_not_pass_for_the_old_one(ledger: AckLedge
             session.get(f"http://{address}/v2/programmed", headers={"If-None-Match": tag}) as response,
         ):
             assert response.status == 200
-
-
-async def test_in_an_upgrade_both_releases_understand_each_other(ledger: AckLedger) -> None:
-    ledger.record_progress(
-        1, StreamProgress("gateway-1", FIRST, None, warm=False, running=RunningState(FIRST))
-    )
-
-    async def before(_: web.Request) -> web.Response:
-        return web.Response(text=ledger.build_report().model_dump_json(), content_type="application/json")
-
-    old = web.Application()
-    old.add_routes([web.get("/v1/programmed", before)])
-    async with on_loopback(old) as address:
-        proxies = ProxyReports(lambda: [address])
-        asking = asyncio.create_task(proxies.run())
-        try:
-            expected = (ProxyView("gateway-1", 1),)
-            await eventually(
-                lambda: proxies.view_object(CTR_HOST, "uid") == expected, what="the old report is read"
-            )
-        finally:
-            asking.cancel()
-            await asyncio.wait({asking})
-    async with (
-        served(ledger) as (address, _),
-        aiohttp.ClientSession() as session,
-        session.get(f"http://{address}/v1/programmed") as response,
-    ):
-        assert ProgrammedReport.model_validate_json(await response.text()) == ledger.build_report()

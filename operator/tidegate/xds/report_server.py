@@ -6,7 +6,6 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable, Sequence
-from functools import partial
 from http import HTTPStatus
 
 from aiohttp import web
@@ -16,7 +15,7 @@ from tidegate.xds import inspection
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import ProgrammedReport, to_json
+from tidegate.xds.report import to_json
 from tidegate.xds.resources import Snapshot
 
 
@@ -28,21 +27,16 @@ def build_report_application(ledger: AckLedger) -> web.Application:
     """
     process = uuid.uuid4().hex
 
-    async def answer_report(request: web.Request, write: Callable[[ProgrammedReport], str]) -> web.Response:
+    async def answer_report(request: web.Request) -> web.Response:
         tag = f'"{process}-{ledger.edition}"'
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
-        text = write(ledger.build_report())
-        return web.Response(text=text, content_type="application/json", headers={"ETag": tag})
+        return web.Response(
+            text=to_json(ledger.build_report()), content_type="application/json", headers={"ETag": tag}
+        )
 
     application = web.Application()
-    application.add_routes(
-        [
-            web.get("/v2/programmed", partial(answer_report, write=to_json)),
-            # For controllers of the release before, during an upgrade: each proxy with all of its hosts.
-            web.get("/v1/programmed", partial(answer_report, write=ProgrammedReport.model_dump_json)),
-        ]
-    )
+    application.add_routes([web.get("/v2/programmed", answer_report)])
     return application
 
 
