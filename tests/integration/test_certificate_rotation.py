@@ -1,4 +1,4 @@
-"""The controllers take over the certificate of an earlier release and renew it under orders, without a restart and without one that fails."""
+"""The controllers make their certificate and renew it under orders, without a restart and without one that fails."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from builders import probe_model
-from builders.certificates import Authority
 from faults.installation import Site, a_site, allow_secrets, install
 from faults.operator_process import OperatorProcess
 from faults.scenarios import NAME, Step
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.integratio
 
 _SECRETS: Final = f"/api/v1/namespaces/{SYSTEM}/secrets"
 _OWN: Final = "tidegate-controllers-certificate"
-_BEFORE: Final = "tidegate-controllers-tls"
 _SPACE: Final = "models"
 
 
@@ -35,18 +33,17 @@ _SPACE: Final = "models"
 async def controllers(
     binaries: Mapping[str, Path],
     folder: Path,
-    before: Mapping[str, bytes],
     *,
     spread_s: float,
     late_s: float,
 ) -> AsyncIterator[Sweep]:
-    """Controllers that make their own certificate, beside the Secret that Helm made up to 0.1 with `before` in it, and two pods of a model."""
+    """Controllers that make their own certificate, and two pods of a model."""
     with a_site(binaries, folder) as site:
         async with site.api() as api:
             await install(api)
-            await allow_secrets(api, _OWN, _BEFORE)
-            await api.call("POST", _SECRETS, _secret(_OWN, "Opaque", {}))
-            await api.call("POST", _SECRETS, _secret(_BEFORE, "kubernetes.io/tls", before))
+            await allow_secrets(api, _OWN)
+            empty = {"metadata": {"name": _OWN, "namespace": SYSTEM}, "type": "Opaque"}
+            await api.call("POST", _SECRETS, empty)
             for version in (1, 2):
                 probe_model.publish(site.folder / "models" / NAME, version)
             async with Sweep(api, site.folder, _settings(site, spread_s)).running() as sweep:
@@ -81,11 +78,6 @@ async def _deliver(sweep: Sweep, late_s: float) -> None:
         await sweep.kubelet.deliver(_SPACE)
 
 
-def _secret(name: str, kind: str, data: Mapping[str, bytes]) -> dict[str, Any]:
-    encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-    return {"metadata": {"name": name, "namespace": SYSTEM}, "type": kind, "data": encoded}
-
-
 async def held(api: ApiServerClient) -> Mapping[str, bytes]:
     body = await api.get(f"{_SECRETS}/{_OWN}")
     assert body is not None
@@ -116,22 +108,13 @@ def refused(operator: OperatorProcess) -> Sequence[object]:
     return [each for each in silent if "Timeout" not in str(each)]
 
 
-def _before(folder: Path) -> Mapping[str, bytes]:
-    made = Authority.make(folder / "helm")
-    pem = made.issue("tidegate-controllers").read_bytes()
-    return {"ca.crt": made.certificate.read_bytes(), "tls.crt": pem, "tls.key": pem}
-
-
-async def test_a_certificate_is_taken_over_and_renewed_and_no_order_fails(
+async def test_a_certificate_is_made_and_renewed_and_no_order_fails(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    before = _before(tmp_path)
-    async with controllers(control_plane_binaries, tmp_path / "site", before, spread_s=12, late_s=2) as sweep:
+    async with controllers(control_plane_binaries, tmp_path / "site", spread_s=12, late_s=2) as sweep:
         operator = sweep._operator
         assert operator is not None
-        assert operator.events("certificates_adopted")
         first = await held(sweep.api)
-        assert (first["ca.crt"], first["tls.key"]) == (before["ca.crt"], before["tls.key"])
 
         await swaps_until_renewed(sweep, operator)
 
@@ -140,7 +123,8 @@ async def test_a_certificate_is_taken_over_and_renewed_and_no_order_fails(
         assert refused(operator) == []
         assert sweep.restarts == 0
         after = await held(sweep.api)
-        assert before["ca.crt"] in after["ca.crt"]
+        assert first["ca.crt"] in after["ca.crt"]
+        assert first["tls.key"] != after["tls.key"]
         config = [
             body["data"]["client-ca.crt"].encode()
             for body in await sweep.api.list_objects(f"/api/v1/namespaces/{_SPACE}/configmaps")
@@ -158,10 +142,7 @@ async def test_one_that_is_shown_before_agents_know_its_authority_is_refused(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """The measure can fail: with less time than a ConfigMap takes, pods learn of the new authority after the first calls that need it."""
-    before = _before(tmp_path)
-    async with controllers(
-        control_plane_binaries, tmp_path / "site", before, spread_s=0.4, late_s=15
-    ) as sweep:
+    async with controllers(control_plane_binaries, tmp_path / "site", spread_s=0.4, late_s=15) as sweep:
         operator = sweep._operator
         assert operator is not None
         await swaps_until_renewed(sweep, operator)

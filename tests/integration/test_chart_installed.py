@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
 import subprocess
@@ -343,31 +342,3 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     release.install("tidegate", SYSTEM, WITHOUT_KINDS)
     release("uninstall", "kinds", f"--namespace={SYSTEM}")
     kubectl("get", "inferences", "-n", "ads")
-
-
-def test_a_certificate_of_an_earlier_release_stays_until_the_controllers_have_taken_it_over(
-    release: HelmOn,
-) -> None:
-    """And one of such a name that Helm did not make is left alone."""
-    kubectl, old, own = release.kubectl, "tidegate-controllers-tls", "tidegate-controllers-certificate"
-    data = {name: base64.b64encode(name.encode()).decode() for name in ("ca.crt", "tls.crt", "tls.key")}
-    owned = {"meta.helm.sh/release-name": "tidegate", "meta.helm.sh/release-namespace": SYSTEM}
-    labels = {"app.kubernetes.io/managed-by": "Helm"}
-    metadata = {"name": old, "labels": labels, "annotations": owned}
-    body = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls"}
-    kubectl.apply({**body, "metadata": metadata, "data": data}, namespace=SYSTEM)
-    theirs = "tidegate-xds-tls"
-    kubectl("create", "secret", "generic", theirs, "-n", SYSTEM, "--from-literal=tls.crt=mine")
-
-    for _ in range(2):
-        release.install("tidegate", SYSTEM, WITHOUT_KINDS)
-        assert kubectl.json("get", "secret", old, "-n", SYSTEM)["data"] == data
-    manifest = release("get", "manifest", "tidegate", f"--namespace={SYSTEM}")
-    assert f"name: {old}" in manifest
-    assert f"name: {theirs}" not in manifest
-
-    kubectl("patch", "secret", own, "-n", SYSTEM, "-p", json.dumps({"data": data}))
-    release.install("tidegate", SYSTEM, WITHOUT_KINDS)
-    assert kubectl.json("get", "secret", own, "-n", SYSTEM)["data"] == data
-    assert kubectl.run("get", "secret", old, "-n", SYSTEM).returncode != 0
-    assert kubectl.json("get", "secret", theirs, "-n", SYSTEM)["data"].keys() == {"tls.crt"}

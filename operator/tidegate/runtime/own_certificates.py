@@ -36,12 +36,6 @@ RENEW_ANNOTATION: Final = "tidegate.io/renew"
 """On one of the Secrets: requests new certificates now; it is removed once they are issued."""
 _RETRY_S: Final = 1
 _CHECK_INTERVAL: Final = timedelta(seconds=10)
-_OLD_SUFFIXES: Final[Mapping[CertificatePart, str]] = {
-    CertificatePart.CONTROLLERS: "controllers-tls",
-    CertificatePart.XDS: "xds-tls",
-    CertificatePart.GATEWAY: "gateway-xds-tls",
-}
-"""Name suffixes of the Secrets that Helm created up to 0.1; their certificates are adopted."""
 
 log = structlog.get_logger(__name__)
 
@@ -93,14 +87,10 @@ class OwnCertificates:
         """
         bodies = {part: await self._read_secret(part) for part in parts}
         contents = {part: _parse_secret(body) for part, body in bodies.items()}
-        step: Mapping[CertificatePart, SecretContent] = {}
-        if all(secret.current is None for secret in contents.values()):
-            step = await self._read_old_secrets(parts)
-        if not step:
-            now = self.clock.now()
-            step = plan_rotation(
-                contents, now, self.spread, lambda authority: self.issuer.issue_certificates(authority, now)
-            )
+        now = self.clock.now()
+        step = plan_rotation(
+            contents, now, self.spread, lambda authority: self.issuer.issue_certificates(authority, now)
+        )
         for part, content in step.items():
             await self.client.replace(SECRET, _replace_content(bodies[part], content))
             contents[part] = content
@@ -113,21 +103,6 @@ class OwnCertificates:
         if CertificatePart.CONTROLLERS in contents:
             await asyncio.to_thread(_write_files, self.folder, contents[CertificatePart.CONTROLLERS])
         return all(secret.current is not None for secret in contents.values())
-
-    async def _read_old_secrets(
-        self, parts: Collection[CertificatePart]
-    ) -> Mapping[CertificatePart, SecretContent]:
-        """Return the certificates of an earlier release, if it has all of them."""
-        adopted: dict[CertificatePart, SecretContent] = {}
-        for part in parts:
-            key = ObjectKey(self.issuer.namespace, f"{self.issuer.release}-{_OLD_SUFFIXES[part]}")
-            body = await self.client.get(SECRET, key)
-            if body is not None and (content := _parse_secret(body)).current is not None:
-                adopted[part] = content
-        if len(adopted) < len(parts):
-            return {}
-        log.info("certificates_adopted", parts=sorted(adopted))
-        return adopted
 
     async def _read_secret(self, part: CertificatePart) -> Manifest:
         key = ObjectKey(self.issuer.namespace, f"{self.issuer.release}-{part}-certificate")
