@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import structlog
 
 from tidegate_dataplane.agent import state
-from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.artefacts.fetch import OpenSource, fetch_artefact
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
 from tidegate_dataplane.agent.files import OrderCheckpoint
+from tidegate_dataplane.agent.graph_switcher import GraphSwitcher, SwitchResult
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
 from tidegate_dataplane.agent.report import CurrentStep, make_batching_report, make_report, served_model
@@ -34,7 +34,7 @@ from tidegate_dataplane.agent.state import (
     SwitchGraph,
 )
 from tidegate_dataplane.agent.triton import ServerGoneError
-from tidegate_dataplane.compiler.exchange import CompileFolder, CompileJob
+from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import (
     AgentReport,
     DesiredState,
@@ -136,7 +136,8 @@ class Agent:
         self._current_step = CurrentStep()
         self._crashed_order: DesiredState | None = None
         self._unproven: _UnprovenVersion | None = None
-        self._compile_folder = CompileFolder(settings.cache_dir / "compile")
+        folder = CompileFolder(settings.cache_dir / "compile")
+        self._graphs = GraphSwitcher(folder, repository, metrics, self._load_versions, clock)
 
     def start_with(self, order: DesiredState | None) -> None:
         """Start with the newer order: the one in the pod's ConfigMap, or the one that an earlier agent accepted."""
@@ -231,7 +232,12 @@ class Agent:
             case LoadVersions():
                 await self._load_model(action)
             case SwitchGraph():
-                if not await self._switch_graph(action):
+                self._current_step = CurrentStep(action.load)
+                result = await self._graphs.switch_graph(action, self._observed)
+                self._record_switch(action.load, result)
+                if not result.switched:
+                    self._memory = replace(self._memory, next_switch_s=self._clock() + state.SWITCH_RETRY_S)
+                    self._current_step = CurrentStep()
                     return False
             case state.RefuseOrder(order, refusal):
                 await self._restore_displaced()
@@ -262,7 +268,9 @@ class Agent:
         )
         if desired is not None and desired.format is ModelFormat.ONNX:
             try:
-                self._observed = await asyncio.to_thread(self._observe_graphs, desired, self._observed)
+                self._observed = await asyncio.to_thread(
+                    self._graphs.observe_graphs, desired, self._observed, self._memory
+                )
             except (OSError, ValueError) as error:
                 # A full disk, or a damaged record: versions are served as they are.
                 log.warning("graphs_not_observed", error=str(error))
@@ -270,111 +278,6 @@ class Agent:
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
         self._metrics.set_serving_version(serving, time.time())
-
-    def _observe_graphs(self, desired: DesiredState, observed: ObservedPod) -> ObservedPod:
-        """Return the observation with the graphs on disk and the compiler's result; order the compilation of a stored version."""
-        graphs = self._repository.read_graphs(desired.model)
-        stored = observed.stored.get(desired.model, {})
-        facts = stored.get(desired.version)
-        job = None
-        if desired.graph_passes and facts is not None:
-            job = CompileJob(
-                model=desired.model,
-                version=desired.version,
-                digest=facts.digest,
-                source=self._repository.model_file(desired.model, desired.version),
-            )
-        if job is None:
-            if not desired.graph_passes:
-                self._compile_folder.write_job(None)
-            return replace(observed, graphs=graphs)
-        if self._memory.proven == state.content_of(desired) and state.serves_order(desired, observed.server):
-            # Not earlier: until the version serves, it needs the processors, and may be replaced by the one before.
-            self._compile_folder.write_job(job, [version.digest for version in stored.values()])
-        return replace(
-            observed,
-            graphs=graphs,
-            compile_result=self._compile_folder.read_result(job.digest),
-            is_compiling=self._compile_folder.count_attempts(job.digest) > 0,
-        )
-
-    async def _switch_graph(self, action: SwitchGraph) -> bool:
-        """Load the version with another graph, and return whether the server did.
-
-        While that goes on, and if the server refuses it, the present graph answers.
-        """
-        order, started = action.load.order, self._clock()
-        self._current_step = CurrentStep(action.load)
-        refusal = await self._load_graph(action, action.sha256)
-        if refusal is None:
-            log.info(
-                "graph_switched",
-                model=order.model,
-                version=order.version,
-                compiled=bool(action.sha256),
-                seconds=round(self._clock() - started, 3),
-            )
-            return True
-        self._metrics.graphs_refused.inc()
-        log.warning("graph_refused", model=order.model, version=order.version, message=refusal.message)
-        if action.sha256:
-            await self._refuse_graph(order, action.sha256, refusal)
-        await self._load_graph(action, "")
-        self._memory = replace(self._memory, next_switch_s=self._clock() + state.SWITCH_RETRY_S)
-        self._current_step = CurrentStep()
-        return False
-
-    async def _refuse_graph(self, order: DesiredState, sha256: str, refusal: VersionRefusal) -> None:
-        """Remember that the server does not load a compiled graph, also after a restart of the agent."""
-        message = (
-            f"the server does not load the compiled graph ({refusal.message}): use the Triton image of this version of Tidegate, "
-            "raise the memory of a replica, or remove spec.compile"
-        )
-        self._memory = state.refuse_graph(self._memory, sha256, message)
-        result, facts = (
-            self._observed.compile_result,
-            self._observed.stored.get(order.model, {}).get(order.version),
-        )
-        if result is None or facts is None or result.graph_sha256 != sha256:
-            return
-        refused = result.model_copy(update={"graph_sha256": "", "message": message})
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(self._compile_folder.write_result, facts.digest, refused)
-
-    async def _load_graph(self, action: SwitchGraph, sha256: str) -> VersionRefusal | None:
-        """Put a graph in its place and load the version with it; return why it does not serve, None if it does."""
-        order = action.load.order
-        try:
-            await asyncio.to_thread(self._install_graph, order, sha256)
-            refusal = await self._server.load(
-                order.model, order.version, action.load.config, timeout_s=self._settings.load_timeout_s
-            )
-        except OSError as error:
-            return VersionRefusal(FailureReason.LOAD_FAILED, f"it cannot be stored: {error}")
-        except ServerGoneError:
-            return VersionRefusal(FailureReason.SERVER_ENDED, "Triton ended while it loaded it")
-        if refusal is None:
-            if self._runners is not None:
-                self._runners.reset_model(order.model)
-            await self._record_graphs(action.load)
-        return refusal
-
-    def _install_graph(self, order: DesiredState, sha256: str) -> None:
-        graph = self._find_graph(order, sha256) if sha256 else None
-        self._repository.install_graph(order.model, order.version, graph, sha256)
-
-    def _find_graph(self, order: DesiredState, sha256: str) -> Path:
-        """Return the compiled graph of the order's version; raise OSError if it is damaged."""
-        facts = self._observed.stored[order.model][order.version]
-        graph = self._compile_folder.graph_path(facts.digest)
-        if hash_file(graph) != sha256:
-            message = f"{graph.name} is damaged"
-            raise OSError(message)
-        return graph
-
-    async def _record_graphs(self, action: LoadVersions) -> None:
-        graphs = await asyncio.to_thread(self._repository.read_graphs, action.order.model)
-        self._memory = state.record_graphs(self._memory, action.order.model, action.versions, graphs)
 
     async def _fetch_artefact(self, action: FetchArtefact) -> None:
         order, progress, started = action.order, DownloadProgress(), self._clock()
@@ -439,42 +342,40 @@ class Agent:
             await asyncio.gather(task, changed, return_exceptions=True)
         return None if task.cancelled() else task.result()
 
+    async def _load_versions(self, action: LoadVersions) -> VersionRefusal | None:
+        """Let the server load versions; return why the order's version does not serve, None if it does."""
+        order = action.order
+        refusal = await self._server.load(
+            order.model, order.version, action.config, timeout_s=self._settings.load_timeout_s
+        )
+        if refusal is None and self._runners is not None:
+            self._runners.reset_model(order.model)
+        return refusal
+
     async def _load_model(self, action: LoadVersions) -> None:
         order, started = action.order, self._clock()
         self._current_step = CurrentStep(action)
         try:
-            refusal = await self._server.load(
-                order.model, order.version, action.config, timeout_s=self._settings.load_timeout_s
-            )
+            refusal = await self._load_versions(action)
         except ServerGoneError:
             refusal = self._refuse_second_crash(order)
             if refusal is None:
                 return
         if refusal is not None:
-            if self._switch_to_hosted_onnx(order, refusal) or await self._drop_refused_graph(order, refusal):
+            if self._switch_to_hosted_onnx(order, refusal):
                 return
+            dropped = await self._graphs.drop_graph(order, refusal, self._observed)
+            if dropped is not None:
+                self._record_switch(action, dropped)
+                if dropped.switched:
+                    return
             await self._restore_displaced()
             self._record_failure(order, refusal)
             return
-        if self._runners is not None:
-            self._runners.reset_model(order.model)
         await self._record_success(action)
         seconds = self._clock() - started
         self._metrics.load_seconds.observe(seconds)
         log.info("model_loaded", model=order.model, versions=action.versions, seconds=round(seconds, 3))
-
-    async def _drop_refused_graph(self, order: DesiredState, refusal: VersionRefusal) -> bool:
-        """Go back to the published graph if a compiled one was refused; return whether there was one."""
-        sha256 = self._observed.graphs.get(order.version, "")
-        if not sha256 or order.format is not ModelFormat.ONNX:
-            return False
-        self._metrics.graphs_refused.inc()
-        await self._refuse_graph(order, sha256, refusal)
-        try:
-            await asyncio.to_thread(self._repository.install_graph, order.model, order.version, None)
-        except OSError:
-            return False
-        return True
 
     def _refuse_second_crash(self, order: DesiredState) -> VersionRefusal | None:
         """Return a refusal once the server has ended twice under the same load.
@@ -508,8 +409,17 @@ class Agent:
         with contextlib.suppress(OSError):  # the file is for people only
             await asyncio.to_thread(self._repository.write_config, order.model, to_config_text(action.config))
         self._memory = state.record_success(self._memory, order)
-        await self._record_graphs(action)
+        graphs = await asyncio.to_thread(self._repository.read_graphs, order.model)
+        self._memory = state.record_graphs(self._memory, order.model, action.versions, graphs)
         self._checkpoint.save_orders(proven=order)
+
+    def _record_switch(self, action: LoadVersions, result: SwitchResult) -> None:
+        if result.refused is not None:
+            self._memory = state.refuse_graph(self._memory, result.refused.sha256, result.refused.message)
+        if result.graphs is not None:
+            self._memory = state.record_graphs(
+                self._memory, action.order.model, action.versions, result.graphs
+            )
 
     async def _restore_displaced(self) -> None:
         """Restore the version that an unproven one displaced."""
