@@ -3,9 +3,9 @@
 import asyncio
 import json
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 from urllib.parse import urlsplit
 
 from tidegate_dataplane.agent.artefacts.checked_proxy import CheckedProxy
@@ -208,18 +208,26 @@ class ObjectSource:
         `skip_signature` works there for reads only: to write, the store would get a token from the node's metadata service, and
         write as the node (apache/arrow-rs-object-store#520).
         """
-        gs = self._uri.scheme is UriScheme.GS
-        if gs and not any(_find_credential(key, self._credentials) for key in GCS_IDENTITIES):
-            raise DeniedError(
-                f"{self._uri.text.rstrip('/')}/{path} may not be written: Secret {self._credentials.secret} of the "
-                "namespace has neither GOOGLE_SERVICE_ACCOUNT_KEY nor GOOGLE_BEARER_TOKEN"
-            )
+        match _store_scheme(self._uri):
+            case UriScheme.S3:
+                return
+            case UriScheme.GS:
+                if any(_find_credential(key, self._credentials) for key in GCS_IDENTITIES):
+                    return
+        raise DeniedError(
+            f"{self._uri.text.rstrip('/')}/{path} may not be written: Secret {self._credentials.secret} of the "
+            "namespace has neither GOOGLE_SERVICE_ACCOUNT_KEY nor GOOGLE_BEARER_TOKEN"
+        )
 
     def _open_store(self) -> "S3Store | GCSStore":
         self._proxy.error = None  # left by an earlier operation
         if self._opened_store is None:
-            make = _s3_store if self._uri.scheme is UriScheme.S3 else _gcs_store
-            self._opened_store = make(self._uri.authority, self._credentials, self._proxy.url)
+            bucket, credentials, proxy_url = self._uri.authority, self._credentials, self._proxy.url
+            match _store_scheme(self._uri):
+                case UriScheme.S3:
+                    self._opened_store = _s3_store(bucket, credentials, proxy_url)
+                case UriScheme.GS:
+                    self._opened_store = _gcs_store(bucket, credentials, proxy_url)
         return self._opened_store
 
     async def _read_chunks(self, path: str, stream: "BytesStream") -> AsyncIterator[bytes]:
@@ -257,13 +265,24 @@ class ObjectSource:
         )
 
 
-def _read_endpoint(scheme: UriScheme, credentials: SecretCredentials) -> str:
-    """Return the endpoint of the store; empty for the cloud provider's own.
+def _store_scheme(uri: ArtefactUri) -> Literal[UriScheme.S3, UriScheme.GS]:
+    """Return the scheme if it is one of an object store. Raises ValueError for any other."""
+    match uri.scheme:
+        case UriScheme.S3 | UriScheme.GS:
+            return uri.scheme
+        case UriScheme.FILE | UriScheme.PVC | UriScheme.HTTPS | UriScheme.OCI | UriScheme.HF:
+            message = f"{uri.text} is in no object store"
+            raise ValueError(message)
+        case _:
+            assert_never(uri.scheme)
+
+
+def _read_endpoint(names: Sequence[str], credentials: SecretCredentials) -> str:
+    """Return the endpoint in the first of these entries; empty for the cloud provider's own.
 
     Raises:
         ArtefactError: UriNotAllowed if it is no http: or https: URL.
     """
-    names = ("GOOGLE_BASE_URL",) if scheme is UriScheme.GS else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     endpoint = next((value for name in names if (value := credentials.get(name))), "")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname):
@@ -330,7 +349,7 @@ def _s3_store(bucket: str, credentials: SecretCredentials, proxy_url: str) -> "S
     # Imported here: a pod that fetches nothing from an object store does not pay 10 MiB for it.
     from obstore.store import S3Store
 
-    endpoint = _read_endpoint(UriScheme.S3, credentials)
+    endpoint = _read_endpoint(("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), credentials)
     config = _make_config(S3_KEYS, S3_IDENTITIES, credentials)
     if endpoint:
         config["endpoint"] = endpoint
@@ -345,7 +364,7 @@ def _gcs_store(bucket: str, credentials: SecretCredentials, proxy_url: str) -> "
 
     config: Any = _make_config(GCS_KEYS, GCS_IDENTITIES, credentials)
     retries: Any = {"max_retries": 1}
-    options: Any = _client_options(_read_endpoint(UriScheme.GS, credentials), proxy_url)
+    options: Any = _client_options(_read_endpoint(("GOOGLE_BASE_URL",), credentials), proxy_url)
     return GCSStore(bucket, config=config, client_options=options, retry_config=retries)
 
 
