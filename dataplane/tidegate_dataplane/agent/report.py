@@ -1,6 +1,7 @@
 """The agent's report: the observed state in the terms of the contract. Pure."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.state import (
@@ -17,6 +18,7 @@ from tidegate_dataplane.contract import (
     AgentReport,
     BatchingMode,
     BatchingReport,
+    CompileOutcome,
     CompilePhase,
     CompileReport,
     DesiredState,
@@ -119,16 +121,12 @@ def _make_compile_report(
         return CompileReport(version=desired.version, phase=phase)
     refusal = memory.refused_graphs.get(result.graph_sha256, "")
     loaded = memory.loaded_graphs.get((desired.model, desired.version))
+    outcome: dict[str, Any] = {name: getattr(result, name) for name in CompileOutcome.model_fields}
+    outcome["message"] = result.message or refusal
     return CompileReport(
         version=desired.version,
         phase=_derive_compile_phase(result, loaded, refused=bool(refusal)),
-        message=result.message or refusal,
-        passes=result.passes,
-        speedups=result.speedups,
-        nodes_before=result.nodes_before,
-        nodes_after=result.nodes_after,
-        seconds=result.seconds,
-        cached=result.cached,
+        **outcome,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate_dataplane.agent.files import write_whole
-from tidegate_dataplane.contract import PassResult
+from tidegate_dataplane.contract import CompileOutcome
 
 GRAPH_FILE = "graph.onnx"
 
@@ -26,23 +26,10 @@ class CompileJob(BaseModel):
     source: Path
 
 
-class CompileResult(BaseModel):
-    """What the compiler made of a graph.
-
-    `graph_sha256` is that of the faster graph; it is empty if the published one is to be served.
-    `message` is the reason of a failure and the way out; it is empty without one.
-    """
-
-    model_config = ConfigDict(frozen=True)
+class CompileResult(CompileOutcome):
+    """What the compiler made of a graph; `graph_sha256` is that of the faster graph, empty if the published one is served."""
 
     graph_sha256: str = ""
-    message: str = ""
-    passes: tuple[PassResult, ...] = ()
-    speedups: dict[int, float] = {}
-    nodes_before: int = 0
-    nodes_after: int = 0
-    seconds: float = 0.0
-    cached: bool = False
 
 
 class CompileFolder:

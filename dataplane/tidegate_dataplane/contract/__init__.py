@@ -1,7 +1,7 @@
 """The JSON messages between the control plane and the data plane, which older and newer versions can both read."""
 
 from tidegate_dataplane.contract.batch import BatchOrder, InputColumn
-from tidegate_dataplane.contract.compile import CompilePhase, CompileReport, PassResult
+from tidegate_dataplane.contract.compile import CompileOutcome, CompilePhase, CompileReport, PassResult
 from tidegate_dataplane.contract.features import (
     Bucketize,
     Cross,
@@ -63,6 +63,7 @@ __all__ = [
     "BatchingMode",
     "BatchingReport",
     "Bucketize",
+    "CompileOutcome",
     "CompilePhase",
     "CompileReport",
     "Cross",

@@ -36,11 +36,9 @@ class PassResult(ContractModel):
     )
 
 
-class CompileReport(ContractModel):
-    """What became of the graph of the ordered version."""
+class CompileOutcome(ContractModel):
+    """What graph passes made of a graph."""
 
-    version: int
-    phase: CompilePhase
     message: str = Field(default="", description="why it failed, and the way out")
     passes: tuple[PassResult, ...] = ()
     speedups: dict[int, float] = Field(
@@ -51,3 +49,10 @@ class CompileReport(ContractModel):
     nodes_after: int = 0
     seconds: float = Field(default=0.0, description="how long the passes took, where they ran")
     cached: bool = Field(default=False, description="whether another pod of the node had compiled it")
+
+
+class CompileReport(CompileOutcome):
+    """What became of the graph of the ordered version."""
+
+    version: int
+    phase: CompilePhase
