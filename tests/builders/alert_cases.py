@@ -149,7 +149,7 @@ def _budget(window: str, answered: int, fires: int, bad: int, well: int) -> Case
 
 def _unserved(route: str, what: str = "") -> Case:
     def refused(protocol: str, why: str) -> str:
-        return f'envoy_tidegate_refused{{route="{route}/{protocol}",why="{why}"}}'
+        return f'envoy_tidegate_refused{{route="{route}/{protocol}",reason="{why}"}}'
 
     return Case(
         "TidegateRouteUnserved",

@@ -36,7 +36,7 @@ _COMMON: Final[Mapping[str, tuple[str, ...]]] = {
     "le": ("5",),
 }
 _STATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "tidegate_object_replicas": ("wanted", "existing", "ready"),
+    "tidegate_object_replicas": ("desired", "existing", "ready"),
     "tidegate_inference_version": ("target", "serving"),
     "tidegate_pool_slices": ("total", "healthy", "free"),
     "tidegate_pool_faulty_nodes": ("Waiting",),

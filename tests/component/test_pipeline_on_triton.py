@@ -230,7 +230,7 @@ async def test_a_process_that_ends_is_replaced_and_the_pipeline_answers_again(ri
     before = pod.triton.model_processes()
     assert len(before) == 4
     await wait_for("the pod takes requests", lambda: pod.probe("/readyz") == 200)
-    ends = metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") or 0
+    ends = metric(pod.metrics(), "tidegate_agent_runner_ends_total", reason="other") or 0
     lost = min(before)
     os.kill(lost, signal.SIGKILL)
     await wait_for("the pod takes no requests", lambda: pod.probe("/readyz") == 503)
@@ -247,7 +247,7 @@ async def test_a_process_that_ends_is_replaced_and_the_pipeline_answers_again(ri
     assert outcomes == ["answered"] * 32
     assert values(await rig.infer([1.0, 2.0])) == ANSWERED
     # The other three were unloaded: that is no end.
-    assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") == ends + 1
+    assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", reason="other") == ends + 1
     await wait_for("the pod takes requests again", lambda: pod.probe("/readyz") == 200)
 
 

@@ -46,7 +46,7 @@ def _serves(pod: ModelPod, version: int) -> None:
 
 
 def _ends(pod: ModelPod) -> float:
-    return metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other")
+    return metric(pod.metrics(), "tidegate_agent_runner_ends_total", reason="other")
 
 
 def _seconds_of(pod: ModelPod) -> float:

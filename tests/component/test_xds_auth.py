@@ -204,7 +204,7 @@ async def test_refused_calls_are_counted_by_access_and_why(gateway: Gateway) -> 
     counted = dict(line.rsplit(" ", 1) for line in page.splitlines() if "tidegate_refused{" in line)
     refused = "envoy_tidegate_refused"
     assert counted == {
-        f'{refused}{{route="access/ads/ctr/default/{protocol}",why="{why}",'
+        f'{refused}{{route="access/ads/ctr/default/{protocol}",reason="{why}",'
         f'envoy_cluster_name="inference/ads/ctr/{protocol}"}}': "1"
         for protocol in ("grpc", "http")
         for why in ("missing_api_key", "unknown_api_key")

@@ -288,7 +288,7 @@ async def test_refused_calls_are_counted_by_access_and_why(
     counted = dict(line.rsplit(" ", 1) for line in page.splitlines() if "tidegate_refused{" in line)
     assert counted == {
         f'envoy_tidegate_refused{{route="access/ads/ctr/default/{protocol}",'
-        f'why="rbac_access_denied_matched_policy[{why}]",'
+        f'reason="rbac_access_denied_matched_policy[{why}]",'
         f'envoy_cluster_name="inference/ads/ctr/{protocol}"}}': count
         for protocol in ("grpc", "http")
         for why, count in (("no_client_certificate", "2"), ("another_client", "1"))

@@ -92,7 +92,7 @@ async def test_who_is_refused_at_the_parts_is_counted(gateway: Gateway) -> None:
     page = await gateway.envoy.get_admin("/stats/prometheus")
     counted = [line for line in page.splitlines() if "tidegate_refused{" in line]
     route = f'route="access/{parts_target(scene)}/ctr/http"'
-    why = 'why="rbac_access_denied_matched_policy[strangers]"'
+    why = 'reason="rbac_access_denied_matched_policy[strangers]"'
     cluster = 'envoy_cluster_name="inference/ads/ctr/http"'
     assert counted == [f"envoy_tidegate_refused{{{route},{why},{cluster}}} 2"]
 

@@ -111,7 +111,7 @@ def ill(release: str, minutes: int) -> dict[str, str]:
         elif not name.startswith("tidegate_inference"):
             half[name] = f"1x10 stale _x{minutes - 11}"
     route = f"access/{SERVED[release]}/ctr/default/grpc"
-    unserved = f'envoy_tidegate_refused{{route="{route}",why="direct_response"}}'
+    unserved = f'envoy_tidegate_refused{{route="{route}",reason="direct_response"}}'
     return {**half, unserved: climbing((minutes, 6))}
 
 

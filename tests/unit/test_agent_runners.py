@@ -25,7 +25,7 @@ class Pod:
         self.runners = RunnerRegistry(self.metrics, lambda: self.now)
 
     def ended(self, why: str) -> float:
-        return metric(self.metrics.render_text().decode(), "tidegate_agent_runner_ends_total", why=why)
+        return metric(self.metrics.render_text().decode(), "tidegate_agent_runner_ends_total", reason=why)
 
 
 def hello(version: int = 1, *, server: str = "1-100", kills: int = 0) -> HelloFrame:

@@ -46,9 +46,9 @@ def test_a_stalled_object_shows_with_its_reason() -> None:
     assert registry.get_sample_value("tidegate_object_stalled", {**labels, "reason": "LoadFailed"}) == 1
     wanted = {
         state: registry.get_sample_value("tidegate_object_replicas", {**labels, "state": state})
-        for state in ("wanted", "existing", "ready")
+        for state in ("desired", "existing", "ready")
     }
-    assert wanted == {"wanted": 4, "existing": 3, "ready": 2}
+    assert wanted == {"desired": 4, "existing": 3, "ready": 2}
 
 
 def test_warm_spares_are_counted_where_there_are_to_be_any() -> None:

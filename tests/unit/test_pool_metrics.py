@@ -68,9 +68,9 @@ def test_demand_is_in_slices_and_in_requests_and_what_is_not_known_is_counted() 
     world = World()
     world.asked()
 
-    assert world.value("wanted_slices", "realtime") == 6  # three replicas of two slices
-    assert world.value("wanted_slices", "offline") == 3
-    assert world.value("shared_out_slices") == 8
+    assert world.value("needed_slices", "realtime") == 6  # three replicas of two slices
+    assert world.value("needed_slices", "offline") == 3
+    assert world.value("allocatable_slices") == 8
     assert (
         world.value("demand_requests_per_second", "realtime"),
         world.value("servable_requests_per_second", "realtime"),
@@ -94,11 +94,11 @@ def test_it_is_that_of_the_last_question() -> None:
 def test_a_pool_about_which_nothing_is_decided_has_a_price_and_no_demand() -> None:
     world = World()
     world.asked()
-    assert world.value("wanted_slices", "realtime") is not None
+    assert world.value("needed_slices", "realtime") is not None
     world.questions.forget(POOL)
 
-    assert world.value("wanted_slices", "realtime") is None
-    assert world.value("shared_out_slices") is None
+    assert world.value("needed_slices", "realtime") is None
+    assert world.value("allocatable_slices") is None
     assert world.value("slice_price") == 2.5
 
 

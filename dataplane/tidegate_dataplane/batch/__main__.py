@@ -88,7 +88,7 @@ def _score_shard(
             last_progress_s, pause_s, rows_left = time.monotonic(), FIRST_PAUSE_S, rows_left_now
         if time.monotonic() - last_progress_s > NO_PROGRESS_LIMIT_S:
             return RETRYABLE, message
-        metrics.troubles.inc()
+        metrics.retries.inc()
         log.warning("shard_retried", message=message, after_s=pause_s)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, MAX_PAUSE_S)

@@ -16,4 +16,4 @@ class BatchMetrics:
         self.rows_found = exported.ROWS_FOUND.register(self.registry)
         self.rows_refused = exported.ROWS_REFUSED.register(self.registry)
         self.requests = exported.REQUESTS.register(self.registry)
-        self.troubles = exported.TROUBLES.register(self.registry)
+        self.retries = exported.RETRIES.register(self.registry)

@@ -29,7 +29,7 @@ LOAD_SECONDS: Final = AGENT.add_histogram(
 RUNNER_ENDS: Final = AGENT.add_counter(
     "runner_ends_total",
     "Processes of model versions that ended while serving and were restarted, by cause: memory or other.",
-    "why",
+    "reason",
 )
 GRAPHS_REFUSED: Final = AGENT.add_counter(
     "graphs_refused_total",
@@ -86,7 +86,7 @@ ROWS_REFUSED: Final = BATCH.add_counter(
     "rows_refused_total", "Rows written to a file of refused rows, with the reason."
 )
 REQUESTS: Final = BATCH.add_counter("requests_total", "Requests to the model, without retries.")
-TROUBLES: Final = BATCH.add_counter("troubles_total", "Retries after a failure of the store or the server.")
+RETRIES: Final = BATCH.add_counter("retries_total", "Retries after a failure of the store or the server.")
 
 NODE: Final = MetricCatalog("tidegate_node_")
 DAEMON_ANSWERS: Final = NODE.add_gauge(

@@ -54,7 +54,7 @@ _CONDITIONS: Final[Mapping[ConditionType, GaugeMetric]] = {
 }
 _REPLICAS = OBJECTS.add_gauge(
     "object_replicas",
-    "Replicas by state: wanted (by the spec or the allocator), existing, ready, and spare (ready, without requests) if the spec has warm spares.",
+    "Replicas by state: desired (by the spec or the allocator), existing, ready, and spare (ready, without requests) if the spec has warm spares.",
     *_OBJECT,
     "state",
 )
@@ -149,7 +149,7 @@ def _collect_replicas(bodies: Bodies) -> GaugeMetricFamily:
             continue
         status = body.get("status") or {}
         counts = {
-            "wanted": _desired_replicas(body["spec"], status),
+            "desired": _desired_replicas(body["spec"], status),
             "existing": status.get("replicas", 0),
             "ready": status.get("readyReplicas", 0),
             **({"spare": status["spareReplicas"]} if "spareReplicas" in status else {}),

@@ -22,14 +22,14 @@ _PRICE = POOLS.add_gauge(
     "Utility that one more slice would have added at the newest decision, in value per second.",
     "pool",
 )
-_WANTED = POOLS.add_gauge(
-    "wanted_slices",
+_NEEDED = POOLS.add_gauge(
+    "needed_slices",
     "Slices that would serve the whole demand of the tier's Inferences with spec.scaling and known demand.",
     "pool",
     "tier",
 )
-_SHARED_OUT = POOLS.add_gauge(
-    "shared_out_slices", "Slices that the allocator can assign to Inferences with spec.scaling.", "pool"
+_ALLOCATABLE = POOLS.add_gauge(
+    "allocatable_slices", "Slices that the allocator can assign to Inferences with spec.scaling.", "pool"
 )
 _DEMAND = POOLS.add_gauge(
     "demand_requests_per_second",
@@ -82,23 +82,23 @@ class PoolMetrics(Collector):
         return price
 
     def _collect_demand(self, pools: Sequence[ComputePool]) -> Iterator[GaugeMetricFamily]:
-        wanted_slices, shared_out, unknown = (
-            _WANTED.make_family(),
-            _SHARED_OUT.make_family(),
+        needed_slices, allocatable, unknown = (
+            _NEEDED.make_family(),
+            _ALLOCATABLE.make_family(),
             _UNKNOWN.make_family(),
         )
         demand, servable = _DEMAND.make_family(), _SERVABLE.make_family()
         for pool, solver_input in self._list_solved(pools):
             name = pool.metadata.name
-            shared_out.add_metric((name,), solver_input.snapshot.pools[0].slices)
+            allocatable.add_metric((name,), solver_input.snapshot.pools[0].slices)
             for tier_demand in self._compute_demand(pool, solver_input):
                 labels = name, tier_demand.tier.value
-                wanted_slices.add_metric(labels, tier_demand.needed_slices)
+                needed_slices.add_metric(labels, tier_demand.needed_slices)
                 unknown.add_metric(labels, tier_demand.unknown)
                 if tier_demand.tier.traits.counts_requests:
                     demand.add_metric(labels, tier_demand.demand)
                     servable.add_metric(labels, tier_demand.serves)
-        yield from (wanted_slices, shared_out, demand, servable, unknown)
+        yield from (needed_slices, allocatable, demand, servable, unknown)
 
     def _list_solved(self, pools: Sequence[ComputePool]) -> Iterator[tuple[ComputePool, SolverInput]]:
         """Yield the pools that the allocator decides about, each with its latest input."""

@@ -50,7 +50,7 @@ ALLOCATION: Final = Dashboard(
                     description="With spec.scaling, the replicas that the allocator decided. Ready replicas follow after the time that a move takes.",
                     queries=(
                         PanelQuery(
-                            replica_count("wanted"),
+                            replica_count("desired"),
                             "{{namespace}}/{{name}}",
                         ),
                     ),

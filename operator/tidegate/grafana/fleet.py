@@ -106,9 +106,9 @@ FLEET: Final = Dashboard(
                     queries=(
                         PanelQuery(
                             or_zero(
-                                f'sum by (route, why) (rate(envoy_tidegate_refused{{route=~"access/$namespace/.*"}}[{RATE}]))'
+                                f'sum by (route, reason) (rate(envoy_tidegate_refused{{route=~"access/$namespace/.*"}}[{RATE}]))'
                             ),
-                            "{{route}} {{why}}",
+                            "{{route}} {{reason}}",
                         ),
                     ),
                     unit=PanelUnit.REQUESTS_PER_SECOND,
@@ -118,7 +118,7 @@ FLEET: Final = Dashboard(
                     description="Pods that the spec or the allocator asks for, and pods that serve requests.",
                     queries=(
                         PanelQuery(
-                            replica_count("wanted", "ready"),
+                            replica_count("desired", "ready"),
                             "{{namespace}}/{{name}} {{state}}",
                         ),
                     ),

@@ -154,9 +154,9 @@ RELEASE: Final = Dashboard(
                     queries=(
                         PanelQuery(
                             or_zero(
-                                f"sum by (why) (increase({pod_series('tidegate_agent_runner_ends_total')}[{RATE}]))"
+                                f"sum by (reason) (increase({pod_series('tidegate_agent_runner_ends_total')}[{RATE}]))"
                             ),
-                            "{{why}}",
+                            "{{reason}}",
                         ),
                     ),
                 ),

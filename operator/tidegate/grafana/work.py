@@ -138,7 +138,7 @@ WORK: Final = Dashboard(
                             f"{_POD_LEGEND} rejected",
                         ),
                         PanelQuery(
-                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_troubles_total'))})",
+                            f"sum by (namespace, pod) ({counter_rate(pod_series('tidegate_batch_retries_total'))})",
                             f"{_POD_LEGEND} retries",
                         ),
                     ),

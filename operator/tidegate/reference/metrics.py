@@ -43,7 +43,7 @@ REJECTED_REQUESTS: Final = CounterMetric(
     "envoy_tidegate_refused",
     "Requests that got 401 or 403 (gRPC: UNAUTHENTICATED, PERMISSION_DENIED), that admission control rejected, or "
     "for which no target had a ready pod.",
-    ("route", "why", "envoy_cluster_name"),
+    ("route", "reason", "envoy_cluster_name"),
 )
 _OPERATOR_CATALOGS: Final[tuple[MetricCatalog, ...]] = (PROCESS, WRITES, CACHES, EVENT_LOOP, SPANS)
 

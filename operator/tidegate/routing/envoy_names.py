@@ -24,7 +24,7 @@ NO_POD_DETAILS: Final = "direct_response"
 """The response code details of a route that answers directly, as no target has a pod (ir.RouteRule.unavailable)."""
 
 _REJECTIONS_NAME: Final = re.compile(
-    rf"{REJECTIONS_PREFIX}\.{REJECTIONS_COUNTER}\.route\.(.*)\.why\.(.*)\.envoy_cluster_name\.(.*)"
+    rf"{REJECTIONS_PREFIX}\.{REJECTIONS_COUNTER}\.route\.(.*)\.reason\.(.*)\.envoy_cluster_name\.(.*)"
 )
 
 _PREFIX: Final = {

@@ -69,7 +69,7 @@ def offered_rate(window: str = WINDOW) -> str:
     attempts = [_label_counted(name, _rate_of(f"envoy_cluster_{name}", window=window)) for name in ATTEMPTS]
     retries = _label_counted(RETRIES, f"-{_rate_of(f'envoy_cluster_{RETRIES}', window=window)}")
     shed = _rate_of(
-        "envoy_tidegate_refused", f'{INFERENCE_CLUSTERS}, why="{envoy_names.OVERLOAD_DETAILS}"', window
+        "envoy_tidegate_refused", f'{INFERENCE_CLUSTERS}, reason="{envoy_names.OVERLOAD_DETAILS}"', window
     )
     return (
         f"clamp_min({_sum_by_inference(' or '.join((*attempts, retries, _label_counted('shed', shed))))}, 0)"
@@ -115,7 +115,7 @@ SERVED: Final = served_rate()
 LATENCY_P99: Final = f"histogram_quantile(0.99, {latency_buckets()}) / 1000"
 """Seconds in which 99 of 100 requests were answered, by namespace and inference."""
 
-_UNSERVED: Final = f'route=~"{OWN_ROUTES}", why="{envoy_names.NO_POD_DETAILS}"'
+_UNSERVED: Final = f'route=~"{OWN_ROUTES}", reason="{envoy_names.NO_POD_DETAILS}"'
 UNSERVED: Final = f"sum by (route) ({_rate_of('envoy_tidegate_refused', _UNSERVED)})"
 """Requests per second for which no target had a pod, by route and protocol."""
 

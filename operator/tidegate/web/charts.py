@@ -21,8 +21,8 @@ GAUGES: Final = (
     "slices",
     "tier_slices",
     "slice_price",
-    "wanted_slices",
-    "shared_out_slices",
+    "needed_slices",
+    "allocatable_slices",
     "demand_requests_per_second",
     "servable_requests_per_second",
     "demand_unknown",
@@ -128,7 +128,7 @@ class ChartReader:
             tuple(
                 _demand_sample(time, gauges)
                 for time, gauges in samples
-                if ("shared_out_slices", "") in gauges
+                if ("allocatable_slices", "") in gauges
             ),
         )
 
@@ -176,8 +176,8 @@ def _demand_sample(time: datetime, values: _Values) -> DemandSample:
     )
     return DemandSample(
         time=time,
-        allocatable=int(values["shared_out_slices", ""]),
-        tiers=_values_by_tier("wanted_slices", values),
+        allocatable=int(values["allocatable_slices", ""]),
+        tiers=_values_by_tier("needed_slices", values),
         demand=demand,
         served=served,
         unknown=sum(_values_by_tier("demand_unknown", values).values()),

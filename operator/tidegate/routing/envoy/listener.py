@@ -221,12 +221,12 @@ def _rejection_logger() -> dict[str, object]:
 
     It counts answers that are UNAUTHENTICATED or PERMISSION_DENIED, 401 or 403, that admission control rejected, or for which
     no pod was left.
-    The route's name begins with that of the access; `why` has the response code details, `via_upstream` if the model rejected the call.
+    The route's name begins with that of the access; `reason` has the response code details, `via_upstream` if the model rejected the call.
     The Envoy cluster is the one that would have answered, by its statistics' name; empty if there is none.
     """
     tags = [
         {"name": "route", "value_format": "%ROUTE_NAME%"},
-        {"name": "why", "value_format": "%RESPONSE_CODE_DETAILS%"},
+        {"name": "reason", "value_format": "%RESPONSE_CODE_DETAILS%"},
         # As Envoy calls it in its own counters.
         {"name": "envoy_cluster_name", "value_format": "%UPSTREAM_CLUSTER%"},
     ]
