@@ -15,17 +15,21 @@ class CompilerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     exchange_dir: Path = Field(
-        default=Path("/var/lib/tidegate/cache/compile"), description="jobs of the agent, and their results"
+        default=Path("/var/lib/tidegate/cache/compile"),
+        description="folder through which the agent orders compilations and gets the results",
     )
     node_cache_dir: Path | None = Field(
-        default=None, description="folder of the node that pods of one namespace share; absent: no cache"
+        default=None,
+        description="folder of the node that the pods of one namespace share as a cache; absent: no cache",
     )
-    node_cache_bytes: int = Field(default=0, ge=0, description="most bytes in that folder")
+    node_cache_bytes: int = Field(default=0, ge=0, description="limit of that folder, in bytes")
     memory_bytes: int | None = Field(
-        default=None, ge=1, description="memory limit of the container; absent: no bound"
+        default=None, ge=1, description="memory limit of the container, in bytes; absent: none"
     )
-    timeout_s: float = Field(default=1_800.0, gt=0, description="longest compilation of one graph")
-    poll_s: float = Field(default=0.5, gt=0, description="interval at which jobs are read")
+    timeout_s: float = Field(
+        default=1_800.0, gt=0, description="seconds after which the compilation of a graph has failed"
+    )
+    poll_s: float = Field(default=0.5, gt=0, description="seconds between two reads of the jobs")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

@@ -14,31 +14,36 @@ class NodeAgentSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    node_name: str = Field(default="unknown", description="from the downward API")
+    node_name: str = Field(default="unknown", description="name of the node, from the downward API")
     pod_ip: str = Field(
-        default="127.0.0.1", description="from the downward API; the controllers call the agent at it"
+        default="127.0.0.1",
+        description="address at which the controllers call the agent, from the downward API",
     )
 
-    address: str = Field(default="0.0.0.0", description="where both servers listen")  # noqa: S104 - a pod's address
-    control_port: int = Field(default=8444, description="reports, for the controllers' certificate alone")
-    http_port: int = Field(default=8081, description="probes and metrics")
+    address: str = Field(default="0.0.0.0", description="address at which both servers listen")  # noqa: S104 - a pod's address
+    control_port: int = Field(
+        default=8444, description="port of reports; only the controllers' certificate is accepted"
+    )
+    http_port: int = Field(default=8081, description="port of probes and metrics")
     client_authority: Path = Field(
         default=Path("/etc/tidegate/client-ca.crt"),
-        description="the authority of the controllers' certificate",
+        description="PEM file of the authority of the controllers' certificate",
     )
 
     program: str = Field(
-        default="nvidia-cuda-mps-control", description="the control program, a path or a name on PATH"
+        default="nvidia-cuda-mps-control", description="control program of MPS, as a path or a name on PATH"
     )
     pipe_directory: Path = Field(
         default=Path("/mps/nvidia.com/gpu.shared/pipe"),
-        description="CUDA_MPS_PIPE_DIRECTORY of the daemon that NVIDIA's device plugin starts",
+        description="folder CUDA_MPS_PIPE_DIRECTORY of the daemon that NVIDIA's device plugin starts",
     )
-    proc: Path = Field(default=Path("/proc"), description="the node's process table")
+    proc: Path = Field(default=Path("/proc"), description="folder of the node's process table")
 
-    interval_s: float = Field(default=2.0, gt=0, description="interval between two queries of MPS")
+    interval_s: float = Field(default=2.0, gt=0, description="seconds between two queries of MPS")
     command_timeout_s: float = Field(
-        default=5.0, gt=0, description="a daemon that takes longer to answer a command hangs"
+        default=5.0,
+        gt=0,
+        description="seconds without an answer to a command after which the daemon counts as hanging",
     )
 
     @classmethod
