@@ -337,7 +337,7 @@ class TargetStatus(StatusModel):
 
 
 class MirrorStatus(StatusModel):
-    """A mirror in effect."""
+    """A planned mirror."""
 
     inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
     percent: Annotated[
@@ -362,7 +362,7 @@ class FallbackStatus(StatusModel):
 
 
 class PipelineModelStatus(StatusModel):
-    """A model of a pipeline in effect."""
+    """A planned model of a pipeline."""
 
     name: Annotated[str, Field(alias="as", max_length=63, description="Name of its output.")]
     inference: Annotated[

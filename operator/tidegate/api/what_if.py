@@ -69,7 +69,7 @@ class WhatIf(ApiModel):
     ] = None
     factor: Annotated[float, Field(ge=0, le=_MAX_NUMBER, description="Factor for all present demand.")] = 1.0
     inferences: Annotated[tuple[InferenceChange, ...], Field(max_length=1_000)] = ()
-    tiers: Annotated[tuple[TierChange, ...], Field(max_length=3)] = ()
+    tiers: Annotated[tuple[TierChange, ...], Field(max_length=len(Tier))] = ()
     without_budget: Annotated[
         bool, Field(description="Ignore the move budget, freeze windows and holds.")
     ] = False

@@ -29,7 +29,7 @@ class InferenceRoute(ApiModel):
     route: str
     role: RouteRole
     weight: int | None
-    """The weight in effect of a target; of a mirror, the percentage of requests that it gets a copy of."""
+    """The planned weight of a target; of a mirror, the percentage of requests that it gets a copy of."""
     endpoints: int | None
     """Ready pods that the proxies see."""
 
@@ -168,7 +168,7 @@ def _find_routes(access: ModelAccess, inference: Inference) -> Iterator[Inferenc
 def _find_roles(
     route: Route, status: RouteStatus | None, name: str
 ) -> Iterator[tuple[RouteRole, int | None, int | None]]:
-    """Yield each role of the Inference in the route, with its weight in effect and its ready pods.
+    """Yield each role of the Inference in the route, with its planned weight and its ready pods.
 
     Both numbers are absent where the proxies report nothing.
     """
