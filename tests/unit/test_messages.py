@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fixtures.golden import CheckGolden
 from tidegate.api.messages.catalogue import PROBLEM_MESSAGES, REASON_MESSAGES, messages_by_name
+from tidegate.api.messages.findings import ProblemReason
 from tidegate.api.messages.message import NO_ACTION, MessageLevel
-from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.reasons import Reason
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "messages.txt"

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidegate.api.messages.catalogue import PROBLEM_MESSAGES, REASON_MESSAGES, messages_by_name
+from tidegate.api.messages.findings import ProblemReason
 from tidegate.api.messages.message import CatalogueMessage
-from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.reasons import Reason
 from tidegate.reference.markdown import escape_text, format_code, render_notice, render_table
 

@@ -9,7 +9,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.messages.catalogue import PROBLEM_MESSAGES
-from tidegate.api.messages.problem import ProblemReason
+from tidegate.api.messages.findings import ProblemReason
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds

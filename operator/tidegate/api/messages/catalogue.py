@@ -4,51 +4,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from tidegate.api.messages import (
-    accesses,
-    allocations,
-    analysis,
-    any_kind,
-    batches,
-    features,
-    graphs,
-    installation,
-    joins,
-    overrides,
-    placement,
-    pods,
-    pools,
-    releases,
-    samples,
-    streams,
-    versions,
-)
+from tidegate.api.messages import accesses, any_kind, features, findings, inferences, pools
+from tidegate.api.messages.findings import ProblemReason
 from tidegate.api.messages.message import CatalogueMessage
-from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.reasons import Reason
 
 REASON_MESSAGES: Final[Mapping[Reason, CatalogueMessage]] = MappingProxyType(
-    any_kind.MESSAGES
-    | pods.MESSAGES
-    | placement.MESSAGES
-    | versions.MESSAGES
-    | samples.MESSAGES
-    | graphs.MESSAGES
-    | joins.MESSAGES
-    | streams.MESSAGES
-    | batches.MESSAGES
-    | accesses.MESSAGES
-    | releases.MESSAGES
-    | features.MESSAGES
-    | pools.MESSAGES
-    | allocations.MESSAGES
-    | overrides.MESSAGES
+    any_kind.MESSAGES | inferences.MESSAGES | accesses.MESSAGES | features.MESSAGES | pools.MESSAGES
 )
 """Messages by the reason of a condition."""
 
-PROBLEM_MESSAGES: Final[Mapping[ProblemReason, CatalogueMessage]] = MappingProxyType(
-    analysis.MESSAGES | installation.MESSAGES
-)
+PROBLEM_MESSAGES: Final[Mapping[ProblemReason, CatalogueMessage]] = MappingProxyType(findings.MESSAGES)
 """Messages by problem, for `tidegate analyze` and `tidegate doctor`."""
 
 

@@ -1,4 +1,4 @@
-"""Messages about the nodes of a ComputePool, and about MPS on them."""
+"""Messages about ComputePools, the allocator, and ComputeOverrides."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ from tidegate.api.messages.message import NO_ACTION, CatalogueMessage, MessageLe
 from tidegate.api.reasons import Reason
 
 MESSAGES: Final = {
+    # Pools
     Reason.POOL_READY: CatalogueMessage(
         "TG4001",
         MessageLevel.INFO,
@@ -126,5 +127,75 @@ MESSAGES: Final = {
         "The GPU sharing of a node has a fault that lasts. The taint tidegate.io/sharing keeps new pods off "
         "the node while it lasts.",
         "Repair what the message names. The taint is removed when the fault has gone.",
+    ),
+    # The allocator
+    Reason.NOTHING_TO_MOVE: CatalogueMessage(
+        "TG4101",
+        MessageLevel.INFO,
+        "Every Inference with spec.scaling has the replicas that the allocator would give it.",
+        NO_ACTION,
+    ),
+    Reason.RECOMMENDED: CatalogueMessage(
+        "TG4102",
+        MessageLevel.INFO,
+        "The allocator would move replicas, and spec.policy.mode is RecommendOnly.",
+        "Read status.lastDecision, and set spec.policy.mode: Auto to have such decisions carried out.",
+    ),
+    Reason.MOVING: CatalogueMessage(
+        "TG4103",
+        MessageLevel.INFO,
+        "The moves of status.lastDecision are in progress.",
+        NO_ACTION,
+    ),
+    Reason.RULES_NOT_KEPT: CatalogueMessage(
+        "TG4104",
+        MessageLevel.WARNING,
+        "Floors, ceilings or demand need more than the pool has; the message names the rules that are not kept.",
+        "Do what the message says: add nodes, or lower floors, demand or the number of replicas.",
+    ),
+    Reason.FREEZE_UNREADABLE: CatalogueMessage(
+        "TG4105",
+        MessageLevel.ERROR,
+        "A window of spec.policy.freeze has an invalid schedule or time zone, or never begins; the pool is "
+        "held.",
+        "Correct the field that the message names.",
+    ),
+    Reason.SIGNALS_FRESH: CatalogueMessage(
+        "TG4106",
+        MessageLevel.INFO,
+        "The demand of each Inference is known.",
+        NO_ACTION,
+    ),
+    Reason.SIGNALS_STALE: CatalogueMessage(
+        "TG4107",
+        MessageLevel.WARNING,
+        "The demand of some Inferences is unknown or stale; real-time Inferences keep at "
+        "least their present replicas.",
+        "Check what the message names: the gateways, or Prometheus.",
+    ),
+    # ComputeOverrides
+    Reason.OVERRIDDEN: CatalogueMessage(
+        "TG4201",
+        MessageLevel.INFO,
+        "A ComputeOverride is in force for this object until it ends.",
+        "Delete the ComputeOverride to end it earlier.",
+    ),
+    Reason.OVERRIDE_IN_FORCE: CatalogueMessage(
+        "TG4202",
+        MessageLevel.INFO,
+        "The override is in force for its target.",
+        NO_ACTION,
+    ),
+    Reason.OVERRIDE_EXPIRED: CatalogueMessage(
+        "TG4203",
+        MessageLevel.INFO,
+        "The override has expired and has no effect any more.",
+        "Delete it, or set another spec.expiresAt.",
+    ),
+    Reason.OVERRIDE_WITHOUT_EFFECT: CatalogueMessage(
+        "TG4204",
+        MessageLevel.WARNING,
+        "The override's target leaves the allocator nothing to decide: its number of replicas is fixed.",
+        "Set spec.scaling of the Inference instead of spec.replicas, or change spec.replicas.",
     ),
 }

@@ -12,8 +12,8 @@ from tidegate.api.conditions import ConditionType, ObservedCondition
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.messages.catalogue import PROBLEM_MESSAGES, REASON_MESSAGES
+from tidegate.api.messages.findings import ProblemReason
 from tidegate.api.messages.message import CatalogueMessage, MessageLevel
-from tidegate.api.messages.problem import ProblemReason
 from tidegate.api.meta import NOT_OBSERVED, CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason

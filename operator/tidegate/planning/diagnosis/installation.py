@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tidegate.api.conditions import format_timestamp
 from tidegate.api.messages.catalogue import PROBLEM_MESSAGES
-from tidegate.api.messages.problem import ProblemReason
+from tidegate.api.messages.findings import ProblemReason
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.diagnosis.findings import Finding
 
