@@ -12,8 +12,7 @@ from tidegate.api.reasons import Reason
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
 from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
-from tidegate.kube.typed_cache import TypedCache
-from tidegate.kube.view_cache import ViewCache
+from tidegate.kube.typed_cache import TypedCache, ViewCache
 from tidegate.planning.inference.deployments import LiveWorkload
 from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.pools.claims import (

@@ -9,8 +9,7 @@ from typing import Any
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.store import ObjectStore, key_of
-from tidegate.kube.typed_cache import TypedCache
-from tidegate.kube.view_cache import ViewCache
+from tidegate.kube.typed_cache import TypedCache, ViewCache
 from tidegate.planning.access.traffic import Shares, compute_shares
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import INFERENCE_LABEL, to_label_value

@@ -9,7 +9,7 @@ from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore, Transform
 from tidegate.kube.transforms import drop_managed_fields, trim_deployment, trim_pod
-from tidegate.kube.view_cache import ViewCache
+from tidegate.kube.typed_cache import ViewCache
 from tidegate.planning.batch.jobs import JobView, parse_job
 from tidegate.planning.inference.deployments import DeploymentView, parse_deployment
 from tidegate.planning.pods import PodView, parse_pod

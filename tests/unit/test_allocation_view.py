@@ -17,7 +17,7 @@ from tidegate.allocation.solver import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
-from tidegate.planning.batch.urgency import MAX_URGENCY
+from tidegate.planning.batch.remaining_shards import MAX_URGENCY
 from tidegate.resources.batch_run import make_run_name
 
 CAPACITY = {"requestsPerSecond": "100"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.allocation.curves import MAX_FACTOR, MIN_FACTOR, CapacityCorrection, linear_curve
-from tidegate.planning.allocator.capacity import update_correction
+from tidegate.planning.allocator.corrections import update_correction
 from tidegate.planning.allocator.signals import Signal
 
 CURVE = linear_curve(100.0)

@@ -17,7 +17,7 @@ from tidegate.errors import WrongThreadError
 from tidegate.kube.kinds import INFERENCE, POD
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.transforms import share_equal_parts, trim_pod
-from tidegate.kube.view_cache import ViewCache
+from tidegate.kube.typed_cache import ViewCache
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0]) | st.sampled_from("ab"),

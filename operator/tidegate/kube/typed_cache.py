@@ -1,7 +1,7 @@
-"""Caches objects of our kinds as typed values: each body is parsed once, however often it is read."""
+"""Caches objects as values: each body is parsed once, however often it is read."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -11,9 +11,10 @@ import structlog
 from tidegate.api.meta import CustomResource, ObjectKey, share_equal_parts
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.port import Manifest
-from tidegate.kube.store import ObjectStore
+from tidegate.kube.store import ObjectStore, key_of
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
+ViewT = TypeVar("ViewT")
 
 log = structlog.get_logger(__name__)
 
@@ -128,3 +129,39 @@ class TypedCache(Generic[ResourceT]):
             return self.kind.parse({**body, **spec})
         except InvalidSpecError:
             return before.parsed
+
+
+class ViewCache(Generic[ViewT]):
+    """Objects of a kind that is not ours, as values.
+
+    The store leaves out an object that `read` raises an exception about.
+    """
+
+    def __init__(self, store: ObjectStore, read: Callable[[Manifest], ViewT]) -> None:
+        """Subscribe to the store; this must come before other subscribers, which read the value here."""
+        self.store = store
+        self._read = read
+        self._views: dict[ObjectKey, ViewT] = {}
+        store.subscribe(self._object_changed)
+
+    def get(self, key: ObjectKey) -> ViewT | None:
+        """Return the object; None if it does not exist."""
+        return self._views.get(key)
+
+    def list_all(self) -> tuple[ViewT, ...]:
+        """Return all objects, by key."""
+        return tuple(self._views[key] for key in sorted(self._views))
+
+    def by_label(self, name: str, value: str, *, namespace: str = "") -> tuple[ViewT, ...]:
+        """Return the objects with that label, by key.
+
+        Raises KeyError for a label that is not indexed: a mistake in our code.
+        """
+        bodies = self.store.by_label(name, value, namespace=namespace)
+        return tuple(self._views[key_of(body)] for body in bodies)
+
+    def _object_changed(self, key: ObjectKey) -> None:
+        body = self.store.get(key)
+        self._views.pop(key, None)
+        if body is not None:
+            self._views[key] = self._read(body)

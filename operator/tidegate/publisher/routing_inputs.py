@@ -12,8 +12,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.transforms import trim_pod, trim_secret
-from tidegate.kube.typed_cache import ParseResult, TypedCache
-from tidegate.kube.view_cache import ViewCache
+from tidegate.kube.typed_cache import ParseResult, TypedCache, ViewCache
 from tidegate.planning.access.backends import (
     BACKEND_LABELS,
     build_features_backend,

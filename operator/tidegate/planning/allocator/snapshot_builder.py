@@ -19,8 +19,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
 from tidegate.planning.allocator.signals import Signal, Signals
-from tidegate.planning.batch.remaining_shards import count_remaining_shards
-from tidegate.planning.batch.urgency import compute_urgency
+from tidegate.planning.batch.remaining_shards import compute_urgency, count_remaining_shards
 from tidegate.planning.inference.replicas import count_serving_pods
 from tidegate.planning.pools.claims import PoolClaim
 from tidegate.planning.pools.overrides import bound_replicas, select_active, select_for_target

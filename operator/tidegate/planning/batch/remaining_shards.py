@@ -1,8 +1,16 @@
-"""Count the remaining shards of a batch's run, which bound the pods that it has work for."""
+"""Count the remaining shards of a batch's run: they bound its pods, and determine how urgent it is."""
+
+from datetime import datetime
+from typing import Final
 
 from tidegate.api.batch import BatchProgress, BatchSpec
+from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
 from tidegate.resources.batch_run import make_run_name
+
+MAX_URGENCY: Final = 10.0
+"""Value of a request of the most urgent work, relative to work that can wait."""
+_MIN_TIME_LEFT: Final = 1e-9
 
 
 def count_remaining_shards(inference: Inference) -> int | None:
@@ -30,6 +38,22 @@ def count_useful_pods(inference: Inference) -> int | None:
         return count_remaining_shards(inference)
     progress = _get_progress(inference, batch)
     return 0 if progress is not None and _has_ended(progress) else batch.shards
+
+
+def compute_urgency(inference: Inference, now: datetime) -> float:
+    """Return the urgency of a run, from 1 (in time, or no deadline) to MAX_URGENCY.
+
+    It is the share of the shards that remain, divided by the share of the time that remains: 1 is the even pace.
+    """
+    batch, status = inference.spec.batch, inference.status.batch
+    if batch is None or batch.deadline is None or status is None or status.started_at is None:
+        return 1.0
+    remaining = count_remaining_shards(inference)
+    if not remaining or status.run != make_run_name(inference, batch):
+        return 1.0
+    deadline = parse_duration(batch.deadline)
+    time_left = (status.started_at + deadline - now) / deadline
+    return min(max(remaining / batch.shards / max(time_left, _MIN_TIME_LEFT), 1.0), MAX_URGENCY)
 
 
 def _get_progress(inference: Inference, batch: BatchSpec) -> BatchProgress | None:
