@@ -35,10 +35,12 @@ def serve(pod: ModelPod, pooling: Pooling, batching: BatchingMode = BatchingMode
     publish_sequences(pod.artefact, 1, pooling=pooling)
     pod.put(pod.order(1, batching=batching))
 
-    def serves(report: AgentReport) -> bool:
-        return report.phase is AgentPhase.READY and report.serving == 1 and report.target == 1
+    pod.wait_for("version 1 serves", is_ready)
 
-    pod.wait_for("version 1 serves", serves)
+
+def is_ready(report: AgentReport) -> bool:
+    """Return whether the pod serves what was ordered, and no longer the model of the test before."""
+    return report.phase is AgentPhase.READY and report.serving == report.target == 1
 
 
 def histories(seed: int, lengths: Sequence[int]) -> list[Histories]:
@@ -140,7 +142,7 @@ def test_a_model_without_a_free_first_dimension_serves_and_the_report_says_why_n
 ) -> None:
     publish_sequences(pod.artefact, 1, rows=2)
     pod.put(pod.order(1, batching=BatchingMode.ADAPTIVE))
-    report = pod.wait_for("version 1 serves", lambda report: report.serving == 1)
+    report = pod.wait_for("version 1 serves", is_ready)
     assert report.batching is not None
     assert report.batching.limit is JoinLimit.ALONE
     assert "free first dimension" in report.batching.message

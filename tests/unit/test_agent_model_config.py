@@ -134,6 +134,16 @@ def test_adaptive_batching_gives_our_runner_all_that_has_arrived_of_any_shape() 
     assert [tensor.get("allow_ragged_batch") for tensor in config["input"]] == [True, None]
 
 
+def test_a_users_parameters_are_kept_but_for_those_with_our_names() -> None:
+    text = """parameters { key: "tidegate_checked_joins" value { string_value: "true" } }
+        parameters { key: "beta" value { string_value: "2" } }"""
+
+    config = rendered(a_desired_state(), some_facts(config_text=text))
+
+    assert config["parameters"]["beta"] == {"string_value": "2"}
+    assert "tidegate_checked_joins" not in config["parameters"]
+
+
 @pytest.mark.parametrize("backend", [OnnxBackend.HOSTED, OnnxBackend.NATIVE])
 def test_adaptive_batching_of_what_nothing_can_compare_leaves_every_request_alone(
     backend: OnnxBackend,

@@ -14,6 +14,7 @@ from tidegate_dataplane.contract import RunnerEnd
 from tidegate_dataplane.joins import JoinLimit
 from tidegate_dataplane.sampling.container import count_memory_kills, read_server_identity
 from tidegate_dataplane.sampling.frames import GoodbyeFrame, HelloFrame
+from tidegate_dataplane.sampling.sampler import Sampler
 
 
 class Pod:
@@ -252,3 +253,33 @@ def test_a_runner_that_checks_nothing_has_no_limit() -> None:
     pod = Pod()
     pod.runners.add_runner("a", hello())
     assert pod.runners.find_join_limit("ctr", 1) is None
+
+
+def test_a_process_that_reports_a_change_of_itself_replaces_no_ended_one() -> None:
+    pod = Pod()
+    pod.runners.add_runner("a", hello())
+    pod.runners.add_runner("b", hello())
+    pod.runners.record_disconnect("b")
+    pod.runners.add_runner("a", replace(hello(), join_limit="Alone"))
+    assert pod.ended("other") == 0
+    pod.runners.add_runner("c", hello())
+    assert pod.ended("other") == 1
+
+
+def test_a_runner_reports_a_change_of_its_limit_while_it_is_connected_and_the_last_one_to_the_next_agent(
+    tmp_path: Path,
+) -> None:
+    with RunnerAgent(tmp_path, share=0.0) as agent:
+        sampler = Sampler("ctr", "3", path=agent.path)
+        sampler.report_join_limit("AnyShape")
+        sampler.start()
+        wait_until(lambda: bool(agent.words), what="the runner has said its limit")
+        sampler.report_join_limit("SameShape")
+        wait_until(lambda: len(agent.words) == 2, what="the runner has said its other limit")
+        sampler.report_join_limit("SameShape")
+    with RunnerAgent(tmp_path, share=0.0) as next_agent:
+        wait_until(lambda: bool(next_agent.words), what="the next agent has heard it as well")
+        sampler.finish_sending()
+
+    limits = [word.join_limit for word in (*agent.words, next_agent.words[0]) if isinstance(word, HelloFrame)]
+    assert limits == ["AnyShape", "SameShape", "SameShape"]

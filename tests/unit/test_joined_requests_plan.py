@@ -27,7 +27,9 @@ def verdict(*limits: JoinLimit | None, **changes: Any) -> Verdict | None:
     reports = [
         None
         if limit is None
-        else make_batching_report(a_desired_state(batching=BatchingMode.ADAPTIVE), 1, limit, native=False)
+        else make_batching_report(
+            a_desired_state(batching=BatchingMode.ADAPTIVE), 1, limit, native=False, batched=True
+        )
         for limit in limits
     ]
     replicas = [
@@ -55,7 +57,7 @@ def test_agents_are_told_the_mode_and_wait_only_where_the_spec_says_so(
 
 def test_without_adaptive_batching_there_is_no_condition_and_no_report() -> None:
     assert verdict(JoinLimit.ANY_SHAPE, batching={"mode": "Fixed"}) is None
-    assert make_batching_report(a_desired_state(), 1, None, native=False) is None
+    assert make_batching_report(a_desired_state(), 1, None, native=False, batched=True) is None
 
 
 def test_the_strictest_replica_decides() -> None:
@@ -66,7 +68,7 @@ def test_the_strictest_replica_decides() -> None:
     same = verdict(JoinLimit.ANY_SHAPE, JoinLimit.SAME_SHAPE)
     assert same is not None
     assert same.holds
-    assert "only requests of the same shape are joined" in same.message
+    assert "requests of some shapes are not joined" in same.message
     alone = verdict(JoinLimit.ALONE, JoinLimit.SAME_SHAPE)
     assert alone is not None
     assert (alone.holds, alone.reason) == (False, "RequestsAlone")
@@ -78,6 +80,12 @@ def test_without_replicas_that_serve_nothing_is_claimed() -> None:
     assert waiting is not None
     assert scaled is not None
     assert (waiting.reason, scaled.reason) == ("WaitingForReplicas", "ScaledToZero")
+
+
+def test_before_a_runner_has_reported_nothing_is_claimed() -> None:
+    order = a_desired_state(batching=BatchingMode.ADAPTIVE)
+    assert make_batching_report(order, 1, None, native=False, batched=True) is None
+    assert make_batching_report(order, None, None, native=True, batched=True) is None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +100,7 @@ def test_what_no_runner_checks_is_alone_with_a_way_out(
     native: bool, model_format: ModelFormat, way_out: str
 ) -> None:
     order = a_desired_state(batching=BatchingMode.ADAPTIVE, format=model_format)
-    report = make_batching_report(order, 1, None, native=native)
+    report = make_batching_report(order, 1, None, native=native, batched=native)
     assert isinstance(report, BatchingReport)
     assert report.limit is JoinLimit.ALONE
     assert way_out in report.message

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tidegate_dataplane.batching.arrays import Answer, Inputs
+from tidegate_dataplane.batching.arrays import Answer, Inputs, OutputScales
 from tidegate_dataplane.batching.execution_cost import ExecutionCost
-from tidegate_dataplane.batching.join_check import CHECK_EVERY, TRIALS
+from tidegate_dataplane.batching.join_check import CHECK_EVERY, TRIALS, JoinCheck, JoinState
 from tidegate_dataplane.batching.request_joiner import EXPLORE_EVERY, JoinMode, RequestJoiner
 from tidegate_dataplane.joins import JoinLimit
 
@@ -74,7 +74,7 @@ def alone(model: Model, requests: Sequence[Inputs]) -> list[list[float] | str]:
 def prove(joiner: RequestJoiner, *lengths: int) -> None:
     """Let the joiner see requests of these lengths until it uses what it joins."""
     for _ in range(TRIALS):
-        joiner.answer_requests([request(2, length) for length in lengths])
+        joiner.answer_requests([request(2, length, start) for start, length in enumerate(lengths, 1)])
 
 
 def test_a_request_that_comes_alone_is_executed_as_it_is() -> None:
@@ -133,6 +133,7 @@ def test_padding_that_counts_is_refused_and_requests_of_one_shape_are_joined_sti
     requests = [request(2, 5), request(1, 3), request(1, 5, start=70)]
     assert answers_of(joiner, requests) == alone(model, requests)
     assert sorted(model.executed) == [(1, 3), (3, 5)]
+    assert joiner.read_counters()["joined_requests_total", "padding"] == 0
 
 
 def test_a_change_of_the_answers_after_the_trials_is_found_and_the_others_of_that_execution_are_right() -> (
@@ -159,14 +160,15 @@ def test_an_error_goes_to_the_request_that_caused_it_and_proves_nothing() -> Non
         assert answers_of(joiner, [request(1), bad]) == [[10], "a row is below zero"]
     assert joiner.find_limit() is JoinLimit.ANY_SHAPE
     model.executed.clear()
-    joiner.answer_requests([request(1), request(1)])
+    joiner.answer_requests([request(1), request(1, start=9)])
     assert len(model.executed) == 3, "it is still on trial"
 
 
 def test_an_output_without_a_row_for_each_row_is_not_joined() -> None:
     model = Model(lambda rows: np.array([rows.sum()], np.float32))
     joiner = model.joiner()
-    assert answers_of(joiner, [request(1), request(1, start=5)]) == [[10], [26]]
+    for _ in range(TRIALS):
+        assert answers_of(joiner, [request(1), request(1, start=5)]) == [[10], [26]]
     assert joiner.find_limit() is JoinLimit.ALONE
 
 
@@ -198,6 +200,122 @@ def test_an_estimate_that_forbids_joining_is_measured_again_now_and_then() -> No
     for _ in range(EXPLORE_EVERY):
         joiner.answer_requests([request(1, 4), request(1, 16)])
     assert model.executed.count((2, 16)) == 1
+
+
+def both(history: int, candidates: int, start: int = 1) -> Mapping[str, Array]:
+    return {"history": request(1, history, start)["x"], "candidates": request(1, candidates, start)["x"]}
+
+
+def test_a_proof_for_one_input_is_none_for_another() -> None:
+    executed: list[tuple[int, ...]] = []
+
+    def execute(inputs: Inputs) -> Answer:
+        executed.append(inputs["history"].shape)
+        return [masked_sum(inputs["history"]) + mean(inputs["candidates"])]
+
+    joiner = RequestJoiner(execute, JoinMode.CHECKED, clock=lambda: 0.0)
+    for _ in range(TRIALS):
+        joiner.answer_requests([both(3, 4), both(5, 4)])
+    executed.clear()
+    joiner.answer_requests([both(3, 4), both(5, 4)])
+    assert executed == [(2, 5)]
+    assert answers_of(joiner, [both(5, 2), both(5, 4)]) == [[16.5], [17.5]]
+    assert joiner.find_limit() is JoinLimit.SAME_SHAPE
+    executed.clear()
+    joiner.answer_requests([both(3, 4), both(5, 4)])
+    assert executed == [(2, 5)], "what is proved is used still"
+
+
+def test_equal_requests_prove_nothing_and_are_not_executed_twice() -> None:
+    model = Model(lambda rows: masked_sum(rows) - masked_sum(rows).mean())
+    joiner = model.joiner()
+    for _ in range(2 * TRIALS):
+        joiner.answer_requests([request(1), request(1)])
+    assert len(model.executed) == 4 * TRIALS
+    assert answers_of(joiner, [request(1), request(1, start=9)]) == [[0], [0]]
+    assert joiner.find_limit() is JoinLimit.ALONE
+
+
+def test_an_answer_to_a_request_that_fails_alone_is_a_mismatch() -> None:
+    def execute(inputs: Inputs) -> Answer:
+        x = inputs["x"]
+        return ValueError("too short") if x.shape[1] < 3 else [masked_sum(x)]
+
+    joiner = RequestJoiner(execute, JoinMode.CHECKED)
+    assert answers_of(joiner, [request(1, 2), request(1, 3)]) == ["too short", [6]]
+    assert joiner.find_limit() is JoinLimit.SAME_SHAPE
+
+
+def test_a_small_number_beside_a_large_one_is_compared_with_its_own_kind() -> None:
+    model = Model(lambda rows: np.stack([masked_sum(rows) * 2e5, share_of_batch(rows)], axis=1))
+    joiner = model.joiner()
+    joiner.answer_requests([request(1), request(1, start=9)])
+    assert joiner.find_limit() is JoinLimit.ALONE
+
+
+def test_rounding_is_no_mismatch_and_a_difference_of_a_thousandth_is() -> None:
+    noise = [1.0, 1.0, 1.0]
+    model = Model(lambda rows: masked_sum(rows) * np.float32(noise[len(rows) - 1]))
+    joiner = model.joiner()
+    noise[1] = 1 + 5e-5
+    joiner.answer_requests([request(1), request(1, start=9)])
+    assert joiner.find_limit() is JoinLimit.ANY_SHAPE
+    noise[1] = 1 + 1e-3
+    joiner.answer_requests([request(1), request(1, start=9)])
+    assert joiner.find_limit() is JoinLimit.ALONE
+
+
+def test_infinite_numbers_and_nan_are_equal_to_themselves() -> None:
+    scales = OutputScales()
+    odd = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
+    assert scales.is_same_answer([odd], [odd.copy()])
+    assert not scales.is_same_answer([odd], [np.array([np.nan, np.inf, np.inf, 1.0], np.float32)])
+    assert not scales.is_same_answer([odd], [np.array([0.0, np.inf, -np.inf, 1.0], np.float32)])
+
+
+def test_a_request_that_is_long_does_not_make_many_short_ones_as_long() -> None:
+    model = Model()
+    joiner = model.joiner()
+    requests = [*(request(1, length) for length in range(1, 9)), request(1, 20_000)]
+    for _ in range(EXPLORE_EVERY + 1):
+        joiner.answer_requests(requests)
+    assert max(rows * length for rows, length in model.executed) <= 4 * 20_036
+    assert (len(requests), 20_000) not in model.executed
+
+
+def test_without_memory_for_the_joined_inputs_requests_are_executed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    model = Model()
+    joiner = model.joiner()
+    prove(joiner, 4, 4)
+    monkeypatch.setattr("tidegate_dataplane.batching.request_joiner.join_inputs", fail)
+    assert answers_of(joiner, [request(1), request(1, start=5)]) == [[10], [26]]
+    assert joiner.find_limit() is JoinLimit.ANY_SHAPE
+
+
+def test_an_execution_that_is_too_large_does_not_end_the_joining_of_smaller_ones() -> None:
+    def execute(inputs: Inputs) -> Answer:
+        x = inputs["x"]
+        return MemoryError("bad_alloc") if len(x) > 4 else [masked_sum(x)]
+
+    joiner = RequestJoiner(execute, JoinMode.CHECKED)
+    prove(joiner, 4, 4)
+    for _ in range(2 * TRIALS):
+        assert answers_of(joiner, [request(3), request(3, start=5)])[0] == [10, 26, 42]
+    assert joiner.find_limit() is JoinLimit.ANY_SHAPE
+    joiner.answer_requests([request(1), request(2)])
+    assert joiner.joined_requests == 2
+
+
+def test_every_member_of_an_execution_is_checked_at_some_time() -> None:
+    check = JoinCheck()
+    check.state = JoinState.PROVED
+    picked = [position for _ in range(6 * CHECK_EVERY) for position in check.pick_requests(3)]
+    assert sorted(set(picked)) == [0, 1, 2]
 
 
 def test_on_trust_only_requests_of_one_shape_are_joined_and_nothing_is_compared() -> None:

@@ -37,6 +37,7 @@ from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import (
     AgentReport,
+    BatchingReport,
     DesiredState,
     FailureReason,
     ModelFormat,
@@ -176,16 +177,23 @@ class Agent:
         report = make_report(
             self._settings.pod_name, self._desired, self._observed, self._memory, self._current_step
         )
-        runners, model, version = self._runners, self.served_model, report.serving
-        limit = runners.find_join_limit(model, version) if runners and model and version else None
         return report.model_copy(
             update={
-                "batching": make_batching_report(self._desired, version, limit, native=native),
+                "batching": self._report_batching(report.serving, native=native),
                 "samples": self._samples.report(native=native) if self._samples is not None else None,
                 "stream": self._stream.report() if self._stream is not None else None,
                 "ended": self._runners.report() if self._runners is not None else None,
             }
         )
+
+    def _report_batching(self, version: int | None, *, native: bool) -> BatchingReport | None:
+        model = self.served_model
+        if model is None or version is None:
+            return None
+        limit = self._runners.find_join_limit(model, version) if self._runners is not None else None
+        facts = self._observed.stored.get(model, {}).get(version)
+        batched = facts is not None and facts.batched
+        return make_batching_report(self._desired, version, limit, native=native, batched=batched)
 
     @property
     def served_model(self) -> str | None:

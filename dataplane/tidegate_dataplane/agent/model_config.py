@@ -17,6 +17,7 @@ CONFIG_DIGEST = "tidegate_config_digest"
 RELOAD_MARK = "tidegate_loaded_anew"
 INTRA_OP_THREADS = "intra_op_thread_count"
 CHECKED_JOINS = "tidegate_checked_joins"
+OWN_PARAMETERS = "tidegate_"
 ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
 # Batches that a pipeline has under way: an instance only waits for answers. More would cut what waits into more calls.
 PIPELINE_INSTANCES = [{"kind": "KIND_CPU", "count": 4}]
@@ -142,10 +143,13 @@ def _keep_allowed_fields(order: DesiredState, artefact: ModelConfig) -> ModelCon
         return _invalid_config(
             f"config.pbtxt sets the parameter {CODE_PARAMETER}, which brings code; use format Python"
         )
-    return {
-        **{name: value for name, value in artefact.items() if name in ALLOWED_FIELDS},
-        "name": order.model,
-    }
+    fields = {name: value for name, value in artefact.items() if name in ALLOWED_FIELDS}
+    if "parameters" in fields:
+        # Ours are decided by the order.
+        fields["parameters"] = {
+            name: value for name, value in fields["parameters"].items() if not name.startswith(OWN_PARAMETERS)
+        }
+    return {**fields, "name": order.model}
 
 
 def _native_fields(model_format: ModelFormat) -> ModelConfig:

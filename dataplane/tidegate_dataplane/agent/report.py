@@ -30,9 +30,10 @@ from tidegate_dataplane.joins import JoinLimit
 
 _LIMIT_MESSAGES = {
     JoinLimit.ANY_SHAPE: "",
-    JoinLimit.SAME_SHAPE: "an answer changes if a request is padded, so that only requests of the same shape are joined; to join "
+    JoinLimit.SAME_SHAPE: "an answer changes if a request is padded, so that requests of some shapes are not joined with others; to join "
     "all, export the model with a mask for zeros",
-    JoinLimit.ALONE: "an answer changes with the other rows of its execution, as in a model that ranks the rows of a request",
+    JoinLimit.ALONE: "an answer changes with the other rows of its execution, or fails with them, as in a model that ranks the rows of a "
+    "request",
 }
 _FOREIGN_BACKEND = (
     "a backend of Triton runs the model, and nothing compares its joined answers; if the rows of a request do not depend on "
@@ -97,14 +98,19 @@ def make_report(
 
 
 def make_batching_report(
-    order: DesiredState | None, version: int | None, limit: JoinLimit | None, *, native: bool
+    order: DesiredState | None, version: int | None, limit: JoinLimit | None, *, native: bool, batched: bool
 ) -> BatchingReport | None:
-    """Return which requests are joined, `limit` being what the runner reports; None unless the mode is Adaptive."""
+    """Return which requests are joined, `limit` being what the runner reports.
+
+    None unless the mode is Adaptive, and before the runner has reported. `batched` is a fact about the artefact.
+    """
     if order is None or order.batching is not BatchingMode.ADAPTIVE or version is None:
         return None
     if limit is not None:
         return BatchingReport(version=version, limit=limit, message=_LIMIT_MESSAGES[limit])
     foreign = native or order.format is not ModelFormat.ONNX
+    if batched and not foreign:
+        return None
     message = _FOREIGN_BACKEND if foreign else _NO_FREE_DIMENSION
     return BatchingReport(version=version, limit=JoinLimit.ALONE, message=message)
 

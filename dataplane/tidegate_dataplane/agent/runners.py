@@ -58,7 +58,10 @@ class RunnerRegistry:
 
     def add_runner(self, peer: Hashable, hello: HelloFrame) -> None:
         """Add a connected runner; if it replaces one that disconnected from the same server, report that one as crashed."""
+        was_connected = peer in self._connected
         self._connected[peer] = hello
+        if was_connected:  # it reports a change of itself
+            return
         if self._is_complete(hello.model, hello.version):
             self._clear_missing(hello.model)
         lost = self._disconnected.pop((hello.model, hello.version), None)

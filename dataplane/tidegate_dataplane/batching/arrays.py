@@ -56,14 +56,50 @@ def split_answer(answer: Answer, rows: Sequence[int]) -> list[Answer] | None:
     return [[part[position] for part in parts] for position in range(len(rows))]
 
 
-def is_same_answer(expected: Answer, answer: Answer) -> bool:
-    """Return whether the numbers are equal but for rounding: kernels differ with the number of rows.
+class OutputScales:
+    """The largest numbers of each output that were seen, by the place in a row: a price beside a share has its own."""
 
-    The bound is a share of the largest number of the output: 1e-4 for float32, 2e-2 for float16, 1e-6 for float64.
-    """
-    if isinstance(expected, Exception) or isinstance(answer, Exception):
-        return False
-    return all(map(_is_close, expected, answer))
+    def __init__(self) -> None:
+        self._largest: dict[int, Array] = {}
+
+    def is_same_answer(self, expected: Answer, answer: Answer) -> bool:
+        """Return whether the numbers are equal but for rounding: kernels differ with the number of rows.
+
+        The bound is a share of the largest number: 1e-4 for float32, 2e-2 for float16, 1e-6 for float64.
+        """
+        if isinstance(expected, Exception) or isinstance(answer, Exception):
+            return False
+        return all(
+            self._is_close(number, one_output, answer[number]) for number, one_output in enumerate(expected)
+        )
+
+    def _is_close(self, number: int, expected: Array, answer: Array) -> bool:
+        if expected.shape != answer.shape or expected.dtype != answer.dtype:
+            return False
+        tolerance = _TOLERANCES.get(expected.dtype.name)
+        if tolerance is None or expected.size == 0:
+            return bool(np.array_equal(expected, answer))
+        finite = np.isfinite(expected)
+        if not np.array_equal(expected[~finite], answer[~finite], equal_nan=True):
+            return False
+        wide = np.where(finite, expected, 0).astype(np.float64)
+        bound = tolerance * self._update_scale(number, np.abs(wide).max(axis=0))
+        return bool((np.abs(wide - np.where(finite, answer, 0).astype(np.float64)) <= bound).all())
+
+    def _update_scale(self, number: int, largest: Array) -> Array:
+        """Return the largest numbers so far; one for the output if its rows have different shapes."""
+        before = self._largest.get(number, largest)
+        if before.shape != largest.shape:
+            before, largest = before.max(initial=0.0), largest.max(initial=0.0)
+        self._largest[number] = np.maximum(before, largest)
+        return self._largest[number]
+
+
+def are_all_equal(requests: Sequence[Inputs]) -> bool:
+    """Return whether all requests have the same inputs, so that joining them shows nothing."""
+    return all(
+        np.array_equal(array, inputs[name]) for inputs in requests[1:] for name, array in requests[0].items()
+    )
 
 
 def _pad_rows(array: Array, row: tuple[int, ...]) -> Array:
@@ -72,17 +108,3 @@ def _pad_rows(array: Array, row: tuple[int, ...]) -> Array:
     padded = np.full((len(array), *row), "" if array.dtype == object else 0, dtype=array.dtype)
     padded[tuple(slice(size) for size in array.shape)] = array
     return padded
-
-
-def _is_close(expected: Array, answer: Array) -> bool:
-    if expected.shape != answer.shape or expected.dtype != answer.dtype:
-        return False
-    tolerance = _TOLERANCES.get(expected.dtype.name)
-    if tolerance is None or expected.size == 0:
-        return bool(np.array_equal(expected, answer))
-    finite = np.isfinite(expected)
-    if not np.array_equal(expected[~finite], answer[~finite], equal_nan=True):
-        return False
-    wide = expected[finite].astype(np.float64)
-    largest = np.abs(wide).max(initial=0.0)
-    return bool((np.abs(wide - answer[finite].astype(np.float64)) <= tolerance * largest).all())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from tidegate_dataplane.batching.arrays import Answer, is_same_answer
+from tidegate_dataplane.batching.arrays import Answer, OutputScales
 
 TRIALS = 8
 """Executions for which all requests are executed alone as well, and answered by that."""
@@ -29,7 +29,9 @@ class JoinCheck:
     def __init__(self) -> None:
         self.state = JoinState.TRIED
         self.mismatches = 0
+        self._scales = OutputScales()
         self._agreed = 0
+        self._failed = 0
         self._joined = 0
 
     def pick_requests(self, count: int) -> range:
@@ -43,18 +45,20 @@ class JoinCheck:
         return range(position, position + 1)
 
     def compare_answers(self, pairs: Sequence[tuple[Answer, Answer]]) -> bool:
-        """Return whether the joined answers may be used, by pairs of an answer alone and joined.
-
-        A request that fails alone proves nothing.
-        """
-        answered = [pair for pair in pairs if not isinstance(pair[0], Exception)]
-        if not all(is_same_answer(alone, joined) for alone, joined in answered):
+        """Return whether the joined answers may be used, by pairs of an answer alone and joined."""
+        if not all(self._scales.is_same_answer(alone, joined) for alone, joined in pairs):
             self.refuse_joins()
             return False
-        if self.state is JoinState.TRIED and len(answered) == len(pairs) > 0:
+        if self.state is JoinState.TRIED and pairs:
             self._agreed += 1
             self.state = JoinState.PROVED if self._agreed == TRIALS else JoinState.TRIED
         return True
+
+    def record_failure(self) -> None:
+        """Count a joined execution that failed while each request alone did not; one may have been too large."""
+        self._failed += 1
+        if self.state is JoinState.TRIED and self._failed == TRIALS:
+            self.refuse_joins()
 
     def refuse_joins(self) -> None:
         """Join no more requests this way."""

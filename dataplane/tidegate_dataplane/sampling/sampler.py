@@ -221,6 +221,8 @@ class Sampler:
         with self._connected:
             self._socket, self._sent_records = connection, 0
             self._connected.notify_all()
+        if self._join_limit != self._join_limit_sent:  # it changed in between
+            self._queue.put(None)
         try:
             with connection.makefile("rb") as lines:
                 for line in lines:

@@ -113,7 +113,7 @@ METRIC_SECTIONS: Final = (
     MetricSection(
         "ONNX runner",
         (exported.RUNNER,),
-        before="On the metrics port of Tritons that run ONNX models by Tidegate's runner, at most a second behind.",
+        before="On the metrics port of Tritons that run ONNX models by Tidegate's runner, with the first answer after a second.",
         after="What is joined and why: [batch requests](../how-to/batch-requests.md).",
     ),
     MetricSection(

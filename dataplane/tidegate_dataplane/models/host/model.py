@@ -70,6 +70,7 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Stop the watchdog, and send the remaining samples."""
         self._watchdog.stop_watching()
+        self._joins.export_now()
         self._sampler.finish_sending()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -80,7 +81,7 @@ class TritonPythonModel:
     def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         inputs = [self._read_inputs(request) for request in requests]
         answers = self._joiner.answer_requests(inputs)
-        self._joins.export_soon()
+        self._joins.export_if_due()
         self._sampler.report_join_limit(self._joiner.find_limit() or "")
         if self._sampler.is_active:
             for request, arrays, answer in zip(requests, inputs, answers, strict=True):
@@ -94,7 +95,8 @@ class TritonPythonModel:
     def _make_joiner(self, config: dict[str, Any]) -> Any:
         from tidegate_dataplane.batching.request_joiner import JoinMode, RequestJoiner
 
-        checked = CHECKED_JOINS_PARAMETER in config.get("parameters", {})
+        parameter = config.get("parameters", {}).get(CHECKED_JOINS_PARAMETER, {})
+        checked = parameter.get("string_value") == "true"
         mode = JoinMode.NONE if not self._batched else JoinMode.CHECKED if checked else JoinMode.TRUSTED
         return RequestJoiner(self._run_session, mode)
 
@@ -189,18 +191,21 @@ class _JoinMetrics:
         self._metrics: dict[tuple[str, str], Any] = {}
         self._families: dict[str, Any] = {}
 
-    def export_soon(self) -> None:
+    def export_if_due(self) -> None:
         """Export the counts, unless that was done within the last second."""
         now = time.monotonic()
-        if now - self._exported_s < EXPORT_INTERVAL_S:
-            return
-        self._exported_s = now
+        if now - self._exported_s >= EXPORT_INTERVAL_S:
+            self._exported_s = now
+            self.export_now()
+
+    def export_now(self) -> None:
+        """Export the counts; a server without metrics still serves."""
         for (name, way), count in self._joiner.read_counters().items():
             increase = count - self._exported.get((name, way), 0)
             if increase:
-                self._exported[name, way] = count
-                with suppress(Exception):  # a server without metrics still serves
+                with suppress(Exception):
                     self._find_metric(name, way).increment(increase)
+                    self._exported[name, way] = count
 
     def _find_metric(self, name: str, way: str) -> Any:
         if (name, way) not in self._metrics:

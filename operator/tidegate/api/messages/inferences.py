@@ -299,8 +299,8 @@ MESSAGES: Final = {
     Reason.REQUESTS_JOINED: CatalogueMessage(
         "TG1801",
         MessageLevel.INFO,
-        "Requests that arrive while the model is busy share its next execution; the message says so if those of different "
-        "shapes do not.",
+        "Requests that arrive while the model is busy share its next execution, or are on trial for it; the message has an "
+        "exception if there is one.",
         NO_ACTION,
     ),
     Reason.REQUESTS_ALONE: CatalogueMessage(

@@ -21,7 +21,9 @@ def judge_joins(inference: Inference, replicas: Sequence[ObservedReplica]) -> Ve
         if replica.report is not None and replica.report.batching is not None
     ]
     if not reports:
-        return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica serves yet")
+        return Verdict(
+            False, Reason.WAITING_FOR_REPLICAS, "no replica has reported yet which requests it joins"
+        )
     strictest = next(report for limit in reversed(JoinLimit) for report in reports if report.limit is limit)
     if strictest.limit is JoinLimit.ALONE:
         return Verdict(
