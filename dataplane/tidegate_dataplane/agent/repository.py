@@ -26,8 +26,8 @@ HOST_MODELS = {
 # What our models need at run time; it travels with the version, so the server's image cannot disagree.
 RUNTIME_PARTS = {
     ModelFormat.ONNX: ("__init__.py", "joins.py", "batching", "sampling"),
-    ModelFormat.FEATURES: ("__init__.py", "contract", "features", "sampling"),
-    ModelFormat.PIPELINE: ("__init__.py", "contract", "pipeline", "sampling"),
+    ModelFormat.FEATURES: ("__init__.py", "contract", "features", "joins.py", "sampling"),
+    ModelFormat.PIPELINE: ("__init__.py", "contract", "joins.py", "pipeline", "sampling"),
 }
 
 

@@ -190,6 +190,9 @@ class _JoinMetrics:
         self._labels = {"model": model, "version": version}
         self._metrics: dict[tuple[str, str], Any] = {}
         self._families: dict[str, Any] = {}
+        with suppress(Exception):
+            for name, way in joiner.read_counters():
+                self._find_metric(name, way)  # from zero on, so that the first increase is seen
 
     def export_if_due(self) -> None:
         """Export the counts, unless that was done within the last second."""
