@@ -12,6 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 
+from builders.onnx_models import write_artefact
+
 ENTRIES: Final = 1000
 WIDTH: Final = 32
 
@@ -95,6 +97,4 @@ def _write_model(
     graph = helper.make_graph(nodes, "batched", inputs, [score], initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
-    target = folder / str(version) / "model.onnx"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, target)
+    write_artefact(folder, version, model)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import onnx
+import tritonclient.grpc as triton_grpc
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+from builders.onnx_models import write_artefact
 
 ENTRIES: Final = 100
 WIDTH: Final = 16
@@ -55,9 +60,7 @@ def publish_sequences(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
-    target = folder / str(version) / "model.onnx"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, target)
+    write_artefact(folder, version, model)
 
 
 def score_histories(
@@ -71,6 +74,33 @@ def score_histories(
         return total
     powers = np.exp(total - total.max())
     return powers / powers.sum()
+
+
+def find_wrong_answers(
+    address: str,
+    model: str,
+    requests: Sequence[NDArray[np.int64]],
+    *,
+    pooling: Pooling,
+    clients: int,
+    headers: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Send histories from so many clients at once; return each answer that is not the one of the request alone."""
+
+    def send_share(client_number: int) -> list[str]:
+        wrong: list[str] = []
+        with triton_grpc.InferenceServerClient(address) as client:
+            for history in requests[client_number::clients]:
+                tensor = triton_grpc.InferInput("history", list(history.shape), "INT64")
+                tensor.set_data_from_numpy(history)
+                scores = client.infer(model, [tensor], headers=headers).as_numpy("score").reshape(-1)
+                expected = score_histories(history, 1, pooling=pooling)
+                if scores.shape != expected.shape or not np.allclose(scores, expected, rtol=1e-4, atol=1e-4):
+                    wrong.append(f"{history.shape}: {scores} instead of {expected}")
+        return wrong
+
+    with ThreadPoolExecutor(clients) as threads:
+        return [line for lines in threads.map(send_share, range(clients)) for line in lines]
 
 
 def _make_table(version: int) -> NDArray[np.float32]:

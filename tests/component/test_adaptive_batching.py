@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
 from numpy.typing import NDArray
 
+from builders import sequence_model
 from builders.metrics_page import metric
-from builders.sequence_model import ENTRIES, Pooling, publish_sequences, score_histories
+from builders.sequence_model import ENTRIES, Pooling, publish_sequences
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.contract import AgentPhase, AgentReport, BatchingMode, JoinLimit
@@ -52,22 +51,10 @@ def histories(seed: int, lengths: Sequence[int]) -> list[Histories]:
 
 
 def find_wrong_answers(pod: ModelPod, pooling: Pooling, requests: Sequence[Histories]) -> list[str]:
-    """Send the requests from CLIENTS clients at once; return each answer that is not the one of the request alone."""
-
-    def send_share(client_number: int) -> list[str]:
-        wrong: list[str] = []
-        with triton_grpc.InferenceServerClient(pod.triton.grpc) as client:
-            for history in requests[client_number::CLIENTS]:
-                tensor = triton_grpc.InferInput("history", list(history.shape), "INT64")
-                tensor.set_data_from_numpy(history)
-                scores = client.infer(pod.model, [tensor]).as_numpy("score").reshape(-1)
-                expected = score_histories(history, 1, pooling=pooling)
-                if scores.shape != expected.shape or not np.allclose(scores, expected, rtol=1e-4, atol=1e-4):
-                    wrong.append(f"{history.shape}: {scores} instead of {expected}")
-        return wrong
-
-    with ThreadPoolExecutor(CLIENTS) as clients:
-        return [line for lines in clients.map(send_share, range(CLIENTS)) for line in lines]
+    """Send the requests to the pod; return the answers that are wrong."""
+    return sequence_model.find_wrong_answers(
+        pod.triton.grpc, pod.model, requests, pooling=pooling, clients=CLIENTS
+    )
 
 
 def count(pod: ModelPod, name: str, **labels: str) -> float:

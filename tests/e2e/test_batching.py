@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton_grpc
 
-from builders.sequence_model import ENTRIES, Pooling, publish_sequences, score_histories
+from builders import sequence_model
+from builders.sequence_model import ENTRIES, Pooling, publish_sequences
 from builders.waiting import wait_until
 from fixtures.installed import Space
 from tidegate.api.reasons import Reason
@@ -34,25 +33,20 @@ def deploy(space: Space, pooling: Pooling) -> None:
 
 
 def find_wrong_answers(space: Space, pooling: Pooling, requests_per_client: int) -> Sequence[str]:
-    """Send requests through the gateway from CLIENTS clients at once; return the answers that are wrong."""
-    header = {"x-tidegate-access": f"{space.namespace}/probe"}
-
-    def send_requests(seed: int) -> list[str]:
-        random, wrong = np.random.default_rng(seed), list[str]()
-        with triton_grpc.InferenceServerClient(space.installed.endpoints.gateway) as client:
-            for number in range(requests_per_client):
-                shape = (1 + number % 4, LENGTHS[number % len(LENGTHS)])
-                history = random.integers(1, ENTRIES, size=shape)
-                tensor = triton_grpc.InferInput("history", list(shape), "INT64")
-                tensor.set_data_from_numpy(history)
-                scores = client.infer("sequences", [tensor], headers=header).as_numpy("score").reshape(-1)
-                expected = score_histories(history, 1, pooling=pooling)
-                if scores.shape != expected.shape or not np.allclose(scores, expected, rtol=1e-4, atol=1e-4):
-                    wrong.append(f"{shape}: {scores} instead of {expected}")
-        return wrong
-
-    with ThreadPoolExecutor(CLIENTS) as clients:
-        return [line for lines in clients.map(send_requests, range(CLIENTS)) for line in lines]
+    """Send requests through the gateway; return the answers that are wrong."""
+    random = np.random.default_rng(1)
+    requests = [
+        random.integers(1, ENTRIES, size=(1 + number % 4, LENGTHS[number // CLIENTS % len(LENGTHS)]))
+        for number in range(CLIENTS * requests_per_client)
+    ]
+    return sequence_model.find_wrong_answers(
+        space.installed.endpoints.gateway,
+        "sequences",
+        requests,
+        pooling=pooling,
+        clients=CLIENTS,
+        headers={"x-tidegate-access": f"{space.namespace}/probe"},
+    )
 
 
 @pytest.mark.no_rerun("a wrong answer")

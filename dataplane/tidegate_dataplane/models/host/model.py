@@ -185,14 +185,23 @@ class _JoinMetrics:
     """Exports what became of the requests of this version, at most once a second: each number is a message to the server."""
 
     def __init__(self, joiner: Any, model: str, version: str) -> None:
+        from tidegate_dataplane.joins import HELP_TEXTS, PREFIX
+
         self._joiner, self._exported_s = joiner, 0.0
         self._exported: dict[tuple[str, str], int] = {}
-        self._labels = {"model": model, "version": version}
-        self._metrics: dict[tuple[str, str], Any] = {}
         self._families: dict[str, Any] = {}
-        with suppress(Exception):
+        self._metrics: dict[tuple[str, str], Any] = {}
+        with suppress(Exception):  # a server without metrics still serves
+            self._families = {
+                name: pb_utils.MetricFamily(
+                    name=PREFIX + name, description=text, kind=pb_utils.MetricFamily.COUNTER
+                )
+                for name, text in HELP_TEXTS.items()
+            }
+            # All of them from zero on, so that the first increase is seen.
             for name, way in joiner.read_counters():
-                self._find_metric(name, way)  # from zero on, so that the first increase is seen
+                labels = {"model": model, "version": version, **({"way": way} if way else {})}
+                self._metrics[name, way] = self._families[name].Metric(labels=labels)
 
     def export_if_due(self) -> None:
         """Export the counts, unless that was done within the last second."""
@@ -202,24 +211,14 @@ class _JoinMetrics:
             self.export_now()
 
     def export_now(self) -> None:
-        """Export the counts; a server without metrics still serves."""
-        for (name, way), count in self._joiner.read_counters().items():
-            increase = count - self._exported.get((name, way), 0)
+        """Export the counts."""
+        counts = self._joiner.read_counters()
+        for key, metric in self._metrics.items():
+            increase = counts[key] - self._exported.get(key, 0)
             if increase:
                 with suppress(Exception):
-                    self._find_metric(name, way).increment(increase)
-                    self._exported[name, way] = count
-
-    def _find_metric(self, name: str, way: str) -> Any:
-        if (name, way) not in self._metrics:
-            from tidegate_dataplane.joins import HELP_TEXTS, PREFIX
-
-            family = self._families.get(name) or pb_utils.MetricFamily(
-                name=PREFIX + name, description=HELP_TEXTS[name], kind=pb_utils.MetricFamily.COUNTER
-            )
-            self._families[name] = family
-            self._metrics[name, way] = family.Metric(labels={**self._labels, **({"way": way} if way else {})})
-        return self._metrics[name, way]
+                    metric.increment(increase)
+                    self._exported[key] = counts[key]
 
 
 def _import_package(args: dict[str, str]) -> None:
