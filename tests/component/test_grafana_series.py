@@ -23,7 +23,7 @@ from tidegate.telemetry.recording_rules import render_recording_rules
 from tidegate_dataplane.contract.metrics import CounterMetric, HistogramMetric, Metric
 
 POD: Final = "inf-ctr-6d5f8-x2k4p"
-_IN_PODS: Final = frozenset({"Agents", "Batch", "Pipelines"})
+_IN_PODS: Final = frozenset({"Agents", "Batch", "ONNX runner", "Pipelines"})
 """What is shown by the pods of a model; their namespace is a label that Prometheus gives."""
 _ELSEWHERE: Final = frozenset({"Gateways"})
 """Whose page is another program's."""
