@@ -65,7 +65,7 @@ RECIPES: Mapping[ImageName, ImageRecipe] = {
                     "controllers/tidegate_controllers",
                     "dataplane/tidegate_dataplane/__init__.py",
                     "dataplane/tidegate_dataplane/contract",
-                    "dataplane/tidegate_dataplane/joins.py",
+                    "dataplane/tidegate_dataplane/runner_interface.py",
                     "crds",
                 )
             ),

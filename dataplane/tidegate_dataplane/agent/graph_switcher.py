@@ -80,6 +80,7 @@ class GraphSwitcher:
                 version=desired.version,
                 digest=facts.digest,
                 source=self._repository.model_file(desired.model, desired.version),
+                shared_inputs=desired.shared_inputs,
             )
             self._folder.write_job(job, [version.digest for version in stored.values()])
         return replace(
@@ -137,7 +138,7 @@ class GraphSwitcher:
         result = observed.compile_result
         facts = observed.stored.get(order.model, {}).get(order.version)
         if result is not None and facts is not None and result.graph_sha256 == sha256:
-            refused = result.model_copy(update={"graph_sha256": "", "message": message})
+            refused = result.model_copy(update={"graph_sha256": "", "shared_inputs": (), "message": message})
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(self._folder.write_result, facts.digest, refused)
         return RefusedGraph(sha256, message)

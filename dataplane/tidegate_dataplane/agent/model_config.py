@@ -17,6 +17,8 @@ CONFIG_DIGEST = "tidegate_config_digest"
 RELOAD_MARK = "tidegate_loaded_anew"
 INTRA_OP_THREADS = "intra_op_thread_count"
 CHECKED_JOINS = "tidegate_checked_joins"
+SHARED_INPUTS = "tidegate_shared_inputs"
+MAX_ROWS = "tidegate_max_rows"
 OWN_PARAMETERS = "tidegate_"
 ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
 # Batches that a pipeline has under way: an instance only waits for answers. More would cut what waits into more calls.
@@ -117,18 +119,72 @@ def _derive_config(
     if order.format is ModelFormat.ONNX and intra_op_threads is not None:
         threads = {INTRA_OP_THREADS: {"string_value": str(intra_op_threads)}}
         config["parameters"] = {**threads, **config.get("parameters", {})}
-    native = order.format is ModelFormat.ONNX and backend is not OnnxBackend.HOSTED
+    # Where it is not known yet what the server has, only our runner shares inputs.
+    foreign = (OnnxBackend.NATIVE,) if order.shared_inputs else (OnnxBackend.NATIVE, OnnxBackend.AUTO)
+    native = order.format is ModelFormat.ONNX and backend in foreign
     if native:
         config |= _native_fields(order.format)
     else:
         instances = PIPELINE_INSTANCES if order.format is ModelFormat.PIPELINE else ON_CPU
         config = {"instance_group": instances, **config, "backend": "python"}
+    if order.shared_inputs:
+        return _with_shared_inputs(order, facts, config, native=native)
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0
     config["input"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.inputs]
     config["output"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.outputs]
     if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
         config.setdefault("model_warmup", zero_row_request(config))
     return config
+
+
+def _with_shared_inputs(
+    order: DesiredState, facts: ArtefactFacts, config: ModelConfig, *, native: bool
+) -> ModelConfig | VersionRefusal:
+    """Return the configuration with which requests may have one row of some inputs and more of the others.
+
+    Without a batch dimension, Triton leaves the rows to our runner.
+    """
+    problem = _find_sharing_problem(order, facts, native=native)
+    if not problem and "model_warmup" in config:
+        problem = "config.pbtxt beside the versions sets model_warmup, whose requests have no rows: use rollout.warmup"
+    if problem:
+        return _invalid_config(f"spec.model.sharedInputs: {problem}")
+    parameters = {
+        SHARED_INPUTS: {"string_value": json.dumps(order.shared_inputs)},
+        MAX_ROWS: {"string_value": str(order.max_batch_size)},
+    }
+    return {
+        **config,
+        "max_batch_size": 0,
+        "input": [_declare_rows(spec) for spec in facts.inputs],
+        "output": [_declare_rows(spec) for spec in facts.outputs],
+        "parameters": {**config.get("parameters", {}), **parameters},
+    }
+
+
+def _find_sharing_problem(order: DesiredState, facts: ArtefactFacts, *, native: bool) -> str:
+    names = {spec.name for spec in facts.inputs}
+    if native:
+        return (
+            "only Tidegate's runner repeats rows, and this server has an ONNX backend of its own: remove it"
+        )
+    if unknown := sorted(set(order.shared_inputs) - names):
+        return f"the model has no input {', '.join(unknown)}; it has {', '.join(sorted(names))}"
+    if not facts.batched:
+        return (
+            "the first dimension of every input and output must be free, and inputs that name it must agree on the name: "
+            "export the model so, or remove it"
+        )
+    if names == set(order.shared_inputs):
+        return "it names all inputs, so that none has the rows of the request: leave out those of the items"
+    return ""
+
+
+def _declare_rows(spec: TensorSpec) -> dict[str, Any]:
+    """Return a tensor with its rows as a dimension like others, in the form that it has with a batch dimension."""
+    tensor = _declare_tensor(spec, batched=True)
+    reshape = {"reshape": {"shape": [-1]}} if "reshape" in tensor else {}
+    return {**tensor, "dims": [-1, *tensor["dims"]], **reshape}
 
 
 def _keep_allowed_fields(order: DesiredState, artefact: ModelConfig) -> ModelConfig | VersionRefusal:

@@ -26,7 +26,7 @@ from tidegate_dataplane.contract import (
     VersionFailure,
     VersionMemory,
 )
-from tidegate_dataplane.joins import JoinLimit
+from tidegate_dataplane.runner_interface import JoinLimit
 
 _LIMIT_MESSAGES = {
     JoinLimit.ANY_SHAPE: "",

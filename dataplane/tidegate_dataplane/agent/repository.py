@@ -25,9 +25,9 @@ HOST_MODELS = {
 }
 # What our models need at run time; it travels with the version, so the server's image cannot disagree.
 RUNTIME_PARTS = {
-    ModelFormat.ONNX: ("__init__.py", "joins.py", "batching", "sampling"),
-    ModelFormat.FEATURES: ("__init__.py", "contract", "features", "joins.py", "sampling"),
-    ModelFormat.PIPELINE: ("__init__.py", "contract", "joins.py", "pipeline", "sampling"),
+    ModelFormat.ONNX: ("__init__.py", "runner_interface.py", "batching", "sampling"),
+    ModelFormat.FEATURES: ("__init__.py", "contract", "features", "runner_interface.py", "sampling"),
+    ModelFormat.PIPELINE: ("__init__.py", "contract", "runner_interface.py", "pipeline", "sampling"),
 }
 
 

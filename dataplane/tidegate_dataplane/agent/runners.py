@@ -12,7 +12,7 @@ import structlog
 
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.contract import RunnerEnd
-from tidegate_dataplane.joins import JoinLimit
+from tidegate_dataplane.runner_interface import JoinLimit
 from tidegate_dataplane.sampling.frames import HelloFrame
 
 log = structlog.get_logger()

@@ -19,7 +19,7 @@ from tidegate_dataplane.batching.arrays import (
 )
 from tidegate_dataplane.batching.execution_cost import ExecutionCost
 from tidegate_dataplane.batching.join_check import JoinCheck, JoinState
-from tidegate_dataplane.joins import EXECUTIONS, JOINED, MISMATCHES, PADDING, ROWS, JoinLimit
+from tidegate_dataplane.runner_interface import EXECUTIONS, JOINED, MISMATCHES, PADDING, ROWS, JoinLimit
 
 EXPLORE_EVERY = 64
 """Of so many decisions, one joins two shapes whatever the estimate is, so that a wrong estimate gets measured again."""

@@ -16,7 +16,10 @@ GRAPH_FILE = "graph.onnx"
 
 
 class CompileJob(BaseModel):
-    """A version whose graph is to be compiled; `digest` identifies its content, and `source` is its model.onnx."""
+    """A version whose graph is to be compiled; `digest` identifies its content, and `source` is its model.onnx.
+
+    `shared_inputs` have equal rows in most requests.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -24,6 +27,7 @@ class CompileJob(BaseModel):
     version: int
     digest: str
     source: Path
+    shared_inputs: tuple[str, ...] = ()
 
 
 class CompileResult(CompileOutcome):

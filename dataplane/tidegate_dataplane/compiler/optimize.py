@@ -1,10 +1,11 @@
 """Apply the graph passes to one model file, in a process that may run out of memory or time without harm to the compiler.
 
-`python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT [CANDIDATE]` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx`
-if the passes found a faster graph. CANDIDATE is a graph that another pod compiled: it is compared with SOURCE, and no pass
-runs; exit status 1 says that it differs.
+`python3 -m tidegate_dataplane.compiler.optimize SOURCE OUTPUT` writes `OUTPUT/result.json`, and `OUTPUT/graph.onnx` if the
+passes found a faster graph. With `--candidate`, a graph that another pod compiled is compared with SOURCE, and no pass runs;
+exit status 1 says that it differs.
 """
 
+import argparse
 import resource
 import sys
 import time
@@ -19,14 +20,14 @@ from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult
 from tidegate_dataplane.contract import PassResult
 from tidegate_dataplane.graph_passes.pipeline import (
-    MIN_SPEEDUP,
     TOLERANCE,
     OptimizedModel,
     PassOutcome,
     compare_models,
+    explain_slowness,
     optimize_model,
 )
-from tidegate_dataplane.graph_passes.proof import GraphRefusedError, mean_speedup
+from tidegate_dataplane.graph_passes.proof import GraphRefusedError
 
 BASE_BYTES = 200 << 20
 SIZE_FACTOR = 4
@@ -36,16 +37,25 @@ MAX_MODEL_BYTES = 2**31 - 2**20
 
 def compile_file(arguments: Sequence[str]) -> int:
     """Compile or prove a graph; return the exit status."""
-    source, output, *candidates = map(Path, arguments)
-    model = _load_model(source)
+    options = _parse_arguments(arguments)
+    model = _load_model(options.source)
     if isinstance(model, CompileResult):
         result = model
-    elif candidates:
-        return _prove_graph(model, candidates[0])
+    elif options.candidate is not None:
+        return _prove_graph(model, options.candidate)
     else:
-        result = _compile_graph(model, output / GRAPH_FILE)
-    (output / "result.json").write_text(result.model_dump_json())
+        result = _compile_graph(model, options.shared_input, options.output / GRAPH_FILE)
+    (options.output / "result.json").write_text(result.model_dump_json())
     return 0
+
+
+def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--candidate", type=Path)
+    parser.add_argument("--shared-input", action="append", default=[])
+    return parser.parse_args(arguments)
 
 
 def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
@@ -66,10 +76,10 @@ def _load_model(source: Path) -> onnx.ModelProto | CompileResult:
         return CompileResult(message=f"the model cannot be read: {error}; remove spec.compile")
 
 
-def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
+def _compile_graph(model: onnx.ModelProto, shared_inputs: Sequence[str], target: Path) -> CompileResult:
     started = time.monotonic()
     try:
-        optimized = _refuse_slower(model, optimize_model(model))
+        optimized = _refuse_slower(model, optimize_model(model, shared_inputs=shared_inputs))
     except GraphRefusedError as error:
         return CompileResult(
             message=f"ONNX Runtime does not load the model here: {error}; remove spec.compile"
@@ -82,6 +92,7 @@ def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
         digest = hash_file(target)
     return CompileResult(
         graph_sha256=digest,
+        shared_inputs=optimized.shared_inputs,
         passes=tuple(map(_describe_pass, optimized.outcomes)),
         speedups={rows: round(ratio, 3) for rows, ratio in optimized.speedups.items()},
         nodes_before=len(model.graph.node),
@@ -92,11 +103,11 @@ def _compile_graph(model: onnx.ModelProto, target: Path) -> CompileResult:
 
 def _refuse_slower(model: onnx.ModelProto, optimized: OptimizedModel) -> OptimizedModel:
     """Return the published model if the passes together do not pay, although each of them did."""
-    speedups = optimized.speedups
-    if not speedups or (min(speedups.values()) >= MIN_SPEEDUP and mean_speedup(speedups) > 1.0):
+    shares_rows = bool(optimized.shared_inputs)
+    if not optimized.speedups or not explain_slowness(optimized.speedups, shares_rows=shares_rows):
         return optimized
     reason = "all passes together are no faster: " + ", ".join(
-        f"{ratio:.2f}x at {rows} rows" for rows, ratio in speedups.items()
+        f"{ratio:.2f}x at {rows} rows" for rows, ratio in optimized.speedups.items()
     )
     outcomes = tuple(
         replace(outcome, applied=False, reason=reason) if outcome.applied else outcome

@@ -95,16 +95,16 @@ class Compiler:
         if attempts >= MAX_ATTEMPTS:
             return CompileResult(message=self._explain_ends())
         self._folder.begin_attempt(job.digest)
-        key = make_cache_key(job.digest)
-        shared = self._load_shared(job, key, scratch) if attempts == 0 else None
-        if shared is not None:
-            return shared
+        key = make_cache_key(job.digest, job.shared_inputs)
+        cached = self._load_cached(job, key, scratch) if attempts == 0 else None
+        if cached is not None:
+            return cached
         result = self._run_passes(job, scratch)
         if result is not None and result.graph_sha256:
             self._shared.store_result(key, result, scratch / GRAPH_FILE)
         return result
 
-    def _load_shared(self, job: CompileJob, key: str, scratch: Path) -> CompileResult | None:
+    def _load_cached(self, job: CompileJob, key: str, scratch: Path) -> CompileResult | None:
         """Return the result of another pod of this node, after comparing its graph with the published one again."""
         graph = scratch / GRAPH_FILE
         result = self._shared.load_result(key, graph)
@@ -127,14 +127,17 @@ class Compiler:
             log.warning("compile_ended", model=job.model, version=job.version, status=status)
             return None
 
-    def _run_process(self, job: CompileJob, *output_and_candidate: Path) -> int | None:
+    def _run_process(self, job: CompileJob, output: Path, candidate: Path | None = None) -> int | None:
         """Run the passes as a process; return its exit status, None if it took too long.
 
         Raises:
             _WithdrawnError: the job is no longer ordered, or the compiler is to stop.
         """
-        arguments = map(str, (job.source, *output_and_candidate))
-        command = [sys.executable, "-m", "tidegate_dataplane.compiler.optimize", *arguments]
+        options = [f"--shared-input={name}" for name in job.shared_inputs]
+        if candidate is not None:
+            options.append(f"--candidate={candidate}")
+        module = "tidegate_dataplane.compiler.optimize"
+        command = [sys.executable, "-m", module, str(job.source), str(output), *options]
         process = subprocess.Popen(command, preexec_fn=self._limit_process)
         deadline = time.monotonic() + self._settings.timeout_s
         try:

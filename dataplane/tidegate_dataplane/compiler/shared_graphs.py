@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import platform
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,12 +19,12 @@ LIBRARIES = ("onnx", "onnx-ir", "onnxscript", "onnxruntime", "numpy")
 CPU_INFO = Path("/proc/cpuinfo")
 
 
-def make_cache_key(digest: str) -> str:
+def make_cache_key(digest: str, shared_inputs: Sequence[str] = ()) -> str:
     """Return the key of a graph compiled here: other passes, libraries or processors make and measure another one."""
     passes = Path(tidegate_dataplane.graph_passes.__file__).parent
     sources = [(path.name, hash_file(path)) for path in sorted(passes.glob("*.py"))]
     versions = [importlib.metadata.version(library) for library in LIBRARIES]
-    content = [digest, sources, versions, platform.machine(), _read_processor()]
+    content = [digest, sorted(shared_inputs), sources, versions, platform.machine(), _read_processor()]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

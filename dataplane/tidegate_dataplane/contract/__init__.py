@@ -49,7 +49,7 @@ from tidegate_dataplane.contract.uris import (
     UriScheme,
     find_scheme,
 )
-from tidegate_dataplane.joins import JoinLimit
+from tidegate_dataplane.runner_interface import JoinLimit
 
 __all__ = [
     "DEFAULTED",

@@ -45,6 +45,9 @@ class CompileOutcome(ContractModel):
         default_factory=dict[int, float],
         description="time of the published graph over that of the compiled one, by rows of the request",
     )
+    shared_inputs: tuple[str, ...] = Field(
+        default=(), description="inputs of which the compiled graph takes one row for all rows of a request"
+    )
     nodes_before: int = 0
     nodes_after: int = 0
     seconds: float = Field(default=0.0, description="how long the passes took, where they ran")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tidegate_dataplane import joins
+from tidegate_dataplane import runner_interface
 from tidegate_dataplane.contract.metrics import MetricCatalog
 
 AGENT: Final = MetricCatalog("tidegate_agent_")
@@ -99,15 +99,22 @@ MPS_SERVERS: Final = NODE.add_gauge(
 )
 MPS_CLIENTS: Final = NODE.add_gauge("mps_clients", "Processes connected to MPS.")
 
-RUNNER: Final = MetricCatalog(joins.PREFIX)
+RUNNER: Final = MetricCatalog(runner_interface.PREFIX)
 EXECUTIONS: Final = RUNNER.add_counter(
-    joins.EXECUTIONS, joins.HELP_TEXTS[joins.EXECUTIONS], "model", "version"
+    runner_interface.EXECUTIONS, runner_interface.HELP_TEXTS[runner_interface.EXECUTIONS], "model", "version"
 )
 JOINED_REQUESTS: Final = RUNNER.add_counter(
-    joins.JOINED, joins.HELP_TEXTS[joins.JOINED], "model", "version", "way"
+    runner_interface.JOINED, runner_interface.HELP_TEXTS[runner_interface.JOINED], "model", "version", "way"
 )
 JOIN_MISMATCHES: Final = RUNNER.add_counter(
-    joins.MISMATCHES, joins.HELP_TEXTS[joins.MISMATCHES], "model", "version", "way"
+    runner_interface.MISMATCHES,
+    runner_interface.HELP_TEXTS[runner_interface.MISMATCHES],
+    "model",
+    "version",
+    "way",
+)
+SHARED_REQUESTS: Final = RUNNER.add_counter(
+    runner_interface.SHARED, runner_interface.HELP_TEXTS[runner_interface.SHARED], "model", "version", "way"
 )
 
 PIPELINE: Final = MetricCatalog("tidegate_pipeline_")

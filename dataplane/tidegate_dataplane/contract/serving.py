@@ -12,7 +12,7 @@ from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
 from tidegate_dataplane.contract.pipeline import PipelinePlan
 from tidegate_dataplane.contract.tensors import TensorSpec
-from tidegate_dataplane.joins import JoinLimit
+from tidegate_dataplane.runner_interface import JoinLimit
 
 GIBIBYTE = 1024**3
 LOAD_TIMEOUT_S = 600.0
@@ -123,6 +123,11 @@ class DesiredState(ContractModel):
     max_batch_size: int = Field(default=128, ge=1)
     batching: BatchingMode = BatchingMode.OFF
     max_queue_delay_us: int = Field(default=0, ge=0)
+    shared_inputs: tuple[str, ...] = Field(
+        default=(),
+        exclude_if=lambda names: not names,
+        description="inputs that may have one row for all rows of a request, such as the features of the user",
+    )
     keep_versions: int = Field(
         default=2, ge=1, description="versions on disk and in memory, the serving one too"
     )

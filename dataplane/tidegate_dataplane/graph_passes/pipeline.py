@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Final, TypeAlias
@@ -34,7 +34,7 @@ from tidegate_dataplane.graph_passes.samples import (
     share_inputs,
 )
 from tidegate_dataplane.graph_passes.shape_arithmetic import state_shapes
-from tidegate_dataplane.graph_passes.share_rows import ShareRowsError, share_rows
+from tidegate_dataplane.graph_passes.share_rows import ShareRowsError, find_shared_inputs, share_rows
 from tidegate_dataplane.graph_passes.split_products import split_products
 
 MIN_OPSET: Final = 14
@@ -47,6 +47,8 @@ MEASURED_SIZES: Final = (50, 7, 1)
 """Of dimensions that the graph leaves to the request, such as the length of a history: the first that it answers."""
 MIN_SPEEDUP: Final = 0.97
 """A pass is left out if it is slower than this at any measured request."""
+MIN_UNSHARED_SPEEDUP: Final = 0.9
+"""The same for a graph that shares rows, at requests that have nothing to share: one row, or rows that differ."""
 
 
 Rewrite: TypeAlias = Callable[[ir.Model], int]
@@ -62,6 +64,8 @@ class Pass:
     """Ways to do it, of which the fastest is kept."""
     tolerance: float
     """0.0 for a pass whose answers are equal bit for bit."""
+    shared_inputs: tuple[str, ...] = ()
+    """Inputs that may have one row once it is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class OptimizedModel:
 
     model: onnx.ModelProto
     shared_inputs: tuple[str, ...]
-    """Inputs that have one row for each request, and not as many as the others."""
+    """Inputs that may have one row, where the others have as many as the request."""
     outcomes: tuple[PassOutcome, ...]
     speedups: Mapping[int, float]
     """Of the whole against the original, by rows of the request."""
@@ -110,19 +114,33 @@ def simplify_graph(model: ir.Model) -> int:
     return before - len(model.graph)
 
 
-PASSES: Final = (
+_FIRST_PASSES: Final = (
     Pass("simplify", (simplify_graph,), 0.0),
     Pass("splitProducts", (split_products,), TOLERANCE),
     Pass("dropRepetitions", (drop_repetitions,), 0.0),
-    Pass(
-        "fuseEmbeddings",
-        (
-            lambda model: fuse_embeddings(model, columns_first=True).columns,
-            lambda model: fuse_embeddings(model, columns_first=False).columns,
-        ),
-        POOLING_TOLERANCE,
-    ),
 )
+_FUSE_EMBEDDINGS: Final = Pass(
+    "fuseEmbeddings",
+    (
+        lambda model: fuse_embeddings(model, columns_first=True).columns,
+        lambda model: fuse_embeddings(model, columns_first=False).columns,
+    ),
+    POOLING_TOLERANCE,
+)
+PASSES: Final = (*_FIRST_PASSES, _FUSE_EMBEDDINGS)
+
+
+def list_passes(shared_inputs: Sequence[str] = ()) -> tuple[Pass, ...]:
+    """Return all passes, with shareRows if inputs are shared.
+
+    It comes after the attention's products were split, since only the parts tell what depends on the user alone; and before
+    columns of users and items are fused into one.
+    """
+    if not shared_inputs:
+        return PASSES
+    names = tuple(shared_inputs)
+    share = Pass("shareRows", (lambda model: share_rows(model, names),), TOLERANCE, names)
+    return (*_FIRST_PASSES, share, _FUSE_EMBEDDINGS)
 
 
 def optimize_model(
@@ -130,20 +148,17 @@ def optimize_model(
     requests: Sequence[Request] = (),
     *,
     shared_inputs: Sequence[str] = (),
-    passes: Sequence[Pass] = PASSES,
+    passes: Sequence[Pass] | None = None,
     measured_rows: Sequence[int] = MEASURED_ROWS,
 ) -> OptimizedModel:
-    """Apply the passes that prove equal and pay; `requests`, such as logged ones, are compared beside random ones.
+    """Apply the passes that prove equal and pay, all without `passes`; `requests`, such as logged ones, are compared beside random ones.
 
-    `shared_inputs` have equal rows in every request, such as the features of the user: if the part of the graph that depends
-    on them alone can run once per request, the optimized model takes one row of them. The given model is not changed.
+    `shared_inputs` have equal rows in most requests, such as the features of the user: if the part of the graph that depends
+    on them alone can run once per request, the optimized model also takes one row of them. The given model is not changed.
     Raise GraphRefusedError if ONNX Runtime does not load it.
     """
     trial = _Trial(model, requests, measured_rows)
-    if shared_inputs:
-        names = tuple(shared_inputs)
-        trial.try_pass(Pass("shareRows", (lambda copy: share_rows(copy, names),), TOLERANCE), names)
-    for graph_pass in passes:
+    for graph_pass in list_passes(shared_inputs) if passes is None else passes:
         trial.try_pass(graph_pass)
     return OptimizedModel(trial.model, trial.shared_inputs, tuple(trial.outcomes), trial.measure_whole())
 
@@ -155,7 +170,7 @@ def compare_models(original: onnx.ModelProto, candidate: onnx.ModelProto) -> Com
     """
     sessions = Session(original), Session(candidate)
     samples = _make_samples(_read_model(original))
-    return compare_answers(*sessions, ((sample, sample) for sample in samples))
+    return compare_answers(*sessions, _pair_forms(samples, find_shared_inputs(candidate)))
 
 
 def _make_samples(model: ir.Model) -> list[Request]:
@@ -169,7 +184,7 @@ class _Trial:
         self, model: onnx.ModelProto, requests: Sequence[Request], measured_rows: Sequence[int]
     ) -> None:
         self.model = model
-        self.shared_inputs: tuple[str, ...] = ()
+        self.shared_inputs = find_shared_inputs(model)
         self.outcomes: list[PassOutcome] = []
         self._original = self._session = Session(model)
         inferred = _read_model(model)
@@ -186,9 +201,9 @@ class _Trial:
                 break
         return requests
 
-    def try_pass(self, graph_pass: Pass, shared_inputs: tuple[str, ...] = ()) -> None:
+    def try_pass(self, graph_pass: Pass) -> None:
         """Try one pass, and keep its fastest variant that is equal to the original and not slower than before it."""
-        shared = shared_inputs or self.shared_inputs
+        shared = graph_pass.shared_inputs or self.shared_inputs
         results = [self._try_variant(graph_pass, rewrite, shared) for rewrite in graph_pass.variants]
         outcome, candidate, session = max(
             results, key=lambda result: (result[0].applied, mean_speedup(result[0].speedups))
@@ -216,7 +231,7 @@ class _Trial:
                 comparison = self._compare_samples(self._original, (), session, shared)
             _check_error(comparison.max_error, TOLERANCE, "the original")
             outcome = replace(outcome, speedups=self._measure_speedups(session, shared))
-            _check_speedups(outcome.speedups)
+            self._check_speedups(outcome.speedups, session, shared, is_sharing=bool(graph_pass.shared_inputs))
         except _LeftOutError as reason:
             outcome = replace(outcome, reason=str(reason))
         except GraphRefusedError as error:
@@ -232,7 +247,7 @@ class _Trial:
         """Return the speed-ups of all passes together."""
         if not any(outcome.applied for outcome in self.outcomes):
             return {}
-        pairs = self._pair_requests(self._measured, (), self.shared_inputs)
+        pairs = _pair_requests(self._measured, (), self.shared_inputs)
         ratios = measure_speedups(self._original, self._session, pairs)
         return dict(zip(self._measured_rows, ratios, strict=True))
 
@@ -260,24 +275,44 @@ class _Trial:
     def _compare_samples(
         self, before: Session, shared_before: tuple[str, ...], after: Session, shared_after: tuple[str, ...]
     ) -> Comparison:
-        samples = [share_inputs(sample, shared_after)[0] for sample in self._samples]
-        return compare_answers(before, after, self._pair_requests(samples, shared_before, shared_after))
+        return compare_answers(before, after, _pair_forms(self._samples, shared_after, shared_before))
 
     def _measure_speedups(self, session: Session, shared: tuple[str, ...]) -> Mapping[int, float]:
-        pairs = self._pair_requests(self._measured, self.shared_inputs, shared)
+        pairs = _pair_requests(self._measured, self.shared_inputs, shared)
         ratios = measure_speedups(self._session, session, pairs)
         return dict(zip(self._measured_rows, ratios, strict=True))
 
-    @staticmethod
-    def _pair_requests(
-        requests: Sequence[Request], before: tuple[str, ...], after: tuple[str, ...]
-    ) -> list[tuple[Request, Request]]:
-        """Return each request as it is for a graph that shares the inputs `before`, and for one that shares `after`."""
-        pairs: list[tuple[Request, Request]] = []
-        for request in requests:
-            repeated, _ = share_inputs(request, after)
-            pairs.append((share_inputs(repeated, before)[1], share_inputs(repeated, after)[1]))
-        return pairs
+    def _check_speedups(
+        self, speedups: Mapping[int, float], session: Session, shared: tuple[str, ...], *, is_sharing: bool
+    ) -> None:
+        """Raise _LeftOutError if a pass does not pay."""
+        if reason := explain_slowness(speedups, shares_rows=is_sharing):
+            raise _LeftOutError(reason)
+        if not shared:
+            return
+        largest = self._measured[-1]
+        [ratio] = measure_speedups(self._original, session, [(largest, largest)])
+        if ratio < MIN_UNSHARED_SPEEDUP:
+            raise _LeftOutError(f"slower where the rows of shared inputs differ: {ratio:.2f}x")
+
+
+def _pair_requests(
+    requests: Iterable[Request], before: tuple[str, ...], after: tuple[str, ...]
+) -> list[tuple[Request, Request]]:
+    """Return each request as it is for a graph that shares the inputs `before`, and for one that shares `after`."""
+    pairs: list[tuple[Request, Request]] = []
+    for request in requests:
+        repeated, _ = share_inputs(request, after)
+        pairs.append((share_inputs(repeated, before)[1], share_inputs(repeated, after)[1]))
+    return pairs
+
+
+def _pair_forms(
+    requests: Sequence[Request], after: tuple[str, ...], before: tuple[str, ...] = ()
+) -> list[tuple[Request, Request]]:
+    """Return pairs as above, with those of the other form as well that a graph which shares inputs takes: as many rows."""
+    all_rows = [(request, request) for request in requests] if after else []
+    return [*_pair_requests(requests, before, after), *all_rows]
 
 
 class _LeftOutError(Exception):
@@ -309,9 +344,16 @@ def _check_error(error: float, allowed: float, other: str) -> None:
         raise _LeftOutError(f"answers differ by {error:.1e} from those of {other}, {allowed:.0e} is allowed")
 
 
-def _check_speedups(speedups: Mapping[int, float]) -> None:
-    slowest = min(speedups, key=lambda rows: speedups[rows])
-    if speedups[slowest] < MIN_SPEEDUP:
-        raise _LeftOutError(f"slower at {slowest} rows: {speedups[slowest]:.2f}x")
-    if (mean := mean_speedup(speedups)) < 1.0:
-        raise _LeftOutError(f"no faster: {mean:.2f}x")
+def explain_slowness(speedups: Mapping[int, float], *, shares_rows: bool = False) -> str:
+    """Return why a graph with these speed-ups, by rows of the request, is not used; empty if it pays.
+
+    With `shares_rows`, one row is no request to be faster at: there is nothing to share.
+    """
+    judged = {rows: ratio for rows, ratio in speedups.items() if rows > 1 or not shares_rows} or speedups
+    slowest = min(judged, key=lambda rows: judged[rows])
+    if judged[slowest] < MIN_SPEEDUP:
+        return f"slower at {slowest} rows: {judged[slowest]:.2f}x"
+    if speedups.get(1, 1.0) < MIN_UNSHARED_SPEEDUP:
+        return f"slower at 1 rows: {speedups[1]:.2f}x"
+    mean = mean_speedup(judged)
+    return "" if mean >= 1.0 else f"no faster: {mean:.2f}x"

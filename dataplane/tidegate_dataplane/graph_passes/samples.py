@@ -84,18 +84,13 @@ def _list_edges(entries: Mapping[int, int]) -> Iterator[tuple[int, int]]:
 
 
 def share_inputs(request: Request, names: Sequence[str]) -> tuple[Request, Request]:
-    """Return a request whose named inputs have equal rows, and the same one with one row for each of them."""
+    """Return a request whose named inputs have equal rows, and the same one with one row of each; without rows, with none."""
     repeated = {
         name: np.repeat(array[:1], len(array), axis=0) if name in names else array
         for name, array in request.items()
     }
-    once = {name: _take_row(array) if name in names else array for name, array in repeated.items()}
+    once = {name: array[:1] if name in names else array for name, array in repeated.items()}
     return repeated, once
-
-
-def _take_row(array: Array) -> Array:
-    """Return the first row; a row of zeros if there is none, as a client sends the user's row with no items too."""
-    return array[:1] if len(array) else np.zeros((1, *array.shape[1:]), dtype=array.dtype)
 
 
 def _has_free_dims(graph: ir.Graph) -> bool:

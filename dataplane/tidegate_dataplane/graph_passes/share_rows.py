@@ -1,8 +1,9 @@
 """Share what all rows of a request have in common: compute the part of a graph that depends on the user once per request.
 
-A request scores many items for one user, and most models repeat the user's features for every item. This pass gives the
-named inputs one row, follows it through every operation that treats rows independently, and repeats a value only where an
-operation needs as many rows as the items have. Answers are those of the original graph for inputs whose rows are equal.
+A request scores many items for one user, and most models repeat the user's features for every item. This pass lets the
+named inputs have one row, follows it through every operation that treats rows independently, and repeats a value only where
+an operation needs as many rows as the items have.
+The rewritten graph takes either form: one row in all of the named inputs, or as many rows in all of them as the items have.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 from tidegate_dataplane.graph_passes.constants import read_attribute, read_constant, read_row_symbol
 from tidegate_dataplane.graph_passes.late_broadcasts import BROADCASTING
+from tidegate_dataplane.graph_passes.mixed_products import MixedParts, multiply_parts, split_concat
 from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite, rename_output
 from tidegate_dataplane.graph_passes.row_wise import ROW_WISE
+from tidegate_dataplane.runner_interface import SHARED_ROWS
 
 _UNARY: Final = frozenset(
     {
@@ -28,16 +33,45 @@ _UNARY: Final = frozenset(
 )  # fmt: skip
 
 
+MIN_OPSET: Final = 15
+"""With Shape of some dimensions alone."""
+
+
 class ShareRowsError(ValueError):
     """The graph or the choice of inputs cannot be shared."""
 
 
 def share_rows(model: ir.Model, names: Iterable[str]) -> int:
-    """Give the named inputs one row per request, in place; return how many operations run once per request from now on.
+    """Let the named inputs have one row, in place; return how many operations then run once per request.
 
     Shapes must have been inferred. Raise ShareRowsError if an input is unknown or no other input has rows.
     """
+    opset = model.opset_imports.get("", 0)
+    if opset < MIN_OPSET:
+        raise ShareRowsError(f"the model has opset {opset}: export it with {MIN_OPSET} or later")
+    _name_rows(model)
     return _Sharing(model.graph, frozenset(names)).rewrite_graph(model)
+
+
+def find_shared_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the inputs of a rewritten graph that may have one row."""
+    return tuple(
+        value.name
+        for value in model.graph.input
+        if [dim.dim_param for dim in value.type.tensor_type.shape.dim][:1] == [SHARED_ROWS]
+    )
+
+
+def _name_rows(model: ir.Model) -> None:
+    """Give the first dimension of inputs one name where it has none: a server gives all of them the same number of rows."""
+    inputs = [value for value in model.graph.inputs if value.shape is not None and len(value.shape)]
+    names = [read_row_symbol(value) for value in inputs]
+    if None in names:
+        name = next((symbol for symbol in names if isinstance(symbol, str)), "rows")
+        for value, symbol in zip(inputs, names, strict=True):
+            if value.shape is not None and symbol is None:
+                value.shape = ir.Shape([name, *value.shape.dims[1:]])
+        ShapeInferencePass()(model)
 
 
 class _Sharing:
@@ -80,13 +114,15 @@ class _Sharing:
                 )
         self._rows: ir.Value | None = None
         self._repeated: dict[ir.Value, ir.Value] = {}
+        self._mixed: dict[ir.Value, MixedParts] = {}
+        """By the concatenation, which nothing reads in the end."""
         self._operations = 0
 
     def rewrite_graph(self, model: ir.Model) -> int:
         for value in self._shared:
             if value.shape is None or not len(value.shape):
                 raise ShareRowsError(f"input {value.name!r} has no first dimension")
-            value.shape = ir.Shape([1, *value.shape.dims[1:]])
+            value.shape = ir.Shape([SHARED_ROWS, *value.shape.dims[1:]])
         for node in list(self._graph):
             self._visit_node(node)
         for position, output in enumerate(list(self._graph.outputs)):
@@ -100,15 +136,19 @@ class _Sharing:
         return self._operations
 
     def _visit_node(self, node: ir.Node) -> None:
-        shared = [value for value in node.inputs if value in self._shared]
-        if not shared:
+        mixed = self._mixed.get(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+        if mixed is not None:
+            multiply_parts(self._new, node, mixed)
+            self._operations += 1
+            return
+        if not any(value in self._shared for value in node.inputs):
             return
         if not node.domain and node.op_type == "Shape":
             self._read_shape(node)
         elif self._is_row_wise(node) and not any(self._has_rows(value) for value in node.inputs):
             self._shared.update(node.outputs)
             self._operations += 1
-        elif not self._repeats_itself(node):
+        elif not self._repeats_itself(node) and not self._split_concat(node):
             self._repeat_inputs(node)
 
     def _has_rows(self, value: ir.Value | None) -> bool:
@@ -161,6 +201,13 @@ class _Sharing:
             return self._keeps_rank(node)
         return node.op_type == "MatMul" and ranks.pop() >= 3 and len(values) == 2
 
+    def _split_concat(self, node: ir.Node) -> bool:
+        """Return whether a concatenation could be split, so that its shared part need not be repeated."""
+        parts = split_concat(self._new, node, self._shared.__contains__)
+        if parts is not None:
+            self._mixed[node.outputs[0]] = parts
+        return parts is not None
+
     def _repeat_inputs(self, node: ir.Node) -> None:
         for position, value in enumerate(node.inputs):
             if value is not None and value in self._shared:
@@ -168,7 +215,9 @@ class _Sharing:
 
     def _repeat_value(self, value: ir.Value) -> ir.Value:
         if value not in self._repeated:
-            ones = np.ones(len(value.shape) - 1 if value.shape is not None else 0, dtype=np.int64)
+            if value.shape is None:
+                raise ShareRowsError(f"the graph does not show how many dimensions {value.name!r} has")
+            ones = np.ones(len(value.shape) - 1, dtype=np.int64)
             shape = self._count_rows()
             if len(ones):
                 shape = self._new.add_node("Concat", [shape, self._new.add_constant(ones)], {"axis": 0})

@@ -13,18 +13,17 @@ answers differ by rounding.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 
-from tidegate_dataplane.graph_passes.constants import Array, read_attribute, read_constant
+from tidegate_dataplane.graph_passes.constants import Array
 from tidegate_dataplane.graph_passes.late_broadcasts import BROADCASTING
+from tidegate_dataplane.graph_passes.products import is_product, read_columns, read_matrix
 from tidegate_dataplane.graph_passes.repetitions import Repetition, has_same_dims, read_repetition
 from tidegate_dataplane.graph_passes.rewriting import Rewriting, finish_rewrite, rename_output
-
-_FLOATS: Final = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +39,21 @@ def split_products(model: ir.Model) -> int:
 
     Shapes of the model's values must have been inferred.
     """
-    split = sum(_split_product(model.graph, node) for node in list(model.graph) if _is_product(node))
+    split = sum(_split_product(model.graph, node) for node in list(model.graph) if is_product(node))
     if split:
         finish_rewrite(model)
     return split
 
 
-def _is_product(node: ir.Node) -> bool:
-    if node.domain or node.op_type not in ("MatMul", "Gemm"):
-        return False
-    if node.op_type == "MatMul":
-        return True
-    attributes = node.attributes
-    scaled = any(name in attributes and attributes[name].as_float() != 1.0 for name in ("alpha", "beta"))
-    return not scaled and not read_attribute(node, "transA", 0)
-
-
 def _split_product(graph: ir.Graph, node: ir.Node) -> bool:
-    joined, matrix = node.inputs[0], _read_matrix(node)
+    joined, matrix = node.inputs[0], read_matrix(node)
     concat = None if joined is None else joined.producer()
-    if joined is None or matrix is None or concat is None or concat.op_identifier()[:2] != ("", "Concat"):
+    if joined is None or matrix is None or concat is None:
         return False
-    if (
-        joined.shape is None
-        or joined.dtype not in _FLOATS
-        or len(joined.uses()) > 1
-        or joined.is_graph_output()
-    ):
+    columns = read_columns(concat)
+    if columns is None or len(joined.uses()) > 1 or joined.is_graph_output():
         return False
-    rank = len(joined.shape)
-    if rank < 2 or read_attribute(concat, "axis", 0) not in (rank - 1, -1):
-        return False
-    terms = _read_terms(concat, matrix)
-    if terms is None:
-        return False
+    terms = _read_terms(columns, concat, matrix)
     full = [term for term in terms if term.value in concat.inputs]
     small = [term for term in terms if term.value not in concat.inputs]
     if not full or sum(len(term.matrix) for term in full) >= len(matrix):
@@ -88,26 +68,15 @@ def _split_product(graph: ir.Graph, node: ir.Node) -> bool:
     return True
 
 
-def _read_matrix(node: ir.Node) -> Array | None:
-    matrix = read_constant(node.inputs[1])
-    if matrix is None or matrix.ndim != 2:
-        return None
-    return matrix.T if read_attribute(node, "transB", 0) else matrix
-
-
-def _read_terms(concat: ir.Node, matrix: Array) -> list[_Term] | None:
+def _read_terms(columns: Sequence[tuple[ir.Value, range]], concat: ir.Node, matrix: Array) -> list[_Term]:
     """Return one term per value that the parts of a concatenation consist of, with its rows of the matrix.
 
-    None if a part's width is unknown. Every term is a part itself, or has one row where the concatenation has many.
+    Every term is a part itself, or has one row where the concatenation has many.
     """
     sums: dict[ir.Value, Array] = {}
-    start = 0
-    for part in concat.inputs:
-        if part is None or part.shape is None or not isinstance(part.shape[-1], int):
-            return None
+    for part, positions in columns:
         # In double precision, so that the sum of the slices is rounded once.
-        rows = matrix[start : start + part.shape[-1]].astype(np.float64)
-        start += part.shape[-1]
+        rows = matrix[positions.start : positions.stop].astype(np.float64)
         for sign, value in _expand_part(part, concat):
             sums[value] = sums[value] + sign * rows if value in sums else sign * rows
     return [_Term(value, total.astype(matrix.dtype)) for value, total in sums.items()]

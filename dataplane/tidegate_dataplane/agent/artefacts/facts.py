@@ -4,6 +4,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tidegate_dataplane.agent.artefacts.onnx_file import OnnxFacts
 from tidegate_dataplane.contract import DesiredState, ModelFormat, TensorSpec
+from tidegate_dataplane.runner_interface import SHARED_ROWS
 
 
 class StoredFile(BaseModel):
@@ -60,10 +61,10 @@ def is_batched(onnx: OnnxFacts) -> bool:
     """Return whether rows of different requests can be joined along the first dimension.
 
     It must be free on every input and output, and the inputs that name it must agree on the name:
-    two ragged inputs ("users", "items") do not share a batch.
+    two ragged inputs ("users", "items") do not share a batch. Inputs whose rows the graph shares take as many as the others too.
     """
     tensors = (*onnx.inputs, *onnx.outputs)
     if not onnx.inputs or any(not tensor.spec.shape or tensor.spec.shape[0] != -1 for tensor in tensors):
         return False
-    names = {tensor.symbols[0] for tensor in onnx.inputs if tensor.symbols[0] is not None}
+    names = {tensor.symbols[0] for tensor in onnx.inputs} - {None, SHARED_ROWS}
     return len(names) <= 1

@@ -13,7 +13,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ Array = npt.NDArray[Any]
 THREADS_PARAMETER = "intra_op_thread_count"
 WARM_UP_PARAMETER = "tidegate_warmup_requests"
 CHECKED_JOINS_PARAMETER = "tidegate_checked_joins"
+SHARED_INPUTS_PARAMETER = "tidegate_shared_inputs"
+MAX_ROWS_PARAMETER = "tidegate_max_rows"
 CGROUP = Path("/sys/fs/cgroup")
 MEMORY_FILES = (("memory/", "limit_in_bytes", "usage_in_bytes"), ("", "max", "current"))
 MEMORY_RESERVE_BYTES = 16 << 20
@@ -47,6 +49,8 @@ class TritonPythonModel:
             )
         config = json.loads(args["model_config"])
         self._batched = int(config.get("max_batch_size", 0)) > 0
+        # With shared inputs, rows are a dimension like others for Triton.
+        self._max_rows = int(_read_parameter(config, MAX_ROWS_PARAMETER) or config.get("max_batch_size", 0))
         self._texts = {tensor["name"] for tensor in config["input"] if tensor["data_type"] == "TYPE_STRING"}
         self._outputs = [tensor["name"] for tensor in config["output"]]
         self._inputs = [tensor["name"] for tensor in config["input"]]
@@ -62,15 +66,16 @@ class TritonPythonModel:
             self._run_zeros_once(config)
             self._warm_up(config)
         _import_package(args)
+        self._shared = self._make_shared_inputs(config)
         self._joiner = self._make_joiner(config)
         self._watchdog, self._sampler = _start_watching(args, self._joiner.find_limit() or "")
         self._memory = _export_memory(args["model_name"], args["model_version"])
-        self._joins = _JoinMetrics(self._joiner, args["model_name"], args["model_version"])
+        self._metrics = _RequestMetrics(self._read_counters, args["model_name"], args["model_version"])
 
     def finalize(self) -> None:
         """Stop the watchdog, and send the remaining samples."""
         self._watchdog.stop_watching()
-        self._joins.export_now()
+        self._metrics.export_now()
         self._sampler.finish_sending()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -80,8 +85,11 @@ class TritonPythonModel:
 
     def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         inputs = [self._read_inputs(request) for request in requests]
-        answers = self._joiner.answer_requests(inputs)
-        self._joins.export_if_due()
+        if self._shared is None:
+            answers = self._joiner.answer_requests(inputs)
+        else:
+            answers = [self._answer_shared(arrays) for arrays in inputs]
+        self._metrics.export_if_due()
         self._sampler.report_join_limit(self._joiner.find_limit() or "")
         if self._sampler.is_active:
             for request, arrays, answer in zip(requests, inputs, answers, strict=True):
@@ -95,10 +103,41 @@ class TritonPythonModel:
     def _make_joiner(self, config: dict[str, Any]) -> Any:
         from tidegate_dataplane.batching.request_joiner import JoinMode, RequestJoiner
 
-        parameter = config.get("parameters", {}).get(CHECKED_JOINS_PARAMETER, {})
-        checked = parameter.get("string_value") == "true"
+        checked = _read_parameter(config, CHECKED_JOINS_PARAMETER) == "true"
         mode = JoinMode.NONE if not self._batched else JoinMode.CHECKED if checked else JoinMode.TRUSTED
         return RequestJoiner(self._run_session, mode)
+
+    def _make_shared_inputs(self, config: dict[str, Any]) -> Any:
+        """Return what prepares requests with shared inputs; None without such inputs."""
+        from tidegate_dataplane.batching.shared_inputs import SharedInputs
+        from tidegate_dataplane.runner_interface import SHARED_ROWS
+
+        names = json.loads(_read_parameter(config, SHARED_INPUTS_PARAMETER) or "[]")
+        if not names:
+            return None
+        single = {
+            model_input.name
+            for model_input in self._session.get_inputs()
+            if model_input.shape and model_input.shape[0] == SHARED_ROWS
+        }
+        return SharedInputs(names, single, self._max_rows)
+
+    def _answer_shared(self, arrays: Mapping[str, Array]) -> list[Array] | Exception:
+        from tidegate_dataplane.batching.shared_inputs import RowsError
+
+        try:
+            request = self._shared.prepare_request(arrays)
+        except RowsError as error:
+            return error
+        answer: list[Array] | Exception
+        [answer] = self._joiner.answer_requests([request.inputs])
+        if not isinstance(answer, Exception):
+            self._shared.count_answer(request)
+        return answer
+
+    def _read_counters(self) -> dict[tuple[str, str], int]:
+        shared = {} if self._shared is None else self._shared.read_counters()
+        return {**self._joiner.read_counters(), **shared}
 
     def _offer_sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
         try:
@@ -115,8 +154,8 @@ class TritonPythonModel:
 
     def _warm_up(self, config: dict[str, Any]) -> None:
         """Run the ordered number of warm-up requests of zeros, alternately with one row and with the maximum."""
-        requests = int(config.get("parameters", {}).get(WARM_UP_PARAMETER, {}).get("string_value", "0"))
-        max_rows = int(config.get("max_batch_size", 0)) if self._batched else 1
+        requests = int(_read_parameter(config, WARM_UP_PARAMETER) or "0")
+        max_rows = self._max_rows or 1
         for number in range(requests):
             rows = max_rows if number % 2 else 1
             shapes = {
@@ -130,12 +169,15 @@ class TritonPythonModel:
                 )
 
     def _input_shapes(self, config: dict[str, Any], rows: int) -> dict[str, list[int]]:
-        first = [rows] if self._batched else []
-        return {
-            tensor["name"]: first
-            + [int(size) for size in tensor.get("reshape", {"shape": tensor["dims"]}).get("shape", [])]
+        shapes = {
+            tensor["name"]: [
+                int(size) for size in tensor.get("reshape", {"shape": tensor["dims"]}).get("shape", [])
+            ]
             for tensor in config["input"]
         }
+        if not self._max_rows:
+            return shapes
+        return {name: [rows, *(shape if self._batched else shape[1:])] for name, shape in shapes.items()}
 
     def _run_zeros(self, shapes: dict[str, list[int]]) -> list[Array] | Exception:
         types = self._types
@@ -154,10 +196,11 @@ class TritonPythonModel:
         )
 
     def _read_inputs(self, request: Any) -> dict[str, Array]:
-        return {name: self._read_input(request, name) for name in self._inputs}
+        tensors = {tensor.name(): tensor for tensor in request.inputs()}
+        return {name: self._read_input(tensors[name], name) for name in self._inputs}
 
-    def _read_input(self, request: Any, name: str) -> Array:
-        array: Array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+    def _read_input(self, tensor: Any, name: str) -> Array:
+        array: Array = tensor.as_numpy()
         if name not in self._texts:
             return array
         texts = [value.decode(errors="replace") for value in array.reshape(-1).tolist()]
@@ -171,7 +214,12 @@ class TritonPythonModel:
 
     def _make_response(self, answer: list[Array] | Exception, requested: Sequence[str]) -> Any:
         if isinstance(answer, Exception):
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer)))
+            from tidegate_dataplane.batching.shared_inputs import RowsError
+
+            # Faults of the model are internal: clients' own must not count against the pod.
+            refused = isinstance(answer, RowsError)
+            code = pb_utils.TritonError.INVALID_ARG if refused else pb_utils.TritonError.INTERNAL
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer), code))
         requested_names = set(requested)
         tensors = [
             pb_utils.Tensor(name, _encode_array(array))
@@ -181,13 +229,15 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(tensors)
 
 
-class _JoinMetrics:
+class _RequestMetrics:
     """Exports what became of the requests of this version, at most once a second: each number is a message to the server."""
 
-    def __init__(self, joiner: Any, model: str, version: str) -> None:
-        from tidegate_dataplane.joins import HELP_TEXTS, PREFIX
+    def __init__(
+        self, read_counters: Callable[[], dict[tuple[str, str], int]], model: str, version: str
+    ) -> None:
+        from tidegate_dataplane.runner_interface import HELP_TEXTS, PREFIX
 
-        self._joiner, self._exported_s = joiner, 0.0
+        self._read_counters, self._exported_s = read_counters, 0.0
         self._exported: dict[tuple[str, str], int] = {}
         self._families: dict[str, Any] = {}
         self._metrics: dict[tuple[str, str], Any] = {}
@@ -199,7 +249,7 @@ class _JoinMetrics:
                 for name, text in HELP_TEXTS.items()
             }
             # All of them from zero on, so that the first increase is seen.
-            for name, way in joiner.read_counters():
+            for name, way in read_counters():
                 labels = {"model": model, "version": version, **({"way": way} if way else {})}
                 self._metrics[name, way] = self._families[name].Metric(labels=labels)
 
@@ -212,7 +262,7 @@ class _JoinMetrics:
 
     def export_now(self) -> None:
         """Export the counts."""
-        counts = self._joiner.read_counters()
+        counts = self._read_counters()
         for key, metric in self._metrics.items():
             increase = counts[key] - self._exported.get(key, 0)
             if increase:
@@ -314,6 +364,12 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY_TEXTS)
 
 
+def _read_parameter(config: dict[str, Any], name: str) -> str:
+    """Return a parameter of the model's configuration; empty if it has none of this name."""
+    value: str = config.get("parameters", {}).get(name, {}).get("string_value", "")
+    return value
+
+
 def _make_zeros(onnx_type: str, shape: Sequence[int]) -> Array:
     """Return zeros (or empty strings) of an ONNX Runtime type, such as `tensor(float)`."""
     name = onnx_type.removeprefix("tensor(").removesuffix(")")
@@ -333,7 +389,7 @@ def _encode_array(array: Array) -> Array:
 
 def _count_threads(config: dict[str, Any]) -> int:
     """Return the threads of one execution: the configured number, else the pod's CPU request."""
-    configured = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
+    configured = _read_parameter(config, THREADS_PARAMETER)
     if configured:
         return max(int(configured), 1)
     cpu = os.environ.get("TIDEGATE_CPU", "1")

@@ -1,6 +1,6 @@
-"""What the ONNX runner reports of joined requests: the limit for the agent, and counters on Triton's metrics page.
+"""What the ONNX runner agrees on with the others: counters on Triton's metrics page, a limit for the agent, a name in graphs.
 
-The control plane knows both through the contract, which the runner cannot import: its server has no pydantic.
+The control plane knows them through the contract, which the runner cannot import: its server has no pydantic.
 """
 
 from enum import StrEnum
@@ -10,16 +10,24 @@ PREFIX: Final = "tidegate_model_"
 EXECUTIONS: Final = "executions_total"
 JOINED: Final = "joined_requests_total"
 MISMATCHES: Final = "join_mismatches_total"
+SHARED: Final = "shared_requests_total"
 
 HELP_TEXTS: Final = {
     EXECUTIONS: "Executions in ONNX Runtime.",
     JOINED: "Requests answered by an execution that they shared, by way: rows of the same shape, or padding to one.",
     MISMATCHES: "Comparisons, by way, in which a joined answer differed from that of the request alone; nothing is joined "
     "that way afterwards.",
+    SHARED: "Requests of several rows whose shared inputs were executed with one row, by way: sent once, or found equal.",
 }
 """By name without the prefix."""
+SENT: Final = "sent"
+EQUAL: Final = "equal"
 ROWS: Final = "rows"
 PADDING: Final = "padding"
+
+
+SHARED_ROWS: Final = "tidegate_shared_rows"
+"""Name of the first dimension, in a compiled graph, of inputs that take one row, or as many as the others."""
 
 
 class JoinLimit(StrEnum):
