@@ -28,6 +28,7 @@ from tidegate.api.sample_log import LoggingSpec
 from tidegate.api.schema import (
     ListAtomic,
     ListMap,
+    ListSet,
     ValidationRule,
     ValidationRules,
     must_match,
@@ -222,6 +223,17 @@ class ModelSpec(ApiModel):
             "Python run code from the artefact and therefore need the operator's opt-in."
         ),
     ] = ArtefactFormat.ONNX
+    shared_inputs: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...],
+        Field(
+            max_length=256,
+            description="Inputs that are the same for all rows of a request, such as the features of the user. Clients may send "
+            "one row of them, or as many as of the other inputs; with spec.compile what depends on them alone is computed "
+            "once per request. Rows that differ nevertheless are answered as they are. Only for tier realtime, format ONNX "
+            "and batching.mode Disabled, and on Tidegate's own ONNX runner.",
+        ),
+        ListSet(),
+    ] = ()
 
 
 class BatchingSpec(ApiModel):
@@ -455,6 +467,21 @@ class InferenceSpec(ApiModel):
             field="logging",
         ),
         ValidationRule(
+            cel="!has(self.model.sharedInputs) || self.model.sharedInputs.size() == 0 || "
+            "(self.model.format == 'ONNX' && self.batching.mode == 'Disabled' && self.tier == 'realtime')",
+            message="model.sharedInputs is only for format ONNX, batching.mode Disabled and tier realtime: a request of many rows is "
+            "a batch of its own; remove sharedInputs, or set these",
+            check=lambda spec: (
+                not spec.model.shared_inputs
+                or (
+                    spec.model.format is ArtefactFormat.ONNX
+                    and spec.batching.mode is DynamicBatchingMode.DISABLED
+                    and spec.tier is Tier.REALTIME
+                )
+            ),
+            field="model",
+        ),
+        ValidationRule(
             cel="!has(self.compile) || self.model.format == 'ONNX'",
             message="compile is only for format ONNX, whose graph can be rewritten: remove it, or export the model to ONNX",
             check=lambda spec: spec.compile is None or spec.model.format is ArtefactFormat.ONNX,
@@ -681,6 +708,14 @@ class CompiledGraph(StatusModel):
     replicas: Annotated[int, Field(ge=0, description="Number of replicas that serve the compiled graph.")] = 0
     nodes: Annotated[int, Field(ge=0, description="Operations of the graph that is to be served.")] = 0
     published_nodes: Annotated[int, Field(ge=0, description="Operations of the published graph.")] = 0
+    shared_inputs: Annotated[
+        tuple[Annotated[str, Field(max_length=256)], ...],
+        Field(
+            max_length=256,
+            description="Those of spec.model.sharedInputs of which the compiled graph takes one row for all rows of a request.",
+        ),
+        ListAtomic(),
+    ] = ()
     passes: Annotated[
         tuple[GraphPassStatus, ...],
         Field(max_length=32, description="The graph passes, in the order in which they were tried."),

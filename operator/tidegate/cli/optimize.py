@@ -26,9 +26,9 @@ def optimize_file(
         Path, typer.Argument(help="ONNX file, which is not changed.", exists=True, dir_okay=False)
     ],
     write: Annotated[Path | None, typer.Option(help="File to write the optimized model to.")] = None,
-    per_request: Annotated[
+    shared_input: Annotated[
         list[str] | None,
-        typer.Option(help="Input whose rows are equal in every request, like the user's; may be repeated."),
+        typer.Option(help="Input whose rows are equal in most requests, like the user's; may be repeated."),
     ] = None,
     rows: Rows = None,
     graphs: Annotated[
@@ -56,7 +56,7 @@ def optimize_file(
         _exit_with(f"{model} cannot be read as an ONNX model: {error}")
     try:
         optimized = pipeline.optimize_model(
-            original, shared_inputs=per_request or (), measured_rows=rows or pipeline.MEASURED_ROWS
+            original, shared_inputs=shared_input or (), measured_rows=rows or pipeline.MEASURED_ROWS
         )
     except MemoryError:
         _exit_with(f"{model}: there is not enough memory to rewrite it, which takes several times its size")

@@ -52,7 +52,7 @@ class OptimizationReport(Report):
         if self.speedups:
             yield f"speed-up by rows: {_format_speedups(self.speedups)}"
         if self.shared_inputs:
-            yield f"inputs with one row per request: {', '.join(self.shared_inputs)}"
+            yield f"inputs that may have one row: {', '.join(self.shared_inputs)}"
         if wide:
             yield ""
             yield from align_columns([("OPERATOR", "BEFORE", "AFTER"), *self._count_operators()])

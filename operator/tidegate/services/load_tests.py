@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -112,6 +112,7 @@ async def calibrate_inference(
     inference = await read_inference(client, key)
     if slo_s is None and inference.spec.slo is not None:
         slo_s = parse_duration(inference.spec.slo.latency_p99).total_seconds()
+    inputs = replace(inputs, shared_inputs=frozenset(inference.spec.model.shared_inputs))
     if address is not None:
         replica = ReplicaTarget(key, inference.served_name, pod or address, address, slo_s)
         return await measure_replica(replica, limits, inputs, write_line)
@@ -156,7 +157,10 @@ async def bench_address(request: BenchRequest) -> BenchReport:
 
 async def bench_inference(client: KubeClient, key: ObjectKey, request: BenchRequest) -> BenchReport:
     """Test a replica of an Inference, or the way to it through a gateway. Raises TidegateError with the way out."""
-    model = request.model or (await read_inference(client, key)).served_name
+    inference = await read_inference(client, key)
+    model = request.model or inference.served_name
+    shared_inputs = frozenset(inference.spec.model.shared_inputs)
+    request = replace(request, inputs=replace(request.inputs, shared_inputs=shared_inputs))
     duration = timedelta(seconds=request.load.seconds) + _GRACE
     if request.access is None:
         async with _connect_replica(client, key, request.pod, duration) as (pod, address):

@@ -71,7 +71,7 @@ class LoadGenerator:
             metadata = await self._stub.ModelMetadata(question, timeout=_ASK_S, metadata=self._headers)
             random_source = random.Random(inputs.seed)  # noqa: S311  figures for a model, no secret
             self._requests = [
-                _build_request(self._model, metadata.inputs, inputs, random_source) for _ in range(variants)
+                build_request(self._model, metadata.inputs, inputs, random_source) for _ in range(variants)
             ]
             await self.send_request(0)
             times: list[float] = []
@@ -128,23 +128,20 @@ class LoadGenerator:
         )
 
 
-def _build_request(
+def build_request(
     model: str, tensors: Sequence[Any], inputs: RandomInputs, random_source: random.Random
 ) -> Any:
+    """Return one random request for a model with these inputs."""
     request = _messages.ModelInferRequest(model_name=model)
     for tensor in tensors:
-        shape = [_resolve_size(size, position, inputs) for position, size in enumerate(tensor.shape)]
+        rows = 1 if tensor.name in inputs.shared_inputs else inputs.rows
+        free = (rows, *[inputs.length] * len(tensor.shape))
+        shape = [size if size >= 0 else free[position] for position, size in enumerate(tensor.shape)]
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
         request.raw_input_contents.append(
             _random_content(tensor.datatype, prod(shape), inputs.largest, random_source)
         )
     return request
-
-
-def _resolve_size(size: int, position: int, inputs: RandomInputs) -> int:
-    if size >= 0:
-        return int(size)
-    return inputs.rows if position == 0 else inputs.length
 
 
 def _random_content(datatype: str, count: int, largest: int, random_source: random.Random) -> bytes:

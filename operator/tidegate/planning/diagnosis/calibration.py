@@ -13,12 +13,16 @@ _FLAT_TRIES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class RandomInputs:
-    """The shape of random requests: rows, the length of every other free dimension, and the largest whole number."""
+    """The shape of random requests: rows, the length of every other free dimension, and the largest whole number.
+
+    `shared_inputs` have one row, as clients send them.
+    """
 
     rows: int = 1
     length: int = 1
     largest: int = 1
     seed: int = 0
+    shared_inputs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

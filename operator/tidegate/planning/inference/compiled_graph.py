@@ -35,6 +35,7 @@ def describe_graph(inference: Inference, replicas: Sequence[ObservedReplica]) ->
         replicas=compiled,
         nodes=tried.nodes_after,
         published_nodes=tried.nodes_before,
+        shared_inputs=tried.shared_inputs,
         passes=tuple(
             GraphPassStatus(
                 name=result.name,
