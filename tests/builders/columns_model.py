@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import onnx
-import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tidegate_localcluster.demo.load import ScoringBatch
-from tidegate_localcluster.demo.scoring import ScoredAnswer
 
 COLUMNS: Final = 60
 ENTRIES: Final = 50
@@ -66,28 +63,6 @@ def column_batches(versions: tuple[int, ...], count: int = 8) -> list[ScoringBat
         ScoringBatch({"ids": ids}, {str(version): score_ids(ids, version) for version in versions})
         for ids in requests
     ]
-
-
-class ColumnsClient:
-    """One gRPC connection to a server that has the model."""
-
-    def __init__(self, address: str, model: str, headers: Mapping[str, str] | None = None) -> None:
-        self._client = triton.InferenceServerClient(address)
-        self._model = model
-        self._headers = dict(headers or {})
-
-    def score(self, inputs: Mapping[str, Any]) -> ScoredAnswer:
-        """Return scores float32 [rows]. Raises InferenceServerException."""
-        tensor = triton.InferInput("ids", list(inputs["ids"].shape), "INT64")
-        tensor.set_data_from_numpy(inputs["ids"])
-        result: Any = self._client.infer(self._model, [tensor], headers=self._headers, client_timeout=10.0)
-        return ScoredAnswer(
-            np.asarray(result.as_numpy("score")).ravel(), str(result.get_response().model_version)
-        )
-
-    def close(self) -> None:
-        """End the connection."""
-        self._client.close()
 
 
 def _make_tables() -> list[NDArray[np.float32]]:

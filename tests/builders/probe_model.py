@@ -131,8 +131,8 @@ def publish_unloadable(folder: Path, version: int, *, extra_input: bool = False)
     return _write(folder, version, model)
 
 
-def publish_for_one_row(folder: Path, version: int) -> str:
-    """A model that promises to take any number of rows, and fails for more than one."""
+def publish_for_one_row(folder: Path, version: int, *, user: bool = False) -> str:
+    """A model that promises to take any number of rows, and fails for more than one; with an input `user` beside x if asked for."""
     one = numpy_helper.from_array(np.array([1, 1], dtype=np.int64), "one")
     offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
     graph = helper.make_graph(
@@ -141,7 +141,10 @@ def publish_for_one_row(folder: Path, version: int) -> str:
             helper.make_node("Add", ["row", "offset"], ["score"]),
         ],
         "for-one-row",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 1])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 1])
+            for name in ("x", *(["user"] if user else []))
+        ],
         [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["rows", 1])],
         [one, offset],
     )

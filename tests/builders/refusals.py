@@ -311,6 +311,24 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         batch=batch_spec(),
         compile={},
     ),
+    *(
+        _inference(f"shared-inputs-{name}", "model", "model.sharedInputs is only for format ONNX", **spec)
+        for name, spec in {
+            "python": {"model": {"format": "Python", "sharedInputs": ["user"]}},
+            "adaptive": {"model": {"sharedInputs": ["user"]}, "batching": {"mode": "Adaptive"}},
+            "nearline": {
+                "model": {"sharedInputs": ["user"]},
+                "tier": "nearline",
+                "nearline": nearline_spec(),
+            },
+        }.items()
+    ),
+    _inference(
+        "shared-inputs-twice",
+        "model.sharedInputs",
+        "Duplicate value",
+        model={"sharedInputs": ["user", "user"]},
+    ),
     _inference("compile-passes", "compile.passes", _UNSUPPORTED, compile={"passes": "Some"}),
     _inference("sample-zero", "logging.sample", "must be more than 0", logging=_logging("0.00")),
     _inference("sample-many", "logging.sample", "should match", logging=_logging("1.01")),

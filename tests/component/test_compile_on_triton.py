@@ -2,99 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 import pytest
 
 from builders import probe_model
-from builders.columns_model import COLUMNS, ColumnsClient, column_batches, publish_columns
+from builders.columns_model import COLUMNS, column_batches, publish_columns
+from builders.scoring_client import ScoringClient
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
+from fixtures.compiler import run_compiler, serves_version, wait_for_compile
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import CompileFolder
-from tidegate_dataplane.contract import AgentPhase, AgentReport, CompilePhase, CompileReport
+from tidegate_dataplane.contract import CompilePhase, CompileReport
 from tidegate_localcluster.demo.load import CheckedLoad
 
 pytestmark = [pytest.mark.triton]
-
-
-@dataclass
-class CompilerProcess:
-    """The compiler of one pod."""
-
-    pod: ModelPod
-    settings: dict[str, str] = field(default_factory=dict[str, str])
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it beside the agent."""
-        environment = {
-            **os.environ,
-            "TIDEGATE_COMPILER_EXCHANGE_DIR": str(self.pod.folder / "cache" / "compile"),
-            "TIDEGATE_COMPILER_POLL_S": "0.1",
-            **self.settings,
-        }
-        with (self.pod.folder / "compiler.log").open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tidegate_dataplane.compiler"],
-                env=environment,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def kill(self) -> None:
-        """End it and what it runs at once, as the end of a container does."""
-        if self.process is not None:
-            os.killpg(self.process.pid, 9)
-            self.process.wait(10)
-
-    @property
-    def logs(self) -> str:
-        """Its log."""
-        return (self.pod.folder / "compiler.log").read_text()
-
-
-@contextmanager
-def compiler_of(pod: ModelPod, **settings: str) -> Iterator[CompilerProcess]:
-    compiler = CompilerProcess(pod, settings)
-    compiler.start()
-    try:
-        yield compiler
-    finally:
-        compiler.kill()
-
-
-def serves(version: int) -> Callable[[AgentReport], bool]:
-    return lambda report: report.phase is AgentPhase.READY and report.serving == report.target == version
-
-
-def compiled(version: int, *phases: CompilePhase) -> Callable[[AgentReport], bool]:
-    def holds(report: AgentReport) -> bool:
-        return (
-            serves(version)(report)
-            and report.compile is not None
-            and report.compile.version == version
-            and report.compile.phase in phases
-        )
-
-    return holds
-
-
-def wait_for_compile(pod: ModelPod, version: int, *phases: CompilePhase) -> CompileReport:
-    what = f"the graph of version {version} is {' or '.join(phases)}"
-    report = pod.wait_for(what, compiled(version, *phases), timeout_s=120)
-    assert report.compile is not None
-    return report.compile
 
 
 @pytest.fixture
@@ -112,7 +40,7 @@ def publish(pod: ModelPod, version: int) -> None:
 @contextmanager
 def column_load(pod: ModelPod, *versions: int) -> Iterator[CheckedLoad]:
     with CheckedLoad(
-        lambda: ColumnsClient(pod.triton.grpc, pod.model),
+        lambda: ScoringClient(pod.triton.grpc, pod.model),
         column_batches(versions),
         threads=2,
         pause_s=0.005,
@@ -131,8 +59,8 @@ def test_versions_get_their_compiled_graphs_under_load_and_nothing_is_lost_or_wr
     publish(pod, 1)
     publish(pod, 2)
     pod.put(pod.order(1, graph_passes=True))
-    pod.wait_for("version 1 serves", serves(1))
-    with column_load(pod, 1, 2) as load, compiler_of(pod):
+    pod.wait_for("version 1 serves", serves_version(1))
+    with column_load(pod, 1, 2) as load, run_compiler(pod):
         report = wait_for_compile(pod, 1, CompilePhase.COMPILED)
         assert [(each.name, each.changes) for each in report.passes if each.applied] == [
             ("fuseEmbeddings", COLUMNS)
@@ -164,7 +92,7 @@ def logs_of(pod: ModelPod) -> list[str]:
 def test_a_graph_that_no_pass_improves_is_served_as_published(pod: ModelPod) -> None:
     probe_model.publish(pod.artefact, 1)
     pod.put(pod.order(1, graph_passes=True))
-    with compiler_of(pod):
+    with run_compiler(pod):
         report = wait_for_compile(pod, 1, CompilePhase.UNCHANGED)
     assert {each.reason for each in report.passes} == {"nothing to change"}
     assert served_nodes(pod, 1) == 1
@@ -173,8 +101,8 @@ def test_a_graph_that_no_pass_improves_is_served_as_published(pod: ModelPod) -> 
 def test_without_an_order_for_it_no_graph_is_compiled(pod: ModelPod) -> None:
     publish(pod, 1)
     pod.put(pod.order(1))
-    with compiler_of(pod):
-        report = pod.wait_for("version 1 serves", serves(1))
+    with run_compiler(pod):
+        report = pod.wait_for("version 1 serves", serves_version(1))
         assert report.compile is None
     assert served_nodes(pod, 1) == 2 * COLUMNS + 3
     assert logs_of(pod) == []
@@ -186,10 +114,10 @@ def test_a_compiler_that_is_killed_again_and_again_is_given_up_and_the_published
     publish(pod, 1)
     pod.put(pod.order(1, graph_passes=True))
     for attempt in (1, 2):
-        with compiler_of(pod):
+        with run_compiler(pod):
             wait_for_attempt(pod, attempt)
             wait_for_compile(pod, 1, CompilePhase.COMPILING)
-    with compiler_of(pod):
+    with run_compiler(pod):
         report = wait_for_compile(pod, 1, CompilePhase.FAILED)
     assert "ended 2 times" in report.message
     assert "raise spec.compile.memory" in report.message
@@ -203,7 +131,7 @@ def test_a_compilation_that_gives_way_to_another_version_is_no_attempt(pod: Mode
     publish(pod, 1)
     publish(pod, 2)
     pod.put(pod.order(1, graph_passes=True))
-    with compiler_of(pod):
+    with run_compiler(pod):
         wait_for_attempt(pod, 1)
         job = folder.read_job()
         assert job is not None
@@ -224,7 +152,7 @@ def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no
     (tmp_path / "node").mkdir()
     publish(pod, 1)
     pod.put(pod.order(1, graph_passes=True))
-    with compiler_of(pod, **cache):
+    with run_compiler(pod, **cache):
         assert not wait_for_compile(pod, 1, CompilePhase.COMPILED).cached
 
     content = pod.model
@@ -235,7 +163,7 @@ def test_a_second_pod_of_the_node_takes_the_graph_that_the_first_compiled_and_no
         (pod.folder / "cache" / "compile").mkdir()
         publish_columns(pod.artefact, 1, mark=content)
         pod.put(pod.order(1, graph_passes=True))
-        with compiler_of(pod, **cache):
+        with run_compiler(pod, **cache):
             return wait_for_compile(pod, 1, CompilePhase.COMPILED)
 
     assert as_another_pod().cached
@@ -249,9 +177,9 @@ def test_a_graph_that_the_server_refuses_is_given_up_and_the_published_one_goes_
 ) -> None:
     publish(pod, 1)
     pod.put(pod.order(1, graph_passes=True))
-    pod.wait_for("version 1 serves", serves(1))
+    pod.wait_for("version 1 serves", serves_version(1))
     with column_load(pod, 1) as load:
-        with compiler_of(pod):
+        with run_compiler(pod):
             wait_for_compile(pod, 1, CompilePhase.COMPILED)
         return_graph(pod, b"no graph")
         report = wait_for_compile(pod, 1, CompilePhase.FAILED)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from builders.columns_model import COLUMNS, ColumnsClient, column_batches, publish_columns
+from builders.columns_model import COLUMNS, column_batches, publish_columns
+from builders.scoring_client import ScoringClient
+from builders.user_model import USER_INPUTS, make_user_batches, publish_user_model
 from builders.waiting import wait_until
 from fixtures.installed import Space
 from tidegate.api.reasons import Reason
-from tidegate_localcluster.demo.load import CheckedLoad
+from tidegate_localcluster.demo.load import CheckedLoad, ScoringBatch
 
 
 def deploy(space: Space, *versions: int, **compile_spec: Any) -> None:
@@ -48,12 +50,12 @@ def wait_for_reason(space: Space, reason: Reason, version: int) -> None:
 
 
 @contextmanager
-def column_load(space: Space, *versions: int) -> Iterator[CheckedLoad]:
+def checked_load(space: Space, model: str, batches: Sequence[ScoringBatch]) -> Iterator[CheckedLoad]:
     """Ask through the gateway; each answer is compared with that of the version that it names."""
     access = {"x-tidegate-access": f"{space.namespace}/probe"}
     with CheckedLoad(
-        lambda: ColumnsClient(space.installed.endpoints.gateway, "columns", access),
-        column_batches(versions),
+        lambda: ScoringClient(space.installed.endpoints.gateway, model, access),
+        batches,
         threads=2,
         pause_s=0.02,
         max_seconds=600.0,
@@ -64,7 +66,7 @@ def column_load(space: Space, *versions: int) -> Iterator[CheckedLoad]:
 @pytest.mark.no_rerun("a lost request, a wrong answer")
 def test_two_versions_are_compiled_under_load_and_no_answer_is_lost_or_wrong(space: Space) -> None:
     deploy(space, 1, 2, memory="1Gi")
-    with column_load(space, 1, 2) as load:
+    with checked_load(space, "columns", column_batches((1, 2))) as load:
         wait_for_reason(space, Reason.GRAPH_COMPILED, 1)
         graph = space.status("inference", "probe")["graph"]
         fused = next(each for each in graph["passes"] if each["name"] == "fuseEmbeddings")
@@ -80,10 +82,44 @@ def test_two_versions_are_compiled_under_load_and_no_answer_is_lost_or_wrong(spa
     assert set(results.versions) == {"1", "2"}
 
 
+@pytest.mark.no_rerun("a lost request, a wrong answer")
+def test_users_are_sent_once_over_two_versions_and_their_compilation(space: Space) -> None:
+    for version in (1, 2):
+        publish_user_model(space.folder("users"), version, mark=space.namespace)
+    space.apply(
+        "Inference",
+        "probe",
+        {
+            "model": {
+                "name": "users",
+                "uri": space.uri("users"),
+                "version": "1",
+                "sharedInputs": list(USER_INPUTS),
+            },
+            "resources": {"cpu": "50m", "memory": "512Mi"},
+            "compile": {"memory": "1Gi"},
+        },
+    )
+    space.access()
+    space.ready()
+    with checked_load(space, "users", make_user_batches((1, 2))) as load:
+        wait_for_reason(space, Reason.GRAPH_COMPILED, 1)
+        graph = space.status("inference", "probe")["graph"]
+        assert graph["sharedInputs"] == list(USER_INPUTS)
+        space.patch("inference", "probe", {"model": {"version": "2"}})
+        wait_for_reason(space, Reason.GRAPH_COMPILED, 2)
+        # Some answers of the second compiled graph.
+        answered = load.report().versions.get("2", 0)
+        wait_until(lambda: load.report().versions.get("2", 0) > answered + 50, what="version 2 answers")
+    results = load.finish()
+    assert results.problems == ()
+    assert set(results.versions) == {"1", "2"}
+
+
 @pytest.mark.produces(Reason.COMPILE_FAILED)
 def test_a_compiler_without_enough_memory_is_given_up_and_the_version_serves(space: Space) -> None:
     deploy(space, 1, memory="160Mi")
-    with column_load(space, 1) as load:
+    with checked_load(space, "columns", column_batches((1,))) as load:
         wait_for_reason(space, Reason.COMPILE_FAILED, 1)
         message = space.condition("inference", "probe", "Compiled")["message"]
         assert "raise spec.compile.memory" in message

@@ -88,6 +88,56 @@ def test_the_name_is_the_served_one() -> None:
     assert rendered(a_desired_state(model="ctr-next"), some_facts())["name"] == "ctr-next"
 
 
+ITEM = TensorSpec(name="item", dtype="INT64", shape=(-1, 4))
+
+
+@pytest.mark.parametrize("backend", [OnnxBackend.AUTO, OnnxBackend.HOSTED])
+def test_shared_inputs_leave_the_rows_to_our_runner_in_the_form_that_clients_know(
+    backend: OnnxBackend,
+) -> None:
+    order = a_desired_state(shared_inputs=("ids",), max_batch_size=64)
+
+    config = rendered(order, some_facts(inputs=(IDS, ITEM)), backend=backend)
+
+    assert (config["backend"], config["max_batch_size"]) == ("python", 0)
+    assert config["input"] == [
+        {"name": "ids", "data_type": "TYPE_INT64", "dims": [-1, 1], "reshape": {"shape": [-1]}},
+        {"name": "item", "data_type": "TYPE_INT64", "dims": [-1, 4]},
+    ]
+    assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1, 1]}]
+    assert config["parameters"] == {
+        "tidegate_shared_inputs": {"string_value": '["ids"]'},
+        "tidegate_max_rows": {"string_value": "64"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "facts", "backend", "problem"),
+    [
+        (["age"], {}, OnnxBackend.HOSTED, "the model has no input age; it has ids, item"),
+        (["ids", "item"], {}, OnnxBackend.HOSTED, "it names all inputs"),
+        (
+            ["ids"],
+            {"batched": False},
+            OnnxBackend.HOSTED,
+            "the first dimension of every input and output must be free",
+        ),
+        (["ids"], {}, OnnxBackend.NATIVE, "only Tidegate's runner repeats rows"),
+    ],
+)
+def test_shared_inputs_that_cannot_be_served_are_refused_with_the_way_out(
+    names: list[str], facts: dict[str, Any], backend: OnnxBackend, problem: str
+) -> None:
+    order = a_desired_state(shared_inputs=tuple(names))
+
+    config = render_config(
+        order, some_facts(inputs=(IDS, ITEM), **facts), backend=backend, intra_op_threads=None
+    )
+
+    assert isinstance(config, VersionRefusal)
+    assert config.message.startswith(f"spec.model.sharedInputs: {problem}")
+
+
 @pytest.mark.parametrize("backend", [OnnxBackend.AUTO, OnnxBackend.NATIVE])
 def test_tritons_own_backend_is_asked_for_first(backend: OnnxBackend) -> None:
     config = rendered(a_desired_state(), some_facts(), backend=backend)

@@ -186,6 +186,7 @@ def test_weights_are_stepped_over(tmp_path: Path) -> None:
         ([["n", 3]], [["n"]], True),
         ([["n", 3], ["n"]], [["m", 2]], True),
         ([[None, 3], ["n"]], [[None]], True),
+        ([["n"], ["tidegate_shared_rows", 3]], [["n"]], True),
         ([["n"], ["m"]], [["n"]], False),
         ([[1, 3]], [[1]], False),
         ([["n"]], [[1]], False),

@@ -11,7 +11,7 @@ from builders.waiting import wait_until
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.runners import RECENTLY_S, RECONNECT_S, REMEMBERED_S, REST_S, RunnerRegistry
 from tidegate_dataplane.contract import RunnerEnd
-from tidegate_dataplane.joins import JoinLimit
+from tidegate_dataplane.runner_interface import JoinLimit
 from tidegate_dataplane.sampling.container import count_memory_kills, read_server_identity
 from tidegate_dataplane.sampling.frames import GoodbyeFrame, HelloFrame
 from tidegate_dataplane.sampling.sampler import Sampler

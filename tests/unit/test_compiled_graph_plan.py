@@ -59,7 +59,12 @@ def compile_report(phase: CompilePhase, version: int = 1, **fields: Any) -> Agen
 
 def compiled() -> AgentReport:
     return compile_report(
-        CompilePhase.COMPILED, passes=PASSES, speedups={1: 16.7, 16: 6.59}, nodes_before=602, nodes_after=12
+        CompilePhase.COMPILED,
+        passes=PASSES,
+        speedups={1: 16.7, 16: 6.59},
+        shared_inputs=("user",),
+        nodes_before=602,
+        nodes_after=12,
     )
 
 
@@ -130,6 +135,7 @@ def test_the_status_has_the_passes_and_the_measured_speed_up() -> None:
         "replicas": 2,
         "nodes": 12,
         "publishedNodes": 602,
+        "sharedInputs": ["user"],
         "passes": [
             {"name": "simplify", "applied": False, "reason": "nothing to change", "changes": 0},
             {"name": "fuseEmbeddings", "applied": True, "reason": "", "changes": 300},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -10,15 +10,19 @@ import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from onnx_ir.passes.common import ShapeInferencePass
 
+from builders.onnx_models import a_model, a_tensor
 from builders.random_graphs import GRAPHS, USER, RandomGraph
 from stages.examples import examples
+from tidegate_dataplane.graph_passes.constants import Array
 from tidegate_dataplane.graph_passes.late_broadcasts import drop_repetitions
 from tidegate_dataplane.graph_passes.proof import Session, measure_error
 from tidegate_dataplane.graph_passes.samples import share_inputs
 from tidegate_dataplane.graph_passes.share_rows import ShareRowsError, share_rows
 from tidegate_dataplane.graph_passes.split_products import split_products
+from tidegate_dataplane.runner_interface import SHARED_ROWS
 
 TOLERANCE = 1e-5
 
@@ -55,13 +59,19 @@ def test_answers_stay_the_same(change: Callable[[ir.Model], int], graph: RandomG
         output.name for output in model.graph.output
     ]
     original, session = Session(model), Session(rewritten)
+    shares = change in (share_user, apply_all)
     for count in (rows, 1):
-        request, shared = share_inputs(RandomGraph.request(count, graph.seed), USER)
-        expected = original.run_request(request)
-        answer = session.run_request(shared if change in (share_user, apply_all) else request)
-        assert expected is not None
-        assert answer is not None
-        assert max(map(measure_error, expected, answer)) <= TOLERANCE
+        # Random rows of the user differ: a graph that shares them takes these as well.
+        different = {
+            name: np.random.default_rng(graph.seed + count).standard_normal(array.shape).astype(np.float32)
+            for name, array in RandomGraph.request(count, graph.seed).items()
+        }
+        repeated, once = share_inputs(different, USER)
+        for request, form in ((different, different), (repeated, once if shares else repeated)):
+            expected, answer = original.run_request(request), session.run_request(form)
+            assert expected is not None
+            assert answer is not None
+            assert max(map(measure_error, expected, answer)) <= TOLERANCE
 
 
 def an_attention(parts: int) -> onnx.ModelProto:
@@ -94,7 +104,133 @@ def test_what_depends_on_the_user_alone_runs_on_one_row() -> None:
     model = RandomGraph([("Dense", 0, 0), ("Relu", 2, 0), ("Add", 2, 1)], seed=3).build()
     rewritten, operations = rewrite(model, share_user)
     assert operations >= 2
-    assert (shape_of(rewritten, "profile"), shape_of(rewritten, "item")) == ([1, 4], ["rows", 4])
+    assert (shape_of(rewritten, "profile"), shape_of(rewritten, "item")) == (
+        [SHARED_ROWS, 4],
+        ["rows", 4],
+    )
+
+
+MATRIX = np.random.default_rng(1).standard_normal((12, 5)).astype(np.float32)
+PARTS = ("profile", "item", "history")
+
+
+def a_mixed_product(*nodes: onnx.NodeProto, outputs: Sequence[str] = (), **weights: Array) -> onnx.ModelProto:
+    """Return a model of three inputs [rows, 4] whose concatenation `joined` the nodes read; the first output is `out`."""
+    concat = helper.make_node("Concat", PARTS, ["joined"], axis=1)
+    return a_model(
+        [a_tensor(name, ["rows", 4]) for name in PARTS],
+        [a_tensor("out", None), *(a_tensor(name, None) for name in outputs)],
+        nodes=[concat, *nodes],
+        weights=[
+            numpy_helper.from_array(array, name) for name, array in {"matrix": MATRIX, **weights}.items()
+        ],
+    )
+
+
+def share_mixed(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    """Share the user's inputs, and check that the answers are those of the original, in both forms and by value."""
+    rewritten, operations = rewrite(model, share_user)
+    random = np.random.default_rng(2)
+    request = {name: random.standard_normal((6, 4)).astype(np.float32) for name in PARTS}
+    repeated, once = share_inputs(request, USER)
+    for whole, form in ((request, request), (repeated, once)):
+        expected, answer = Session(model).run_request(whole), Session(rewritten).run_request(form)
+        assert expected is not None
+        assert answer is not None
+        assert max(map(measure_error, expected, answer)) <= TOLERANCE
+    return rewritten, operations
+
+
+PRODUCT = helper.make_node("MatMul", ["joined", "matrix"], ["out"])
+SPLIT = {
+    "MatMul": a_mixed_product(PRODUCT),
+    "Gemm": a_mixed_product(
+        helper.make_node("Gemm", ["joined", "matrix", "bias"], ["out"]), bias=MATRIX[0]
+    ),
+    "a transposed matrix and a bias with a row": a_mixed_product(
+        helper.make_node("Gemm", ["joined", "turned", "bias"], ["out"], transB=1), turned=MATRIX.T, bias=MATRIX[:1]
+    ),
+    "a bias of the user": a_mixed_product(
+        helper.make_node("MatMul", ["profile", "small"], ["bias"]),
+        helper.make_node("Gemm", ["joined", "matrix", "bias"], ["out"]),
+        small=MATRIX[:4],
+    ),
+    "a bias of the item": a_mixed_product(
+        helper.make_node("MatMul", ["item", "small"], ["bias"]),
+        helper.make_node("Gemm", ["joined", "matrix", "bias"], ["out"]),
+        small=MATRIX[:4],
+    ),
+    "two products": a_mixed_product(PRODUCT, helper.make_node("MatMul", ["joined", "matrix"], ["second"]), outputs=["second"]),
+}  # fmt: skip
+WHOLE = {
+    "an answer itself": a_mixed_product(PRODUCT, outputs=["joined"]),
+    "read by another operation": a_mixed_product(PRODUCT, helper.make_node("Relu", ["joined"], ["second"]), outputs=["second"]),
+    "read for its shape": a_mixed_product(
+        PRODUCT,
+        helper.make_node("Shape", ["joined"], ["shape"]),
+        helper.make_node("Cast", ["shape"], ["second"], to=TensorProto.FLOAT),
+        outputs=["second"],
+    ),
+    "a scaled product": a_mixed_product(helper.make_node("Gemm", ["joined", "matrix"], ["out"], alpha=2.0)),
+    "a matrix from the request": a_mixed_product(
+        helper.make_node("MatMul", ["item", "small"], ["square"]),
+        helper.make_node("ReduceSum", ["square"], ["sum"], keepdims=1),
+        helper.make_node("Mul", ["matrix", "sum"], ["scaled"]),
+        helper.make_node("MatMul", ["joined", "scaled"], ["out"]),
+        small=MATRIX[:4],
+    ),
+    "normalized before": a_mixed_product(
+        helper.make_node("LayerNormalization", ["joined", "scale"], ["normal"]),
+        helper.make_node("MatMul", ["normal", "matrix"], ["out"]),
+        scale=np.ones(12, np.float32),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", SPLIT.values(), ids=SPLIT)
+def test_of_a_product_of_user_and_item_the_users_part_is_computed_once(model: onnx.ModelProto) -> None:
+    rewritten, operations = share_mixed(model)
+    assert operations >= 1
+    assert "Expand" not in {node.op_type for node in rewritten.graph.node}
+
+
+@pytest.mark.parametrize("model", WHOLE.values(), ids=WHOLE)
+def test_a_concatenation_that_more_than_products_read_has_the_requests_rows(model: onnx.ModelProto) -> None:
+    rewritten, _ = share_mixed(model)
+    assert "Expand" in {node.op_type for node in rewritten.graph.node}
+
+
+def test_parts_that_a_request_may_give_other_lengths_stay_together() -> None:
+    """The original refuses parts of different lengths, and a sum would broadcast one of length 1."""
+    model = a_model(
+        [a_tensor("profile", ["rows", "length", 3]), a_tensor("item", ["rows", "length", 4])],
+        [a_tensor("out", None)],
+        nodes=[
+            helper.make_node("Concat", ["profile", "item"], ["joined"], axis=2),
+            helper.make_node("MatMul", ["joined", "matrix"], ["out"]),
+        ],
+        weights=[numpy_helper.from_array(MATRIX[:7], "matrix")],
+    )
+    rewritten, _ = rewrite(model, lambda copy: share_rows(copy, ["profile"]))
+    request = {"profile": np.ones((2, 1, 3), np.float32), "item": np.ones((2, 5, 4), np.float32)}
+    assert Session(model).run_request(request) is None
+    assert Session(rewritten).run_request(request) is None
+
+
+def test_inputs_that_do_not_name_their_rows_have_the_same_ones() -> None:
+    model = a_mixed_product(PRODUCT)
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].ClearField("dim_param")
+    rewritten, operations = share_mixed(model)
+    assert operations == 1
+    assert shape_of(rewritten, "item")[0] == "rows"
+
+
+def test_a_model_of_an_older_opset_is_left_as_it_is_with_the_way_out() -> None:
+    model = a_mixed_product(PRODUCT)
+    model.opset_import[0].version = 14
+    with pytest.raises(ShareRowsError, match="the model has opset 14: export it with 15 or later"):
+        rewrite(model, share_user)
 
 
 def test_an_answer_about_the_user_alone_has_the_requests_rows() -> None:

@@ -44,7 +44,7 @@ def source_root(tmp_path: Path) -> Path:
         "controllers/tidegate_controllers/__init__.py": "",
         "dataplane/tidegate_dataplane/__init__.py": "",
         "dataplane/tidegate_dataplane/contract/serving.py": "",
-        "dataplane/tidegate_dataplane/joins.py": "",
+        "dataplane/tidegate_dataplane/runner_interface.py": "",
         "dataplane/tidegate_dataplane/agent/main.py": "AGENT = 1\n",
         "images/install-packages": "#!/bin/sh\n",
         "images/operator/requirements.txt": "",

@@ -14,7 +14,7 @@ from tidegate.planning.inference.planner import InferenceObserved, plan_inferenc
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.plan import EventType, ReconcilePlan
 from tidegate.planning.pods import PodProblem, PodView, parse_pod
-from tidegate.resources.inference import build_inference_objects, hash_source
+from tidegate.resources.inference import build_inference_objects, hash_source, make_desired_state
 from tidegate.resources.names import SOURCE_LABEL
 from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
@@ -389,3 +389,18 @@ def test_a_changed_revision_is_ordered_without_new_pods() -> None:
 
     assert started_with(second).revision == "v2"
     assert _pod(first) == _pod(second)
+
+
+def test_shared_inputs_change_the_order_and_the_pods_and_nothing_changes_without_them() -> None:
+    def describe(**model: Any) -> tuple[str, dict[str, Any]]:
+        inference = an_inference(model={"uri": "s3://models/ctr", "version": "1", **model})
+        order = make_desired_state(inference, SETTINGS, epoch=3)
+        return hash_source(inference), order.model_dump(mode="json")
+
+    (without, order), (empty, _) = describe(), describe(sharedInputs=[])
+    (shared, shared_order), (reordered, _) = (
+        describe(sharedInputs=names) for names in (["user", "age"], ["age", "user"])
+    )
+    assert without == empty != shared == reordered
+    assert "sharedInputs" not in order
+    assert shared_order["sharedInputs"] == ["age", "user"]

@@ -116,6 +116,6 @@ def test_what_is_no_model_ends_with_one_line(tmp_path: Path, content: bytes, mes
 
 
 def test_an_input_that_cannot_be_shared_is_named(model: Path) -> None:
-    done = run(model, "--per-request", "age", "--rows", "1")
+    done = run(model, "--shared-input", "age", "--rows", "1")
     assert done.exit_code == 0
     assert "no input 'age'; the model has ['ids']" in done.stdout

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,12 +12,24 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_ir.passes.common import ShapeInferencePass
 
 from builders.column_graphs import ColumnGraph, ColumnSpec
-from builders.random_graphs import USER, RandomGraph
+from builders.onnx_models import a_model as make_onnx_model
+from builders.onnx_models import a_tensor
+from builders.user_model import USER_INPUTS, publish_user_model
 from tidegate_dataplane.graph_passes.constants import Array
 from tidegate_dataplane.graph_passes.fuse_embeddings import fuse_embeddings
-from tidegate_dataplane.graph_passes.pipeline import PASSES, Pass, PassOutcome, optimize_model
+from tidegate_dataplane.graph_passes.pipeline import (
+    PASSES,
+    OptimizedModel,
+    Pass,
+    PassOutcome,
+    compare_models,
+    explain_slowness,
+    list_passes,
+    optimize_model,
+)
 from tidegate_dataplane.graph_passes.proof import GraphRefusedError, Session, measure_error
-from tidegate_dataplane.graph_passes.samples import make_edge_requests, make_requests, share_inputs
+from tidegate_dataplane.graph_passes.samples import make_edge_requests, make_requests
+from tidegate_dataplane.graph_passes.share_rows import find_shared_inputs, share_rows
 
 COLUMN = ColumnSpec(
     width=16, entries=50, table=0, ids="slice", hots=3, chain="none", pooling="ReduceSum", keepdims=False,
@@ -143,30 +156,128 @@ def test_a_pass_that_breaks_leaves_the_model_as_it_was(
     assert measure_error(expected[0], answer[0]) == 0.0
 
 
-def test_what_depends_on_the_user_alone_is_computed_once_for_many_rows() -> None:
-    operations = [
-        ("Dense", 1, 0),
-        *(("Dense", 1 + 2 * number, 0) for number in range(30)),
-        ("Mean", 30, 0),
-        ("Add", 4, 1),
-    ]
-    model = RandomGraph(operations, seed=3).build()
-    del model.graph.output[1]
-    optimized = optimize_model(model, shared_inputs=USER, measured_rows=(16, 256))
+def test_what_depends_on_the_user_alone_is_computed_once_for_many_rows(tmp_path: Path) -> None:
+    publish_user_model(tmp_path, 1)
+    model = onnx.load(tmp_path / "1" / "model.onnx")
+    optimized = optimize_model(model, shared_inputs=USER_INPUTS, measured_rows=(1, 16, 256))
     shared = outcome_of("shareRows", optimized.outcomes)
     assert (shared.applied, shared.reason) == (True, "")
-    assert optimized.shared_inputs == USER
+    assert optimized.shared_inputs == find_shared_inputs(optimized.model) == USER_INPUTS
     assert optimized.speedups[256] > 2
-    request, once = share_inputs(RandomGraph.request(9, 1), USER)
-    expected, answer = Session(model).run_request(request), Session(optimized.model).run_request(once)
-    assert expected is not None
-    assert answer is not None
-    assert measure_error(expected[0], answer[0]) <= 1e-5
+    assert compare_models(model, optimized.model).max_error == 0.0
+
+
+def test_a_graph_that_answers_one_row_alone_rightly_is_found_out(tmp_path: Path) -> None:
+    """The proof covers rows of the user that differ: a graph that reads the first one alone is wrong then."""
+    publish_user_model(tmp_path, 1)
+    model = onnx.load(tmp_path / "1" / "model.onnx")
+
+    def read_first_row(copy: ir.Model) -> int:
+        changes = share_rows(copy, USER_INPUTS)
+        user = next(value for value in copy.graph.inputs if value.name == "user")
+        first = ir.tape.Tape()
+        bounds = [first.initializer(ir.tensor(np.array([end]), name=f"bound{end}")) for end in (0, 1)]
+        picked = first.op("Slice", [user, *bounds, bounds[0]])
+        for use in list(user.uses()):
+            if use.node is not picked.producer():
+                use.node.replace_input_with(use.idx, picked)
+        copy.graph.extend(first.nodes)
+        for bound in bounds:
+            copy.graph.register_initializer(bound)
+        copy.graph.sort()
+        return changes
+
+    wrong = Pass("shareRows", (read_first_row,), 1e-5, USER_INPUTS)
+    [outcome] = optimize_model(model, passes=[wrong], measured_rows=(16,)).outcomes
+    assert "answers differ by" in outcome.reason
+    assert np.isfinite(outcome.max_error), "it answers all requests, also without rows"
+
+
+def share_user(model: onnx.ModelProto) -> OptimizedModel:
+    # At one size of request, so that the time of a measurement decides nothing.
+    return optimize_model(model, passes=[list_passes(["user"])[-2]], measured_rows=(64,))
+
+
+def a_flattening_tower() -> onnx.ModelProto:
+    """The user's tower flattens with [0, -1], which ONNX Runtime refuses for a request without rows."""
+    return a_user_model(
+        [
+            helper.make_node("Reshape", ["user", "flat"], ["flattened"]),
+            helper.make_node("MatMul", ["flattened", "large"], ["first"]),
+            helper.make_node("MatMul", ["first", "small"], ["taste"]),
+            helper.make_node("Add", ["taste", "item"], ["out"]),
+        ],
+        flat=np.array([0, -1]),
+        large=np.ones((32, 512), np.float32),
+        small=np.ones((512, 4), np.float32),
+    )
+
+
+def an_attending_item() -> onnx.ModelProto:
+    """The item is multiplied with each position of the user, which ONNX Runtime refuses for one user and no items."""
+    return a_user_model(
+        [
+            helper.make_node("MatMul", ["user", "wide"], ["first"]),
+            helper.make_node("MatMul", ["first", "narrow"], ["keys"]),
+            helper.make_node("Unsqueeze", ["item", "last"], ["query"]),
+            helper.make_node("MatMul", ["keys", "query"], ["scores"]),
+            helper.make_node("ReduceSum", ["scores", "positions"], ["total"], keepdims=0),
+            helper.make_node("Add", ["item", "total"], ["out"]),
+        ],
+        wide=np.ones((4, 256), np.float32),
+        narrow=np.ones((256, 4), np.float32),
+        last=np.array([2]),
+        positions=np.array([1]),
+    )
+
+
+def a_user_model(nodes: Sequence[onnx.NodeProto], **weights: Array) -> onnx.ModelProto:
+    """Return a model of user [rows, 8, 4] and item [rows, 4]."""
+    return make_onnx_model(
+        [a_tensor("user", ["rows", 8, 4]), a_tensor("item", ["rows", 4])],
+        [a_tensor("out", ["rows", 4])],
+        nodes=nodes,
+        weights=[numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+
+
+@pytest.mark.parametrize("make_model", [a_flattening_tower, an_attending_item])
+def test_requests_without_rows_do_not_hinder_the_sharing_of_others(
+    make_model: Callable[[], onnx.ModelProto],
+) -> None:
+    optimized = share_user(make_model())
+    assert [(outcome.applied, outcome.reason) for outcome in optimized.outcomes] == [(True, "")]
+    assert optimized.speedups[64] > 1.5
+
+
+def test_a_graph_that_shares_rows_already_is_proved_in_both_forms_and_not_shared_again() -> None:
+    shared = share_user(a_flattening_tower()).model
+    optimized = optimize_model(shared, shared_inputs=["user"], measured_rows=(64,))
+    assert optimized.shared_inputs == ("user",)
+    assert "does not have the rows of input" in outcome_of("shareRows", optimized.outcomes).reason
+
+
+@pytest.mark.parametrize(
+    ("speedups", "shares_rows", "reason"),
+    [
+        ({1: 0.98, 16: 1.1}, False, ""),
+        ({1: 0.96, 16: 2.0}, False, "slower at 1 rows: 0.96x"),
+        ({1: 0.91, 16: 2.0}, True, ""),
+        ({1: 0.89, 16: 2.0}, True, "slower at 1 rows: 0.89x"),
+        ({1: 1.0, 16: 0.96}, True, "slower at 16 rows: 0.96x"),
+        ({1: 1.2, 16: 0.98}, True, "no faster: 0.98x"),
+        ({1: 0.96}, True, "slower at 1 rows: 0.96x"),
+    ],
+)
+def test_a_graph_pays_where_requests_have_what_it_is_made_for(
+    speedups: dict[int, float], shares_rows: bool, reason: str
+) -> None:
+    assert explain_slowness(speedups, shares_rows=shares_rows) == reason
 
 
 def test_an_input_that_does_not_exist_is_named_beside_those_that_do() -> None:
-    [outcome] = optimize_model(a_lookup(), shared_inputs=["age"], passes=[]).outcomes
-    assert outcome.reason == "no input 'age'; the model has ['ids']"
+    outcomes = optimize_model(a_lookup(), shared_inputs=["age"]).outcomes
+    assert outcome_of("shareRows", outcomes).reason == "no input 'age'; the model has ['ids']"
 
 
 def test_an_old_opset_is_named_with_the_way_out() -> None:

@@ -16,7 +16,7 @@ from tidegate_dataplane.batching.arrays import Answer, Inputs, OutputScales
 from tidegate_dataplane.batching.execution_cost import ExecutionCost
 from tidegate_dataplane.batching.join_check import CHECK_EVERY, TRIALS, JoinCheck, JoinState
 from tidegate_dataplane.batching.request_joiner import EXPLORE_EVERY, JoinMode, RequestJoiner
-from tidegate_dataplane.joins import JoinLimit
+from tidegate_dataplane.runner_interface import JoinLimit
 
 Array = NDArray[Any]
 
