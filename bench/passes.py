@@ -4,9 +4,11 @@
 
 Trains the models of examples/recommenders once, into OUTPUT. Each is compiled as in a pod, and compared with the published
 graph in ONNX Runtime on one thread, in turns, at twelve shapes: 1 to 128 candidates of one user with histories of 20, 50 and
-200 films where the model takes any, else 1 to 512 candidates. With --state-dir, also through the gateway of a local cluster:
-two Inferences of each model, `compile.passes` Disabled and Auto, asked in turns by one client. Prints one JSON document; exits
-1 if an answer differs or a speed-up misses its target.
+200 films where the model takes any, else 1 to 512 candidates. Models with inputs of the user are compared at 1, 20 and 200
+candidates as well, with the user's inputs sent once (`sharedInputs`) against the published graph with one row per candidate.
+With --state-dir, also through the gateway of a local cluster: three Inferences of each model, `compile.passes` Disabled and
+Auto, and with shared inputs, asked in turns by one client. Prints one JSON document; exits 1 if an answer differs or a
+speed-up misses its target.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -33,7 +36,7 @@ from movielens_din.archive import cache_root, fetch_wheel
 from movielens_din.data import read_movielens
 from movielens_din.publish import write_version
 from movielens_din.training import Training
-from recommender_models.columns import Events, read_events
+from recommender_models.columns import USER_COLUMNS, Events, read_events
 from recommender_models.recipe import MODELS, train_model
 from tidegate_dataplane.compiler.exchange import GRAPH_FILE, CompileResult
 from tidegate_dataplane.compiler.optimize import compile_file
@@ -42,9 +45,14 @@ from tidegate_dataplane.graph_passes.proof import Session, measure_error
 
 Inputs: TypeAlias = Mapping[str, NDArray[Any]]
 Arm: TypeAlias = Callable[[Inputs], Sequence[NDArray[Any]]]
+Asked: TypeAlias = tuple[Mapping[str, int], Inputs, Inputs]
+"""What a request is like, and what each of the two arms gets."""
 TARGETS = {"minimum": 0.97, "geometric_mean": 1.3}
+SHARED_TARGETS = {"speedup": 3.0, "fewer_bytes": 10.0}
+"""For 200 candidates, where the user's side is heavy: a tower of the user."""
 HISTORY = "history"
 SHAPES_WITH_HISTORY = tuple((rows, length) for rows in (1, 8, 32, 128) for length in (20, 50, 200))
+SHARED_SHAPES = tuple((rows, 50) for rows in (1, 20, 200))
 SHAPES = tuple((rows, 50) for rows in (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512))
 MIN_RUNS = 20
 COMPILED_S = 900.0
@@ -61,45 +69,67 @@ def train_missing(names: Sequence[str], output: Path) -> None:
         write_version(output / name, "1", trained.graph.SerializeToString(deterministic=True))
 
 
-def compile_graph(folder: Path) -> tuple[onnx.ModelProto, CompileResult]:
+def compile_graph(folder: Path, shared: Sequence[str] = ()) -> tuple[onnx.ModelProto, CompileResult]:
     """Compile a version as the compiler in a pod does; return the graph to serve."""
     source, scratch = folder / "1" / "model.onnx", folder / "compiled"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    compile_file([str(source), str(scratch)])
+    compile_file([str(source), str(scratch), *(f"--shared-input={name}" for name in shared)])
     result = CompileResult.model_validate_json((scratch / "result.json").read_bytes())
     return onnx.load(scratch / GRAPH_FILE if result.graph_sha256 else source), result
 
 
-def list_shapes(name: str) -> Sequence[tuple[int, int]]:
-    """Return rows and length of the history of each request."""
-    return SHAPES_WITH_HISTORY if HISTORY in MODELS[name].INPUTS else SHAPES
+def list_user_inputs(name: str) -> list[str]:
+    """Return the inputs of a model that are equal for all candidates of a user."""
+    return [each for each in MODELS[name].INPUTS if each in USER_COLUMNS or each == HISTORY]
+
+
+def list_requests(name: str) -> list[Asked]:
+    """Return one request of each shape."""
+    has_history = HISTORY in MODELS[name].INPUTS
+    requests: list[Asked] = []
+    for rows, length in SHAPES_WITH_HISTORY if has_history else SHAPES:
+        inputs = MODELS[name].make_inputs(random_events(rows, length))
+        facts = {"rows": rows, **({HISTORY: length} if has_history else {})}
+        requests.append((facts, inputs, inputs))
+    return requests
+
+
+def list_shared_requests(name: str) -> list[Asked]:
+    """Return requests of one user, for one arm with the user's inputs repeated and for the other with one row of them."""
+    requests: list[Asked] = []
+    for rows, length in SHARED_SHAPES:
+        inputs = MODELS[name].make_inputs(random_events(rows, length))
+        once = {each: values[:1] for each, values in inputs.items() if each in list_user_inputs(name)}
+        repeated = {each: np.repeat(values, rows, axis=0) for each, values in once.items()}
+        requests.append(({"rows": rows}, {**inputs, **repeated}, {**inputs, **once}))
+    return requests
 
 
 def measure_arms(
-    name: str, arms: Sequence[Arm], seconds: float, clock: Callable[[], float]
+    requests: Sequence[Asked], arms: Sequence[Arm], seconds: float, clock: Callable[[], float]
 ) -> list[dict[str, Any]]:
-    """Ask both arms in turn at each shape; return medians, speed-up and difference of the answers."""
+    """Ask both arms in turn for each request; return medians, speed-up and difference of the answers."""
     measured: list[dict[str, Any]] = []
-    for rows, length in list_shapes(name):
-        inputs = MODELS[name].make_inputs(random_events(rows, length))
-        expected, answer = (arm(inputs) for arm in arms)
+    for facts, *inputs in requests:
+        expected, answer = (arm(given) for arm, given in zip(arms, inputs, strict=True))
         times: tuple[list[float], list[float]] = ([], [])
         end = time.monotonic() + seconds
         while time.monotonic() < end or len(times[0]) < MIN_RUNS:
-            for arm, taken in zip(arms, times, strict=True):
+            for arm, given, taken in zip(arms, inputs, times, strict=True):
                 start = clock()
-                arm(inputs)
+                arm(given)
                 taken.append(clock() - start)
         published, compiled = map(statistics.median, times)
+        sizes = [sum(values.nbytes for values in given.values()) for given in inputs]
         measured.append(
             {
-                "rows": rows,
-                **({HISTORY: length} if HISTORY in MODELS[name].INPUTS else {}),
+                **facts,
                 "published_ms": round(published * 1e3, 4),
                 "compiled_ms": round(compiled * 1e3, 4),
                 "per_second": [round(len(taken) / sum(taken)) for taken in times],
                 "speedup": round(published / compiled, 3),
+                "fewer_bytes": round(sizes[0] / sizes[1], 1),
                 "error": max(map(measure_error, expected, answer)),
             }
         )
@@ -133,15 +163,43 @@ def measure_offline(name: str, folder: Path, seconds: float) -> dict[str, Any]:
     published = onnx.load(folder / "1" / "model.onnx")
     compiled, result = compile_graph(folder)
     # Processor time: the session runs on this thread alone, so that other work does not count.
-    measured = measure_arms(
-        name, [make_offline_arm(published), make_offline_arm(compiled)], seconds, time.thread_time
-    )
+    arms = [make_offline_arm(published), make_offline_arm(compiled)]
+    measured = measure_arms(list_requests(name), arms, seconds, time.thread_time)
     return {
         "nodes": [len(published.graph.node), len(compiled.graph.node)],
         "passes": {outcome.name: outcome.applied or outcome.reason for outcome in result.passes},
         **summarize(measured),
         "shapes": measured,
     }
+
+
+def measure_sharing(name: str, folder: Path, seconds: float) -> dict[str, Any]:
+    """Compare the published graph of a model with one that takes one row of the user, in this process."""
+    published = onnx.load(folder / "1" / "model.onnx")
+    compiled, result = compile_graph(folder, list_user_inputs(name))
+    arms = [make_offline_arm(published), make_offline_arm(compiled)]
+    requests = list_shared_requests(name)
+    if not result.shared_inputs:
+        requests = [(facts, repeated, repeated) for facts, repeated, _ in requests]
+    return {
+        "passes": {outcome.name: outcome.applied or outcome.reason for outcome in result.passes},
+        "shared_inputs": result.shared_inputs,
+        "shapes": measure_arms(requests, arms, seconds, time.thread_time),
+    }
+
+
+def judge_sharing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of each model; the targets are for the two-tower, whose user has a tower."""
+    wrong = [
+        name for name, model in models.items() if any(each["error"] > TOLERANCE for each in model["shapes"])
+    ]
+    largest = {name: model["shapes"][-1] for name, model in models.items()}
+    missed = [
+        f"{name}: {largest['two-tower'][name]} of {target}"
+        for name, target in SHARED_TARGETS.items()
+        if "two-tower" in largest and largest["two-tower"][name] < target
+    ]
+    return {"missed": missed, "wrong": wrong, "models": models}
 
 
 def measure_gateway(names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
@@ -153,14 +211,15 @@ def measure_gateway(names: Sequence[str], options: argparse.Namespace) -> dict[s
 
 
 def measure_inferences(space: Any, name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Serve a model with and without passes, and compare the answers and their times."""
-    from builders.waiting import wait_until
-
+    """Serve a model without passes, with them, and with shared inputs; compare the answers and their times."""
     shutil.copytree(options.output / name / "1", space.folder(name) / "1", dirs_exist_ok=True)
-    inferences = {f"{name}-{passes.lower()}": passes for passes in ("Disabled", "Auto")}
-    for inference, passes in inferences.items():
+    user_inputs = list_user_inputs(name)
+    inferences = {f"{name}-disabled": ("Disabled", []), f"{name}-auto": ("Auto", [])}
+    if user_inputs:
+        inferences[f"{name}-shared"] = ("Auto", user_inputs)
+    for inference, (passes, shared) in inferences.items():
         spec = {
-            "model": {"name": name, "uri": space.uri(name), "version": "1"},
+            "model": {"name": name, "uri": space.uri(name), "version": "1", "sharedInputs": shared},
             "resources": {"cpu": "200m", "memory": "512Mi"},
             "batching": {"maxBatchSize": 512},
             "compile": {"passes": passes, "memory": "2Gi"},
@@ -168,20 +227,32 @@ def measure_inferences(space: Any, name: str, options: argparse.Namespace) -> di
         space.apply("Inference", inference, spec)
         space.access((inference, 100), name=inference)
     space.ready(*(f"{kind}/{inference}" for inference in inferences for kind in ("inference", "modelaccess")))
-    _, compiled = inferences
-
-    def is_compiled() -> bool:
-        reason = space.condition("inference", compiled, "Compiled").get("reason")
-        assert reason != "CompileFailed", space.status("inference", compiled)
-        return reason in ("GraphCompiled", "GraphUnchanged")
-
-    wait_until(is_compiled, f"{compiled} is compiled", timeout_s=COMPILED_S)
-    arms = [make_gateway_arm(space, name, inference) for inference in inferences]
-    measured = measure_arms(name, arms, options.seconds, time.perf_counter)
-    graph = space.status("inference", compiled).get("graph")
+    for inference in list(inferences)[1:]:
+        wait_until_compiled(space, inference)
+    published, compiled, *shared_arms = (make_gateway_arm(space, name, each) for each in inferences)
+    measured = measure_arms(list_requests(name), [published, compiled], options.seconds, time.perf_counter)
+    result = {"passes": {**summarize(measured), "shapes": measured}}
+    for arm in shared_arms:
+        requests = list_shared_requests(name)
+        result["sharing"] = {
+            "shared_inputs": space.status("inference", f"{name}-shared")["graph"].get("sharedInputs", []),
+            "shapes": measure_arms(requests, [published, arm], options.seconds, time.perf_counter),
+        }
     for inference in inferences:
         space.kubectl.run("delete", "inference,modelaccess", inference, "-n", space.namespace)
-    return {"graph": graph, **summarize(measured), "shapes": measured}
+    return result
+
+
+def wait_until_compiled(space: Any, inference: str) -> None:
+    """Wait until the compiler has come to an end."""
+    from builders.waiting import wait_until
+
+    def is_compiled() -> bool:
+        reason = space.condition("inference", inference, "Compiled").get("reason")
+        assert reason != "CompileFailed", space.status("inference", inference)
+        return reason in ("GraphCompiled", "GraphUnchanged")
+
+    wait_until(is_compiled, f"{inference} is compiled", timeout_s=COMPILED_S)
 
 
 def make_gateway_arm(space: Any, model: str, access: str) -> Arm:
@@ -229,14 +300,20 @@ def main() -> int:
     parser.add_argument("--state-dir", type=Path, help="a local cluster, to measure through its gateway too")
     options = parser.parse_args()
     train_missing(options.models, options.output)
+    shared = [name for name in options.models if list_user_inputs(name)]
+    folders = {name: options.output / name for name in options.models}
     results = {
-        "offline": judge(
-            {name: measure_offline(name, options.output / name, options.seconds) for name in options.models}
-        )
+        "offline": judge({name: measure_offline(name, folders[name], options.seconds) for name in folders}),
+        "sharing": judge_sharing(
+            {name: measure_sharing(name, folders[name], options.seconds) for name in shared}
+        ),
     }
     if options.state_dir is not None:
-        results["gateway"] = judge(measure_gateway(options.models, options))
-    print(json.dumps({"targets": TARGETS, **results}, indent=1))
+        served = measure_gateway(options.models, options)
+        results["gateway"] = judge({name: model["passes"] for name, model in served.items()})
+        results["gateway_sharing"] = judge_sharing({name: served[name]["sharing"] for name in shared})
+    targets = {"passes": TARGETS, "sharing": SHARED_TARGETS}
+    print(json.dumps({"targets": targets, **results}, indent=1))
     return int(any(arm["missed"] or arm["wrong"] for arm in results.values()))
 
 
