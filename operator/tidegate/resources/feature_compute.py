@@ -20,7 +20,7 @@ from tidegate.resources.names import (
 from tidegate.resources.pod import ServingPod
 from tidegate.resources.serving import ServingWorkload, build_workload_objects
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import DesiredState, FeaturePlan, ModelFormat, OwnerKind
+from tidegate_dataplane.contract import BatchingMode, DesiredState, FeaturePlan, ModelFormat, OwnerKind
 
 _MAX_ROWS: Final = 4096
 """Largest number of rows in one request; features are vectorised, so it bounds memory rather than time."""
@@ -43,6 +43,8 @@ def make_features_state(
         version=1,
         format=ModelFormat.FEATURES,
         max_batch_size=_MAX_ROWS,
+        # Rows do not depend on each other, so what arrives while others are computed is computed together.
+        batching=BatchingMode.FIXED,
         max_artefact_bytes=settings.max_artefact_bytes,
         allowed_hosts=settings.allowed_hosts,
         plan=plan,

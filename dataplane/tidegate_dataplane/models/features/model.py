@@ -75,12 +75,11 @@ class TritonPythonModel:
         )
         ends = np.cumsum(rows)[:-1]
         parts = {name: np.split(np.ascontiguousarray(values), ends) for name, values in computed.items()}
+        # The names are a set, whose order differs between processes: answers have the plan's.
+        requested = [set(request.requested_output_names()) for request in requests]
         return [
             pb_utils.InferenceResponse(
-                [
-                    pb_utils.Tensor(name, parts[name][position])
-                    for name in requests[position].requested_output_names()
-                ]
+                [pb_utils.Tensor(name, values[position]) for name, values in parts.items() if name in names]
             )
-            for position in range(len(requests))
+            for position, names in enumerate(requested)
         ]

@@ -1,0 +1,191 @@
+"""What a FeatureCompute's server answers: requests alone, joined as they arrive, and by two processes.
+
+    python bench/feature_speed.py [--seconds 6] [--users 200000] [--keys 64] [--output FILE]
+
+One Triton has the same plan once for each arm; the arms take turns in slices of a second, under closed loops of 1, 4 and 32
+clients. A request has `--keys` rows of a user (int64) and an item (string), and gets eight features: lookups of a number, a list
+and a price, a bucket, hashes and a cross. Prices are compared with the table's.
+
+Prints one JSON document; exits 1 if an answer is wrong or missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import numpy as np
+import tritonclient.grpc as triton_grpc
+from harness.model_server import CONTROL, SLICE_S, Request, measure_load, running_server
+from tritonclient.utils import serialize_byte_tensor
+
+from builders.desired import a_desired_state
+from builders.features import ITEM_KEY, USER_KEY, a_plan, of_item, of_user, write_table
+from fixtures.triton import RunningTriton
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, plan_hash
+from tidegate_dataplane.agent.model_config import render_config, with_versions
+from tidegate_dataplane.agent.repository import ModelRepository
+from tidegate_dataplane.agent.settings import OnnxBackend
+from tidegate_dataplane.contract import (
+    BatchingMode,
+    Bucketize,
+    Cross,
+    DesiredState,
+    FeaturePlan,
+    Hash,
+    Lookup,
+    LookupType,
+    ModelFormat,
+    OwnerKind,
+)
+
+_messages: Any = import_module("tritonclient.grpc.service_pb2")
+ITEMS = 10_000
+CLIENTS = (1, 4, 32)
+ARMS: dict[str, dict[str, Any]] = {
+    "alone": {"batching": BatchingMode.OFF},
+    "joined": {"batching": BatchingMode.FIXED},
+    "joined, 2 processes": {"batching": BatchingMode.FIXED, "instances": 2},
+}
+PLAN = a_plan(
+    Lookup(name="age", field=of_user("age"), type=LookupType.INT64, default="-1"),
+    Lookup(name="history", field=of_user("history"), type=LookupType.INT64, length=50),
+    Bucketize(name="age_bucket", field=of_user("age"), boundaries=(18, 35, 50)),
+    Hash(name="user_hash", field=USER_KEY, buckets=1000),
+    Hash(name="item_hash", field=ITEM_KEY, buckets=1000),
+    Cross(name="user_x_item", fields=(USER_KEY, ITEM_KEY), buckets=1_000_000),
+    Lookup(name="rank", field=of_item("rank"), type=LookupType.INT64),
+    # The last output, whose bytes end the answer.
+    Lookup(name="price", field=of_item("price"), type=LookupType.FLOAT32),
+)
+
+
+def write_tables(folder: Path, users: int) -> None:
+    """Write the tables of the plan."""
+    random = np.random.default_rng(1)
+    histories = random.integers(0, ITEMS, (users, 50))
+    write_table(
+        folder / "profiles.parquet",
+        user_id=list(range(users)),
+        age=random.integers(0, 90, users).tolist(),
+        history=histories.tolist(),
+    )
+    write_table(
+        folder / "catalogue.parquet",
+        item_id=[f"item-{number}" for number in range(ITEMS)],
+        rank=list(range(ITEMS)),
+        price=[number / 4 for number in range(ITEMS)],
+    )
+
+
+def make_requests(model: str, keys: int, users: int) -> list[Request]:
+    """Return 32 requests, with the price of each item."""
+    random = np.random.default_rng(2)
+    requests: list[Request] = []
+    for _ in range(32):
+        items = random.integers(0, ITEMS, keys)
+        texts = np.array([f"item-{number}".encode() for number in items], dtype=object)
+        contents = {
+            "user_id": ("INT64", random.integers(0, users, keys).astype(np.int64).tobytes()),
+            "item_id": ("BYTES", serialize_byte_tensor(texts).item()),
+        }
+        message = _messages.ModelInferRequest(model_name=model)
+        for name, (datatype, content) in contents.items():
+            message.inputs.add(name=name, datatype=datatype, shape=[keys, 1])
+            message.raw_input_contents.append(content)
+        requests.append(Request(message.SerializeToString(), (items / 4).astype(np.float32)))
+    return requests
+
+
+def load_plan(
+    server: RunningTriton, order: DesiredState, plan: FeaturePlan, tables: Path, staging: Path
+) -> None:
+    """Load a plan as an agent does."""
+    shutil.copytree(tables, staging / "1" / "tables")
+    facts = ArtefactFacts(
+        uri="",
+        version=1,
+        format=order.format,
+        plan_hash=plan_hash(order),
+        digest="",
+        files=(),
+        inputs=plan.inputs,
+        outputs=plan.outputs,
+        batched=True,
+    )
+    repository = ModelRepository(server.repository, staging / "cache")
+    repository.prepare_folders()
+    repository.install_version(staging / "1", order, facts)
+    config = render_config(order, facts, backend=OnnxBackend.HOSTED, intra_op_threads=None)
+    assert isinstance(config, dict), config
+    with triton_grpc.InferenceServerClient(server.grpc) as client:
+        client.load_model(order.model, headers=CONTROL, config=json.dumps(with_versions(config, [1])))
+
+
+async def measure_arms(address: str, arms: dict[str, Sequence[Request]], seconds: float) -> dict[str, Any]:
+    """Return the figures of each load, by arm."""
+    slices = max(round(seconds / SLICE_S), 1)
+    async with grpc.aio.insecure_channel(address) as channel:
+        return {
+            f"{clients} clients": await measure_load(
+                f"{clients} clients",
+                channel,
+                arms,
+                slices,
+                lambda load, clients=clients: load.run_closed_loop(clients, SLICE_S),
+            )
+            for clients in CLIENTS
+        }
+
+
+def main() -> int:
+    """Measure once."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each arm under each load")
+    parser.add_argument("--users", type=int, default=200_000, help="rows of the users' table")
+    parser.add_argument("--keys", type=int, default=64, help="rows of a request")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    with running_server() as (server, folder):
+        tables = folder / "tables"
+        tables.mkdir()
+        write_tables(tables, options.users)
+        arms: dict[str, Sequence[Request]] = {}
+        for number, (arm, changes) in enumerate(ARMS.items()):
+            order = a_desired_state(
+                kind=OwnerKind.FEATURE_COMPUTE,
+                model=f"features-{number}",
+                format=ModelFormat.FEATURES,
+                uri="",
+                plan=PLAN,
+                max_batch_size=4096,
+                **changes,
+            )
+            load_plan(server, order, PLAN, tables, folder / order.model)
+            arms[arm] = make_requests(order.model, options.keys, options.users)
+        loads = asyncio.run(measure_arms(server.grpc, arms, options.seconds))
+    for load, figures in loads.items():
+        cells = (
+            f"{arm}: {each['per_second']:.0f}/s p99 {each['p99_ms']:.1f} ms" for arm, each in figures.items()
+        )
+        print(f"{load:10} {'   '.join(cells)}", file=sys.stderr)
+    text = json.dumps(loads, indent=2)
+    if options.output is not None:
+        options.output.write_text(text + "\n")
+    print(text)
+    measured = [arm for figures in loads.values() for arm in figures.values()]
+    return int(any(arm["wrong"] or arm["failed"] for arm in measured))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
