@@ -88,6 +88,23 @@ def test_the_name_is_the_served_one() -> None:
     assert rendered(a_desired_state(model="ctr-next"), some_facts())["name"] == "ctr-next"
 
 
+@pytest.mark.parametrize(
+    ("backend", "groups"),
+    [
+        (OnnxBackend.HOSTED, [{"kind": "KIND_CPU", "count": 4}]),
+        (OnnxBackend.NATIVE, [{"count": 4}]),
+    ],
+)
+def test_several_instances_are_those_of_the_order_and_not_of_the_artefact(
+    backend: OnnxBackend, groups: list[dict[str, Any]]
+) -> None:
+    facts = some_facts(config_text="instance_group { count: 2 kind: KIND_CPU }")
+    assert rendered(a_desired_state(instances=4), facts, backend=backend)["instance_group"] == groups
+    assert rendered(a_desired_state(), facts, backend=backend)["instance_group"] == [
+        {"count": 2, "kind": "KIND_CPU"}
+    ]
+
+
 ITEM = TensorSpec(name="item", dtype="INT64", shape=(-1, 4))
 
 

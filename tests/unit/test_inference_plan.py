@@ -391,16 +391,34 @@ def test_a_changed_revision_is_ordered_without_new_pods() -> None:
     assert _pod(first) == _pod(second)
 
 
-def test_shared_inputs_change_the_order_and_the_pods_and_nothing_changes_without_them() -> None:
-    def describe(**model: Any) -> tuple[str, dict[str, Any]]:
-        inference = an_inference(model={"uri": "s3://models/ctr", "version": "1", **model})
-        order = make_desired_state(inference, SETTINGS, epoch=3)
-        return hash_source(inference), order.model_dump(mode="json")
+@pytest.mark.parametrize(
+    ("field", "unchanged", "changed", "ordered"),
+    [
+        ("sharedInputs", [], ["user", "age"], ["age", "user"]),
+        ("instances", 1, 2, 2),
+    ],
+)
+def test_what_is_left_out_of_the_spec_is_left_out_of_the_order_and_needs_no_new_pods(
+    field: str, unchanged: Any, changed: Any, ordered: Any
+) -> None:
+    def describe(value: Any = None) -> tuple[str, dict[str, Any]]:
+        spec: dict[str, Any] = {"model": {"uri": "s3://models/ctr", "version": "1"}}
+        if value is not None:
+            (spec["model"] if field == "sharedInputs" else spec)[field] = value
+        inference = an_inference(**spec)
+        return hash_source(inference), make_desired_state(inference, SETTINGS, epoch=3).model_dump(
+            mode="json"
+        )
 
-    (without, order), (empty, _) = describe(), describe(sharedInputs=[])
-    (shared, shared_order), (reordered, _) = (
-        describe(sharedInputs=names) for names in (["user", "age"], ["age", "user"])
-    )
-    assert without == empty != shared == reordered
-    assert "sharedInputs" not in order
-    assert shared_order["sharedInputs"] == ["age", "user"]
+    (without, order), (default, _), (other, other_order) = describe(), describe(unchanged), describe(changed)
+    assert without == default != other
+    assert field not in order
+    assert other_order[field] == ordered
+
+
+def test_the_sequence_of_shared_inputs_means_nothing() -> None:
+    hashes = {
+        hash_source(an_inference(model={"uri": "s3://models/ctr", "version": "1", "sharedInputs": names}))
+        for names in (["age", "user"], ["user", "age"])
+    }
+    assert len(hashes) == 1

@@ -127,6 +127,8 @@ def _derive_config(
     else:
         instances = PIPELINE_INSTANCES if order.format is ModelFormat.PIPELINE else ON_CPU
         config = {"instance_group": instances, **config, "backend": "python"}
+    if order.instances > 1:
+        config["instance_group"] = [{**({} if native else ON_CPU[0]), "count": order.instances}]
     if order.shared_inputs:
         return _with_shared_inputs(order, facts, config, native=native)
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0

@@ -123,6 +123,12 @@ class DesiredState(ContractModel):
     max_batch_size: int = Field(default=128, ge=1)
     batching: BatchingMode = BatchingMode.OFF
     max_queue_delay_us: int = Field(default=0, ge=0)
+    instances: int = Field(
+        default=1,
+        ge=1,
+        exclude_if=lambda count: count == 1,
+        description="processes of the version in the server",
+    )
     shared_inputs: tuple[str, ...] = Field(
         default=(),
         exclude_if=lambda names: not names,

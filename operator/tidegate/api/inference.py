@@ -36,6 +36,7 @@ from tidegate.api.schema import (
 )
 from tidegate_dataplane.contract import REVISION_SCHEMES, find_scheme
 
+MAX_INSTANCES: Final = 64
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
 
@@ -482,6 +483,12 @@ class InferenceSpec(ApiModel):
             field="model",
         ),
         ValidationRule(
+            cel="self.instances == 1 || self.model.format == 'ONNX'",
+            message="instances is only for format ONNX: remove it, and set instance_group in the config.pbtxt of the artefact",
+            check=lambda spec: spec.instances == 1 or spec.model.format is ArtefactFormat.ONNX,
+            field="instances",
+        ),
+        ValidationRule(
             cel="!has(self.compile) || self.model.format == 'ONNX'",
             message="compile is only for format ONNX, whose graph can be rewritten: remove it, or export the model to ONNX",
             check=lambda spec: spec.compile is None or spec.model.format is ArtefactFormat.ONNX,
@@ -591,6 +598,17 @@ class InferenceSpec(ApiModel):
             "Tidegate does not mount its token. Absent: the namespace's default ServiceAccount."
         ),
     ] = None
+    instances: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=MAX_INSTANCES,
+            description=f"Number of processes of the model in each replica, 1 to {MAX_INSTANCES}; each executes requests of its own, "
+            "with its share of the CPUs as threads. Several answer more requests of small models, whose operations are too "
+            "short to be divided among threads. Each has the model's memory of its own. Only with format ONNX.",
+        ),
+    ] = 1
     batching: Annotated[BatchingSpec, Field(description=BatchingSpec.__doc__)] = BatchingSpec()
     compile: Annotated[CompileSpec | None, Field(description=CompileSpec.__doc__)] = None
     rollout: Annotated[RolloutSpec, Field(description=RolloutSpec.__doc__)] = RolloutSpec()
@@ -633,7 +651,7 @@ class VersionMemoryStatus(StatusModel):
         int,
         Field(
             ge=0,
-            description="Private memory of its process in bytes, after load and warm-up and before the first "
+            description="Private memory of its processes in bytes, after load and warm-up and before the first "
             "request: the maximum over the replicas, rounded up by at most an eighth. Memory for requests is "
             "additional.",
         ),

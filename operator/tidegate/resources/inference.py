@@ -68,6 +68,7 @@ def make_desired_state(
         max_batch_size=batching.max_batch_size,
         batching=_BATCHING[batching.mode],
         max_queue_delay_us=delay // timedelta(microseconds=1),
+        instances=inference.spec.instances,
         shared_inputs=tuple(sorted(model.shared_inputs)),
         graph_passes=inference.spec.has_graph_passes and not (slices is not None and slices.devices),
         keep_versions=inference.spec.rollout.keep_versions,
@@ -94,6 +95,7 @@ def hash_source(inference: Inference) -> str:
             spec.model.format.value,
             spec.batching.model_dump(mode="json"),
             *([sorted(spec.model.shared_inputs)] if spec.model.shared_inputs else []),
+            *([spec.instances] if spec.instances > 1 else []),
         ]
     )
 

@@ -69,7 +69,7 @@ class TritonPythonModel:
         self._shared = self._make_shared_inputs(config)
         self._joiner = self._make_joiner(config)
         self._watchdog, self._sampler = _start_watching(args, self._joiner.find_limit() or "")
-        self._memory = _export_memory(args["model_name"], args["model_version"])
+        self._memory = _export_memory(args["model_name"], args["model_version"], _count_instances(config))
         self._metrics = _RequestMetrics(self._read_counters, args["model_name"], args["model_version"])
 
     def finalize(self) -> None:
@@ -340,21 +340,21 @@ def _read_data_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
 
 
-def _export_memory(model: str, version: str) -> Any:
-    """Export the memory of this version's process as a metric of the server, which the agent reads.
+def _export_memory(model: str, version: str, instances: int) -> Any:
+    """Export the memory of this version's processes as a metric of the server, which the agent reads.
 
-    Only private memory counts: files and libraries are shared with the other versions.
+    Only private memory counts: files and libraries are shared with the other versions. All processes export the same number.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
     private_bytes = next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
     try:
         family = pb_utils.MetricFamily(
             name="tidegate_model_memory_bytes",
-            description="Private memory of the version's process once it was loaded.",
+            description="Private memory of the version's processes once it was loaded.",
             kind=pb_utils.MetricFamily.GAUGE,
         )
         metric = family.Metric(labels={"model": model, "version": version})
-        metric.set(private_bytes)
+        metric.set(private_bytes * instances)
     except Exception:  # noqa: BLE001 - a server without metrics still serves
         return None
     return family, metric
@@ -388,12 +388,18 @@ def _encode_array(array: Array) -> Array:
 
 
 def _count_threads(config: dict[str, Any]) -> int:
-    """Return the threads of one execution: the configured number, else the pod's CPU request."""
+    """Return the threads of one execution: the configured number, else this process's share of the pod's CPU request."""
     configured = _read_parameter(config, THREADS_PARAMETER)
     if configured:
         return max(int(configured), 1)
     cpu = os.environ.get("TIDEGATE_CPU", "1")
     try:
-        return max(math.ceil(float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)), 1)
+        cpus = float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
     except ValueError:
         return 1
+    return max(math.ceil(cpus) // _count_instances(config), 1)
+
+
+def _count_instances(config: dict[str, Any]) -> int:
+    """Return how many processes of this version the server has."""
+    return sum(int(group.get("count", 1)) for group in config.get("instance_group") or [{}])
