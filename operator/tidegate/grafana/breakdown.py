@@ -147,6 +147,18 @@ BREAKDOWN: Final = Dashboard(
                     width=6,
                 ),
                 Panel(
+                    title="Requests with one row of shared inputs",
+                    description="Requests of several rows for which a compiled graph took one row of spec.model.sharedInputs: sent so by the client (sent), or with rows that were found equal (equal).",
+                    queries=(
+                        PanelQuery(
+                            f"sum by (model, version, way) ({counter_rate(pod_series('tidegate_model_shared_requests_total'))})",
+                            f"{_MODEL_LEGEND} {{{{way}}}}",
+                        ),
+                    ),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
+                    width=6,
+                ),
+                Panel(
                     title="Requests in Triton's queues",
                     description="Requests that wait for an execution.",
                     queries=(
