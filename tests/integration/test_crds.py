@@ -184,6 +184,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "tier": "realtime",
         "replicas": 1,
         "value": {"perRequest": "1"},
+        "instances": 1,
         "batching": {"mode": "Disabled", "maxBatchSize": 128},
         "rollout": {
             "keepVersions": 2,

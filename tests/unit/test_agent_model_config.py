@@ -88,21 +88,27 @@ def test_the_name_is_the_served_one() -> None:
     assert rendered(a_desired_state(model="ctr-next"), some_facts())["name"] == "ctr-next"
 
 
-@pytest.mark.parametrize(
-    ("backend", "groups"),
-    [
-        (OnnxBackend.HOSTED, [{"kind": "KIND_CPU", "count": 4}]),
-        (OnnxBackend.NATIVE, [{"count": 4}]),
-    ],
-)
-def test_several_instances_are_those_of_the_order_and_not_of_the_artefact(
-    backend: OnnxBackend, groups: list[dict[str, Any]]
-) -> None:
+@pytest.mark.parametrize("backend", [OnnxBackend.HOSTED, OnnxBackend.NATIVE])
+def test_several_instances_are_those_of_the_order_and_not_of_the_artefact(backend: OnnxBackend) -> None:
     facts = some_facts(config_text="instance_group { count: 2 kind: KIND_CPU }")
-    assert rendered(a_desired_state(instances=4), facts, backend=backend)["instance_group"] == groups
-    assert rendered(a_desired_state(), facts, backend=backend)["instance_group"] == [
-        {"count": 2, "kind": "KIND_CPU"}
-    ]
+    for instances, count in ((4, 4), (1, 2)):
+        config = rendered(a_desired_state(instances=instances), facts, backend=backend)
+        assert config["instance_group"] == [{"count": count, "kind": "KIND_CPU"}]
+    native = rendered(a_desired_state(instances=4), some_facts(), backend=OnnxBackend.NATIVE)
+    assert native["instance_group"] == [{"count": 4}]
+
+
+def test_instances_share_the_threads() -> None:
+    config = rendered(a_desired_state(instances=4), some_facts(), threads=10)
+    assert config["parameters"] == {"intra_op_thread_count": {"string_value": "2"}}
+
+
+def test_instances_beside_several_groups_of_the_artefact_are_refused() -> None:
+    groups = "instance_group { count: 2 kind: KIND_CPU }\ninstance_group { count: 1 kind: KIND_GPU }"
+    message = refusal(a_desired_state(instances=4), some_facts(config_text=groups))
+    assert message.startswith(
+        "spec.instances is 4, and config.pbtxt beside the versions has 2 instance groups"
+    )
 
 
 ITEM = TensorSpec(name="item", dtype="INT64", shape=(-1, 4))

@@ -223,7 +223,7 @@ def test_inputs_that_do_not_name_their_rows_have_the_same_ones() -> None:
         value.type.tensor_type.shape.dim[0].ClearField("dim_param")
     rewritten, operations = share_mixed(model)
     assert operations == 1
-    assert shape_of(rewritten, "item")[0] == "rows"
+    assert shape_of(rewritten, "item")[0] == "tidegate_rows"
 
 
 def test_a_model_of_an_older_opset_is_left_as_it_is_with_the_way_out() -> None:

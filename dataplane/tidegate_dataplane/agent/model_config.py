@@ -117,7 +117,7 @@ def _derive_config(
     if isinstance(config, VersionRefusal):
         return config
     if order.format is ModelFormat.ONNX and intra_op_threads is not None:
-        threads = {INTRA_OP_THREADS: {"string_value": str(intra_op_threads)}}
+        threads = {INTRA_OP_THREADS: {"string_value": str(max(intra_op_threads // order.instances, 1))}}
         config["parameters"] = {**threads, **config.get("parameters", {})}
     # Where it is not known yet what the server has, only our runner shares inputs.
     foreign = (OnnxBackend.NATIVE,) if order.shared_inputs else (OnnxBackend.NATIVE, OnnxBackend.AUTO)
@@ -128,7 +128,13 @@ def _derive_config(
         instances = PIPELINE_INSTANCES if order.format is ModelFormat.PIPELINE else ON_CPU
         config = {"instance_group": instances, **config, "backend": "python"}
     if order.instances > 1:
-        config["instance_group"] = [{**({} if native else ON_CPU[0]), "count": order.instances}]
+        groups: Any = config.get("instance_group", [{}])
+        if len(groups) > 1:
+            return _invalid_config(
+                f"spec.instances is {order.instances}, and config.pbtxt beside the versions has {len(groups)} instance groups: "
+                "remove one of them"
+            )
+        config["instance_group"] = [{**groups[0], "count": order.instances}]
     if order.shared_inputs:
         return _with_shared_inputs(order, facts, config, native=native)
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0

@@ -28,11 +28,13 @@ class PreparedRequest:
 class SharedInputs:
     """Prepares the requests of one model version.
 
-    `names` are the inputs that have equal rows in most requests, and `single` those of which the graph takes one row too.
+    `names` are the inputs that have equal rows in most requests, and `single` those of which the graph takes one row too: all
+    of them at once, so that it gets all rows if `names` lacks one.
     """
 
     def __init__(self, names: Sequence[str], single: Collection[str], max_rows: int) -> None:
-        self._names, self._single, self._max_rows = names, single, max_rows
+        self.names, self._max_rows = names, max_rows
+        self._single = frozenset(single) if set(single) <= set(names) else frozenset[str]()
         self._counts = {SENT: 0, EQUAL: 0}
 
     def prepare_request(self, inputs: Inputs) -> PreparedRequest:
@@ -45,9 +47,9 @@ class SharedInputs:
         """
         rows = self._count_rows(inputs)
         way = self._find_way(inputs) if self._single and rows > 1 else ""
-        single = self._single if way else ()
+        single = self._single if way else frozenset[str]()
         prepared = {
-            name: array[:1] if name in single else _repeat_row(array, rows) if name in self._names else array
+            name: array[:1] if name in single else _repeat_row(array, rows) if name in self.names else array
             for name, array in inputs.items()
         }
         return PreparedRequest(prepared, way)
@@ -63,15 +65,15 @@ class SharedInputs:
 
     def _count_rows(self, inputs: Inputs) -> int:
         """Return the rows of the inputs that are not shared; raise RowsError if those of all do not fit together."""
-        own = {name: len(array) for name, array in inputs.items() if name not in self._names}
+        own = {name: len(array) for name, array in inputs.items() if name not in self.names}
         first = next(iter(own))
         for name, rows in own.items():
             if rows != own[first]:
                 raise RowsError(
                     f"input {name!r} has {rows} rows, and {first!r} has {own[first]}: only shared inputs may have one row "
-                    f"({', '.join(self._names)})"
+                    f"({', '.join(self.names)})"
                 )
-        for name in self._names:
+        for name in self.names:
             if len(inputs[name]) not in (1, own[first]):
                 raise RowsError(
                     f"shared input {name!r} has {len(inputs[name])} rows: send one, or as many as {first!r} has, {own[first]}"
@@ -84,7 +86,7 @@ class SharedInputs:
 
     def _find_way(self, inputs: Inputs) -> str:
         """Return how each shared input has one row, sent or found; empty if the rows of one differ."""
-        arrays = [inputs[name] for name in self._names]
+        arrays = [inputs[name] for name in self.names]
         if all(len(array) == 1 for array in arrays):
             return SENT
         return EQUAL if all(map(_has_equal_rows, arrays)) else ""

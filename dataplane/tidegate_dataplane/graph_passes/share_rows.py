@@ -67,7 +67,7 @@ def _name_rows(model: ir.Model) -> None:
     inputs = [value for value in model.graph.inputs if value.shape is not None and len(value.shape)]
     names = [read_row_symbol(value) for value in inputs]
     if None in names:
-        name = next((symbol for symbol in names if isinstance(symbol, str)), "rows")
+        name = next((symbol for symbol in names if isinstance(symbol, str)), "tidegate_rows")
         for value, symbol in zip(inputs, names, strict=True):
             if value.shape is not None and symbol is None:
                 value.shape = ir.Shape([name, *value.shape.dims[1:]])

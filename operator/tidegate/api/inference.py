@@ -605,8 +605,9 @@ class InferenceSpec(ApiModel):
             ge=1,
             le=MAX_INSTANCES,
             description=f"Number of processes of the model in each replica, 1 to {MAX_INSTANCES}; each executes requests of its own, "
-            "with its share of the CPUs as threads. Several answer more requests of small models, whose operations are too "
-            "short to be divided among threads. Each has the model's memory of its own. Only with format ONNX.",
+            "on Tidegate's runner with its share of the CPUs as threads. Several answer more large requests under load. Each "
+            "has the model's memory of its own. 1 leaves instance_group in the config.pbtxt of the artefact in force. Only with "
+            "format ONNX.",
         ),
     ] = 1
     batching: Annotated[BatchingSpec, Field(description=BatchingSpec.__doc__)] = BatchingSpec()

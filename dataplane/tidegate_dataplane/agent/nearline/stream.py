@@ -23,8 +23,8 @@ from tidegate_dataplane.contract import (
     StreamReport,
 )
 
-WITHOUT_BATCHES = 2
-"""Requests in flight for a server without batches: one runs and one waits."""
+WAITING_REQUESTS = 1
+"""Requests in flight for a server without batches, beside those that its processes execute."""
 FINISHED_WITHIN_S = 10.0
 """Limit for the end of all workers."""
 
@@ -121,7 +121,14 @@ def _make_broker(
 
 def _worker_content(order: DesiredState) -> tuple[object, ...]:
     """Return the fields of the order that need another worker when they change."""
-    return (order.stream, order.owner, order.model, order.batching, order.max_batch_size)
+    return (
+        order.stream,
+        order.owner,
+        order.model,
+        order.batching,
+        order.max_batch_size,
+        order.instances,
+    )
 
 
 def _request_concurrency(desired: DesiredState, order: StreamOrder) -> int:
@@ -129,6 +136,7 @@ def _request_concurrency(desired: DesiredState, order: StreamOrder) -> int:
 
     With batches half of what the pod holds is asked, so that the other half can still be ordered by deadline.
     """
+    without_batches = desired.instances + WAITING_REQUESTS
     if desired.batching is BatchingMode.OFF:
-        return min(WITHOUT_BATCHES, order.max_in_flight)
-    return min(max(WITHOUT_BATCHES, order.max_in_flight // 2), 2 * desired.max_batch_size)
+        return min(without_batches, order.max_in_flight)
+    return min(max(without_batches, order.max_in_flight // 2), 2 * desired.max_batch_size * desired.instances)

@@ -60,7 +60,7 @@ class TritonPythonModel:
         # Spinning threads would burn the pod's CPU share between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "served.onnx"
-        with _limit_memory():
+        with _limit_memory(_count_instances(config)):
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}
             self._run_zeros_once(config)
@@ -85,10 +85,10 @@ class TritonPythonModel:
 
     def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
         inputs = [self._read_inputs(request) for request in requests]
-        if self._shared is None:
-            answers = self._joiner.answer_requests(inputs)
-        else:
+        if self._shared.names:
             answers = [self._answer_shared(arrays) for arrays in inputs]
+        else:
+            answers = self._joiner.answer_requests(inputs)
         self._metrics.export_if_due()
         self._sampler.report_join_limit(self._joiner.find_limit() or "")
         if self._sampler.is_active:
@@ -108,13 +108,11 @@ class TritonPythonModel:
         return RequestJoiner(self._run_session, mode)
 
     def _make_shared_inputs(self, config: dict[str, Any]) -> Any:
-        """Return what prepares requests with shared inputs; None without such inputs."""
+        """Return what prepares requests with shared inputs, of which there may be none."""
         from tidegate_dataplane.batching.shared_inputs import SharedInputs
         from tidegate_dataplane.runner_interface import SHARED_ROWS
 
         names = json.loads(_read_parameter(config, SHARED_INPUTS_PARAMETER) or "[]")
-        if not names:
-            return None
         single = {
             model_input.name
             for model_input in self._session.get_inputs()
@@ -136,8 +134,7 @@ class TritonPythonModel:
         return answer
 
     def _read_counters(self) -> dict[tuple[str, str], int]:
-        shared = {} if self._shared is None else self._shared.read_counters()
-        return {**self._joiner.read_counters(), **shared}
+        return {**self._joiner.read_counters(), **self._shared.read_counters()}
 
     def _offer_sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
         try:
@@ -290,10 +287,11 @@ def _start_watching(args: dict[str, str], join_limit: str) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _limit_memory() -> Generator[None]:
+def _limit_memory(instances: int) -> Generator[None]:
     """Make allocations fail before the container reaches its memory limit.
 
-    At the limit, the kernel would kill Triton, together with the version that serves.
+    At the limit, the kernel would kill Triton, together with the version that serves. The server starts all processes of a
+    version at once, so each may take its share of what is free.
     """
     free_bytes, limit_bytes = _read_free_memory() or (None, None)
     if free_bytes is None or limit_bytes is None:
@@ -302,15 +300,16 @@ def _limit_memory() -> Generator[None]:
     previous_limits = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(
         resource.RLIMIT_DATA,
-        (_read_data_bytes() + max(free_bytes - MEMORY_RESERVE_BYTES, 0), previous_limits[1]),
+        (_read_data_bytes() + max(free_bytes - MEMORY_RESERVE_BYTES, 0) // instances, previous_limits[1]),
     )
     try:
         yield
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
+        processes = f"with {instances} processes " if instances > 1 else ""
         raise pb_utils.TritonModelException(
-            f"out of memory: the version needs more than the {free_bytes >> 20} MiB that the other versions leave of the "
+            f"out of memory: {processes}the version needs more than the {free_bytes >> 20} MiB that the other versions leave of the "
             f"limit of {limit_bytes >> 20} MiB; raise spec.resources.memory, or keep fewer with spec.rollout.keepVersions"
         ) from None
     finally:
@@ -397,7 +396,7 @@ def _count_threads(config: dict[str, Any]) -> int:
         cpus = float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
     except ValueError:
         return 1
-    return max(math.ceil(cpus) // _count_instances(config), 1)
+    return max(math.ceil(cpus / _count_instances(config)), 1)
 
 
 def _count_instances(config: dict[str, Any]) -> int:
