@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import tritonclient.grpc as triton_grpc
 from harness.model_server import (
-    CONTROL,
     MODELS,
     SLICE_S,
     Request,
     load_arm,
+    measure_closed_loops,
     measure_load,
     running_server,
+    unload_models,
 )
 
 from builders.desired import a_desired_state
@@ -55,19 +55,8 @@ async def measure_model(
     address: str, arms: Mapping[str, Sequence[Request]], seconds: float
 ) -> dict[str, Any]:
     """Return the figures of each load, by arm."""
-    slices = max(round(seconds / SLICE_S), 1)
-    figures: dict[str, Any] = {}
-
     async with grpc.aio.insecure_channel(address) as channel:
-        for clients in CLIENTS:
-            name = f"{clients} clients"
-            figures[name] = await measure_load(
-                name,
-                channel,
-                arms,
-                slices,
-                lambda load, clients=clients: load.run_closed_loop(clients, SLICE_S),
-            )
+        figures = await measure_closed_loops(channel, arms, CLIENTS, seconds)
         capacity = figures["32 clients"]["Disabled"]["per_second"]
         for share in LOADS:
             name = f"open {share}"
@@ -75,7 +64,7 @@ async def measure_model(
                 name,
                 channel,
                 arms,
-                slices,
+                seconds,
                 lambda load, share=share: load.run_open_loop(share * capacity, SLICE_S),
             )
     return figures
@@ -132,13 +121,11 @@ def main() -> int:
                 served = f"{name}-{number}"
                 order = a_desired_state(model=served, uri=f"file:///{served}", **batching)
                 staging = folder / served
-                arms[arm] = load_arm(server, served, order, MODELS[name], staging)
+                arms[arm] = load_arm(server, order, MODELS[name], staging)
                 shutil.rmtree(staging)
             figures = asyncio.run(measure_model(server.grpc, arms, options.seconds))
             document[name] = {"ratios": judge_model(figures), "figures": figures}
-            with triton_grpc.InferenceServerClient(server.grpc) as client:
-                for number in range(len(ARMS)):
-                    client.unload_model(f"{name}-{number}", headers=CONTROL)
+            unload_models(server, (f"{name}-{number}" for number in range(len(ARMS))))
     text = json.dumps(document, indent=2)
     if options.output is not None:
         options.output.write_text(text + "\n")

@@ -23,17 +23,13 @@ from typing import Any
 
 import grpc.aio
 import numpy as np
-import tritonclient.grpc as triton_grpc
-from harness.model_server import CONTROL, SLICE_S, Request, measure_load, running_server
+from harness.model_server import Request, load_version, measure_closed_loops, running_server
 from tritonclient.utils import serialize_byte_tensor
 
 from builders.desired import a_desired_state
 from builders.features import ITEM_KEY, USER_KEY, a_plan, of_item, of_user, write_table
 from fixtures.triton import RunningTriton
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, plan_hash
-from tidegate_dataplane.agent.model_config import render_config, with_versions
-from tidegate_dataplane.agent.repository import ModelRepository
-from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.contract import (
     BatchingMode,
     Bucketize,
@@ -121,29 +117,13 @@ def load_plan(
         outputs=plan.outputs,
         batched=True,
     )
-    repository = ModelRepository(server.repository, staging / "cache")
-    repository.prepare_folders()
-    repository.install_version(staging / "1", order, facts)
-    config = render_config(order, facts, backend=OnnxBackend.HOSTED, intra_op_threads=None)
-    assert isinstance(config, dict), config
-    with triton_grpc.InferenceServerClient(server.grpc) as client:
-        client.load_model(order.model, headers=CONTROL, config=json.dumps(with_versions(config, [1])))
+    load_version(server, order, facts, staging)
 
 
 async def measure_arms(address: str, arms: dict[str, Sequence[Request]], seconds: float) -> dict[str, Any]:
     """Return the figures of each load, by arm."""
-    slices = max(round(seconds / SLICE_S), 1)
     async with grpc.aio.insecure_channel(address) as channel:
-        return {
-            f"{clients} clients": await measure_load(
-                f"{clients} clients",
-                channel,
-                arms,
-                slices,
-                lambda load, clients=clients: load.run_closed_loop(clients, SLICE_S),
-            )
-            for clients in CLIENTS
-        }
+        return await measure_closed_loops(channel, arms, CLIENTS, seconds)
 
 
 def main() -> int:

@@ -21,18 +21,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import grpc.aio
-import tritonclient.grpc as triton_grpc
 from harness.model_server import (
-    CONTROL,
     MODELS,
-    SLICE_S,
     Request,
     load_arm,
-    measure_load,
+    measure_closed_loops,
     running_server,
+    unload_models,
 )
 
 from builders.desired import a_desired_state
@@ -52,18 +49,8 @@ async def measure_model(
     address: str, arms: Mapping[str, Sequence[Request]], seconds: float
 ) -> dict[str, Any]:
     """Return the figures of each load, by arm."""
-    slices = max(round(seconds / SLICE_S), 1)
     async with grpc.aio.insecure_channel(address) as channel:
-        return {
-            f"{clients} clients": await measure_load(
-                f"{clients} clients",
-                channel,
-                arms,
-                slices,
-                lambda load, clients=clients: load.run_closed_loop(clients, SLICE_S),
-            )
-            for clients in CLIENTS
-        }
+        return await measure_closed_loops(channel, arms, CLIENTS, seconds)
 
 
 def print_table(document: Mapping[str, Any]) -> None:
@@ -103,17 +90,14 @@ def main() -> int:
                 )
                 staging = folder / served
                 arms[arm] = load_arm(
-                    server, served, order, MODELS[name], staging, threads=threads, factor=options.factor
+                    server, order, MODELS[name], staging, threads=threads, factor=options.factor
                 )
                 shutil.rmtree(staging)
-                with urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=5) as response:
-                    page = response.read().decode()
+                page = server.read_metrics_page()
                 memory[arm] = round(metric(page, "tidegate_model_memory_bytes", model=served) / 2**20)
             loads = asyncio.run(measure_model(server.grpc, arms, options.seconds))
             document[name] = {"loads": loads, "memory_mib": memory}
-            with triton_grpc.InferenceServerClient(server.grpc) as client:
-                for number in range(len(arms)):
-                    client.unload_model(f"{name}-{number}", headers=CONTROL)
+            unload_models(server, (f"{name}-{number}" for number in range(len(arms))))
     print_table(document)
     text = json.dumps(document, indent=2)
     if options.output is not None:

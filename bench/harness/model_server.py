@@ -8,7 +8,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -185,7 +185,6 @@ def make_requests(name: str, folder: Path, model: Model, factor: int) -> list[Re
 
 def load_arm(
     server: RunningTriton,
-    name: str,
     order: DesiredState,
     model: Model,
     staging: Path,
@@ -195,7 +194,7 @@ def load_arm(
 ) -> list[Request]:
     """Load a model as an agent does, and return requests of 1 to 64 times `factor` rows to it."""
     model.publish(staging, 1)
-    requests = make_requests(name, staging, model, factor)
+    requests = make_requests(order.model, staging, model, factor)
     onnx_file = read_onnx(staging / "1" / "model.onnx")
     facts = ArtefactFacts(
         uri=order.uri,
@@ -207,24 +206,39 @@ def load_arm(
         outputs=tuple(tensor.spec for tensor in onnx_file.outputs),
         batched=is_batched(onnx_file),
     )
+    load_version(server, order, facts, staging, threads=threads)
+    return requests
+
+
+def load_version(
+    server: RunningTriton, order: DesiredState, facts: ArtefactFacts, staging: Path, *, threads: int = 1
+) -> None:
+    """Load the files of `staging`/1 as an agent does."""
     repository = ModelRepository(server.repository, staging / "cache")
     repository.prepare_folders()
     repository.install_version(staging / "1", order, facts)
     config = render_config(order, facts, backend=OnnxBackend.HOSTED, intra_op_threads=threads)
     assert isinstance(config, dict), config
     with triton_grpc.InferenceServerClient(server.grpc) as client:
-        client.load_model(name, headers=CONTROL, config=json.dumps(with_versions(config, [1])))
-    return requests
+        client.load_model(order.model, headers=CONTROL, config=json.dumps(with_versions(config, [1])))
+
+
+def unload_models(server: RunningTriton, models: Iterable[str]) -> None:
+    """Unload models that were loaded here."""
+    with triton_grpc.InferenceServerClient(server.grpc) as client:
+        for model in models:
+            client.unload_model(model, headers=CONTROL)
 
 
 async def measure_load(
     name: str,
     channel: grpc.aio.Channel,
     arms: Mapping[str, Sequence[Request]],
-    slices: int,
+    seconds: float,
     run: Callable[[Load], Any],
 ) -> dict[str, Any]:
-    """Run a load of one slice on all arms in turn; return their figures."""
+    """Run a load of one slice on all arms in turn, each for so many seconds; return their figures."""
+    slices = max(round(seconds / SLICE_S), 1)
     results = {arm: Results() for arm in arms}
     # The first turn is not counted: trials of joined executions, first allocations.
     for turn in range(slices + 1):
@@ -233,6 +247,22 @@ async def measure_load(
     figures = {arm: result.to_json() for arm, result in results.items()}
     print(json.dumps({name: figures}), file=sys.stderr)
     return figures
+
+
+async def measure_closed_loops(
+    channel: grpc.aio.Channel, arms: Mapping[str, Sequence[Request]], clients: Iterable[int], seconds: float
+) -> dict[str, Any]:
+    """Measure all arms under so many requests at once, each for so many seconds."""
+    return {
+        f"{count} clients": await measure_load(
+            f"{count} clients",
+            channel,
+            arms,
+            seconds,
+            lambda load, count=count: load.run_closed_loop(count, SLICE_S),
+        )
+        for count in clients
+    }
 
 
 @contextmanager
