@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from builders import sequence_model
 from builders.metrics_page import metric
 from builders.sequence_model import ENTRIES, Pooling, publish_sequences
 from builders.waiting import wait_until
-from fixtures.agent import ModelPod
-from tidegate_dataplane.contract import AgentPhase, AgentReport, BatchingMode, JoinLimit
+from fixtures.agent import ModelPod, serves_version
+from tidegate_dataplane.contract import BatchingMode, JoinLimit
 
 pytestmark = [pytest.mark.triton]
 
@@ -23,23 +22,11 @@ CLIENTS = 8
 Histories = NDArray[np.int64]
 
 
-@pytest.fixture
-def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
-    """A pod whose model name is this test's own."""
-    shared_pod.begin(request.node.name)
-    return shared_pod
-
-
 def serve(pod: ModelPod, pooling: Pooling, batching: BatchingMode = BatchingMode.ADAPTIVE) -> None:
     publish_sequences(pod.artefact, 1, pooling=pooling)
     pod.put(pod.order(1, batching=batching))
 
-    pod.wait_for("version 1 serves", is_ready)
-
-
-def is_ready(report: AgentReport) -> bool:
-    """Return whether the pod serves what was ordered, and no longer the model of the test before."""
-    return report.phase is AgentPhase.READY and report.serving == report.target == 1
+    pod.wait_for("version 1 serves", serves_version(1))
 
 
 def histories(seed: int, lengths: Sequence[int]) -> list[Histories]:
@@ -59,9 +46,9 @@ def find_wrong_answers(pod: ModelPod, pooling: Pooling, requests: Sequence[Histo
 
 def count(pod: ModelPod, name: str, **labels: str) -> float:
     """Return a count of the model from the server's own metrics."""
-    with urlopen(f"http://127.0.0.1:{pod.triton.metrics_port}/metrics", timeout=5) as response:
-        page = response.read().decode()
-    return metric(page, f"tidegate_model_{name}", model=pod.model, version="1", **labels)
+    return metric(
+        pod.triton.read_metrics_page(), f"tidegate_model_{name}", model=pod.model, version="1", **labels
+    )
 
 
 def reports_limit(pod: ModelPod, limit: JoinLimit) -> Callable[[], bool]:
@@ -129,7 +116,7 @@ def test_a_model_without_a_free_first_dimension_serves_and_the_report_says_why_n
 ) -> None:
     publish_sequences(pod.artefact, 1, rows=2)
     pod.put(pod.order(1, batching=BatchingMode.ADAPTIVE))
-    report = pod.wait_for("version 1 serves", is_ready)
+    report = pod.wait_for("version 1 serves", serves_version(1))
     assert report.batching is not None
     assert report.batching.limit is JoinLimit.ALONE
     assert "free first dimension" in report.batching.message

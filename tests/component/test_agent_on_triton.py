@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import threading
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from builders.load import answered_by, load_on
 from builders.probe_model import STEP, publish, publish_for_one_row, publish_unloadable
 from builders.waiting import wait_until
-from fixtures.agent import ModelPod
+from fixtures.agent import ModelPod, serves_version
 from tidegate_dataplane.contract import (
     AgentPhase,
     AgentReport,
@@ -25,12 +24,6 @@ from tidegate_dataplane.contract import (
 )
 
 pytestmark = [pytest.mark.triton]
-
-
-def serves(version: int) -> Callable[[AgentReport], bool]:
-    return lambda report: (
-        report.phase is AgentPhase.READY and report.serving == version and report.target == version
-    )
 
 
 def failed(report: AgentReport) -> bool:
@@ -44,7 +37,7 @@ def serving_pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPo
     publish(shared_pod.artefact, 1)
     publish(shared_pod.artefact, 2)
     shared_pod.put(shared_pod.order())
-    shared_pod.wait_for("version 1 serves", serves(1))
+    shared_pod.wait_for("version 1 serves", serves_version(1))
     return shared_pod
 
 
@@ -55,7 +48,7 @@ def test_a_pod_starts_with_its_first_order_and_serves_it(model_pod: ModelPod) ->
     assert model_pod.probe("/readyz") == 503
     model_pod.triton.start()
 
-    report = model_pod.wait_for("version 1 serves", serves(1))
+    report = model_pod.wait_for("version 1 serves", serves_version(1))
 
     assert (report.serving, report.loaded, report.failure) == (1, (1,), None)
     assert [(tensor.name, tensor.dtype, tensor.shape) for tensor in report.inputs] == [("x", "FP32", (-1, 1))]
@@ -70,7 +63,7 @@ def test_swaps_and_rollbacks_under_load_lose_nothing(serving_pod: ModelPod) -> N
     with load_on(serving_pod.triton.grpc, serving_pod.model, pause_s=0) as load:
         for version in (2, 1, 2, 1, 2):
             assert serving_pod.put(serving_pod.order(version)).status == 200
-            serving_pod.wait_for(f"version {version} serves", serves(version))
+            serving_pod.wait_for(f"version {version} serves", serves_version(version))
 
     assert answered_by(load) == {"1", "2"}
     assert min(load.report().versions.values()) > 50
@@ -80,7 +73,7 @@ def test_the_old_version_stays_warm_when_going_up_and_a_kept_one_is_not_loaded_a
     serving_pod: ModelPod,
 ) -> None:
     serving_pod.put(serving_pod.order(2))
-    report = serving_pod.wait_for("version 2 serves", serves(2))
+    report = serving_pod.wait_for("version 2 serves", serves_version(2))
 
     assert report.loaded == (1, 2)
     # One load each: the server would say so again if it had loaded version 1 a second time.
@@ -94,16 +87,16 @@ def test_only_as_many_versions_as_ordered_stay_warm(serving_pod: ModelPod) -> No
     publish(serving_pod.artefact, 3)
     for version in (2, 3):
         serving_pod.put(serving_pod.order(version))
-        report = serving_pod.wait_for(f"version {version} serves", serves(version))
+        report = serving_pod.wait_for(f"version {version} serves", serves_version(version))
 
     assert report.loaded == (2, 3)
 
 
 def test_with_one_kept_version_the_old_one_leaves_memory_and_disk(serving_pod: ModelPod) -> None:
     serving_pod.put(serving_pod.order(1, keep_versions=1))
-    serving_pod.wait_for("version 1 serves", serves(1))
+    serving_pod.wait_for("version 1 serves", serves_version(1))
     serving_pod.put(serving_pod.order(2, keep_versions=1))
-    report = serving_pod.wait_for("version 2 serves", serves(2))
+    report = serving_pod.wait_for("version 2 serves", serves_version(2))
 
     assert report.loaded == (2,)
     folder = serving_pod.triton.repository / serving_pod.model
@@ -130,7 +123,7 @@ def test_a_version_that_fails_its_warm_up_takes_no_traffic(serving_pod: ModelPod
 
     # The negative: without as many warm-up requests the same version is taken.
     serving_pod.put(serving_pod.order(2, warmup_requests=1, max_batch_size=8))
-    serving_pod.wait_for("version 2 serves", serves(2))
+    serving_pod.wait_for("version 2 serves", serves_version(2))
 
 
 @pytest.mark.produces(FailureReason.SERVER_ENDED)
@@ -149,7 +142,7 @@ def test_a_version_that_ends_the_server_twice_is_given_up_and_another_serves(mod
 
     model_pod.put(model_pod.order(1))
     model_pod.triton.start()
-    model_pod.wait_for("version 1 serves", serves(1))
+    model_pod.wait_for("version 1 serves", serves_version(1))
 
 
 @pytest.mark.produces(FailureReason.LOAD_TIMED_OUT)
@@ -158,7 +151,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
     publish(model_pod.artefact, 1)
     model_pod.start_agent(model_pod.order())
     model_pod.triton.start()
-    model_pod.wait_for("version 1 serves", serves(1))
+    model_pod.wait_for("version 1 serves", serves_version(1))
     publish_python(model_pod.models / "stuck", initialize="import time; time.sleep(100)")
     with load_on(model_pod.triton.grpc, model_pod.model, threads=1, pause_s=0.02) as load:
         model_pod.put(
@@ -173,7 +166,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
     assert "no answer within 12 s" in report.failure.message
     assert answered_by(load) == {"1"}
     model_pod.put(model_pod.order(1))
-    model_pod.wait_for("version 1 serves as ordered", serves(1))
+    model_pod.wait_for("version 1 serves as ordered", serves_version(1))
     model_pod.triton.kill()  # which would wait for the version that hangs
 
 
@@ -221,7 +214,7 @@ def test_going_back_from_a_failed_version_is_ready_at_once(serving_pod: ModelPod
     serving_pod.wait_for("version 2 is refused", failed)
     serving_pod.put(serving_pod.order(1))
 
-    report = serving_pod.wait_for("version 1 serves", serves(1))
+    report = serving_pod.wait_for("version 1 serves", serves_version(1))
 
     assert report.failure is None
 
@@ -233,19 +226,19 @@ def test_correcting_the_checksum_recovers(serving_pod: ModelPod) -> None:
 
     serving_pod.put(serving_pod.order(2, sha256=hashlib.sha256(content).hexdigest()))
 
-    serving_pod.wait_for("version 2 serves", serves(2))
+    serving_pod.wait_for("version 2 serves", serves_version(2))
 
 
 def test_a_version_with_another_signature_replaces_the_old_one_without_a_gap(serving_pod: ModelPod) -> None:
     publish_wider(serving_pod.artefact, 2)
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=1):
         serving_pod.put(serving_pod.order(2))
-        report = serving_pod.wait_for("version 2 serves", serves(2))
+        report = serving_pod.wait_for("version 2 serves", serves_version(2))
         assert report.loaded == (2,)
         assert [tensor.name for tensor in report.inputs] == ["x", "bias"]
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=1) as refused:
         serving_pod.put(serving_pod.order(1))
-        serving_pod.wait_for("version 1 serves again", serves(1))
+        serving_pod.wait_for("version 1 serves again", serves_version(1))
 
     # Requests with one input are wrong for version 2 and only for it.
     assert all("expected 2 inputs" in error for error in refused.report().failures)
@@ -271,7 +264,7 @@ def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(
     moved = serving_pod.order(uri=f"file://{other}")
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.put(moved)
-        serving_pod.wait_for("the other artefact serves", serves(1))
+        serving_pod.wait_for("the other artefact serves", serves_version(1))
         publish_unloadable(serving_pod.models / "bad", 1)
         serving_pod.put(serving_pod.order(uri=f"file://{serving_pod.models}/bad"))
         serving_pod.wait_for("the bad one is refused", failed)
@@ -289,7 +282,7 @@ def test_a_restarted_triton_gets_its_models_back(serving_pod: ModelPod) -> None:
 
     serving_pod.triton.start()
 
-    serving_pod.wait_for("version 1 serves again", serves(1))
+    serving_pod.wait_for("version 1 serves again", serves_version(1))
     serving_pod.takes_requests()
 
 
@@ -310,13 +303,13 @@ def test_a_restarted_agent_goes_on_with_what_it_had_accepted(serving_pod: ModelP
     first = serving_pod.order(1)
     serving_pod.epoch += 1
     serving_pod.put(serving_pod.order(2, generation=9))
-    serving_pod.wait_for("version 2 serves", serves(2))
+    serving_pod.wait_for("version 2 serves", serves_version(2))
     before = serving_pod.triton.log.read_text().count(loaded)
 
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.kill_agent()
         serving_pod.start_agent(first)
-        report = serving_pod.wait_for("version 2 still serves", serves(2))
+        report = serving_pod.wait_for("version 2 still serves", serves_version(2))
 
     assert (report.epoch, report.generation) == (serving_pod.epoch, 9)
     assert answered_by(load) == {"2"}
@@ -337,11 +330,11 @@ def test_an_older_leader_is_refused(serving_pod: ModelPod) -> None:
 def test_requests_of_one_batch_are_answered_apart(serving_pod: ModelPod) -> None:
     fixed = {"batching": BatchingMode.FIXED, "max_queue_delay_us": 20_000, "max_batch_size": 64}
     serving_pod.put(serving_pod.order(1, **fixed))
-    serving_pod.wait_for("version 1 serves with batching", serves(1))
+    serving_pod.wait_for("version 1 serves with batching", serves_version(1))
 
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=8) as load:
         serving_pod.put(serving_pod.order(2, **fixed))
-        serving_pod.wait_for("version 2 serves", serves(2))
+        serving_pod.wait_for("version 2 serves", serves_version(2))
 
     assert load.report().problems == ()
     with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
@@ -359,7 +352,7 @@ def test_fixed_batching_of_a_model_without_a_batch_dimension_is_refused(serving_
     assert "free first dimension" in report.failure.message
 
     serving_pod.put(serving_pod.order(2))
-    report = serving_pod.wait_for("version 2 serves without batching", serves(2))
+    report = serving_pod.wait_for("version 2 serves without batching", serves_version(2))
     assert [tensor.shape for tensor in report.inputs] == [(4,)]
 
 
@@ -372,7 +365,7 @@ def test_python_code_is_run_only_where_it_is_allowed(serving_pod: ModelPod) -> N
     assert report.failure.reason is FailureReason.FORMAT_NOT_ALLOWED
 
     serving_pod.put(serving_pod.order(**python, allow_python=True))
-    serving_pod.wait_for("code serves", serves(2))
+    serving_pod.wait_for("code serves", serves_version(2))
 
 
 @pytest.mark.produces(FailureReason.BACKEND_MISSING)
@@ -398,12 +391,12 @@ def test_a_format_without_its_backend_is_refused_by_the_server_and_the_old_versi
     assert report.serving == 1
 
     serving_pod.put(serving_pod.order(2))
-    serving_pod.wait_for("version 2 serves as ONNX", serves(2))
+    serving_pod.wait_for("version 2 serves as ONNX", serves_version(2))
 
 
 def test_another_served_name_takes_the_old_ones_place(serving_pod: ModelPod) -> None:
     serving_pod.put(serving_pod.order(1, model=f"{serving_pod.model}-next"))
-    serving_pod.wait_for("the new name serves", serves(1))
+    serving_pod.wait_for("the new name serves", serves_version(1))
 
     with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
         assert client.is_model_ready(f"{serving_pod.model}-next")
@@ -419,7 +412,7 @@ def test_another_served_name_takes_the_old_ones_place(serving_pod: ModelPod) -> 
 def test_a_bad_row_fails_its_own_request_only(serving_pod: ModelPod) -> None:
     publish_gather(serving_pod.artefact, 2)
     serving_pod.put(serving_pod.order(2, batching=BatchingMode.FIXED, max_queue_delay_us=100_000))
-    serving_pod.wait_for("version 2 serves", serves(2))
+    serving_pod.wait_for("version 2 serves", serves_version(2))
 
     with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
         results: list[object] = [None, None, None]
@@ -450,7 +443,7 @@ def test_rows_of_one_number_and_strings_go_in_and_out(serving_pod: ModelPod) -> 
     ]
     save(serving_pod.artefact, 2, helper.make_graph(nodes, "g", inputs, outputs))
     serving_pod.put(serving_pod.order(2))
-    serving_pod.wait_for("version 2 serves", serves(2))
+    serving_pod.wait_for("version 2 serves", serves_version(2))
 
     numbers, texts = (
         np.array([[1.5], [2.5]], dtype=np.float32),

@@ -14,8 +14,8 @@ from builders import probe_model
 from builders.columns_model import COLUMNS, column_batches, publish_columns
 from builders.scoring_client import ScoringClient
 from builders.waiting import wait_until
-from fixtures.agent import ModelPod
-from fixtures.compiler import run_compiler, serves_version, wait_for_compile
+from fixtures.agent import ModelPod, serves_version
+from fixtures.compiler import run_compiler, wait_for_compile
 from tidegate_dataplane.agent.artefacts.checksum import hash_file
 from tidegate_dataplane.agent.formats import SERVED_GRAPH
 from tidegate_dataplane.compiler.exchange import CompileFolder
@@ -23,13 +23,6 @@ from tidegate_dataplane.contract import CompilePhase, CompileReport
 from tidegate_localcluster.demo.load import CheckedLoad
 
 pytestmark = [pytest.mark.triton]
-
-
-@pytest.fixture
-def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
-    """A pod whose model name is this test's own; the module's compiler, if there is one, is another test's."""
-    shared_pod.begin(request.node.name)
-    return shared_pod
 
 
 def publish(pod: ModelPod, version: int) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -16,20 +15,12 @@ from builders import sequence_model
 from builders.metrics_page import metric
 from builders.sequence_model import ENTRIES, Pooling, publish_sequences
 from builders.waiting import wait_until
-from fixtures.agent import ModelPod
-from fixtures.compiler import serves_version
+from fixtures.agent import ModelPod, serves_version
 from tidegate_dataplane.contract import BatchingMode
 
 pytestmark = [pytest.mark.triton]
 
 CLIENTS = 4
-
-
-@pytest.fixture
-def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
-    """A pod whose model name is this test's own."""
-    shared_pod.begin(request.node.name)
-    return shared_pod
 
 
 def serve(pod: ModelPod, instances: int, **changes: object) -> None:
@@ -49,8 +40,7 @@ def find_wrong_answers(pod: ModelPod) -> Sequence[str]:
 
 def read_metric(pod: ModelPod, name: str) -> float:
     """Return a metric of the version from the server's own page."""
-    with urlopen(f"http://127.0.0.1:{pod.triton.metrics_port}/metrics", timeout=5) as response:
-        return metric(response.read().decode(), f"tidegate_model_{name}", model=pod.model, version="1")
+    return metric(pod.triton.read_metrics_page(), f"tidegate_model_{name}", model=pod.model, version="1")
 
 
 def test_two_processes_answer_and_their_counts_and_memory_are_added(pod: ModelPod) -> None:

@@ -23,20 +23,13 @@ from builders.user_model import (
     score_user,
 )
 from builders.waiting import wait_until
-from fixtures.agent import ModelPod
-from fixtures.compiler import run_compiler, serves_version, wait_for_compile
+from fixtures.agent import ModelPod, serves_version
+from fixtures.compiler import run_compiler, wait_for_compile
 from tidegate_dataplane.contract import CompilePhase, FailureReason
 
 pytestmark = [pytest.mark.triton]
 
 Request = Mapping[str, NDArray[np.int64]]
-
-
-@pytest.fixture
-def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
-    """A pod whose model name is this test's own."""
-    shared_pod.begin(request.node.name)
-    return shared_pod
 
 
 @pytest.fixture
@@ -74,8 +67,7 @@ def assert_answers(client: ScoringClient) -> None:
 
 def count_shared(pod: ModelPod) -> dict[str, float]:
     """Return from the server's own metrics how many requests were executed with one row of the user, by how they came."""
-    with urlopen(f"http://127.0.0.1:{pod.triton.metrics_port}/metrics", timeout=5) as response:
-        page = response.read().decode()
+    page = pod.triton.read_metrics_page()
     name = "tidegate_model_shared_requests_total"
     return {way: metric(page, name, model=pod.model, version="1", way=way) for way in ("sent", "equal")}
 

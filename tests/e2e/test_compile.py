@@ -63,6 +63,21 @@ def checked_load(space: Space, model: str, batches: Sequence[ScoringBatch]) -> I
         yield load
 
 
+def change_version(space: Space, load: CheckedLoad) -> None:
+    """Serve version 2, and wait for some answers of its compiled graph."""
+    space.patch("inference", "probe", {"model": {"version": "2"}})
+    wait_for_reason(space, Reason.GRAPH_COMPILED, 2)
+    answered = load.report().versions.get("2", 0)
+    wait_until(lambda: load.report().versions.get("2", 0) > answered + 50, what="version 2 answers")
+
+
+def assert_both_answered(load: CheckedLoad) -> None:
+    """Check that no request was lost, no answer wrong, and that both versions answered."""
+    results = load.finish()
+    assert results.problems == ()
+    assert set(results.versions) == {"1", "2"}
+
+
 @pytest.mark.no_rerun("a lost request, a wrong answer")
 def test_two_versions_are_compiled_under_load_and_no_answer_is_lost_or_wrong(space: Space) -> None:
     deploy(space, 1, 2, memory="1Gi")
@@ -72,14 +87,8 @@ def test_two_versions_are_compiled_under_load_and_no_answer_is_lost_or_wrong(spa
         fused = next(each for each in graph["passes"] if each["name"] == "fuseEmbeddings")
         assert (graph["version"], fused["applied"], fused["changes"]) == ("1", True, COLUMNS)
         assert graph["nodes"] < graph["publishedNodes"] == 2 * COLUMNS + 3
-        space.patch("inference", "probe", {"model": {"version": "2"}})
-        wait_for_reason(space, Reason.GRAPH_COMPILED, 2)
-        # Some answers of the second compiled graph.
-        answered = load.report().versions.get("2", 0)
-        wait_until(lambda: load.report().versions.get("2", 0) > answered + 50, what="version 2 answers")
-    results = load.finish()
-    assert results.problems == ()
-    assert set(results.versions) == {"1", "2"}
+        change_version(space, load)
+    assert_both_answered(load)
 
 
 @pytest.mark.no_rerun("a lost request, a wrong answer")
@@ -106,14 +115,8 @@ def test_users_are_sent_once_over_two_versions_and_their_compilation(space: Spac
         wait_for_reason(space, Reason.GRAPH_COMPILED, 1)
         graph = space.status("inference", "probe")["graph"]
         assert graph["sharedInputs"] == sorted(USER_INPUTS)
-        space.patch("inference", "probe", {"model": {"version": "2"}})
-        wait_for_reason(space, Reason.GRAPH_COMPILED, 2)
-        # Some answers of the second compiled graph.
-        answered = load.report().versions.get("2", 0)
-        wait_until(lambda: load.report().versions.get("2", 0) > answered + 50, what="version 2 answers")
-    results = load.finish()
-    assert results.problems == ()
-    assert set(results.versions) == {"1", "2"}
+        change_version(space, load)
+    assert_both_answered(load)
 
 
 @pytest.mark.produces(Reason.COMPILE_FAILED)
