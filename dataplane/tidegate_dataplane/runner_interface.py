@@ -3,8 +3,9 @@
 The control plane knows them through the contract, which the runner cannot import: its server has no pydantic.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 PREFIX: Final = "tidegate_model_"
 EXECUTIONS: Final = "executions_total"
@@ -39,3 +40,9 @@ class JoinLimit(StrEnum):
     """Padding changes the answers."""
     ALONE = "Alone"
     """The other rows of an execution change the answers."""
+
+
+def count_instances(config: Mapping[str, Any]) -> int:
+    """Return how many processes a version with this model configuration has in the server."""
+    groups = config.get("instance_group") or [{}]
+    return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus") or ())) for group in groups)

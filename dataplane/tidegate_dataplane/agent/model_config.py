@@ -152,10 +152,7 @@ def _with_shared_inputs(
 
     Without a batch dimension, Triton leaves the rows to our runner.
     """
-    problem = _find_sharing_problem(order, facts, native=native)
-    if not problem and "model_warmup" in config:
-        problem = "config.pbtxt beside the versions sets model_warmup, whose requests have no rows: use rollout.warmup"
-    if problem:
+    if problem := _find_sharing_problem(order, facts, config, native=native):
         return _invalid_config(f"spec.model.sharedInputs: {problem}")
     parameters = {
         SHARED_INPUTS: {"string_value": json.dumps(order.shared_inputs)},
@@ -170,7 +167,9 @@ def _with_shared_inputs(
     }
 
 
-def _find_sharing_problem(order: DesiredState, facts: ArtefactFacts, *, native: bool) -> str:
+def _find_sharing_problem(
+    order: DesiredState, facts: ArtefactFacts, config: ModelConfig, *, native: bool
+) -> str:
     names = {spec.name for spec in facts.inputs}
     if native:
         return (
@@ -185,6 +184,8 @@ def _find_sharing_problem(order: DesiredState, facts: ArtefactFacts, *, native: 
         )
     if names == set(order.shared_inputs):
         return "it names all inputs, so that none has the rows of the request: leave out those of the items"
+    if "model_warmup" in config:
+        return "config.pbtxt beside the versions sets model_warmup, whose requests have no rows: use rollout.warmup"
     return ""
 
 

@@ -170,7 +170,7 @@ def compare_models(original: onnx.ModelProto, candidate: onnx.ModelProto) -> Com
     """
     sessions = Session(original), Session(candidate)
     samples = _make_samples(_read_model(original))
-    return compare_answers(*sessions, _pair_forms(samples, find_shared_inputs(candidate)))
+    return compare_answers(*sessions, _pair_forms(samples, (), find_shared_inputs(candidate)))
 
 
 def _make_samples(model: ir.Model) -> list[Request]:
@@ -275,7 +275,7 @@ class _Trial:
     def _compare_samples(
         self, before: Session, shared_before: tuple[str, ...], after: Session, shared_after: tuple[str, ...]
     ) -> Comparison:
-        return compare_answers(before, after, _pair_forms(self._samples, shared_after, shared_before))
+        return compare_answers(before, after, _pair_forms(self._samples, shared_before, shared_after))
 
     def _measure_speedups(self, session: Session, shared: tuple[str, ...]) -> Mapping[int, float]:
         pairs = _pair_requests(self._measured, self.shared_inputs, shared)
@@ -308,7 +308,7 @@ def _pair_requests(
 
 
 def _pair_forms(
-    requests: Sequence[Request], after: tuple[str, ...], before: tuple[str, ...] = ()
+    requests: Sequence[Request], before: tuple[str, ...], after: tuple[str, ...]
 ) -> list[tuple[Request, Request]]:
     """Return pairs as above, with those of the other form as well that a graph which shares inputs takes: as many rows."""
     all_rows = [(request, request) for request in requests] if after else []
@@ -356,4 +356,4 @@ def explain_slowness(speedups: Mapping[int, float], *, shares_rows: bool = False
     if speedups.get(1, 1.0) < MIN_UNSHARED_SPEEDUP:
         return f"slower at 1 rows: {speedups[1]:.2f}x"
     mean = mean_speedup(judged)
-    return "" if mean >= 1.0 else f"no faster: {mean:.2f}x"
+    return "" if mean > 1.0 else f"no faster: {mean:.2f}x"

@@ -22,6 +22,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from tidegate_dataplane.runner_interface import count_instances
 from tidegate_dataplane.sampling.container import count_memory_kills, read_server_identity
 from tidegate_dataplane.sampling.frames import (
     MAX_BODY_BYTES,
@@ -138,8 +139,7 @@ class Sampler:
     @classmethod
     def from_args(cls, args: Mapping[str, str]) -> Self:
         """Make the sampler of the model that Triton's Python backend initialises with `args`."""
-        groups = json.loads(args["model_config"]).get("instance_group") or [{}]
-        instances = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus") or ())) for group in groups)
+        instances = count_instances(json.loads(args["model_config"]))
         return cls(args["model_name"], args["model_version"], path=socket_path(), instances=instances)
 
     def start(self) -> None:

@@ -47,7 +47,11 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(
                 f"NumPy {np.__version__} in the server's environment: needs numpy<2"
             )
+        _import_package(args)
+        from tidegate_dataplane.runner_interface import count_instances
+
         config = json.loads(args["model_config"])
+        instances = count_instances(config)
         self._batched = int(config.get("max_batch_size", 0)) > 0
         # With shared inputs, rows are a dimension like others for Triton.
         self._max_rows = int(_read_parameter(config, MAX_ROWS_PARAMETER) or config.get("max_batch_size", 0))
@@ -55,21 +59,20 @@ class TritonPythonModel:
         self._outputs = [tensor["name"] for tensor in config["output"]]
         self._inputs = [tensor["name"] for tensor in config["input"]]
         options = ort.SessionOptions()
-        options.intra_op_num_threads = _count_threads(config)
+        options.intra_op_num_threads = _count_threads(config, instances)
         options.inter_op_num_threads = 1
         # Spinning threads would burn the pod's CPU share between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "served.onnx"
-        with _limit_memory(_count_instances(config)):
+        with _limit_memory(instances):
             self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             self._types = {model_input.name: model_input.type for model_input in self._session.get_inputs()}
             self._run_zeros_once(config)
             self._warm_up(config)
-        _import_package(args)
         self._shared = self._make_shared_inputs(config)
         self._joiner = self._make_joiner(config)
         self._watchdog, self._sampler = _start_watching(args, self._joiner.find_limit() or "")
-        self._memory = _export_memory(args["model_name"], args["model_version"], _count_instances(config))
+        self._memory = _export_memory(args["model_name"], args["model_version"], instances)
         self._metrics = _RequestMetrics(self._read_counters, args["model_name"], args["model_version"])
 
     def finalize(self) -> None:
@@ -386,7 +389,7 @@ def _encode_array(array: Array) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _count_threads(config: dict[str, Any]) -> int:
+def _count_threads(config: dict[str, Any], instances: int) -> int:
     """Return the threads of one execution: the configured number, else this process's share of the pod's CPU request."""
     configured = _read_parameter(config, THREADS_PARAMETER)
     if configured:
@@ -396,9 +399,4 @@ def _count_threads(config: dict[str, Any]) -> int:
         cpus = float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
     except ValueError:
         return 1
-    return max(math.ceil(cpus / _count_instances(config)), 1)
-
-
-def _count_instances(config: dict[str, Any]) -> int:
-    """Return how many processes of this version the server has."""
-    return sum(int(group.get("count", 1)) for group in config.get("instance_group") or [{}])
+    return max(math.ceil(cpus / instances), 1)
