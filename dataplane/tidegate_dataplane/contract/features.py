@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel, PlanModel
+from tidegate_dataplane.contract.events import EventStream
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 
@@ -40,12 +41,42 @@ class FeatureTable(ContractModel):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
 
 
-class FieldRef(ContractModel):
-    """A value per request row: a column of a table, or the entity's own key when `table` is None."""
+class RequestFieldType(StrEnum):
+    """The type of a request's own field."""
 
-    entity: str
+    INT64 = "int64"
+    FLOAT32 = "float32"
+    STRING = "string"
+
+
+class RequestField(ContractModel):
+    """An input of every request that is no key, such as the position of the item on the page."""
+
+    name: str
+    type: RequestFieldType
+
+
+class ValueOrigin(StrEnum):
+    """Where a value that is neither a table's column nor an entity's key comes from."""
+
+    STREAM = "stream"
+    REQUEST = "request"
+    FEATURE = "feature"
+
+
+class FieldRef(ContractModel):
+    """A value per request row, or the values of several events for operations over events.
+
+    Without `origin` it is a column of a table, or the entity's own key when `table` is None. With `origin` it is a field of
+    the events of stream `stream`, a field of the request, or another feature, and `column` is its name; `entity` is empty
+    for the last two.
+    """
+
+    entity: str = ""
     table: str | None = None
     column: str
+    origin: ValueOrigin | None = Field(default=None, exclude_if=lambda origin: origin is None)
+    stream: str | None = Field(default=None, exclude_if=lambda stream: stream is None)
 
 
 class Lookup(ContractModel):
@@ -94,19 +125,118 @@ class Cross(ContractModel):
     buckets: int = Field(ge=1)
 
 
-Feature = Annotated[Lookup | Bucketize | Hash | Cross, Field(discriminator="op")]
+class Aggregate(StrEnum):
+    """What a window makes of the values in it."""
+
+    COUNT = "Count"
+    SUM = "Sum"
+    MEAN = "Mean"
+    MIN = "Min"
+    MAX = "Max"
+    LAST = "Last"
+    DISTINCT = "Distinct"
+
+
+class WindowRef(ContractModel):
+    """The values of a field of the events in (end - over, end].
+
+    `end` is the time of the request, or with `every_ms` the newest multiple of it that is not after the request.
+    """
+
+    field: FieldRef
+    aggregate: Aggregate
+    over_ms: int = Field(ge=1)
+    every_ms: int = Field(default=0, ge=0)
+
+
+class EventSequence(ContractModel):
+    """The values of the newest `last` events, the newest first, padded at the end with `pad`; [last].
+
+    With `buckets` each value is 1 + its hash modulo `buckets` - 1, so that 0 is free for padding.
+    """
+
+    op: Literal["sequence"] = "sequence"
+    name: str
+    field: FieldRef
+    last: int = Field(ge=1)
+    pad: str = "0"
+    buckets: int | None = Field(default=None, ge=2)
+
+
+class Window(ContractModel):
+    """The aggregate of a window; `default` answers for Mean, Min, Max and Last of no events."""
+
+    op: Literal["window"] = "window"
+    name: str
+    window: WindowRef
+    default: str = "0"
+
+
+class Ratio(ContractModel):
+    """(numerator + prior * weight) / (denominator + weight), and `prior` if that divides by zero.
+
+    The smoothed rate of a rare event, such as clicks per impression: `weight` is how many impressions the prior is worth.
+    """
+
+    op: Literal["ratio"] = "ratio"
+    name: str
+    numerator: WindowRef
+    denominator: WindowRef
+    prior: float = 0.0
+    weight: float = Field(default=0.0, ge=0)
+
+
+class TimeSince(ContractModel):
+    """Seconds since the newest event of a stream, `default` without one."""
+
+    op: Literal["timeSince"] = "timeSince"
+    name: str
+    entity: str
+    stream: str
+    default: float = -1.0
+
+
+class Log(ContractModel):
+    """The natural logarithm of 1 + the value, in which negative values and NaN count as 0."""
+
+    op: Literal["log"] = "log"
+    name: str
+    field: FieldRef
+
+
+class Clip(ContractModel):
+    """The value, but at least `minimum` and at most `maximum`; NaN becomes `minimum`."""
+
+    op: Literal["clip"] = "clip"
+    name: str
+    field: FieldRef
+    minimum: float
+    maximum: float
+
+
+Feature = Annotated[
+    Lookup | Bucketize | Hash | Cross | EventSequence | Window | Ratio | TimeSince | Log | Clip,
+    Field(discriminator="op"),
+]
+
+AS_OF = "as_of"
+"""The optional input of a plan with streams: INT64, the time that a row is computed for, in milliseconds since 1970."""
 
 
 class FeaturePlan(PlanModel):
     """Everything that the engine needs, with the specs of its tensors.
 
-    `inputs`: one per entity that a feature uses, named by the entity's key, INT64 or BYTES, shape [-1, 1].
+    `inputs`: one per entity that a feature uses, named by the entity's key, INT64 or BYTES, and one per field of the request,
+    INT64, FP32 or BYTES, each of shape [-1, 1]. The optional input AS_OF is not among them.
     `outputs`: one per feature, named by the feature, INT64 or FP32, shape [-1, k] with k = 1 for scalars.
+    A feature comes after those that it reads.
     `hash` is `compute_digest()`, set by the compiler of the plan.
     """
 
     entities: tuple[Entity, ...]
     tables: tuple[FeatureTable, ...] = ()
+    streams: tuple[EventStream, ...] = Field(default=(), exclude_if=lambda streams: not streams)
+    request: tuple[RequestField, ...] = Field(default=(), exclude_if=lambda fields: not fields)
     features: tuple[Feature, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

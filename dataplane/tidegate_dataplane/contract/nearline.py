@@ -23,11 +23,11 @@ class SaslMechanism(StrEnum):
 
 
 class KafkaOrder(ContractModel):
-    """The topic to consume as a member of a group; `secret` names the Secret mounted for it, empty for none."""
+    """The topic to consume, as a member of a group if it is named; `secret` names the Secret mounted for it, empty for none."""
 
     servers: tuple[str, ...] = Field(min_length=1, description="host:port, of which one has to answer")
     topic: str
-    group: str
+    group: str = ""
     secret: str = ""
     tls: bool = False
     sasl: SaslMechanism | None = None

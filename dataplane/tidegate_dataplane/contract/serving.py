@@ -8,6 +8,7 @@ from pydantic import Field
 from tidegate_dataplane.contract.base import ContractModel
 from tidegate_dataplane.contract.batch import BatchOrder
 from tidegate_dataplane.contract.compile import CompileReport
+from tidegate_dataplane.contract.events import EventStreamReport
 from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
 from tidegate_dataplane.contract.pipeline import PipelinePlan
@@ -216,6 +217,9 @@ class AgentReport(ContractModel):
     stream: StreamReport | None = Field(default=None, exclude_if=lambda stream: stream is None)
     compile: CompileReport | None = Field(default=None, exclude_if=lambda compiled: compiled is None)
     batching: BatchingReport | None = Field(default=None, exclude_if=lambda batching: batching is None)
+    events: tuple[EventStreamReport, ...] = Field(
+        default=(), exclude_if=lambda reports: not reports, description="by stream of the plan"
+    )
     ended: RunnerEnd | None = Field(
         default=None, exclude_if=lambda ended: ended is None, description="a few seconds ago"
     )

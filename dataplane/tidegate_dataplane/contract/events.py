@@ -1,0 +1,112 @@
+"""Streams of events that a FeatureCompute reads, and what a pod reports about them."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.nearline import KafkaOrder, StreamProblem
+
+
+class EventFieldType(StrEnum):
+    """The type of a field of an event; of a string only its hash is stored."""
+
+    INT64 = "int64"
+    FLOAT64 = "float64"
+    STRING = "string"
+
+
+class EventField(ContractModel):
+    """A field that every event of the stream has."""
+
+    name: str
+    type: EventFieldType
+
+
+class NatsEvents(ContractModel):
+    """A subject of a JetStream stream; `secret` names the Secret mounted for it, empty for none."""
+
+    url: str
+    stream: str
+    subject: str
+    secret: str = ""
+
+
+class EventStream(ContractModel):
+    """A stream of JSON objects, each an event of one key of `entity`: exactly one of `nats` and `kafka` has it.
+
+    A pod stores for each key its newest `max_events` events by event time that are younger than `ttl_ms`. An event that is
+    more than `lateness_ms` older than the newest one of its partition is refused.
+    """
+
+    name: str
+    entity: str
+    nats: NatsEvents | None = Field(default=None, exclude_if=lambda nats: nats is None)
+    kafka: KafkaOrder | None = Field(default=None, exclude_if=lambda kafka: kafka is None)
+    event_time: str = Field(description="field with the event's time: RFC 3339, or milliseconds since 1970")
+    fields: tuple[EventField, ...]
+    lateness_ms: int = Field(ge=0)
+    ttl_ms: int = Field(ge=1)
+    max_events: int = Field(ge=1)
+
+    @property
+    def secret_name(self) -> str:
+        """Return the name of the Secret of the broker; empty for none."""
+        broker = self.nats or self.kafka
+        return broker.secret if broker is not None else ""
+
+
+class RefusalReason(StrEnum):
+    """Why an event is not stored."""
+
+    MALFORMED = "Malformed"
+    MISSING_FIELD = "MissingField"
+    WRONG_TYPE = "WrongType"
+    TOO_LATE = "TooLate"
+    EXPIRED = "Expired"
+    IN_THE_FUTURE = "InTheFuture"
+
+
+class RefusedEvent(ContractModel):
+    """An event that was not stored; the broker still has it, at `position` of `partition`."""
+
+    partition: str
+    position: int
+    reason: RefusalReason
+    message: str
+
+
+class EventStreamState(ContractModel):
+    """How far a pod has read one stream; stored together with the events, in the same transaction.
+
+    `positions` has the next position to read and `newest_ms` the time of the newest event, by partition.
+    `caught_up` is True once the pod has stored everything that the stream held at some time.
+    """
+
+    origin: str = Field(default="", description="identity of the stream or topic at the broker")
+    positions: dict[str, int] = Field(default_factory=dict)
+    newest_ms: dict[str, int] = Field(default_factory=dict)
+    stored: int = Field(default=0, ge=0)
+    refused: dict[RefusalReason, int] = Field(default_factory=dict)
+    caught_up: bool = False
+    current_at_s: float = Field(
+        default=0.0, ge=0, description="when the pod last had everything, in seconds since 1970"
+    )
+    pending: int | None = Field(default=None, description="events that the pod has not read, where known")
+    problem: StreamProblem | None = None
+    message: str = ""
+    problem_since_s: float = Field(default=0.0, ge=0)
+
+
+class EventStreamReport(ContractModel):
+    """How current a pod's events of one source are, or why they are not."""
+
+    source: str
+    caught_up: bool
+    lag_s: float = Field(ge=0, description="how long ago the pod had everything that was in the stream")
+    pending: int | None = None
+    stored: int = Field(default=0, ge=0)
+    refused: dict[RefusalReason, int] = Field(default_factory=dict)
+    last_refused: RefusedEvent | None = None
+    problem: StreamProblem | None = None
+    message: str = ""
