@@ -44,6 +44,8 @@ from tidegate_dataplane.contract import (
     SampleReport,
     StreamReport,
 )
+from tidegate_dataplane.event_store import EVENTS_FOLDER
+from tidegate_dataplane.event_store.report import read_report
 
 log = structlog.get_logger()
 
@@ -274,6 +276,8 @@ class Agent:
             broken=self._runners.broken_models if self._runners is not None else frozenset(),
             marks=self._runners.reload_marks if self._runners is not None else {},
         )
+        if desired is not None and desired.plan is not None and desired.plan.streams:
+            await self._observe_events()
         if desired is not None and desired.format is ModelFormat.ONNX:
             try:
                 self._observed = await asyncio.to_thread(
@@ -286,6 +290,11 @@ class Agent:
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
         self._metrics.set_serving_version(serving, time.time())
+
+    async def _observe_events(self) -> None:
+        reports = await asyncio.to_thread(read_report, self._settings.repository_dir.parent / EVENTS_FOLDER)
+        self._observed = replace(self._observed, events=reports)
+        self._metrics.set_events(reports)
 
     async def _fetch_artefact(self, action: FetchArtefact) -> None:
         order, progress, started = action.order, DownloadProgress(), self._clock()

@@ -1,9 +1,11 @@
 """Prometheus metrics of the agent."""
 
+from collections.abc import Mapping, Sequence
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tidegate_dataplane.agent.nearline.failure_policy import DeadReason
-from tidegate_dataplane.contract import exported
+from tidegate_dataplane.contract import EventStreamReport, exported
 from tidegate_dataplane.sampling.frames import DropReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -35,6 +37,11 @@ class AgentMetrics:
             self.samples_dropped.labels(reason)
         self.samples_held = exported.SAMPLES_HELD.register(self.registry)
         self.samples_held_bytes = exported.SAMPLES_HELD_BYTES.register(self.registry)
+        self._events_lag = exported.EVENTS_LAG.register(self.registry)
+        self._events_pending = exported.EVENTS_PENDING.register(self.registry)
+        self._events_stored = exported.EVENTS_STORED.register(self.registry)
+        self._events_refused = exported.EVENTS_REFUSED.register(self.registry)
+        self._events: Mapping[str, EventStreamReport] = {}
         self._add_nearline_metrics()
 
     def _add_nearline_metrics(self) -> None:
@@ -52,6 +59,21 @@ class AgentMetrics:
         self.nearline_dead_letters = exported.DEAD_LETTERS.register(self.registry)
         for reason in DeadReason:
             self.nearline_dead_letters.labels(reason)
+
+    def set_events(self, reports: Sequence[EventStreamReport]) -> None:
+        """Set what the ingester reports of each stream."""
+        for report in reports:
+            earlier = self._events.get(report.source)
+            if earlier is None or earlier.stored > report.stored:
+                earlier = report.model_copy(update={"stored": 0, "refused": {}})
+            self._events_lag.labels(report.source).set(report.lag_s)
+            if report.pending is not None:
+                self._events_pending.labels(report.source).set(report.pending)
+            self._events_stored.labels(report.source).inc(report.stored - earlier.stored)
+            for reason, count in report.refused.items():
+                more = max(count - earlier.refused.get(reason, 0), 0)
+                self._events_refused.labels(report.source, reason).inc(more)
+        self._events = {report.source: report for report in reports}
 
     def set_serving_version(self, version: int, now_s: float) -> None:
         """Set the version that answers since `now_s` (seconds since 1970); 0 means none."""

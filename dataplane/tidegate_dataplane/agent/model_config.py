@@ -11,7 +11,14 @@ from tidegate_dataplane.agent.formats import COMPILED_FORMATS, MODEL_FILES, NATI
 from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.agent.warm_up import with_warm_up, without_warm_up, zero_row_request
-from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
+from tidegate_dataplane.contract import (
+    AS_OF,
+    BatchingMode,
+    DesiredState,
+    FailureReason,
+    ModelFormat,
+    TensorSpec,
+)
 
 CONFIG_DIGEST = "tidegate_config_digest"
 RELOAD_MARK = "tidegate_loaded_anew"
@@ -140,6 +147,8 @@ def _derive_config(
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0
     config["input"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.inputs]
     config["output"] = [_declare_tensor(spec, batched=facts.batched) for spec in facts.outputs]
+    if order.plan is not None and order.plan.streams:
+        config["input"].append({"name": AS_OF, "data_type": "TYPE_INT64", "dims": [1], "optional": True})
     if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
         config.setdefault("model_warmup", zero_row_request(config))
     return config

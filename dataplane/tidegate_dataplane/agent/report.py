@@ -89,6 +89,7 @@ def make_report(
         bytes_done=progress.done if progress else None,
         bytes_total=progress.total if progress else None,
         compile=_make_compile_report(desired, observed, memory),
+        events=observed.events,
         failure=VersionFailure(
             version=setback.order.version, reason=setback.refusal.reason, message=setback.refusal.message
         )

@@ -26,7 +26,14 @@ HOST_MODELS = {
 # What our models need at run time; it travels with the version, so the server's image cannot disagree.
 RUNTIME_PARTS = {
     ModelFormat.ONNX: ("__init__.py", "runner_interface.py", "batching", "sampling"),
-    ModelFormat.FEATURES: ("__init__.py", "contract", "features", "runner_interface.py", "sampling"),
+    ModelFormat.FEATURES: (
+        "__init__.py",
+        "contract",
+        "event_store",
+        "features",
+        "runner_interface.py",
+        "sampling",
+    ),
     ModelFormat.PIPELINE: ("__init__.py", "contract", "runner_interface.py", "pipeline", "sampling"),
 }
 

@@ -10,11 +10,19 @@ from tidegate_dataplane.agent.model_config import config_digest, render_config, 
 from tidegate_dataplane.agent.refusals import VersionRefusal
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.compiler.exchange import CompileResult
-from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, TensorSpec
+from tidegate_dataplane.contract import (
+    DesiredState,
+    EventStreamReport,
+    FailureReason,
+    ModelFormat,
+    TensorSpec,
+)
 
 # First and longest pause, in seconds.
 FETCH_RETRY_S = (1.0, 60.0)
 SLOW_RETRY_S = (60.0, 900.0)
+EVENTS_GRACE_S = 60.0
+"""How long a pod waits for a stream that cannot be read before it serves without its events."""
 SWITCH_RETRY_S = 60.0
 """Pause after a graph could not be switched."""
 
@@ -50,6 +58,8 @@ class ObservedPod:
     marks: Mapping[str, str] = field(default_factory=dict[str, str])
     graphs: Mapping[int, str] = field(default_factory=dict[int, str])
     """The sha256 of the compiled graph on disk, by version of the order's model; versions without one are not in it."""
+    events: tuple[EventStreamReport, ...] = ()
+    """How current the events of the streams of the order's plan are, as the ingester reports it."""
     compile_result: CompileResult | None = None
     """What the compiler made of the order's version; None as long as it has not ended."""
     is_compiling: bool = False
@@ -189,7 +199,7 @@ def _next_step(
     if isinstance(config, VersionRefusal):
         return RefuseOrder(order, config)
     server = observed.server
-    if not server.live:
+    if not server.live or _awaits_events(order, observed, memory):
         return Wait()
     if (
         memory.proven == order
@@ -199,6 +209,21 @@ def _next_step(
     ):
         return None
     return _plan_load(order, observed, config)
+
+
+def _awaits_events(order: DesiredState, observed: ObservedPod, memory: AgentMemory) -> bool:
+    """Return whether a pod that has never served must read more of its streams first.
+
+    A stream that cannot be read keeps it waiting for a while only: the other features are there.
+    """
+    if order.plan is None or not order.plan.streams or memory.proven is not None:
+        return False
+    ready = {
+        report.source
+        for report in observed.events
+        if report.caught_up or (report.problem is not None and report.lag_s >= EVENTS_GRACE_S)
+    }
+    return not ready.issuperset(stream.name for stream in order.plan.streams)
 
 
 def _plan_load(order: DesiredState, observed: ObservedPod, config: ModelConfig) -> LoadVersions:

@@ -76,28 +76,6 @@ class RefusedEvent(ContractModel):
     message: str
 
 
-class EventStreamState(ContractModel):
-    """How far a pod has read one stream; stored together with the events, in the same transaction.
-
-    `positions` has the next position to read and `newest_ms` the time of the newest event, by partition.
-    `caught_up` is True once the pod has stored everything that the stream held at some time.
-    """
-
-    origin: str = Field(default="", description="identity of the stream or topic at the broker")
-    positions: dict[str, int] = Field(default_factory=dict)
-    newest_ms: dict[str, int] = Field(default_factory=dict)
-    stored: int = Field(default=0, ge=0)
-    refused: dict[RefusalReason, int] = Field(default_factory=dict)
-    caught_up: bool = False
-    current_at_s: float = Field(
-        default=0.0, ge=0, description="when the pod last had everything, in seconds since 1970"
-    )
-    pending: int | None = Field(default=None, description="events that the pod has not read, where known")
-    problem: StreamProblem | None = None
-    message: str = ""
-    problem_since_s: float = Field(default=0.0, ge=0)
-
-
 class EventStreamReport(ContractModel):
     """How current a pod's events of one source are, or why they are not."""
 

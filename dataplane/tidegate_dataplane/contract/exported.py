@@ -52,6 +52,18 @@ SAMPLES_HELD_BYTES: Final = SAMPLE_LOG.add_gauge(
     "held_bytes", "Size of the samples that wait for the sink, in bytes."
 )
 
+EVENTS: Final = MetricCatalog("tidegate_agent_events_")
+EVENTS_LAG: Final = EVENTS.add_gauge(
+    "lag_seconds", "How long ago the pod had all events of the source's stream.", "source"
+)
+EVENTS_PENDING: Final = EVENTS.add_gauge(
+    "pending", "Messages of the stream that the pod has not read, where the broker says so.", "source"
+)
+EVENTS_STORED: Final = EVENTS.add_counter("stored_total", "Events that the pod has stored.", "source")
+EVENTS_REFUSED: Final = EVENTS.add_counter(
+    "refused_total", "Messages that are no event that can be stored.", "source", "reason"
+)
+
 NEARLINE: Final = MetricCatalog("tidegate_agent_nearline_")
 CONSUMING: Final = NEARLINE.add_gauge("consuming", "1 if the pod consumes its stream.")
 BACKLOG: Final = NEARLINE.add_gauge(

@@ -1,197 +1,324 @@
-"""Compute a plan's features for arrays of entity keys: precomputed per table row, gathered per request."""
+"""Compute a plan's features for arrays of entity keys, from tables, events and the request itself."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 import numpy as np
-import numpy.typing as npt
 
 from tidegate_dataplane.contract import (
+    AS_OF,
     Bucketize,
+    Clip,
     Cross,
     Entity,
     EntityKeyType,
+    EventSequence,
+    EventStream,
     Feature,
     FeaturePlan,
     FieldRef,
+    Hash,
+    Log,
     Lookup,
+    Ratio,
+    RequestField,
+    RequestFieldType,
+    TimeSince,
+    ValueOrigin,
+    Window,
+    WindowRef,
 )
-from tidegate_dataplane.features import hashing
+from tidegate_dataplane.features import hashing, transforms, windows
 from tidegate_dataplane.features.errors import FeatureError
+from tidegate_dataplane.features.events import Array, EventSource, SelectedEvents, Times
 from tidegate_dataplane.features.index import Rows
+from tidegate_dataplane.features.references import check_fields, list_columns, list_fields
 from tidegate_dataplane.features.tables import LoadedTable, read_table
 
-Array = npt.NDArray[np.generic]
+
+@dataclass(frozen=True, slots=True)
+class _VisibleEvents:
+    """The events of one stream that rows see: `events` and `as_of` have one entry for rows that see the same.
+
+    `positions` [n] has the entry of each row.
+    """
+
+    events: SelectedEvents
+    as_of: Times
+    positions: Rows
+
+
+@dataclass(slots=True)
+class _Call:
+    """What one call computes from, for its n rows; `results` has the features so far, [n, k]."""
+
+    keys: Mapping[str, Array]
+    table_rows: Mapping[str, Rows]
+    events: Mapping[str, _VisibleEvents]
+    request: Mapping[str, Array]
+    results: dict[str, Array] = field(default_factory=dict[str, Array])
 
 
 class FeatureEngine:
-    """Computes one plan over its tables. Online and offline use differ only in the number of rows per call.
+    """Computes one plan over its tables and events. Online and offline use differ only in where these come from.
 
     Everything that depends on a table's row alone is computed once, when the engine is made: a request then costs one
-    search per table and one gather per feature.
+    search per table and one gather per feature. Features over events are computed for each row, as of its time.
     """
 
-    def __init__(self, plan: FeaturePlan, tables: Mapping[str, LoadedTable]) -> None:
+    def __init__(
+        self,
+        plan: FeaturePlan,
+        tables: Mapping[str, LoadedTable],
+        events: Mapping[str, EventSource] | None = None,
+    ) -> None:
+        """`events` has the source of each stream of the plan, by name.
+
+        Raises:
+            FeatureError: the plan and the tables or the streams do not fit.
+        """
         self._plan = plan
         self._tables = tables
+        self._events = events or {}
+        if missing := {stream.name for stream in plan.streams} - self._events.keys():
+            raise FeatureError(f"stream {min(missing)!r} has no events here")
+        check_fields(plan)
+        self._streams = {stream.name: stream for stream in plan.streams}
         self._entities = {entity.name: entity for entity in plan.entities}
         self._gathers: dict[str, Array] = {}
-        self._boundaries: dict[str, Sequence[float]] = {}
         self._hashes: dict[FieldRef, hashing.Hashes] = {}
         for feature in plan.features:
             self._prepare_feature(feature)
 
     @classmethod
-    def from_files(cls, plan: FeaturePlan, paths: Mapping[str, Path]) -> "FeatureEngine":
-        """Make the engine from the Parquet file of each table, by name.
+    def from_files(
+        cls, plan: FeaturePlan, paths: Mapping[str, Path], events: Mapping[str, EventSource] | None = None
+    ) -> "FeatureEngine":
+        """Make the engine from the Parquet file of each table, by name, and the events of each stream.
 
         Raises:
-            FeatureError: the plan and the tables do not fit.
+            FeatureError: the plan and the tables or the streams do not fit.
         """
+        check_fields(plan)
         entities = {entity.name: entity for entity in plan.entities}
-        columns: dict[str, set[str]] = {table.name: set() for table in plan.tables}
-        for reference in (reference for feature in plan.features for reference in list_fields(feature)):
-            _check_reference(reference, columns, entities)
-            if reference.table is not None:
-                columns[reference.table].add(reference.column)
+        columns = list_columns(plan)
         tables = {
             table.name: read_table(paths[table.name], table.name, entities[table.entity], columns[table.name])
             for table in plan.tables
         }
-        return cls(plan, tables)
+        return cls(plan, tables, events)
 
-    def compute_features(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return every feature, [n, k], for the keys in `inputs`, [n] or [n, 1] each, named as the plan's inputs.
+    def compute_features(self, inputs: Mapping[str, Array], now_ms: int = 0) -> dict[str, Array]:
+        """Return every feature, [n, k], for `inputs`, [n] or [n, 1] each, named as the plan's inputs.
+
+        Features over events are those of the time in the input AS_OF, in milliseconds since 1970, else of `now_ms`.
 
         Raises:
             FeatureError: an input is missing, of another type or of another length than the others.
         """
-        keys = self._collect_keys(inputs)
+        call = self._begin_call(inputs, now_ms)
+        for feature in self._plan.features:
+            call.results[feature.name] = self._compute_feature(feature, call)
+        return call.results
+
+    def _begin_call(self, inputs: Mapping[str, Array], now_ms: int) -> _Call:
+        keys: dict[str, Array] = {}
+        input_names = {spec.name for spec in self._plan.inputs}
+        for entity in self._entities.values():
+            if entity.key in input_names:
+                keys[entity.name] = _check_keys(entity, _get_input(inputs, entity.key))
+        request = {
+            declared.name: _check_field(declared, _get_input(inputs, declared.name))
+            for declared in self._plan.request
+        }
+        columns = {**keys, **request}
+        if self._streams and AS_OF in inputs:
+            columns[AS_OF] = _check_integers(AS_OF, _flatten_input(AS_OF, inputs[AS_OF]))
+        lengths = {name: len(values) for name, values in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise FeatureError(f"the inputs differ in length: {lengths}")
         rows = {
             table.name: self._tables[table.name].index.find_rows(keys[table.entity])
             for table in self._plan.tables
             if table.entity in keys
         }
-        return {feature.name: self._compute_feature(feature, keys, rows) for feature in self._plan.features}
+        events = {
+            stream.name: self._select_events(stream, keys[stream.entity], columns.get(AS_OF, now_ms))
+            for stream in self._plan.streams
+        }
+        return _Call(keys, rows, events, request)
+
+    def _select_events(self, stream: EventStream, keys: Array, as_of: Array | int) -> _VisibleEvents:
+        """Return the events that each row sees: those that are not expired, at most so many as the stream stores."""
+        distinct, positions = _find_distinct(keys)
+        events = self._events[stream.name].read_events(distinct)
+        times = np.broadcast_to(np.asarray(as_of, dtype=np.int64), len(keys))
+        if (times[1:] == times[:-1]).all():
+            times = times[: len(distinct)]
+        else:
+            events, positions = events.take_keys(positions), np.arange(len(keys))
+        visible = events.limit_times(times - stream.ttl_ms, times).limit_counts(stream.max_events)
+        return _VisibleEvents(visible, times, positions)
 
     def _prepare_feature(self, feature: Feature) -> None:
-        if isinstance(feature, Bucketize):
-            self._boundaries[feature.name] = feature.boundaries
+        """Compute what depends on a table's row alone."""
         if isinstance(feature, Lookup):
-            table = feature.field.table
-            if table is None:
-                raise FeatureError(
-                    f"feature {feature.name!r} looks up the key itself; name a column of a table"
-                )
-            self._gathers[feature.name] = self._tables[table].look_up_values(feature)
+            self._gathers[feature.name] = self._tables[feature.field.table or ""].look_up_values(feature)
             return
         for reference in list_fields(feature):
             table = reference.table
             if table is None:
-                if (
-                    isinstance(feature, Bucketize)
-                    and self._get_entity(reference).type is EntityKeyType.STRING
-                ):
-                    raise FeatureError(
-                        f"feature {feature.name!r} bucketizes the string key {reference.column!r}"
-                    )
-            elif isinstance(feature, Bucketize):
+                continue
+            if isinstance(feature, Bucketize):
                 values, present = self._tables[table].read_numbers(reference.column)
-                self._gathers[feature.name] = _assign_buckets(values, present, feature.boundaries)[:, None]
+                buckets = transforms.assign_buckets(values, present, feature.boundaries)
+                self._gathers[feature.name] = buckets[:, None]
             elif reference not in self._hashes:
                 self._hashes[reference] = self._tables[table].hash_column(reference.column)
 
-    def _collect_keys(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the keys of each entity that the plan uses, [n]."""
-        keys: dict[str, Array] = {}
-        input_names = {spec.name for spec in self._plan.inputs}
-        for entity in self._entities.values():
-            if entity.key not in input_names:
-                continue
-            if entity.key not in inputs:
-                raise FeatureError(f"input {entity.key!r} is missing")
-            keys[entity.name] = _check_keys(entity, inputs[entity.key])
-        lengths = {name: len(values) for name, values in keys.items()}
-        if len(set(lengths.values())) > 1:
-            raise FeatureError(f"the inputs differ in length: {lengths}")
-        return keys
+    def _compute_feature(self, feature: Feature, call: _Call) -> Array:
+        match feature:
+            case Lookup() | Bucketize() if feature.name in self._gathers:
+                return self._gathers[feature.name][call.table_rows[feature.field.table or ""]]
+            case Lookup():
+                raise FeatureError(f"feature {feature.name!r} looks up no column of a table")
+            case Bucketize():
+                values = self._read_values(feature.field, call)
+                present = np.ones(len(values), dtype=bool)
+                return transforms.assign_buckets(values, present, feature.boundaries)[:, None]
+            case Hash() | Cross():
+                parts = [self._hash_values(reference, call) for reference in list_fields(feature)]
+                return hashing.to_bucket(hashing.combine_hashes(parts), feature.buckets)[:, None]
+            case EventSequence() | Window() | Ratio() | TimeSince():
+                return _narrow_floats(_compute_over_events(feature, call))
+            case Log():
+                return _narrow_floats(transforms.take_logarithm(self._read_values(feature.field, call)))[
+                    :, None
+                ]
+            case Clip():
+                values = self._read_values(feature.field, call)
+                return _narrow_floats(transforms.clip_values(values, feature.minimum, feature.maximum))[
+                    :, None
+                ]
+            case _:
+                assert_never(feature)
 
-    def _compute_feature(
-        self, feature: Feature, keys: Mapping[str, Array], rows: Mapping[str, Rows]
-    ) -> Array:
-        if isinstance(feature, Lookup | Bucketize):
-            table = feature.field.table
-            if table is not None:
-                return self._gathers[feature.name][rows[table]]
-            values = keys[feature.field.entity]
-            return _assign_buckets(values, np.ones(len(values), dtype=bool), self._boundaries[feature.name])[
-                :, None
-            ]
-        parts = [self._hash_values(reference, keys, rows) for reference in list_fields(feature)]
-        return hashing.to_bucket(hashing.combine_hashes(parts), feature.buckets)[:, None]
+    def _read_values(self, reference: FieldRef, call: _Call) -> Array:
+        """Return the key, the field of the request or the feature that a reference names, [n]."""
+        if reference.origin is ValueOrigin.REQUEST:
+            return call.request[reference.column]
+        if reference.origin is ValueOrigin.FEATURE:
+            return call.results[reference.column][:, 0]
+        return call.keys[reference.entity]
 
-    def _hash_values(
-        self, reference: FieldRef, keys: Mapping[str, Array], rows: Mapping[str, Rows]
-    ) -> hashing.Hashes:
+    def _hash_values(self, reference: FieldRef, call: _Call) -> hashing.Hashes:
         if reference.table is not None:
-            return self._hashes[reference][rows[reference.table]]
-        values = keys[reference.entity]
-        if self._get_entity(reference).type is EntityKeyType.STRING:
+            return self._hashes[reference][call.table_rows[reference.table]]
+        values = self._read_values(reference, call)
+        if values.dtype == np.object_:
             return hashing.hash_strings(values.tolist())
-        return hashing.hash_integers(values.astype(np.int64, copy=False))
-
-    def _get_entity(self, reference: FieldRef) -> Entity:
-        return self._entities[reference.entity]
+        return hashing.hash_numbers(values)
 
 
-def list_fields(feature: Feature) -> tuple[FieldRef, ...]:
-    """Return the values that a feature reads."""
-    return feature.fields if isinstance(feature, Cross) else (feature.field,)
+def _compute_over_events(feature: EventSequence | Window | Ratio | TimeSince, call: _Call) -> Array:
+    match feature:
+        case EventSequence():
+            visible = call.events[feature.field.stream or ""]
+            return windows.list_sequence(visible.events, feature)[visible.positions]
+        case Window():
+            return _aggregate_window(feature.window, call, feature.default)[:, None]
+        case Ratio():
+            return _divide_windows(feature, call)[:, None]
+        case TimeSince():
+            visible = call.events[feature.stream]
+            age = windows.measure_age(visible.events, visible.as_of, feature.default)
+            return age[visible.positions][:, None]
+        case _:
+            assert_never(feature)
 
 
-def _check_reference(
-    reference: FieldRef, tables: Mapping[str, set[str]], entities: Mapping[str, Entity]
-) -> None:
-    if reference.entity not in entities:
-        raise FeatureError(f"the plan names entity {reference.entity!r}, which it does not declare")
-    if reference.table is not None and reference.table not in tables:
-        raise FeatureError(f"the plan names table {reference.table!r}, which it does not declare")
+def _aggregate_window(window: WindowRef, call: _Call, default: str = "0") -> Array:
+    visible = call.events[window.field.stream or ""]
+    events = windows.limit_to_window(visible.events, window, visible.as_of)
+    values = windows.aggregate_events(events, window.field.column, window.aggregate, float(default))
+    return values[visible.positions]
+
+
+def _divide_windows(feature: Ratio, call: _Call) -> Array:
+    numerator = _aggregate_window(feature.numerator, call) + feature.prior * feature.weight
+    denominator = _aggregate_window(feature.denominator, call) + feature.weight
+    defined = denominator != 0
+    return np.where(defined, numerator / np.where(defined, denominator, 1.0), feature.prior)
+
+
+def _narrow_floats(values: Array) -> Array:
+    """Return floating-point numbers as float32, the type of such features, and integers unchanged."""
+    if values.dtype != np.float64:
+        return values
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def _get_input(inputs: Mapping[str, Array], name: str) -> Array:
+    if name not in inputs:
+        raise FeatureError(f"input {name!r} is missing")
+    return inputs[name]
+
+
+def _find_distinct(keys: Array) -> tuple[Array, Rows]:
+    """Return the distinct keys, and for each row the position of its key among them."""
+    if len(keys) and keys.dtype != np.object_ and (keys == keys[0]).all():
+        return keys[:1], np.zeros(len(keys), dtype=np.intp)
+    distinct, positions = np.unique(keys, return_inverse=True)
+    return distinct, positions.reshape(-1).astype(np.intp, copy=False)
 
 
 def _check_keys(entity: Entity, values: Array) -> Array:
+    flat = _flatten_input(entity.key, values)
+    if entity.type is EntityKeyType.INT64:
+        return _check_integers(entity.key, flat)
+    return _check_texts(entity.key, flat)
+
+
+def _check_field(declared: RequestField, values: Array) -> Array:
+    flat = _flatten_input(declared.name, values)
+    match declared.type:
+        case RequestFieldType.INT64:
+            return _check_integers(declared.name, flat)
+        case RequestFieldType.STRING:
+            return _check_texts(declared.name, flat)
+        case RequestFieldType.FLOAT32:
+            if not np.issubdtype(flat.dtype, np.number):
+                raise FeatureError(f"input {declared.name!r} has type {flat.dtype}; float32 is needed")
+            return flat.astype(np.float32, copy=False)
+        case _:
+            assert_never(declared.type)
+
+
+def _flatten_input(name: str, values: Array) -> Array:
     flat = values.reshape(-1) if values.ndim == 2 and values.shape[1] == 1 else values
     if flat.ndim != 1:
-        raise FeatureError(f"input {entity.key!r} has shape {list(values.shape)}; [n] or [n, 1] is needed")
-    if entity.type is EntityKeyType.INT64:
-        if not np.issubdtype(flat.dtype, np.integer):
-            raise FeatureError(f"input {entity.key!r} has type {flat.dtype}; int64 is needed")
-        return flat
+        raise FeatureError(f"input {name!r} has shape {list(values.shape)}; [n] or [n, 1] is needed")
+    return flat
+
+
+def _check_integers(name: str, flat: Array) -> Array:
+    if not np.issubdtype(flat.dtype, np.integer):
+        raise FeatureError(f"input {name!r} has type {flat.dtype}; int64 is needed")
+    return flat
+
+
+def _check_texts(name: str, flat: Array) -> Array:
     texts = np.empty(len(flat), dtype=object)
-    texts[:] = [_to_utf8(value, entity.key) for value in flat.tolist()]
+    texts[:] = [_to_utf8(value, name) for value in flat.tolist()]
     return texts
 
 
-def _to_utf8(value: object, key: str) -> bytes:
+def _to_utf8(value: object, name: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
-    raise FeatureError(f"input {key!r} holds {type(value).__name__}; strings are needed")
-
-
-def _assign_buckets(
-    values: Array, present: npt.NDArray[np.bool_], boundaries: Sequence[float]
-) -> npt.NDArray[np.int64]:
-    """Return the number of boundaries at or below each value, 0 for an absent value; [n] in, int64 [n] out."""
-    if np.issubdtype(values.dtype, np.integer):
-        # Compare integers, so that no id above 2**53 is rounded: value >= boundary is value >= ceil(boundary).
-        limits = [math.ceil(boundary) for boundary in boundaries]
-        low, high = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
-        edges = np.array([max(limit, low) for limit in limits if limit <= high], dtype=np.int64)
-        buckets = np.searchsorted(edges, values.astype(np.int64, copy=False), side="right")
-    else:
-        numbers = values.astype(np.float64, copy=False)
-        buckets = np.searchsorted(np.array(boundaries, dtype=np.float64), numbers, side="right")
-        present = present & ~np.isnan(numbers)
-    return np.where(present, buckets, 0).astype(np.int64)
+    raise FeatureError(f"input {name!r} holds {type(value).__name__}; strings are needed")

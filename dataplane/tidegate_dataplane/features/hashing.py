@@ -50,8 +50,21 @@ def hash_floats(values: npt.NDArray[np.float64]) -> Hashes:
 
 def hash_strings(values: Iterable[bytes]) -> Hashes:
     """Return the hash of each UTF-8 string."""
-    digests = b"".join(hashlib.blake2b(value, digest_size=8).digest() for value in values)
-    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
+    return np.fromiter(map(hash_text, values), dtype=np.uint64)
+
+
+def hash_text(value: bytes) -> int:
+    """Return the hash of one UTF-8 string."""
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+
+
+def hash_numbers(values: npt.NDArray[np.generic]) -> Hashes:
+    """Return the hash of each number; uint64 values are hashes of strings already."""
+    if values.dtype == np.uint64:
+        return values.astype(np.uint64, copy=False)
+    if np.issubdtype(values.dtype, np.integer):
+        return hash_integers(values.astype(np.int64, copy=False))
+    return hash_floats(values.astype(np.float64, copy=False))
 
 
 def combine_hashes(parts: Sequence[Hashes]) -> Hashes:

@@ -126,7 +126,7 @@ class KafkaServer:
         if sasl is not None:
             if missing := {USERNAME, PASSWORD} - values.keys():
                 raise self.refusal_error(
-                    f"consume.kafka.sasl wants {USERNAME} and {PASSWORD}, and Secret {secret or '(none is named)'} of the "
+                    f"kafka.sasl wants {USERNAME} and {PASSWORD}, and Secret {secret or '(none is named)'} of the "
                     f"namespace does not exist or has no {' and no '.join(sorted(missing))}"
                 )
             options |= {

@@ -8,6 +8,7 @@ Requests that Triton passes together are computed together.
 import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ class TritonPythonModel:
     """One plan, with the interface of Triton's Python backend."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the plan and its tables.
+        """Read the plan and its tables, and open the events of its streams.
 
         Raises:
             TritonModelException: they do not fit; the message is the engine's.
@@ -35,7 +36,7 @@ class TritonPythonModel:
             )
         folder = Path(args["model_repository"]) / args["model_version"]
         sys.path.insert(0, str(folder))
-        from tidegate_dataplane.contract import FeaturePlan
+        from tidegate_dataplane.contract import AS_OF, FeaturePlan
         from tidegate_dataplane.features.engine import FeatureEngine
         from tidegate_dataplane.features.errors import FeatureError
         from tidegate_dataplane.sampling.sampler import Sampler
@@ -43,9 +44,12 @@ class TritonPythonModel:
 
         plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_text()))
         self._inputs = [spec.name for spec in plan.inputs]
+        self._time_input = AS_OF if plan.streams else None
         try:
             self._engine = FeatureEngine.from_files(
-                plan, {table.name: folder / "tables" / f"{table.name}.parquet" for table in plan.tables}
+                plan,
+                {table.name: folder / "tables" / f"{table.name}.parquet" for table in plan.tables},
+                _open_events(plan, Path(args["model_repository"]).parent),
             )
         except FeatureError as error:
             raise pb_utils.TritonModelException(str(error)) from error
@@ -65,13 +69,18 @@ class TritonPythonModel:
             return self._answer_requests(requests)
 
     def _answer_requests(self, requests: Sequence[Any]) -> list[Any]:
-        keys = [
+        inputs = [
             {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
             for request in requests
         ]
-        rows = [len(next(iter(arrays.values()))) for arrays in keys]
+        rows = [len(next(iter(arrays.values()))) for arrays in inputs]
+        if self._time_input is not None:
+            now_ms = int(time.time() * 1000)
+            for request, arrays, count in zip(requests, inputs, rows, strict=True):
+                given = pb_utils.get_input_tensor_by_name(request, self._time_input)
+                arrays[self._time_input] = np.full(count, now_ms) if given is None else given.as_numpy()[:, 0]
         computed = self._engine.compute_features(
-            {name: np.concatenate([arrays[name] for arrays in keys]) for name in self._inputs}
+            {name: np.concatenate([arrays[name] for arrays in inputs]) for name in inputs[0]}
         )
         ends = np.cumsum(rows)[:-1]
         parts = {name: np.split(np.ascontiguousarray(values), ends) for name, values in computed.items()}
@@ -83,3 +92,13 @@ class TritonPythonModel:
             )
             for position, names in enumerate(requested)
         ]
+
+
+def _open_events(plan: Any, repository: Path) -> dict[str, Any]:
+    """Return the events of each stream in the pod's store; a plan without streams needs no LMDB."""
+    if not plan.streams:
+        return {}
+    from tidegate_dataplane.event_store import EVENTS_FOLDER
+    from tidegate_dataplane.features.stored_events import open_stored_events
+
+    return dict(open_stored_events(plan, repository.parent / EVENTS_FOLDER))

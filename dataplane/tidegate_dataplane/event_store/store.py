@@ -1,0 +1,212 @@
+"""The event store of a pod: an LMDB file that one process writes and others read at the same time.
+
+Events and how far the stream was read are written in one transaction: whatever process ends, an event that the state
+counts is stored, and no other. Writes are not flushed to the disk, which only matters if the node itself ends: a file from
+before the node's last start is removed, and the streams are read again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from tidegate_dataplane.contract import EventStream, RefusedEvent
+from tidegate_dataplane.event_store.rows import count_row_bytes, merge_rows, read_time
+from tidegate_dataplane.event_store.state import StreamState
+
+FILE_NAME: Final = "events.mdb"
+BOOT_FILE: Final = "boot-id"
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+MAX_STREAMS: Final = 64
+MAX_READERS: Final = 512
+SHOWN_REFUSED: Final = 100
+"""Refused events of a stream that the store has the reason of."""
+SWEPT_KEYS: Final = 2_000
+"""Keys that one transaction looks at for expired events."""
+_STATE: Final = b"state"
+_REFUSED: Final = b"refused:"
+
+
+class StoreFullError(Exception):
+    """There is no room for more events."""
+
+
+class OtherWriterError(Exception):
+    """Another process has written since the state that a write is based on was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKeys:
+    """The number of keys of a stream, and where to go on looking for expired ones; `cursor` is empty at the end."""
+
+    removed: int
+    cursor: bytes
+
+
+class EventStore:
+    """The events of the streams of one plan. A process opens it once; its threads may share it."""
+
+    def __init__(self, folder: Path, streams: Sequence[EventStream], *, max_bytes: int = 0) -> None:
+        """Open the store in `folder`: to write at most `max_bytes` to it, and to make it; without a number to read it.
+
+        Raises:
+            lmdb.Error: it cannot be opened; there is none to read.
+        """
+        writable = max_bytes > 0
+        if writable:
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_before_boot(folder)
+        self._streams = {stream.name: stream for stream in streams}
+        self._environment: Any = lmdb.open(
+            str(folder / FILE_NAME),
+            subdir=False,
+            map_size=max_bytes,
+            max_dbs=2 * MAX_STREAMS,
+            max_readers=MAX_READERS,
+            readonly=not writable,
+            sync=False,
+            metasync=False,
+            mode=0o660,
+        )
+        self._events = {
+            name: self._environment.open_db(name.encode(), create=writable) for name in self._streams
+        }
+        self._states = {
+            name: self._environment.open_db(f"{name}.state".encode(), create=writable)
+            for name in self._streams
+        }
+
+    def close(self) -> None:
+        """Close the file."""
+        self._environment.close()
+
+    def read_rows(self, stream: str, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the rows of each key, empty for unknown ones."""
+        with self._environment.begin(db=self._events[stream]) as transaction:
+            return [transaction.get(key, b"") for key in keys]
+
+    def read_state(self, stream: str) -> StreamState:
+        """Return how far the stream was read."""
+        with self._environment.begin() as transaction:
+            return _parse_state(transaction, self._states[stream])
+
+    def list_refused(self, stream: str) -> Sequence[RefusedEvent]:
+        """Return the last refused events, the newest first."""
+        with self._environment.begin(db=self._states[stream]) as transaction:
+            entries = [
+                RefusedEvent.model_validate_json(value)
+                for key, value in transaction.cursor()
+                if key.startswith(_REFUSED)
+            ]
+        return entries[::-1]
+
+    def count_keys(self, stream: str) -> int:
+        """Return the number of keys that have events."""
+        with self._environment.begin() as transaction:
+            return int(transaction.stat(self._events[stream])["entries"])
+
+    def store_events(
+        self,
+        stream: str,
+        events: Mapping[bytes, Sequence[bytes]],
+        *,
+        before: StreamState,
+        after: StreamState,
+        refused: Sequence[RefusedEvent] = (),
+        expired_ms: int,
+    ) -> None:
+        """Add rows by key and replace the state `before` by `after`, all or nothing.
+
+        Events at or before `expired_ms` are dropped.
+
+        Raises:
+            StoreFullError: there is no room.
+            OtherWriterError: the state is not `before`.
+        """
+        declared = self._streams[stream]
+        row_bytes = count_row_bytes(declared.fields)
+        with self._begin_write() as transaction:
+            states, rows = self._states[stream], self._events[stream]
+            if _parse_state(transaction, states) != before:
+                raise OtherWriterError(f"stream {stream!r} was written by another process")
+            for key, added in events.items():
+                merged = merge_rows(
+                    transaction.get(key, b"", db=rows),
+                    added,
+                    row_bytes=row_bytes,
+                    most=declared.max_events,
+                    after_ms=expired_ms,
+                )
+                if merged:
+                    transaction.put(key, merged, db=rows)
+                else:
+                    transaction.delete(key, db=rows)
+            _put_refused(transaction, states, refused, before.refused_count)
+            transaction.put(_STATE, after.to_json().encode(), db=states)
+
+    def remove_events(self, stream: str, after: StreamState) -> None:
+        """Remove all events of a stream whose broker has begun it anew, and replace the state."""
+        with self._begin_write() as transaction:
+            transaction.drop(self._events[stream], delete=False)
+            transaction.drop(self._states[stream], delete=False)
+            transaction.put(_STATE, after.to_json().encode(), db=self._states[stream])
+
+    def remove_expired(self, stream: str, expired_ms: int, cursor: bytes = b"") -> StoredKeys:
+        """Remove keys whose newest event is not later than `expired_ms`, among the next SWEPT_KEYS from `cursor` on."""
+        row_bytes = count_row_bytes(self._streams[stream].fields)
+        removed = 0
+        with self._begin_write() as transaction, transaction.cursor(self._events[stream]) as found:
+            if not found.set_range(cursor):
+                return StoredKeys(0, b"")
+            for _ in range(SWEPT_KEYS):
+                rows = found.value()
+                if not rows or read_time(rows, len(rows) - row_bytes) <= expired_ms:
+                    removed += 1
+                    more = found.delete() and bool(found.key())
+                else:
+                    more = found.next()
+                if not more:
+                    return StoredKeys(removed, b"")
+            return StoredKeys(removed, bytes(found.key()))
+
+    def release_readers(self) -> int:
+        """Release what readers that ended in the middle of a read left; return their number."""
+        return int(self._environment.reader_check())
+
+    @contextmanager
+    def _begin_write(self) -> Iterator[Any]:
+        try:
+            with self._environment.begin(write=True) as transaction:
+                yield transaction
+        except (lmdb.MapFullError, lmdb.DiskError) as error:
+            raise StoreFullError(str(error)) from error
+
+
+def _remove_before_boot(folder: Path) -> None:
+    """Remove a store that was written before the node's last start, since its last writes may be missing."""
+    boot, record = BOOT_ID.read_text().strip(), folder / BOOT_FILE
+    if record.exists() and record.read_text() == boot:
+        return
+    for path in folder.glob(f"{FILE_NAME}*"):
+        path.unlink()
+    record.write_text(boot)
+
+
+def _parse_state(transaction: Any, states: Any) -> StreamState:
+    content = transaction.get(_STATE, db=states)
+    return StreamState() if content is None else StreamState.model_validate_json(content)
+
+
+def _put_refused(transaction: Any, states: Any, refused: Sequence[RefusedEvent], earlier: int) -> None:
+    """Write the reasons of refused events, and remove those of older ones; `earlier` were refused before."""
+    for number, event in enumerate(refused, earlier):
+        transaction.put(_refused_key(number), event.to_json().encode(), db=states)
+        if number >= SHOWN_REFUSED:
+            transaction.delete(_refused_key(number - SHOWN_REFUSED), db=states)
+
+
+def _refused_key(number: int) -> bytes:
+    return _REFUSED + number.to_bytes(8, "big")

@@ -1,0 +1,144 @@
+"""Events of a file as a source of the feature engine, for the features that a past request would have had."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from tidegate_dataplane.contract import Entity, EntityKeyType, EventField, EventFieldType, EventStream
+from tidegate_dataplane.event_store.rows import CELL_TYPES, TIME, order_cells
+from tidegate_dataplane.event_store.times import parse_moment
+from tidegate_dataplane.features import hashing
+from tidegate_dataplane.features.errors import FeatureError
+from tidegate_dataplane.features.events import Array, SelectedEvents, Times, split_cells
+from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
+
+
+class RecordedEvents:
+    """All events of one stream, in memory, by key and time."""
+
+    def __init__(self, stream: EventStream, entity: Entity, columns: Mapping[str, Array]) -> None:
+        """`columns` [m] has the key and the fields by name, and the event time in int64 milliseconds since 1970.
+
+        Strings are bytes objects, as keys of the engine's inputs are.
+        """
+        keys = columns[entity.key]
+        distinct, owners = np.unique(keys, return_inverse=True)
+        cells = _make_cells(stream, columns)
+        by_time = order_cells(cells)
+        order = by_time[np.argsort(owners[by_time], kind="stable")]
+        self._times, self._columns = split_cells(cells[order], stream.fields)
+        counts = np.bincount(owners, minlength=len(distinct))
+        # An unknown key has no events, behind all others.
+        self._ends = np.append(np.cumsum(counts), len(keys))
+        self._starts = np.append(self._ends[:-1] - counts, len(keys))
+        self._index: KeyIndex = (
+            StringIndex(distinct.tolist(), stream.name)
+            if entity.type is EntityKeyType.STRING
+            else IntegerIndex(distinct.astype(np.int64), stream.name)
+        )
+
+    def read_events(self, keys: Array) -> SelectedEvents:
+        """Return the events of each key; int64 or bytes objects [n] in."""
+        positions = (
+            self._index.find_rows(keys) if len(self._starts) > 1 else np.zeros(len(keys), dtype=np.intp)
+        )
+        return SelectedEvents(self._times, self._columns, self._starts[positions], self._ends[positions])
+
+
+def read_events(path: Path, stream: EventStream, entity: Entity) -> RecordedEvents:
+    """Read the events of a stream from Parquet files: one file, or all in a folder.
+
+    The columns have the names of the stream's fields, its key and its event time.
+
+    Raises:
+        FeatureError: a column is missing, has another type or nulls.
+    """
+    names = [entity.key, stream.event_time, *(field.name for field in stream.fields)]
+    try:
+        available = pq.ParquetDataset(path).schema.names
+        if missing := [name for name in names if name not in available]:
+            raise FeatureError(
+                f"the events of {stream.name!r} have no column {missing[0]!r}; they have {', '.join(available[:50])}"
+            )
+        table = pq.read_table(path, columns=list(dict.fromkeys(names)))
+    except (pa.ArrowException, OSError) as error:
+        raise FeatureError(f"the events of {stream.name!r} cannot be read as Parquet: {error}") from error
+    key_type = EventFieldType.STRING if entity.type is EntityKeyType.STRING else EventFieldType.INT64
+    columns = {
+        field.name: _read_column(table, stream, field)
+        for field in (EventField(name=entity.key, type=key_type), *stream.fields)
+    }
+    columns[stream.event_time] = _read_times(table, stream)
+    return RecordedEvents(stream, entity, columns)
+
+
+def parse_times(column: Any, name: str) -> Times:
+    """Return milliseconds since 1970 of a column of timestamps, integers in milliseconds, or texts in RFC 3339.
+
+    Raises:
+        FeatureError: it holds something else, or nulls.
+    """
+    if column.null_count:
+        raise FeatureError(f"column {name!r} has {column.null_count} nulls")
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        milliseconds = pc.cast(column, pa.timestamp("ms", tz=kind.tz), safe=False)
+        return np.asarray(pc.cast(milliseconds, pa.int64()))
+    if pa.types.is_integer(kind):
+        return np.asarray(pc.cast(column, pa.int64()))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array([_parse_text(text, name) for text in column.to_pylist()], dtype=np.int64)
+    raise FeatureError(f"column {name!r} holds {kind}, and times are needed")
+
+
+def _parse_text(text: str, name: str) -> int:
+    time_ms = parse_moment(text)
+    if time_ms is None:
+        raise FeatureError(f"column {name!r} has {text!r}, which is no time in RFC 3339 with a time zone")
+    return time_ms
+
+
+def _make_cells(stream: EventStream, columns: Mapping[str, Array]) -> Array:
+    """Return the rows of all events in the form of the store, [m, 1 + fields]."""
+    times = columns[stream.event_time]
+    cells = np.empty((len(times), 1 + len(stream.fields)), dtype=TIME)
+    cells[:, 0] = times
+    for index, field in enumerate(stream.fields, 1):
+        values = columns[field.name]
+        if field.type is EventFieldType.STRING:
+            values = hashing.hash_strings(values.tolist())
+        cells[:, index] = values.astype(CELL_TYPES[field.type]).view(TIME)
+    return cells
+
+
+def _read_times(table: Any, stream: EventStream) -> Times:
+    return parse_times(table.column(stream.event_time).combine_chunks(), stream.event_time)
+
+
+def _read_column(table: Any, stream: EventStream, field: EventField) -> Array:
+    column = table.column(field.name).combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    where = f"the events of {stream.name!r}, column {field.name!r}"
+    if column.null_count:
+        raise FeatureError(f"{where}: {column.null_count} nulls; every event has every field")
+    kind = column.type
+    if field.type is EventFieldType.STRING:
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
+            raise FeatureError(f"{where} holds {kind}, and strings are needed")
+        texts = np.empty(len(column), dtype=object)
+        texts[:] = pc.cast(column, pa.large_binary()).to_pylist()
+        return texts
+    whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    if not whole and not (pa.types.is_floating(kind) and field.type is EventFieldType.FLOAT64):
+        raise FeatureError(f"{where} holds {kind}, and {field.type} is needed")
+    target = pa.int64() if field.type is EventFieldType.INT64 else pa.float64()
+    try:
+        return np.asarray(pc.cast(column, target))
+    except pa.ArrowInvalid as error:
+        raise FeatureError(f"{where}: {error}") from error

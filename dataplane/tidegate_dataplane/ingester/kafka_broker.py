@@ -1,0 +1,147 @@
+"""Kafka as the ingester's broker: all partitions of a topic, from the ingester's own offsets, without a group."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, TypeVar
+
+from tidegate_dataplane.agent.nearline.kafka_client import import_library, make_topic_partition
+from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S, KafkaServer, stop_client
+from tidegate_dataplane.contract import KafkaOrder
+from tidegate_dataplane.event_store.state import StreamState
+from tidegate_dataplane.ingester.broker import (
+    MAX_MESSAGES,
+    READ_S,
+    ReadMessages,
+    StreamMessage,
+    StreamRestartedError,
+)
+
+T = TypeVar("T")
+
+CHECK_EVERY_S: Final = 5.0
+"""Interval at which the topic is asked for new partitions, and a cluster that is gone is noticed."""
+
+
+class KafkaEventBroker:
+    """Reads a topic."""
+
+    def __init__(self, order: KafkaOrder, server: KafkaServer, name: str) -> None:
+        """`name` is what the cluster shows of the connection."""
+        self._order = order
+        self._server = server
+        self._name = name
+        self._consumer: Any = None
+        self._partitions: set[Any] = set()
+        self._checked_at_s = 0.0
+
+    async def open(self, state: StreamState, since_s: float) -> str:
+        """Connect and go behind the last offset of each partition that was read."""
+        await self.close()
+        options = await self._server.reach_cluster()
+        self._consumer = consumer = import_library().AIOKafkaConsumer(
+            **options,
+            client_id=self._name.replace(" ", "-"),
+            request_timeout_ms=int(CALL_TIMEOUT_S * 1000),
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+        )
+        await self._call_in_time(consumer.start())
+        self._partitions = {
+            make_topic_partition(self._order.topic, number) for number in await self._list_partitions()
+        }
+        consumer.assign(list(self._partitions))
+        ends = await self._call_in_time(consumer.end_offsets(list(self._partitions)))
+        positions = await self._find_positions(state, since_s, ends)
+        for partition, position in positions.items():
+            if position > ends[partition]:
+                raise StreamRestartedError(self._order.topic)
+            consumer.seek(partition, position)
+        self._checked_at_s = asyncio.get_running_loop().time()
+        return self._order.topic
+
+    async def read_messages(self) -> ReadMessages:
+        """Return messages as soon as there is one; none if none arrived within READ_S."""
+        consumer = self._consumer
+        if consumer is None:
+            raise self._server.translate_error(RuntimeError("the connection ended"))
+        await self._check_partitions()
+        found = await self._translate_errors(
+            consumer.getmany(timeout_ms=int(READ_S * 1000), max_records=MAX_MESSAGES)
+        )
+        messages = [
+            StreamMessage(
+                str(partition.partition), record.offset, record.timestamp / 1000, record.value or b""
+            )
+            for partition, records in found.items()
+            for record in records
+        ]
+        positions = {partition: await consumer.position(partition) for partition in self._partitions}
+        pending = [
+            max(mark - positions[partition], 0)
+            for partition in self._partitions
+            if (mark := consumer.highwater(partition)) is not None
+        ]
+        return ReadMessages(
+            messages,
+            {str(partition.partition): position for partition, position in positions.items()},
+            sum(pending) if len(pending) == len(positions) else None,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await stop_client(consumer)
+
+    async def _check_partitions(self) -> None:
+        """Notice new partitions, and a cluster that does not answer: the client itself waits for it without a word."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._checked_at_s < CHECK_EVERY_S:
+            return
+        await self._call_in_time(self._consumer.end_offsets(list(self._partitions)))
+        if len(await self._list_partitions()) != len(self._partitions):
+            raise self._server.translate_error(RuntimeError(f"topic {self._order.topic} has new partitions"))
+        self._checked_at_s = now_s
+
+    async def _list_partitions(self) -> list[int]:
+        await self._call_in_time(self._consumer.topics())
+        numbers = self._consumer.partitions_for_topic(self._order.topic)
+        if not numbers:
+            raise self._server.refusal_error(
+                f"there is no topic {self._order.topic}, or the user may not see it; make it: kafka-topics.sh --create "
+                f"--topic {self._order.topic}, or correct stream.kafka.topic"
+            )
+        return sorted(numbers)
+
+    async def _find_positions(
+        self, state: StreamState, since_s: float, ends: Mapping[Any, int]
+    ) -> dict[Any, int]:
+        known = {
+            partition: state.positions[str(partition.partition)]
+            for partition in self._partitions
+            if str(partition.partition) in state.positions
+        }
+        others = self._partitions - known.keys()
+        begins = await self._call_in_time(self._consumer.beginning_offsets(list(self._partitions)))
+        since = dict.fromkeys(others, max(int(since_s * 1000), 0))
+        found = await self._call_in_time(self._consumer.offsets_for_times(since)) if since else {}
+        new = {
+            partition: ends[partition] if found.get(partition) is None else found[partition].offset
+            for partition in others
+        }
+        # What the topic no longer retains is lost for us.
+        return {partition: max(position, begins[partition]) for partition, position in (known | new).items()}
+
+    async def _call_in_time(self, call: Awaitable[T]) -> T:
+        async def call_with_timeout() -> T:
+            async with asyncio.timeout(CALL_TIMEOUT_S + 1):
+                return await call
+
+        return await self._translate_errors(call_with_timeout())
+
+    async def _translate_errors(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
+            raise self._server.translate_error(error) from error

@@ -1,0 +1,175 @@
+"""NATS as the ingester's broker: an ephemeral consumer that begins at the ingester's own position."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer, close_client
+from tidegate_dataplane.contract import NatsEvents
+from tidegate_dataplane.event_store.state import StreamState
+from tidegate_dataplane.ingester.broker import (
+    MAX_MESSAGES,
+    READ_S,
+    ReadMessages,
+    StreamMessage,
+    StreamRestartedError,
+)
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+    from nats.js.api import ConsumerConfig, ConsumerInfo, StreamInfo
+
+PARTITION: Final = "0"
+"""A stream of JetStream has one order of messages."""
+FORGOTTEN_AFTER_S: Final = 60.0
+"""After so long without us the server removes the consumer."""
+MAX_WAITING: Final = 2 * MAX_MESSAGES
+"""Messages that wait here; the server sends no more until some were read."""
+CHECK_EVERY_S: Final = 5.0
+"""Interval at which an idle stream is asked whether the consumer still exists."""
+HEARTBEAT_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class _NatsSession:
+    client: "Client"
+    subscription: Any
+    waiting: "asyncio.Queue[Msg]"
+    next_delivery: int = 1
+    pending: int | None = None
+    checked_at_s: float = field(default=0.0)
+
+
+class NatsEventBroker:
+    """Reads a subject of a stream of JetStream."""
+
+    def __init__(self, order: NatsEvents, server: NatsServer, name: str) -> None:
+        """`name` is what the server shows of the connection."""
+        self._order = order
+        self._server = server
+        self._name = name
+        self._client: Client | None = None
+        self._session: _NatsSession | None = None
+
+    async def open(self, state: StreamState, since_s: float) -> str:
+        """Connect and begin behind the last position that was read."""
+        from nats.js.errors import APIError
+
+        await self.close()
+        self._server.clear_errors()
+        self._client = client = await self._server.connect(self._name)
+        stream = client.jetstream(timeout=CALL_TIMEOUT_S)
+        try:
+            info = await self._server.call_server(self._find_stream(stream))
+            origin = f"{self._order.stream} made {info.created}"
+            position = state.positions.get(PARTITION)
+            if (state.origin and state.origin != origin) or (position or 0) > info.state.last_seq + 1:
+                raise StreamRestartedError(origin)
+            waiting: asyncio.Queue[Msg] = asyncio.Queue(MAX_WAITING)
+            subscription = await self._server.call_server(
+                stream.subscribe(
+                    self._order.subject,
+                    stream=self._order.stream,
+                    cb=waiting.put,
+                    config=_make_consumer(self._order.subject, position, since_s),
+                    manual_ack=True,
+                )
+            )
+            consumer = await self._server.call_server(subscription.consumer_info())
+        except APIError as error:
+            raise self._server.refusal_error(str(error.description or error)) from error
+        pending = int(consumer.num_pending or 0) + _count_delivered(consumer)
+        self._session = _NatsSession(client, subscription, waiting, pending=pending)
+        return origin
+
+    async def read_messages(self) -> ReadMessages:
+        """Return messages as soon as there is one; none if none arrived within READ_S."""
+        session = self._current_session
+        try:
+            async with asyncio.timeout(READ_S):
+                handles = [await session.waiting.get()]
+        except TimeoutError:
+            return await self._read_nothing(session)
+        while len(handles) < MAX_MESSAGES and not session.waiting.empty():
+            handles.append(session.waiting.get_nowait())
+        for handle in handles:
+            number = int(handle.metadata.sequence.consumer)
+            if number != session.next_delivery:
+                raise self._server.connection_error(
+                    f"message {number} came instead of {session.next_delivery}"
+                )
+            session.next_delivery += 1
+        session.pending = int(handles[-1].metadata.num_pending)
+        messages = [_make_message(handle) for handle in handles]
+        return ReadMessages(messages, {PARTITION: messages[-1].position + 1}, session.pending)
+
+    async def close(self) -> None:
+        """Close the connection; the server removes the consumer."""
+        client, self._client, self._session = self._client, None, None
+        if client is not None:
+            await close_client(client)
+
+    async def _read_nothing(self, session: _NatsSession) -> ReadMessages:
+        """Return the end of the stream, unless the consumer is gone or messages are on their way."""
+        from nats.js.errors import APIError
+
+        now_s = asyncio.get_running_loop().time()
+        if now_s - session.checked_at_s >= CHECK_EVERY_S:
+            try:
+                consumer = await self._server.call_server(session.subscription.consumer_info())
+            except APIError as error:
+                raise self._server.connection_error(f"the consumer is gone: {error.description}") from error
+            session.checked_at_s = now_s
+            undelivered = _count_delivered(consumer) - (session.next_delivery - 1)
+            session.pending = int(consumer.num_pending or 0) + max(undelivered, 0)
+        return ReadMessages(pending=session.pending)
+
+    async def _find_stream(self, stream: "JetStreamContext") -> "StreamInfo":
+        from nats.js.errors import NotFoundError
+
+        try:
+            return await stream.stream_info(self._order.stream)
+        except NotFoundError as error:
+            raise self._server.refusal_error(
+                f"there is no stream {self._order.stream}; make it: nats stream add {self._order.stream} --subjects "
+                f"{self._order.subject}, or correct stream.nats.stream"
+            ) from error
+
+    @property
+    def _current_session(self) -> _NatsSession:
+        if self._session is None or not self._session.client.is_connected:
+            raise self._server.connection_error("the connection ended")
+        return self._session
+
+
+def _make_consumer(subject: str, position: int | None, since_s: float) -> "ConsumerConfig":
+    from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+    begin: dict[str, Any] = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": position}
+    if position is None:
+        start = datetime.fromtimestamp(since_s, UTC)
+        begin = {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": start}
+    return ConsumerConfig(
+        **begin,
+        filter_subject=subject,
+        ack_policy=AckPolicy.NONE,
+        flow_control=True,
+        idle_heartbeat=HEARTBEAT_S,
+        inactive_threshold=FORGOTTEN_AFTER_S,
+        mem_storage=True,
+        num_replicas=1,
+    )
+
+
+def _count_delivered(consumer: "ConsumerInfo") -> int:
+    return int(consumer.delivered.consumer_seq) if consumer.delivered is not None else 0
+
+
+def _make_message(handle: "Msg") -> StreamMessage:
+    metadata = handle.metadata
+    return StreamMessage(
+        PARTITION, int(metadata.sequence.stream), metadata.timestamp.timestamp(), handle.data
+    )

@@ -1,0 +1,54 @@
+"""From the messages of one read to what is written to the store in one transaction. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidegate_dataplane.contract import RefusedEvent
+from tidegate_dataplane.event_store.state import StreamState
+from tidegate_dataplane.ingester.broker import ReadMessages
+from tidegate_dataplane.ingester.parse import EventParser, EventRefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Rows by key, refused events, and the state after them."""
+
+    events: Mapping[bytes, Sequence[bytes]]
+    refused: Sequence[RefusedEvent]
+    after: StreamState
+
+
+def sort_messages(state: StreamState, read: ReadMessages, parser: EventParser, now_ms: int) -> Portion:
+    """Return what the messages add to `state`; a message before the state's position is there already."""
+    events: dict[bytes, list[bytes]] = {}
+    refused: list[RefusedEvent] = []
+    newest = dict(state.newest_ms)
+    reasons = dict(state.refused)
+    stored = state.stored
+    for message in read.messages:
+        if message.position < state.positions.get(message.partition, 0):
+            continue
+        try:
+            event = parser.parse_event(message.body)
+            parser.check_time(event.time_ms, newest.get(message.partition), now_ms)
+        except EventRefusedError as error:
+            reasons[error.reason] = reasons.get(error.reason, 0) + 1
+            refused.append(
+                RefusedEvent(
+                    partition=message.partition,
+                    position=message.position,
+                    reason=error.reason,
+                    message=error.message,
+                )
+            )
+            continue
+        stored += 1
+        newest[message.partition] = max(event.time_ms, newest.get(message.partition, event.time_ms))
+        events.setdefault(event.key, []).append(event.row)
+    positions = {**state.positions}
+    for partition, position in read.next_positions.items():
+        positions[partition] = max(position, positions.get(partition, 0))
+    after = StreamState(
+        origin=state.origin, positions=positions, newest_ms=newest, stored=stored, refused=reasons
+    )
+    return Portion(events, refused, after)

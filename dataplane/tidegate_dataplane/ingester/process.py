@@ -1,0 +1,125 @@
+"""Wire the ingester's parts and run them until the pod ends."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
+from tidegate_dataplane.agent.files import read_first_order
+from tidegate_dataplane.agent.nats_server import NatsServer
+from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
+from tidegate_dataplane.contract import EventStream, FeaturePlan
+from tidegate_dataplane.event_store.report import IngesterReport, write_report
+from tidegate_dataplane.event_store.store import EventStore
+from tidegate_dataplane.ingester.broker import EventBroker
+from tidegate_dataplane.ingester.follower import StreamFollower
+from tidegate_dataplane.ingester.kafka_broker import KafkaEventBroker
+from tidegate_dataplane.ingester.nats_broker import NatsEventBroker
+from tidegate_dataplane.ingester.parse import EventParser
+from tidegate_dataplane.ingester.settings import IngesterSettings
+
+log = structlog.get_logger()
+
+
+async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str] = os.environ) -> None:
+    """Read the streams of the pod's plan until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    plan = _read_plan(settings.config_dir)
+    store = EventStore(settings.events_dir, plan.streams, max_bytes=settings.store_bytes)
+    entities = {entity.name: entity for entity in plan.entities}
+    followers = [
+        StreamFollower(
+            stream,
+            EventParser(stream, entities[stream.entity]),
+            _make_broker(stream, settings, environment),
+            store,
+        )
+        for stream in plan.streams
+    ]
+    log.info("ingester_started", pod=settings.pod_name, sources=[stream.name for stream in plan.streams])
+    try:
+        await _run_until(
+            stop,
+            *(follower.follow_stream for follower in followers),
+            lambda: _write_reports(settings, followers),
+            lambda: _sweep_store(settings, store, followers),
+        )
+    finally:
+        store.close()
+
+
+def _read_plan(folder: Path) -> FeaturePlan:
+    order = read_first_order(folder)
+    if order is None or order.plan is None or not order.plan.streams:
+        raise SystemExit(f"{folder}/desired.json has no plan with streams")
+    return order.plan
+
+
+def _make_broker(
+    stream: EventStream, settings: IngesterSettings, environment: Mapping[str, str]
+) -> EventBroker:
+    secret, folder = stream.secret_name, settings.secrets_dir / stream.name
+    name, loopback = f"tidegate {settings.pod_name} {stream.name}", settings.allow_loopback
+
+    def read_secret() -> SecretCredentials:
+        if not secret:
+            return SecretCredentials("(none is named)")
+        return read_credentials(folder, secret, environment)
+
+    if stream.nats is not None:
+        nats = NatsServer(stream.nats.url, secret, read_secret, folder, allow_loopback=loopback)
+        return NatsEventBroker(stream.nats, nats, name)
+    if stream.kafka is not None:
+        kafka = KafkaServer(stream.kafka, read_secret, folder, allow_loopback=loopback)
+        return KafkaEventBroker(stream.kafka, kafka, name)
+    raise SystemExit(f"stream {stream.name} names neither NATS nor Kafka")
+
+
+async def _write_reports(settings: IngesterSettings, followers: Sequence[StreamFollower]) -> None:
+    """Tell the agent how current the events are, until cancelled."""
+    while True:
+        now_s = time.time()
+        reports = tuple(follower.build_report(now_s) for follower in followers)
+        try:
+            write_report(settings.events_dir, IngesterReport(at_s=now_s, streams=reports))
+        except OSError as error:
+            log.warning("report_not_written", error=str(error))
+        await asyncio.sleep(settings.report_s)
+
+
+async def _sweep_store(
+    settings: IngesterSettings, store: EventStore, followers: Sequence[StreamFollower]
+) -> None:
+    """Remove keys whose events have all expired, and what readers that were killed left, until cancelled."""
+    while True:
+        await asyncio.sleep(settings.sweep_s)
+        released = await asyncio.to_thread(store.release_readers)
+        removed = 0
+        for follower in followers:
+            cursor = b""
+            while True:
+                swept = await asyncio.to_thread(
+                    store.remove_expired, follower.stream_name, follower.find_expiry(time.time()), cursor
+                )
+                removed, cursor = removed + swept.removed, swept.cursor
+                if not cursor:
+                    break
+        if removed or released:
+            log.info("store_swept", removed_keys=removed, released_readers=released)
+
+
+async def _run_until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the parts until `stop` is set; a part that fails ends the process, and the kubelet restarts it."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part()) for part in parts]
+        await stop.wait()
+        for task in tasks:
+            task.cancel()
