@@ -30,6 +30,7 @@ class KafkaEventBroker:
         self._order = order
         self._server = server
         self._name = name
+        self._admin: Any = None
         self._consumer: Any = None
         self._partitions: set[Any] = set()
         self._checked_at_s = 0.0
@@ -37,15 +38,17 @@ class KafkaEventBroker:
     async def open(self, state: StreamState, since_s: float) -> str:
         """Connect and go behind the last offset of each partition that was read."""
         await self.close()
-        options = await self._server.reach_cluster()
+        common: dict[str, Any] = {
+            **await self._server.reach_cluster(),
+            # Names in Kafka's own metrics and quotas have no blanks.
+            "client_id": self._name.replace(" ", "-"),
+            "request_timeout_ms": int(CALL_TIMEOUT_S * 1000),
+        }
+        self._admin = import_library("aiokafka.admin").AIOKafkaAdminClient(**common)
         self._consumer = consumer = import_library().AIOKafkaConsumer(
-            **options,
-            client_id=self._name.replace(" ", "-"),
-            request_timeout_ms=int(CALL_TIMEOUT_S * 1000),
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
+            **common, enable_auto_commit=False, auto_offset_reset="none", isolation_level="read_committed"
         )
+        await self._call_in_time(self._admin.start())
         await self._call_in_time(consumer.start())
         self._partitions = {
             make_topic_partition(self._order.topic, number) for number in await self._list_partitions()
@@ -90,9 +93,9 @@ class KafkaEventBroker:
 
     async def close(self) -> None:
         """Close the connections."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            await stop_client(consumer)
+        clients = [client for client in (self._consumer, self._admin) if client is not None]
+        self._consumer = self._admin = None
+        await asyncio.gather(*map(stop_client, clients))
 
     async def _check_partitions(self) -> None:
         """Notice new partitions, and a cluster that does not answer: the client itself waits for it without a word."""
@@ -105,14 +108,13 @@ class KafkaEventBroker:
         self._checked_at_s = now_s
 
     async def _list_partitions(self) -> list[int]:
-        await self._call_in_time(self._consumer.topics())
-        numbers = self._consumer.partitions_for_topic(self._order.topic)
-        if not numbers:
+        (description,) = await self._call_in_time(self._admin.describe_topics([self._order.topic]))
+        if description["error_code"]:
             raise self._server.refusal_error(
                 f"there is no topic {self._order.topic}, or the user may not see it; make it: kafka-topics.sh --create "
                 f"--topic {self._order.topic}, or correct stream.kafka.topic"
             )
-        return sorted(numbers)
+        return sorted(int(partition["partition"]) for partition in description["partitions"])
 
     async def _find_positions(
         self, state: StreamState, since_s: float, ends: Mapping[Any, int]

@@ -1,0 +1,353 @@
+"""The ingester on real brokers: nothing lost and nothing counted twice, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from aiokafka.errors import TopicAlreadyExistsError
+from nats.js import JetStreamContext
+
+from builders.events import DAY, HOUR, MINUTE, Click, a_click_plan, clicks
+from builders.waiting import wait_until
+from fixtures.ingester import RunningIngester, an_ingester
+from fixtures.kafka import RunningKafka
+from fixtures.nats import RunningNats, a_nats
+from tidegate_dataplane.contract import (
+    EventStream,
+    KafkaOrder,
+    NatsEvents,
+    RefusalReason,
+    StreamProblem,
+)
+from tidegate_dataplane.event_store.rows import merge_rows
+
+USERS = 40
+
+
+class StreamOfClicks(Protocol):
+    """A broker with one empty stream."""
+
+    @property
+    def stream(self) -> EventStream:
+        """What a spec says of it."""
+        ...
+
+    def publish(self, messages: Sequence[bytes]) -> None:
+        """Put messages into the stream."""
+        ...
+
+    def kill(self) -> None:
+        """End the broker at once."""
+        ...
+
+    def start(self) -> None:
+        """Start the broker again, and wait until it answers."""
+        ...
+
+    def make_anew(self) -> None:
+        """Delete the stream, and make an empty one of the same name."""
+        ...
+
+
+@dataclass
+class ClicksOnNats:
+    """A stream of a server."""
+
+    server: RunningNats
+
+    @property
+    def stream(self) -> EventStream:
+        return clicks(nats=NatsEvents(url=self.server.url, stream="CLICKS", subject="clicks"))
+
+    def publish(self, messages: Sequence[bytes]) -> None:
+        async def put(stream: JetStreamContext) -> None:
+            for message in messages:
+                await stream.publish_async("clicks", message)
+            await stream.publish_async_completed()
+
+        self.server.ask(put)
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def start(self) -> None:
+        self.server.start()
+        self.publish([])
+
+    def make_anew(self) -> None:
+        async def remove(stream: JetStreamContext) -> None:
+            await stream.delete_stream("CLICKS")
+
+        self.server.ask(remove)
+        self.server.make_stream("CLICKS", "clicks")
+
+
+@dataclass
+class ClicksOnKafka:
+    """A topic of three partitions."""
+
+    server: RunningKafka
+    topic: str
+
+    @property
+    def stream(self) -> EventStream:
+        # Messages of one time go to three partitions, each of which is read at its own pace.
+        return clicks(nats=None, kafka=KafkaOrder(servers=(self.server.server,), topic=self.topic))
+
+    def publish(self, messages: Sequence[bytes]) -> None:
+        self.server.publish(self.topic, messages)
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    def start(self) -> None:
+        self.server.start()
+
+    def make_anew(self) -> None:
+        async def remove(admin: Any) -> None:
+            await admin.delete_topics([self.topic])
+
+        self.server.ask(remove)
+
+        def made() -> bool:
+            try:
+                self.server.make_topic(self.topic, 3)
+            except TopicAlreadyExistsError:
+                return False
+            return True
+
+        wait_until(made, what="the topic is made anew")
+
+
+@contextmanager
+def _on_nats(folder: Path, request: pytest.FixtureRequest) -> Iterator[ClicksOnNats]:
+    del request
+    with a_nats(folder / "nats") as server:
+        server.make_stream("CLICKS", "clicks")
+        yield ClicksOnNats(server)
+
+
+@contextmanager
+def _on_kafka(folder: Path, request: pytest.FixtureRequest) -> Iterator[ClicksOnKafka]:
+    server: RunningKafka = request.getfixturevalue("kafka")
+    topic = f"clicks-{folder.name}"
+    server.make_topic(topic, 3)
+    yield ClicksOnKafka(server, topic)
+
+
+BROKERS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {"nats": _on_nats, "kafka": _on_kafka}
+
+
+@pytest.fixture(params=sorted(BROKERS))
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamOfClicks]:
+    """An empty stream."""
+    with BROKERS[request.param](tmp_path, request) as found:
+        yield found
+
+
+def some_clicks(count: int, seed: int = 1) -> list[Click]:
+    """Clicks of the last hour, a few of each user, most of them in order."""
+    order = random.Random(seed)
+    first = int(time.time() * 1000) - HOUR
+    return [
+        Click(
+            order.randrange(USERS),
+            first + number * HOUR // count + order.randrange(-MINUTE // 3, MINUTE // 3),
+            order.randrange(1000),
+            order.randrange(2),
+            order.randrange(10_000) / 64,
+            order.choice(["home", "search"]),
+        )
+        for number in range(count)
+    ]
+
+
+def encode(events: Sequence[Click]) -> list[bytes]:
+    return [json.dumps(event.message).encode() for event in events]
+
+
+def expected_rows(events: Sequence[Click], stream: EventStream) -> dict[bytes, bytes]:
+    keys = {event.key for event in events}
+    return {
+        key: merge_rows(
+            b"",
+            [event.row for event in events if event.key == key],
+            row_bytes=8 * (1 + len(stream.fields)),
+            most=stream.max_events,
+            after_ms=0,
+        )
+        for key in keys
+    }
+
+
+def stored_rows(ingester: RunningIngester, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    return dict(zip(keys, ingester.read_rows(keys), strict=True))
+
+
+def test_no_event_is_lost_or_stored_twice_whoever_is_killed(source: StreamOfClicks, tmp_path: Path) -> None:
+    events = some_clicks(12_000)
+    messages, plan = encode(events), a_click_plan(source.stream)
+    source.publish(messages[:6_000])
+    with an_ingester(tmp_path / "pod", plan) as ingester:
+        for number in range(2):
+            ingester.wait_for("some more are stored", lambda report: report.stored > 0)
+            ingester.kill()
+            ingester.start()
+            source.publish(messages[6_000 + number * 1_500 : 7_500 + number * 1_500])
+        for number in range(2):
+            source.kill()
+            source.start()
+            source.publish(messages[9_000 + number * 1_500 : 10_500 + number * 1_500])
+        report = ingester.wait_for("all is stored", lambda report: report.stored >= len(events))
+        ingester.wait_for("the end is reached", lambda report: report.pending == 0 and report.problem is None)
+
+        expected = expected_rows(events, source.stream)
+        assert stored_rows(ingester, list(expected)) == expected
+        assert report.stored == len(events)
+        assert report.refused == {}
+
+
+def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes_on(
+    source: StreamOfClicks, tmp_path: Path
+) -> None:
+    now = int(time.time() * 1000)
+    good = Click(1, now - MINUTE, 5, 1, 2.5, "home")
+
+    def changed(**fields: object) -> bytes:
+        return json.dumps({**good.message, **fields}).encode()
+
+    bad = {
+        RefusalReason.MALFORMED: [b"{", b"[]", b"\xff", b'{"ts": NaN}', b"[" * 100_000],
+        RefusalReason.MISSING_FIELD: [b"{}", changed(user_id=None), changed(price=None)],
+        RefusalReason.WRONG_TYPE: [
+            changed(user_id="7"),
+            changed(item_id=2**63),
+            changed(item_id=1.5),
+            changed(price="cheap"),
+            changed(price=True),
+            changed(page=3),
+            changed(page="\ud800"),
+            changed(ts="2026-11-26T10:00:00"),
+            changed(ts=1.5),
+            b'{"user_id":1,"ts":%d,"item_id":1,"click":1,"price":1e999,"page":""}' % now,
+        ],
+        RefusalReason.EXPIRED: [changed(ts=0), changed(ts=now // 1000), changed(ts="1970-01-01T00:00:00Z")],
+        RefusalReason.IN_THE_FUTURE: [changed(ts="2100-01-01T00:00:00+00:00"), changed(ts=now + 10 * MINUTE)],
+    }
+    plan = a_click_plan(source.stream)
+    source.publish([message for messages in bad.values() for message in messages])
+    source.publish([changed()])
+    with an_ingester(tmp_path / "pod", plan) as ingester:
+        report = ingester.wait_for("the good one is stored", lambda report: report.stored == 1)
+        report = ingester.wait_for("all was read", lambda report: report.pending == 0)
+
+        assert report.refused == {reason: len(messages) for reason, messages in bad.items()}
+        assert report.last_refused is not None
+        assert report.last_refused.position >= 0
+        assert report.problem is None
+        assert stored_rows(ingester, [good.key]) == {good.key: good.row}
+
+
+def test_a_late_event_is_refused_and_the_newest_time_never_goes_back(tmp_path: Path) -> None:
+    now = int(time.time() * 1000)
+    times = [now - 5 * MINUTE, now - 5 * MINUTE - 59_000, now - 7 * MINUTE, now - 4 * MINUTE, now - DAY]
+    events = [Click(1, moment, number, 1, 1.0, "home") for number, moment in enumerate(times)]
+    with a_nats(tmp_path / "nats") as server:
+        server.make_stream("CLICKS", "clicks")
+        source = ClicksOnNats(server)
+        source.publish(encode(events))
+        with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+            report = ingester.wait_for(
+                "all was read", lambda report: report.stored == 3 and report.pending == 0
+            )
+
+            assert report.refused == {RefusalReason.TOO_LATE: 2}
+            assert report.last_refused is not None
+            assert report.last_refused.position == 5
+            assert "before the newest event; lateness is 60 s" in report.last_refused.message
+            assert ingester.read_state().newest_ms == {"0": times[3]}
+            ingester.kill()
+            ingester.start()
+            again = ingester.wait_for("it is back", lambda report: report.caught_up)
+            assert (again.stored, again.refused) == (report.stored, report.refused)
+            assert again.last_refused == report.last_refused
+
+
+def test_a_stream_that_was_made_anew_is_read_from_its_beginning(
+    source: StreamOfClicks, tmp_path: Path
+) -> None:
+    first, second = some_clicks(3_000, seed=1), some_clicks(300, seed=2)
+    source.publish(encode(first))
+    with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+        ingester.wait_for("all is stored", lambda report: report.stored == len(first))
+
+        source.make_anew()
+        source.publish(encode(second))
+        ingester.wait_for("the new ones are stored", lambda report: report.stored == len(second))
+
+        expected = expected_rows(second, source.stream)
+        assert stored_rows(ingester, list(expected)) == expected
+
+
+def test_a_broker_or_a_stream_that_is_not_there_is_named_and_nothing_ends(tmp_path: Path) -> None:
+    server = RunningNats(tmp_path)
+    source = ClicksOnNats(server)
+    with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+        report = ingester.wait_for("it says why", lambda report: report.problem is not None)
+        assert report.problem is StreamProblem.STREAM_UNREACHABLE
+        assert server.url in report.message
+        assert not report.caught_up
+
+        server.start()
+        try:
+            report = ingester.wait_for(
+                "it says what is missing", lambda report: report.problem is StreamProblem.STREAM_REFUSED
+            )
+            assert "there is no stream CLICKS" in report.message
+
+            server.make_stream("CLICKS", "clicks")
+            events = some_clicks(10)
+            source.publish(encode(events))
+            report = ingester.wait_for("all is stored", lambda report: report.stored == len(events))
+            assert report.problem is None
+        finally:
+            server.clean_up()
+
+
+def test_a_full_store_is_said_and_what_is_in_it_stays(tmp_path: Path) -> None:
+    with a_nats(tmp_path / "nats") as server:
+        server.make_stream("CLICKS", "clicks")
+        source = ClicksOnNats(server)
+        now = int(time.time() * 1000)
+        events = [Click(user, now - HOUR + user, user, 1, 1.0, "home") for user in range(40_000)]
+        source.publish(encode(events))
+        with an_ingester(tmp_path / "pod", a_click_plan(source.stream), store_bytes=1 << 20) as ingester:
+            report = ingester.wait_for("it is full", lambda report: report.problem is not None)
+
+            assert "spec.eventStorage" in report.message
+            assert 0 < report.stored < len(events)
+            assert stored_rows(ingester, [events[0].key]) == {events[0].key: events[0].row}
+            assert ingester.read_state().stored == report.stored
+
+
+def test_an_ingester_that_is_stopped_ends_at_once(tmp_path: Path) -> None:
+    with a_nats(tmp_path / "nats") as server:
+        server.make_stream("CLICKS", "clicks")
+        source = ClicksOnNats(server)
+        with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+            ingester.wait_for("it reads", lambda report: report.caught_up)
+            assert ingester.process is not None
+            ingester.process.terminate()
+            try:
+                assert ingester.process.wait(20) == 0
+            except subprocess.TimeoutExpired:
+                pytest.fail(ingester.logs())
