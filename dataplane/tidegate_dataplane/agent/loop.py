@@ -39,6 +39,7 @@ from tidegate_dataplane.contract import (
     AgentReport,
     BatchingReport,
     DesiredState,
+    EventStreamReport,
     FailureReason,
     ModelFormat,
     SampleReport,
@@ -267,6 +268,7 @@ class Agent:
         stored = await asyncio.to_thread(
             lambda: {name: self._repository.read_stored(name) for name in self._repository.list_models()}
         )
+        events = await self._observe_events(desired)
         if self._runners is not None:
             for name in _models_in_our_runner(server, desired, self._memory.proven):
                 self._runners.check_versions(name, server.ready.get(name, ()))
@@ -275,9 +277,8 @@ class Agent:
             stored,
             broken=self._runners.broken_models if self._runners is not None else frozenset(),
             marks=self._runners.reload_marks if self._runners is not None else {},
+            events=events,
         )
-        if desired is not None and desired.plan is not None and desired.plan.streams:
-            await self._observe_events()
         if desired is not None and desired.format is ModelFormat.ONNX:
             try:
                 self._observed = await asyncio.to_thread(
@@ -291,10 +292,13 @@ class Agent:
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
         self._metrics.set_serving_version(serving, time.time())
 
-    async def _observe_events(self) -> None:
-        reports = await asyncio.to_thread(read_report, self._settings.repository_dir.parent / EVENTS_FOLDER)
-        self._observed = replace(self._observed, events=reports)
+    async def _observe_events(self, desired: DesiredState | None) -> tuple[EventStreamReport, ...]:
+        if desired is None or desired.plan is None or not desired.plan.streams:
+            return ()
+        folder = self._settings.repository_dir.parent / EVENTS_FOLDER
+        reports = await asyncio.to_thread(read_report, folder)
         self._metrics.set_events(reports)
+        return reports
 
     async def _fetch_artefact(self, action: FetchArtefact) -> None:
         order, progress, started = action.order, DownloadProgress(), self._clock()

@@ -216,7 +216,8 @@ def _awaits_events(order: DesiredState, observed: ObservedPod, memory: AgentMemo
 
     A stream that cannot be read keeps it waiting for a while only: the other features are there.
     """
-    if order.plan is None or not order.plan.streams or memory.proven is not None:
+    has_served = memory.proven is not None and memory.proven.model == order.model
+    if order.plan is None or not order.plan.streams or has_served:
         return False
     ready = {
         report.source

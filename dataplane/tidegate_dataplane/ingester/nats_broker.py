@@ -64,7 +64,7 @@ class NatsEventBroker:
         stream = client.jetstream(timeout=CALL_TIMEOUT_S)
         try:
             info = await self._server.call_server(self._find_stream(stream))
-            origin = f"{self._order.stream} made {info.created}"
+            origin = f"{self._order.stream} made {info.created}, {self._order.subject}"
             position = state.positions.get(PARTITION)
             if (state.origin and state.origin != origin) or (position or 0) > info.state.last_seq + 1:
                 raise StreamRestartedError(origin)
