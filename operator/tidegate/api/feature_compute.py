@@ -46,7 +46,7 @@ MAX_REQUEST_FIELDS: Final = 64
 
 FEATURE_OWNER: Final = "feature"
 REQUEST_OWNER: Final = "request"
-"""What stands before the dot in a reference to another feature, and to a field of the request."""
+"""The owner in a reference to another feature, and in one to a field of the request."""
 
 OwnerName = Annotated[
     Identifier,

@@ -153,7 +153,7 @@ def _plan_invalid(observed: FeaturesObserved, message: str) -> ReconcilePlan:
 def _judge_sources(
     features: FeatureCompute, pods: Sequence[PodView], reports: Sequence[AgentReport], reading: str
 ) -> Verdict:
-    """Return whether every pod has read its sources; `reading` says how far one is that has not."""
+    """Return whether every pod has read its sources; `reading` describes how far one is that has not."""
     if features.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no source is read")
     failure = next((report.failure for report in reports if report.failure is not None), None)

@@ -141,5 +141,5 @@ def _round_lag(lag_s: float) -> int:
 
 
 def _round_down(count: int, *, digits: int) -> int:
-    unit = 10 ** max(0, len(str(count)) - digits)
+    unit = int(10 ** max(0, len(str(count)) - digits))
     return count // unit * unit
