@@ -74,7 +74,7 @@ class SourceStream(ApiModel):
     ] = 256
 
     @property
-    def address(self) -> str:
+    def broker_address(self) -> str:
         """Return the subject or the topic, and its broker."""
         if self.kafka is not None:
             return f"topic {self.kafka.topic} at {','.join(self.kafka.bootstrap_servers)}"

@@ -112,11 +112,11 @@ class FeatureSource(ApiModel):
     stream: Annotated[SourceStream | None, Field(description=SourceStream.__doc__)] = None
 
     @property
-    def address(self) -> str:
+    def facts_address(self) -> str:
         """Return where the facts come from: the table's URI, or the stream at its broker."""
         if self.table is not None:
             return self.table.uri
-        return self.stream.address if self.stream is not None else ""
+        return self.stream.broker_address if self.stream is not None else ""
 
 
 _OPERATIONS: Final = (
@@ -156,14 +156,14 @@ class Feature(ApiModel):
         return next(name for name in _OPERATIONS if getattr(self, to_snake(name)) is not None)
 
     @property
-    def operation(self) -> Operation:
+    def configured_operation(self) -> Operation:
         """Return the one operation that is set."""
         return cast("Operation", getattr(self, to_snake(self.operation_name)))
 
     @property
     def field_references(self) -> tuple[str, ...]:
         """Return the fields that the feature reads."""
-        return list_references(self.operation)
+        return list_references(self.configured_operation)
 
 
 _DERIVED_OWNERS: Final = (FEATURE_OWNER, REQUEST_OWNER)
@@ -294,7 +294,7 @@ class FeatureComputeSpec(ApiModel):
 
 def _list_checked_references(feature: Feature) -> tuple[str, ...]:
     """Return the references of a feature that the rules over the spec check."""
-    operation = feature.operation
+    operation = feature.configured_operation
     if isinstance(operation, LookupOperation):
         return (operation.field,)
     if isinstance(operation, BucketizeOperation | HashOperation | CrossOperation):

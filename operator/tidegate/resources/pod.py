@@ -78,7 +78,7 @@ class EventStore:
     """Names of Secrets by source, of those sources that have one."""
 
     @property
-    def volumes(self) -> tuple[tuple[str, str, str], ...]:
+    def secret_volumes(self) -> tuple[tuple[str, str, str], ...]:
         """Return name, source and Secret of each volume."""
         return tuple(
             (f"events-secret-{index}", source, secret)
@@ -343,7 +343,7 @@ def _build_ingester(store: EventStore, settings: ServingSettings) -> dict[str, o
         {"name": "ingester-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
         *(
             {"name": name, "mountPath": f"{_EVENTS_SECRETS}/{source}", "readOnly": True}
-            for name, source, _ in store.volumes
+            for name, source, _ in store.secret_volumes
         ),
     ]
     return {
@@ -434,7 +434,10 @@ def _build_broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
         ("samples-secret", pod.sample_secret),
         ("stream-secret", pod.stream_secret),
         ("results-secret", pod.results_secret),
-        *((name, secret) for name, _, secret in (pod.events.volumes if pod.events is not None else ())),
+        *(
+            (name, secret)
+            for name, _, secret in (pod.events.secret_volumes if pod.events is not None else ())
+        ),
     )
     for name, secret in secrets:
         if secret:

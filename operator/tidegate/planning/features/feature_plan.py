@@ -92,7 +92,7 @@ def _compile_feature(
 ) -> tuple[contract.Feature, contract.TensorSpec]:
     """Return a feature of the plan with its output; `path` is the operation's place in the spec."""
     name, field_path = feature.name, f"{path}.field"
-    match feature.operation:
+    match feature.configured_operation:
         case CrossOperation(fields=references, buckets=buckets):
             fields = tuple(
                 scope.resolve_value(reference, f"{path}.fields[{index}]")
