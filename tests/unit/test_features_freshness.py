@@ -81,6 +81,13 @@ def test_a_pod_that_lags_is_named_with_its_lag_and_ready_stays() -> None:
     assert condition_of(plan, "Ready")[:2] == ("True", "AllReplicasReady")
 
 
+def test_a_silent_ingester_is_named_by_the_agents_words() -> None:
+    plan = plan_of(reading(lag_s=90, message="the container ingester has reported nothing for 90 s"))
+
+    assert condition_of(plan)[1] == "EventsBehind"
+    assert condition_of(plan)[2].endswith("; the container ingester has reported nothing for 90 s")
+
+
 @pytest.mark.parametrize(("lag_s", "step"), [(0, 1), (1, 1), (61, 300), (86_400, 86_400), (86_401, 604_800)])
 def test_the_watermark_changes_in_steps(lag_s: float, step: int) -> None:
     assert plan_of(reading(lag_s=lag_s)).status["watermarks"][0]["lagSeconds"] == step

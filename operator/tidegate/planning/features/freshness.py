@@ -123,8 +123,11 @@ def _find_lag(readings: StreamReadings) -> Verdict | None:
         if behind:
             lag = format_lag(_round_lag(max(report.lag_s for report in behind)))
             pending = _round_down(max(report.pending or 0 for report in behind), digits=1)
+            cause = next((f"; {report.message}" for report in behind if report.message), "")
             message = f"source {source}: {len(behind)} of {len(reports)} replicas lag by {lag}"
-            return Verdict(False, Reason.EVENTS_BEHIND, f"{message}, with about {pending:,} events pending")
+            return Verdict(
+                False, Reason.EVENTS_BEHIND, f"{message}, with about {pending:,} events pending{cause}"
+            )
     return None
 
 
