@@ -181,6 +181,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "ttl of stream clicks, 168h",
     ),
     (
+        "window whose beginning is not stored any more",
+        {"window": {**CLICK, "over": "168h", "every": "1h"}},
+        "window.over",
+        "over and every together .* ttl of stream clicks, 168h",
+    ),
+    (
         "sum of a string",
         {"window": {**CLICK, "field": "clicks.page", "aggregate": "Sum"}},
         "window.aggregate",

@@ -120,8 +120,11 @@ def _compile_events(window: EventWindow, scope: FieldScope, path: str) -> tuple[
     Raises InvalidSpecError for a window that is longer than events are stored, and for arithmetic with strings.
     """
     column = scope.resolve_event_field(window.field, f"{path}.field")
-    if parse_duration(window.over) > parse_duration(column.stream.ttl):
-        message = f"must not be longer than ttl of stream {column.ref.stream}, {column.stream.ttl}"
+    # A window that ends up to `every` before the request begins as much earlier.
+    reach = parse_duration(window.over) + parse_duration(window.every or "0s")
+    if reach > parse_duration(column.stream.ttl):
+        length = "over and every together" if window.every is not None else "over"
+        message = f"{length} must not be longer than ttl of stream {column.ref.stream}, {column.stream.ttl}"
         raise InvalidSpecError(message, path=f"{path}.over")
     ref = contract.WindowRef(
         field=column.ref,
