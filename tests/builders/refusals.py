@@ -11,6 +11,7 @@ from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
+from builders.live_features import stream_source
 from builders.model_access import a_route, model_access_body
 from builders.nearline import nearline_spec
 
@@ -157,6 +158,23 @@ def _feature(name: str, path: str, says: str, **operations: Any) -> Refusal:
 
 def _features(name: str, path: str, says: str, **spec: Any) -> Refusal:
     return Refusal(name, feature_compute_body(**spec), f"spec.{path}", says)
+
+
+def _stream(name: str, path: str, says: str, **stream: Any) -> Refusal:
+    body = feature_compute_body(sources=[_PROFILES, stream_source(**stream)])
+    return Refusal(f"stream-{name}", body, f"spec.sources[1].stream{path}", says)
+
+
+def _window(name: str, path: str, says: str, **window: Any) -> Refusal:
+    body = {"field": "clicks.click", "aggregate": "Mean", "over": "1h", **window}
+    return _feature(f"window-{name}", f".window{path}", says, window=body)
+
+
+def _ratio(name: str, path: str, says: str, **ratio: Any) -> Refusal:
+    part = {"field": "clicks.click", "aggregate": "Count", "over": "1h"}
+    return _feature(
+        f"ratio-{name}", f".ratio{path}", says, ratio={"numerator": part, "denominator": part, **ratio}
+    )
 
 
 def _targets(*weights: int) -> list[dict[str, Any]]:
@@ -823,6 +841,10 @@ _USER = {"name": "user", "key": "user_id", "type": "int64"}
 _PROFILES = {"name": "profiles", "entity": "user", "table": _TABLE}
 _KNOWN = "every field must be <source>.<column> of a declared source"
 _BUCKETIZE = {"field": "profiles.age", "boundaries": [1]}
+_NATS = {"url": "nats://n:4222", "stream": "EVENTS", "subject": "events"}
+_ONE_OPERATION = (
+    "give exactly one of lookup, bucketize, hash, cross, sequence, window, ratio, timeSince, log, clip"
+)
 
 FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     Refusal("features-name", feature_compute_body("a.b"), "metadata", "metadata.name must be a DNS label"),
@@ -876,11 +898,11 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     _features(
         "feature-twice", "features", "Duplicate value", features=[{"name": "f", "bucketize": _BUCKETIZE}] * 2
     ),
-    _feature("no-operation", "", "a feature must have exactly one of lookup, bucketize, hash and cross"),
+    _feature("no-operation", "", _ONE_OPERATION),
     _feature(
         "two-operations",
         "",
-        "a feature must have exactly one of lookup, bucketize, hash and cross",
+        _ONE_OPERATION,
         bucketize=_BUCKETIZE,
         hash={"field": "profiles.age", "buckets": 2},
     ),
@@ -977,6 +999,106 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
         ".cross.fields",
         "Duplicate value",
         cross={"fields": ["profiles.a", "profiles.a"], "buckets": 2},
+    ),
+    _features(
+        "entity-reserved",
+        "entities[0].name",
+        "must not be feature or request",
+        entities=[{**_USER, "name": "request"}, _USER],
+    ),
+    _features(
+        "source-reserved",
+        "sources[1].name",
+        "must not be feature or request",
+        sources=[_PROFILES, {**_PROFILES, "name": "feature"}],
+    ),
+    _features(
+        "source-of-nothing",
+        "sources[1]",
+        "give exactly one of table, stream",
+        sources=[_PROFILES, {"name": "clicks", "entity": "user"}],
+    ),
+    _features(
+        "source-of-both",
+        "sources[1]",
+        "give exactly one of table, stream",
+        sources=[_PROFILES, {**stream_source(), "table": _TABLE}],
+    ),
+    _features("event-storage", "eventStorage", "must be from 64Mi to 1Ti", eventStorage="1Mi"),
+    _features("request-type", "request[0].type", _UNSUPPORTED, request=[{"name": "x", "type": "float64"}]),
+    _features(
+        "request-name",
+        "request[0].name",
+        "must be letters, digits and underscores",
+        request=[{"name": "x-y", "type": "int64"}],
+    ),
+    _stream("two-brokers", "", "give exactly one of nats, kafka", kafka={}, nats=_NATS),
+    _stream("no-broker", "", "give exactly one of nats, kafka", nats=None),
+    _stream("kafka-mechanism", ".kafka.sasl", _UNSUPPORTED, kafka={"sasl": "GSSAPI", "secretName": "s"}),
+    _stream(
+        "kafka-sasl",
+        ".kafka.sasl",
+        "sasl needs a secretName",
+        kafka={"sasl": "SCRAM-SHA-512"},
+    ),
+    _stream("event-time", ".eventTime", "must be letters, digits, dashes", eventTime="a.b"),
+    _stream("field-type", ".fields[0].type", _UNSUPPORTED, fields=[{"name": "x", "type": "float32"}]),
+    _stream("field-twice", ".fields", "Duplicate value", fields=[{"name": "x", "type": "int64"}] * 2),
+    _stream("lateness", ".lateness", "must be from 0s to 168h", lateness="169h"),
+    _stream("ttl-zero", ".ttl", "must be from 1s to 8760h", ttl="0s"),
+    _stream("ttl-long", ".ttl", "must be from 1s to 8760h", ttl="8761h"),
+    _stream("events-none", ".maxEvents", "should be greater than or equal to 1", maxEvents=0),
+    _stream("events-many", ".maxEvents", "should be less than or equal to 4096", maxEvents=4097),
+    _feature(
+        "sequence-of-none",
+        ".sequence.last",
+        "should be greater than or equal to 1",
+        sequence={"field": "clicks.item_id", "last": 0},
+    ),
+    _feature(
+        "sequence-in-one-bucket",
+        ".sequence.buckets",
+        "should be greater than or equal to 2",
+        sequence={"field": "clicks.item_id", "last": 1, "buckets": 1},
+    ),
+    _window("of-nothing", ".over", "must be from 1s to 8760h", over="0s"),
+    _window("aggregate", ".aggregate", _UNSUPPORTED, aggregate="Median"),
+    _window("every", ".every", "every must not be longer than over", every="2h"),
+    _window("every-zero", ".every", "must be from 1s to 8760h", every="0s"),
+    _window("default", ".default", "default is for Mean, Min, Max and Last", aggregate="Sum", default="1"),
+    _ratio(
+        "numerator",
+        ".numerator.aggregate",
+        _UNSUPPORTED,
+        numerator={"field": "clicks.click", "aggregate": "x", "over": "1h"},
+    ),
+    _ratio(
+        "denominator",
+        ".denominator.aggregate",
+        _UNSUPPORTED,
+        denominator={"field": "clicks.click", "aggregate": "x", "over": "1h"},
+    ),
+    _ratio("weight", ".weight", "must be a decimal number in quotes", weight="-1"),
+    _feature(
+        "since-nothing",
+        ".timeSince.source",
+        "must be letters, digits and underscores",
+        timeSince={"source": "clicks.ts"},
+    ),
+    _feature(
+        "clip-to-nothing",
+        ".clip.min",
+        "min must not be greater than max",
+        clip={"field": "request.x", "min": 2, "max": 1},
+    ),
+    _feature(
+        "log-without-dot", ".log.field", "must be <source>.<column> or <entity>.<key>", log={"field": "age"}
+    ),
+    _features(
+        "lookup-of-a-feature",
+        "features",
+        _KNOWN,
+        features=[{"name": "f", "lookup": {"field": "feature.g", "type": "int64"}}],
     ),
 )
 

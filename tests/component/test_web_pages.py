@@ -15,6 +15,7 @@ from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
+from builders.live_features import live_features_spec
 from builders.model_access import a_model_access
 from builders.release import a_release, released
 from builders.shown_fleet import SHOWN_AT as NOW
@@ -176,7 +177,15 @@ def fill(dashboard: Dashboard, said: str) -> None:
         an_inference("fine", status=status, **scaled),
         an_inference("plain"),
         access.model_copy(update={"status": type(access.status).model_validate(shown)}),
-        a_feature_compute("plan", status={"observedGeneration": 1, "conditions": conditions}),
+        a_feature_compute(
+            "plan",
+            **live_features_spec(),
+            status={
+                "observedGeneration": 1,
+                "watermarks": [{"source": "clicks", "lagSeconds": 604_800, "refusedEvents": 7}],
+                "conditions": conditions,
+            },
+        ),
         a_compute_pool(
             "gpu-a",
             policy={

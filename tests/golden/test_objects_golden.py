@@ -12,6 +12,7 @@ from builders.batch import batch_spec
 from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
+from builders.live_features import live_features_spec, stream_source
 from builders.model_access import a_model_access
 from builders.pipeline import some_callees
 from fixtures.golden import CheckGolden
@@ -126,6 +127,20 @@ def test_feature_compute(check_golden: CheckGolden) -> None:
     plan = plan_features(FeaturesObserved(a_feature_compute(), NOW), SETTINGS)
 
     check_golden(FOLDER / "feature-compute.yaml", _documents(plan))
+
+
+def test_feature_compute_with_streams(check_golden: CheckGolden) -> None:
+    views = stream_source("views", kafka={"tls": True, "sasl": "PLAIN", "secretName": "kafka-reader"})
+    sources = [stream_source(nats={"secretName": "events-reader"}), views]
+    features = [
+        {"name": "hist", "sequence": {"field": "clicks.item_id", "last": 20}},
+        {"name": "seen", "timeSince": {"source": "views"}},
+        {"name": "place", "bucketize": {"field": "request.position", "boundaries": [1, 10]}},
+    ]
+    body = a_feature_compute(**live_features_spec(sources=sources, features=features), eventStorage="2Gi")
+    plan = plan_features(FeaturesObserved(body, NOW), SETTINGS)
+
+    check_golden(FOLDER / "feature-compute-streams.yaml", _documents(plan))
 
 
 def test_pipeline(check_golden: CheckGolden) -> None:

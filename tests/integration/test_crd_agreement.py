@@ -17,6 +17,7 @@ from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
+from builders.live_features import live_features_spec, stream_source
 from builders.model_access import a_route, model_access_body
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
@@ -94,6 +95,18 @@ BODIES: tuple[Body, ...] = (
         },
     ),
     feature_compute_body(),
+    feature_compute_body(**live_features_spec(eventStorage="1Gi")),
+    feature_compute_body(
+        sources=[
+            stream_source(
+                kafka={"tls": True, "sasl": "PLAIN", "secretName": "events"},
+                lateness="0s",
+                ttl="24h",
+                maxEvents=64,
+            )
+        ],
+        features=[{"name": "idle", "timeSince": {"source": "clicks", "default": "0"}}],
+    ),
     compute_pool_body(
         tolerations=[{"key": "dedicated", "operator": "Equal", "value": "ads", "effect": "NoSchedule"}],
         tiers={

@@ -15,6 +15,7 @@ from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
+from builders.live_features import live_features_spec, stream_source
 from builders.model_access import a_route, model_access_body
 from builders.refusals import REFUSALS, REFUSED_CHANGES, Refusal, RefusedChange
 from builders.waiting import wait_until
@@ -198,6 +199,21 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
     )
     route = access["spec"]["routes"][0]
     assert (route["timeout"], route["targets"][0]["weight"]) == ("1s", 100)
+    features = created(kubectl, namespace, feature_compute_body(**live_features_spec(resources=None)))["spec"]
+    stream = features["sources"][1]["stream"]
+    assert (stream["lateness"], stream["ttl"], stream["maxEvents"]) == ("1m", "168h", 256)
+    assert features["eventStorage"] == "4Gi"
+    defaults = {name: item["default"] for item in features["features"] for name, item in _defaulted(item)}
+    assert defaults == {"lookup": "0", "window": "0", "timeSince": "-1"}
+
+
+def _defaulted(feature: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The operation of a feature by name, if it has a default."""
+    return (
+        (name, operation)
+        for name, operation in feature.items()
+        if isinstance(operation, dict) and "default" in operation
+    )
 
 
 def test_unknown_and_future_fields_are_refused_under_strict_validation(kubectl: Kubectl) -> None:
@@ -220,6 +236,18 @@ def test_the_largest_allowed_objects_pass_within_the_cost_budget(kubectl: Kubect
     features = [{"name": f"feature_{n}", "cross": {"fields": fields, "buckets": 1000}} for n in range(256)]
     body = feature_compute_body(entities=entities, sources=sources, features=features)
     created(kubectl, namespace, body)
+    fields = [{"name": f"{n}_".rjust(63, "f"), "type": "int64"} for n in range(32)]
+    servers = [f"{n}.{'h' * 250}:9092" for n in range(16)]
+    topic = {"bootstrapServers": servers, "topic": "t" * 249, "tls": True, "sasl": "PLAIN", "secretName": "s"}
+    streams = [
+        {**stream_source(f"source_{n}", kafka=topic, fields=fields), "entity": "entity_15"} for n in range(32)
+    ]
+    window = {"field": f"source_31.{fields[31]['name']}", "aggregate": "Mean", "over": "8760h", "every": "1h"}
+    ratio = {"numerator": window, "denominator": window}
+    features = [{"name": f"feature_{n}", "ratio": ratio} for n in range(256)]
+    request = [{"name": f"input_{n}", "type": "string"} for n in range(64)]
+    spec = {"entities": entities, "request": request, "sources": streams, "features": features}
+    created(kubectl, namespace, feature_compute_body("live", **spec))
 
 
 @pytest.mark.parametrize("kind", ["inference", "featurecompute"])

@@ -42,7 +42,7 @@ def test_defaults_are_those_of_the_api() -> None:
     assert (spec.batching.mode, spec.batching.max_batch_size) == (DynamicBatchingMode.DISABLED, 128)
     route = a_model_access(routes=[{"name": "default", "targets": [{"inference": "ctr"}]}]).spec.routes[0]
     assert (route.timeout, route.targets[0].weight, route.retry, route.match) == ("1s", 100, None, None)
-    assert a_feature_compute().spec.features[0].configured_operations[0] is not None
+    assert a_feature_compute().spec.features[0].operation_name == "lookup"
 
 
 def test_the_served_name_is_the_objects_own_unless_given() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from movielens_din.data import Ids
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.planning.features.feature_plan import compile_plan
-from tidegate_dataplane.contract import Bucketize, FeaturePlan, Lookup
+from tidegate_dataplane.contract import Bucketize, Cross, FeaturePlan, Hash, Lookup
 from tidegate_dataplane.features.engine import FeatureEngine
 
 Inputs = dict[str, NDArray[np.int64]]
@@ -54,7 +54,10 @@ class OfflineFeatures:
         if isinstance(found, Lookup):
             table = pq.read_table(self._path(found.field.table), columns=[found.field.column])
             return int(np.max(table.column(0).to_numpy())) + 1
-        return found.buckets
+        if isinstance(found, Hash | Cross):
+            return found.buckets
+        message = f"feature {feature} is not an index"
+        raise TypeError(message)
 
     def _path(self, table: str | None) -> Path:
         uri = next(one.uri for one in self.plan.tables if one.name == table)

@@ -28,6 +28,7 @@ class ConditionType(StrEnum):
     TARGETS_READY = "TargetsReady"
     PLAN_COMPILED = "PlanCompiled"
     SOURCES_READY = "SourcesReady"
+    FRESH = "Fresh"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
     SAMPLES_LOGGED = "SamplesLogged"
     COMPILED = "Compiled"

@@ -3,20 +3,63 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, cast
 
 from pydantic import Field
+from pydantic.alias_generators import to_snake
 
 from tidegate.api.conditions import ObservedCondition
-from tidegate.api.fields import MAX_REPLICAS, Identifier, Resources, Sha256, TableUri
+from tidegate.api.event_streams import SourceStream
+from tidegate.api.feature_operations import (
+    BucketizeOperation,
+    ClipOperation,
+    CrossOperation,
+    HashOperation,
+    LogOperation,
+    LookupOperation,
+    Operation,
+    RatioOperation,
+    SequenceOperation,
+    TimeSinceOperation,
+    WindowOperation,
+    list_references,
+)
+from tidegate.api.fields import (
+    MAX_REPLICAS,
+    Identifier,
+    QuantityBetween,
+    Resources,
+    Sha256,
+    TableUri,
+)
 from tidegate.api.inference import TensorMetadata
+from tidegate.api.matching import exactly_one
 from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
-from tidegate.api.schema import ListAtomic, ListMap, ListSet, ValidationRule, ValidationRules, must_match
+from tidegate.api.quantities import QUANTITY_PATTERN
+from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules, must_not_match
+from tidegate_dataplane.contract import RequestFieldType
 
 MAX_ENTITIES: Final = 16
 MAX_SOURCES: Final = 32
 MAX_FEATURES: Final = 256
-MAX_BUCKETS: Final = 2**31 - 1
+MAX_REQUEST_FIELDS: Final = 64
+
+FEATURE_OWNER: Final = "feature"
+REQUEST_OWNER: Final = "request"
+"""The owner in a reference to another feature, and in one to a field of the request."""
+
+OwnerName = Annotated[
+    Identifier,
+    ValidationRules(
+        must_not_match(
+            f"^({FEATURE_OWNER}|{REQUEST_OWNER})$",
+            f"must not be {FEATURE_OWNER} or {REQUEST_OWNER}: {FEATURE_OWNER}.<name> is another feature, and "
+            f"{REQUEST_OWNER}.<name> a field of the request",
+        )
+    ),
+]
+
+StorageSize = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32), QuantityBetween("64Mi", "1Ti")]
 
 
 class KeyType(StrEnum):
@@ -26,35 +69,21 @@ class KeyType(StrEnum):
     STRING = "string"
 
 
-class ValueType(StrEnum):
-    """Type of a looked-up feature."""
-
-    INT64 = "int64"
-    FLOAT32 = "float32"
-
-
-FieldReference = Annotated[
-    str,
-    Field(min_length=3, max_length=127),
-    ValidationRules(
-        must_match(
-            r"[A-Za-z_][A-Za-z0-9_]*[.][A-Za-z_][A-Za-z0-9_]*",
-            "must be <source>.<column> or <entity>.<key>, like profiles.age",
-        )
-    ),
-]
-
-BucketCount = Annotated[int, Field(strict=True, ge=1, le=MAX_BUCKETS)]
-
-
 class FeatureEntity(ApiModel):
     """Something that features describe, identified by a key in each request."""
 
-    name: Annotated[Identifier, Field(description="Name of the entity, like user.")]
+    name: Annotated[OwnerName, Field(description="Name of the entity, like user.")]
     key: Annotated[
         Identifier, Field(description="Its key: an input of every request and a column of its sources.")
     ]
     type: Annotated[KeyType, Field(description="Type of the key: int64 or string.")]
+
+
+class RequestInput(ApiModel):
+    """An input of every request beside the keys, such as the position of the item on the page."""
+
+    name: Annotated[Identifier, Field(description="Name of the input; features read request.<name>.")]
+    type: Annotated[RequestFieldType, Field(description="Type of the input: int64, float32 or string.")]
 
 
 class SourceTable(ApiModel):
@@ -73,146 +102,94 @@ class SourceTable(ApiModel):
 
 
 class FeatureSource(ApiModel):
-    """A table of facts about one entity, with one row per key."""
+    """Facts about one entity: a table with one row per key, or a stream of events."""
 
-    name: Annotated[Identifier, Field(description="Name of the source, like profiles.")]
-    entity: Annotated[Identifier, Field(description="The entity whose key identifies a row.")]
-    table: Annotated[SourceTable, Field(description=SourceTable.__doc__)]
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("table", "stream"),)
 
+    name: Annotated[OwnerName, Field(description="Name of the source, like profiles.")]
+    entity: Annotated[Identifier, Field(description="The entity whose key identifies a row or an event.")]
+    table: Annotated[SourceTable | None, Field(description=SourceTable.__doc__)] = None
+    stream: Annotated[SourceStream | None, Field(description=SourceStream.__doc__)] = None
 
-class LookupOperation(ApiModel):
-    """The value of a column, unchanged."""
-
-    RULES: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            cel="self.type != 'int64' || self.default.matches(r'^-?[0-9]{1,18}$')",
-            message="the default of an int64 must be a whole number of at most 18 digits",
-            check=lambda lookup: lookup.type is not ValueType.INT64 or lookup.default.lstrip("-").isdigit(),
-            field="default",
-        ),
-    )
-
-    field: Annotated[FieldReference, Field(description="<source>.<column>.")]
-    type: Annotated[ValueType, Field(description="Type of the value: int64 or float32.")]
-    length: Annotated[
-        int | None,
-        Field(
-            strict=True,
-            ge=1,
-            le=4096,
-            description="Number of elements, for a column of lists: shorter ones are padded with default, "
-            "longer ones keep their first. Absent: a single value.",
-        ),
-    ] = None
-    default: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=32,
-            pattern=r"^-?[0-9]{1,18}(\.[0-9]{1,9})?$",
-            description="Value for a key that the table lacks, and the padding; a decimal in quotes.",
-        ),
-    ] = "0"
+    @property
+    def facts_address(self) -> str:
+        """Return where the facts come from: the table's URI, or the stream at its broker."""
+        if self.table is not None:
+            return self.table.uri
+        return self.stream.broker_address if self.stream is not None else ""
 
 
-class BucketizeOperation(ApiModel):
-    """The index of the interval that contains a number: 0 below the first boundary, then one more per boundary."""
-
-    RULES: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            cel="self.boundaries.isSorted()",
-            message="boundaries must be ascending",
-            check=lambda bucketize: list(bucketize.boundaries) == sorted(set(bucketize.boundaries)),
-            field="boundaries",
-        ),
-    )
-
-    field: Annotated[FieldReference, Field(description="<source>.<column> or <entity>.<key>, a number.")]
-    boundaries: Annotated[
-        tuple[Annotated[float, Field(strict=True, allow_inf_nan=False)], ...],
-        Field(
-            min_length=1,
-            max_length=1024,
-            description="Ascending; n of them make n + 1 buckets. A value equal to a boundary falls above it.",
-        ),
-        ListSet(),
-    ]
-
-
-class HashOperation(ApiModel):
-    """A stable hash of a value, modulo a number of buckets."""
-
-    field: Annotated[FieldReference, Field(description="<source>.<column> or <entity>.<key>.")]
-    buckets: Annotated[BucketCount, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
-
-
-class CrossOperation(ApiModel):
-    """A stable hash of several values together, modulo a number of buckets."""
-
-    fields: Annotated[
-        tuple[FieldReference, ...],
-        Field(
-            min_length=2,
-            max_length=4,
-            description="2 to 4 of <source>.<column> or <entity>.<key>; their order matters.",
-        ),
-        ListSet(),
-    ]
-    buckets: Annotated[BucketCount, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
-
-
-def _has_one_operation(feature: Feature) -> bool:
-    return len(feature.configured_operations) == 1
+_OPERATIONS: Final = (
+    "lookup",
+    "bucketize",
+    "hash",
+    "cross",
+    "sequence",
+    "window",
+    "ratio",
+    "timeSince",
+    "log",
+    "clip",
+)
 
 
 class Feature(ApiModel):
     """One output tensor, made by exactly one operation."""
 
-    RULES: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            cel="[has(self.lookup), has(self.bucketize), has(self.hash), has(self.cross)].filter(x, x).size() == 1",
-            message="a feature must have exactly one of lookup, bucketize, hash and cross",
-            check=_has_one_operation,
-        ),
-    )
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one(*_OPERATIONS),)
 
     name: Annotated[Identifier, Field(description="Name of the feature and of its output tensor.")]
     lookup: Annotated[LookupOperation | None, Field(description=LookupOperation.__doc__)] = None
     bucketize: Annotated[BucketizeOperation | None, Field(description=BucketizeOperation.__doc__)] = None
     hash: Annotated[HashOperation | None, Field(description=HashOperation.__doc__)] = None
     cross: Annotated[CrossOperation | None, Field(description=CrossOperation.__doc__)] = None
+    sequence: Annotated[SequenceOperation | None, Field(description=SequenceOperation.__doc__)] = None
+    window: Annotated[WindowOperation | None, Field(description=WindowOperation.__doc__)] = None
+    ratio: Annotated[RatioOperation | None, Field(description=RatioOperation.__doc__)] = None
+    time_since: Annotated[TimeSinceOperation | None, Field(description=TimeSinceOperation.__doc__)] = None
+    log: Annotated[LogOperation | None, Field(description=LogOperation.__doc__)] = None
+    clip: Annotated[ClipOperation | None, Field(description=ClipOperation.__doc__)] = None
 
     @property
-    def configured_operations(
-        self,
-    ) -> tuple[LookupOperation | BucketizeOperation | HashOperation | CrossOperation, ...]:
-        """Return the operations that are set: exactly one in a valid feature."""
-        operations = (self.lookup, self.bucketize, self.hash, self.cross)
-        return tuple(operation for operation in operations if operation is not None)
+    def operation_name(self) -> str:
+        """Return the name of the operation in the spec."""
+        return next(name for name in _OPERATIONS if getattr(self, to_snake(name)) is not None)
+
+    @property
+    def configured_operation(self) -> Operation:
+        """Return the one operation that is set."""
+        return cast("Operation", getattr(self, to_snake(self.operation_name)))
 
     @property
     def field_references(self) -> tuple[str, ...]:
         """Return the fields that the feature reads."""
-        return tuple(
-            reference
-            for operation in self.configured_operations
-            for reference in (
-                operation.fields if isinstance(operation, CrossOperation) else (operation.field,)
-            )
-        )
+        return list_references(self.configured_operation)
 
 
-def _fields_are_declared(operation_name: str) -> str:
-    """Return CEL: each operation's field is a column of a declared source or the key of a declared entity."""
+_DERIVED_OWNERS: Final = (FEATURE_OWNER, REQUEST_OWNER)
+
+
+def _is_derived(reference: str) -> str:
+    """Return CEL: a reference is to another feature or to a field of the request."""
+    return " || ".join(f"{reference}.startsWith('{owner}.')" for owner in _DERIVED_OWNERS)
+
+
+def _fields_are_declared(operation_name: str, *, derived: bool) -> str:
+    """Return CEL: each operation's field is a column of a declared source or the key of a declared entity.
+
+    With `derived` it may also be another feature or a field of the request, which the compiler of the plan checks.
+    """
+    field = f"f.{operation_name}.field"
     return (
         f"self.features.all(f, !has(f.{operation_name})"
-        f" || has(self.sources) && self.sources.exists(s, f.{operation_name}.field.startsWith(s.name + '.'))"
-        f" || self.entities.exists(e, f.{operation_name}.field == e.name + '.' + e.key))"
+        + (f" || {_is_derived(field)}" if derived else "")
+        + f" || has(self.sources) && self.sources.exists(s, {field}.startsWith(s.name + '.'))"
+        f" || self.entities.exists(e, {field} == e.name + '.' + e.key))"
     )
 
 
 _CROSSED_FIELDS_ARE_DECLARED: Final = (
-    "self.features.all(f, !has(f.cross) || f.cross.fields.all(r,"
+    f"self.features.all(f, !has(f.cross) || f.cross.fields.all(r, {_is_derived('r')} ||"
     " has(self.sources) && self.sources.exists(s, r.startsWith(s.name + '.')) || self.entities.exists(e, r == e.name + '.' + e.key)))"
 )
 
@@ -240,11 +217,14 @@ class FeatureComputeSpec(ApiModel):
         ValidationRule(
             cel=" && ".join(
                 [
-                    *(_fields_are_declared(name) for name in ("lookup", "bucketize", "hash")),
+                    _fields_are_declared("lookup", derived=False),
+                    _fields_are_declared("bucketize", derived=True),
+                    _fields_are_declared("hash", derived=True),
                     _CROSSED_FIELDS_ARE_DECLARED,
                 ]
             ),
-            message="every field must be <source>.<column> of a declared source or <entity>.<key> of a declared entity",
+            message="every field must be <source>.<column> of a declared source or <entity>.<key> of a declared entity; "
+            "except of lookup it may also be request.<name> or feature.<name>",
             check=lambda spec: not spec.unknown_references,
             field="features",
         ),
@@ -257,7 +237,17 @@ class FeatureComputeSpec(ApiModel):
     ]
     sources: Annotated[
         tuple[FeatureSource, ...],
-        Field(max_length=MAX_SOURCES, description="Tables with facts about the entities."),
+        Field(
+            max_length=MAX_SOURCES, description="Tables and streams of events with facts about the entities."
+        ),
+        ListMap("name"),
+    ] = ()
+    request: Annotated[
+        tuple[RequestInput, ...],
+        Field(
+            max_length=MAX_REQUEST_FIELDS,
+            description="Inputs of every request beside the keys; one that no feature reads is left out.",
+        ),
         ListMap("name"),
     ] = ()
     features: Annotated[
@@ -279,18 +269,62 @@ class FeatureComputeSpec(ApiModel):
         ),
     ] = 1
     resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
+    event_storage: Annotated[
+        StorageSize,
+        Field(
+            description="Disk that each replica may use for the events of its streams, in bytes, as a quantity from 64Mi to 1Ti."
+        ),
+    ] = "4Gi"
 
     @property
     def unknown_references(self) -> tuple[str, ...]:
-        """Return the undeclared fields that features read, in order; none in a valid spec."""
+        """Return the fields that name neither a declared source nor a declared key, in order; none in a valid spec.
+
+        References of operations over events, to other features and to the request are checked when the plan is compiled.
+        """
         sources = {source.name for source in self.sources}
         keys = {f"{entity.name}.{entity.key}" for entity in self.entities}
         return tuple(
             reference
             for feature in self.features
-            for reference in feature.field_references
+            for reference in _list_checked_references(feature)
             if reference not in keys and reference.partition(".")[0] not in sources
         )
+
+
+def _list_checked_references(feature: Feature) -> tuple[str, ...]:
+    """Return the references of a feature that the rules over the spec check."""
+    operation = feature.configured_operation
+    if isinstance(operation, LookupOperation):
+        return (operation.field,)
+    if isinstance(operation, BucketizeOperation | HashOperation | CrossOperation):
+        return tuple(
+            reference
+            for reference in list_references(operation)
+            if reference.partition(".")[0] not in _DERIVED_OWNERS
+        )
+    return ()
+
+
+class SourceWatermark(StatusModel):
+    """How current the events of one source are in the replicas."""
+
+    source: Annotated[str, Field(max_length=63, description="Name of the source.")]
+    lag_seconds: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="How long ago every serving replica had all events of the stream, at most: 1, 5, 15, 60, 300, 900, "
+            "3600, 86400 or, if it is longer, 604800 seconds.",
+        ),
+    ]
+    refused_events: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Number of events that the replica with the most has refused, rounded down to one digit.",
+        ),
+    ] = 0
 
 
 class FeatureComputeStatus(StatusModel):
@@ -311,11 +345,17 @@ class FeatureComputeStatus(StatusModel):
     selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
         ""
     )
+    watermarks: Annotated[
+        tuple[SourceWatermark, ...],
+        Field(max_length=MAX_SOURCES, description="How current the events of each stream are."),
+        ListMap("source"),
+    ] = ()
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady and EndpointsPublished.",
+            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady, EndpointsPublished and, with streams, "
+            "Fresh.",
         ),
         ListMap("type"),
     ] = ()

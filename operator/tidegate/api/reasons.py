@@ -66,7 +66,7 @@ class Reason(StrEnum):
     # Inference: batching
     REQUESTS_JOINED = "RequestsJoined"
     REQUESTS_ALONE = "RequestsAlone"
-    # Inference: near-line stream
+    # Inference: near-line stream; FeatureCompute: streams of events
     CONSUMING = "Consuming"
     STREAM_UNREACHABLE = "StreamUnreachable"
     STREAM_REFUSED = "StreamRefused"
@@ -109,6 +109,10 @@ class Reason(StrEnum):
     SOURCES_READY = "SourcesReady"
     SOURCES_LOADING = "SourcesLoading"
     SOURCE_FAILED = "SourceFailed"
+    # FeatureCompute: streams of events
+    EVENTS_CURRENT = "EventsCurrent"
+    EVENTS_BEHIND = "EventsBehind"
+    EVENTS_UNKNOWN = "EventsUnknown"
     # ComputePool
     POOL_READY = "PoolReady"
     NODES_HEALTHY = "NodesHealthy"

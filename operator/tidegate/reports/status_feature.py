@@ -6,7 +6,24 @@ from collections.abc import Iterator
 from typing import Literal
 
 from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.meta import ApiModel
+from tidegate.planning.features.freshness import format_lag
 from tidegate.reports.status import RelatedObjects, StatusReport, common_fields, format_field
+
+
+class WatermarkReport(ApiModel):
+    """How current the events of one stream are, in the replica that lags most."""
+
+    source: str
+    lag_s: int
+    """An upper bound in steps, from 1 to 86,400; 604,800 stands for anything longer."""
+    refused_events: int
+    """Rounded down to one digit."""
+
+    def format_line(self) -> str:
+        """Return the lag, and the refused events if there are any."""
+        refused = f", {self.refused_events:,} or more events refused" if self.refused_events else ""
+        return f"{self.source} lags by {format_lag(self.lag_s)}{refused}"
 
 
 class FeatureStatusReport(StatusReport):
@@ -18,13 +35,17 @@ class FeatureStatusReport(StatusReport):
     replicas: int
     existing: int
     ready: int
+    watermarks: tuple[WatermarkReport, ...] = ()
+    """Of the streams that replicas serve from."""
 
     def summary_lines(self, *, wide: bool) -> Iterator[str]:
-        """Yield plan, outputs and replicas."""
+        """Yield plan, outputs, replicas, and a line for each stream of events."""
         plan = self.plan_hash or "none"
         yield format_field("plan", plan if wide else plan[:12])
         yield format_field("outputs", ", ".join(self.outputs) or "-")
         yield format_field("replicas", f"{self.ready} ready of {self.replicas}, {self.existing} exist")
+        for watermark in self.watermarks:
+            yield format_field("events", watermark.format_line())
 
 
 def report_features(features: FeatureCompute, related: RelatedObjects) -> FeatureStatusReport:
@@ -37,4 +58,8 @@ def report_features(features: FeatureCompute, related: RelatedObjects) -> Featur
         replicas=features.spec.replicas,
         existing=status.replicas,
         ready=status.ready_replicas,
+        watermarks=tuple(
+            WatermarkReport(source=item.source, lag_s=item.lag_seconds, refused_events=item.refused_events)
+            for item in status.watermarks
+        ),
     )

@@ -4,7 +4,7 @@ from typing import Final
 
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Tier
-from tidegate.api.quantities import canonicalize_quantity
+from tidegate.api.quantities import canonicalize_quantity, parse_quantity
 from tidegate.resources.artefact import find_volume_claims, is_fetched, reads_host
 from tidegate.resources.digest import hash_json
 from tidegate.resources.manifest import Manifest, make_owner_reference
@@ -17,7 +17,7 @@ from tidegate.resources.names import (
     make_child_name,
     to_label_value,
 )
-from tidegate.resources.pod import ServingPod
+from tidegate.resources.pod import EventStore, ServingPod
 from tidegate.resources.serving import ServingWorkload, build_workload_objects
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import BatchingMode, DesiredState, FeaturePlan, ModelFormat, OwnerKind
@@ -94,5 +94,15 @@ def build_features_objects(
         storage_secret=settings.storage_secret,
         cache_folder=features.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
         host_models=reads_host(uris) and bool(settings.models_host_path),
+        events=_make_event_store(features, plan),
     )
     return build_workload_objects(workload, pod, settings)
+
+
+def _make_event_store(features: FeatureCompute, plan: FeaturePlan) -> EventStore | None:
+    if not plan.streams:
+        return None
+    return EventStore(
+        max_bytes=int(parse_quantity(features.spec.event_storage)),
+        secrets={stream.name: stream.secret_name for stream in plan.streams if stream.secret_name},
+    )

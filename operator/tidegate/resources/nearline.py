@@ -7,8 +7,8 @@ from typing import Final
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
-from tidegate.api.nearline import KafkaTopic
-from tidegate_dataplane.contract import KafkaOrder, StreamOrder
+from tidegate.resources.brokers import make_kafka_order
+from tidegate_dataplane.contract import StreamOrder
 
 PROMPT_DRAIN: Final[Mapping[str, str]] = MappingProxyType(
     {"TIDEGATE_AGENT_DRAIN_LEAST_S": "0", "TIDEGATE_AGENT_DRAIN_QUIET_S": "0"}
@@ -27,7 +27,7 @@ def make_stream_order(inference: Inference) -> StreamOrder | None:
     nearline = inference.spec.nearline
     if nearline is None:
         return None
-    nats, deadline = nearline.consume.nats, nearline.consume.deadline
+    nats, kafka, deadline = nearline.consume.nats, nearline.consume.kafka, nearline.consume.deadline
     bucket = nearline.produce.store.nats
     own_name = f"tidegate_{inference.metadata.namespace}_{inference.metadata.name}"
     return StreamOrder(
@@ -36,7 +36,7 @@ def make_stream_order(inference: Inference) -> StreamOrder | None:
         stream=nats.stream if nats is not None else "",
         subject=nats.subject if nats is not None else "",
         consumer=(nats.consumer or own_name) if nats is not None else "",
-        kafka=_make_kafka_order(nearline.consume.kafka, own_name),
+        kafka=make_kafka_order(kafka, kafka.group or own_name) if kafka is not None else None,
         max_in_flight=nearline.consume.max_in_flight,
         deadline_header=(deadline.header or "") if deadline is not None else "",
         deadline_field=(deadline.field or "") if deadline is not None else "",
@@ -58,16 +58,3 @@ def find_results_secret(inference: Inference) -> str:
     """Return the Secret of the results' own server; empty if none is named."""
     nearline = inference.spec.nearline
     return (nearline.produce.store.nats.secret_name or "") if nearline is not None else ""
-
-
-def _make_kafka_order(kafka: KafkaTopic | None, own_name: str) -> KafkaOrder | None:
-    if kafka is None:
-        return None
-    return KafkaOrder(
-        servers=kafka.bootstrap_servers,
-        topic=kafka.topic,
-        group=kafka.group or own_name,
-        secret=kafka.secret_name or "",
-        tls=kafka.tls,
-        sasl=kafka.sasl,
-    )

@@ -16,6 +16,9 @@ METRICS_PORT: Final = 8002
 AGENT_CPU: Final = "50m"
 AGENT_MEMORY: Final = "128Mi"
 """The agent's requests, beside the server's."""
+INGESTER_CPU: Final = "100m"
+INGESTER_MEMORY: Final = "128Mi"
+"""The requests of the ingester of events."""
 DESIRED_FILE: Final = "desired.json"
 CLIENT_CA_FILE: Final = "client-ca.crt"
 
@@ -26,6 +29,9 @@ _COMPILE_FOLDER: Final = "/var/lib/tidegate/cache/compile"
 _SAMPLES_SECRET: Final = "/etc/tidegate-samples"  # noqa: S105 - a folder
 _STREAM_SECRET: Final = "/etc/tidegate-stream"  # noqa: S105 - a folder
 _RESULTS_SECRET: Final = "/etc/tidegate-results"  # noqa: S105 - a folder
+_EVENTS_SECRETS: Final = "/etc/tidegate-events"
+_EVENTS_MOUNT: Final[Mapping[str, object]] = {"name": "events", "mountPath": "/var/lib/tidegate/events"}
+"""Writable for readers too: they take their place in the lock file beside the store."""
 _SAMPLES_CLAIMS: Final = "/mnt/samples"
 _GRACE_S: Final = 60
 """At most 20 s for draining, at most 30 s for Triton to finish its requests, and the rest for the agent."""
@@ -64,6 +70,23 @@ _OWN_REGIONS: Final = '--backend-config=python,shm-region-prefix-name="$POD_UID"
 
 
 @dataclass(frozen=True, slots=True)
+class EventStore:
+    """The events that each pod stores, and the Secrets of the brokers that it reads them from."""
+
+    max_bytes: int
+    secrets: Mapping[str, str]
+    """Names of Secrets by source, of those sources that have one."""
+
+    @property
+    def secret_volumes(self) -> tuple[tuple[str, str, str], ...]:
+        """Return name, source and Secret of each volume."""
+        return tuple(
+            (f"events-secret-{index}", source, secret)
+            for index, (source, secret) in enumerate(self.secrets.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ServingPod:
     """The differences between the serving pods of the kinds."""
 
@@ -96,6 +119,8 @@ class ServingPod:
     """How long the server finishes requests once it gets SIGTERM."""
     compiler_memory: str = ""
     """Memory limit of the compiler of graphs; empty runs none."""
+    events: EventStore | None = None
+    """Store of the events that features read; None for a plan without streams."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -125,6 +150,7 @@ def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, 
         "containers": [
             _build_triton(pod, settings),
             *([_build_compiler(pod, settings)] if pod.compiler_memory else []),
+            *([_build_ingester(pod.events, settings)] if pod.events is not None else []),
         ],
         "volumes": _build_volumes(pod, settings),
     }
@@ -194,7 +220,7 @@ def build_read_mounts(pod: ServingPod) -> list[dict[str, object]]:
 
 def _build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     """Build the agent as a native sidecar: it runs, with Triton's control key written, before Triton starts."""
-    mounts = [
+    mounts: list[Mapping[str, object]] = [
         {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
         {"name": "repository", "mountPath": "/var/lib/tidegate/repository"},
         {"name": "cache", "mountPath": "/var/lib/tidegate/cache"},
@@ -220,6 +246,8 @@ def _build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         mounts.append({"name": "compile", "mountPath": _COMPILE_FOLDER})
     if pod.sample_claim:
         mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
+    if pod.events is not None:
+        mounts.append(_EVENTS_MOUNT)
     return {
         "name": "agent",
         "image": settings.dataplane_image,
@@ -249,7 +277,7 @@ def _build_agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object
 
 
 def _build_triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
-    mounts: list[dict[str, object]] = [
+    mounts: list[Mapping[str, object]] = [
         {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
         {"name": "run", "mountPath": "/run/tidegate", "readOnly": True},
         {"name": "triton-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
@@ -257,6 +285,8 @@ def _build_triton(pod: ServingPod, settings: ServingSettings) -> dict[str, objec
     if not pod.shared_memory_of_node:
         # Triton's Python backend needs it. Another place in the list would replace every running pod.
         mounts.insert(2, {"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
+    if pod.events is not None:
+        mounts.append(_EVENTS_MOUNT)
     return {
         "name": "triton",
         "image": settings.triton_image,
@@ -305,6 +335,36 @@ def _build_compiler(pod: ServingPod, settings: ServingSettings) -> dict[str, obj
     }
 
 
+def _build_ingester(store: EventStore, settings: ServingSettings) -> dict[str, object]:
+    """Build the process that writes the events of all streams into the store that Triton reads."""
+    mounts: list[Mapping[str, object]] = [
+        {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
+        _EVENTS_MOUNT,
+        {"name": "ingester-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
+        *(
+            {"name": name, "mountPath": f"{_EVENTS_SECRETS}/{source}", "readOnly": True}
+            for name, source, _ in store.secret_volumes
+        ),
+    ]
+    return {
+        "name": "ingester",
+        "image": settings.dataplane_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["python3", "-m", "tidegate_dataplane.ingester"],
+        "env": [
+            make_field_env("POD_NAME", "metadata.name"),
+            make_field_env("POD_NAMESPACE", "metadata.namespace"),
+            {"name": "TIDEGATE_INGESTER_STORE_BYTES", "value": str(store.max_bytes)},
+        ],
+        "resources": {
+            "requests": {"cpu": INGESTER_CPU, "memory": INGESTER_MEMORY},
+            "limits": {"memory": "1Gi"},
+        },
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": mounts,
+    }
+
+
 def _build_resources(pod: ServingPod) -> dict[str, object]:
     return {
         "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
@@ -342,6 +402,10 @@ def _build_volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str,
     if pod.compiler_memory:
         volumes.append({"name": "compile", "emptyDir": {}})
         volumes.append({"name": "compiler-tmp", "emptyDir": {}})
+    if pod.events is not None:
+        # Without sizeLimit, at which the kubelet would evict the pod: the ingester bounds its file itself.
+        volumes.append({"name": "events", "emptyDir": {}})
+        volumes.append({"name": "ingester-tmp", "emptyDir": {}})
     if pod.host_models:
         volumes.append(
             {"name": "models", "hostPath": {"path": settings.models_host_path, "type": "Directory"}}
@@ -370,6 +434,10 @@ def _build_broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
         ("samples-secret", pod.sample_secret),
         ("stream-secret", pod.stream_secret),
         ("results-secret", pod.results_secret),
+        *(
+            (name, secret)
+            for name, _, secret in (pod.events.secret_volumes if pod.events is not None else ())
+        ),
     )
     for name, secret in secrets:
         if secret:

@@ -36,4 +36,23 @@ MESSAGES: Final = {
         "A source could not be read.",
         "Correct the source's table, or publish it; the message has the details.",
     ),
+    Reason.EVENTS_CURRENT: CatalogueMessage(
+        "TG3006",
+        MessageLevel.INFO,
+        "Every replica has stored what its streams held a minute ago or later.",
+        NO_ACTION,
+    ),
+    Reason.EVENTS_BEHIND: CatalogueMessage(
+        "TG3007",
+        MessageLevel.WARNING,
+        "A replica lacks events of the last minute or more. It answers from the events that it has stored.",
+        "Wait while a replica reads its streams after a start. If the lag grows, the streams bring more events than a "
+        "replica can store: send those alone that features read, or divide the streams among several FeatureComputes.",
+    ),
+    Reason.EVENTS_UNKNOWN: CatalogueMessage(
+        "TG3008",
+        MessageLevel.INFO,
+        "No replica has reported yet how current its events are.",
+        "Wait.",
+    ),
 }

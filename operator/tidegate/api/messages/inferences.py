@@ -320,14 +320,16 @@ MESSAGES: Final = {
     Reason.STREAM_UNREACHABLE: CatalogueMessage(
         "TG1502",
         MessageLevel.ERROR,
-        "The broker of spec.nearline does not answer. Messages wait in the stream, and none is lost.",
-        "Bring the broker back, or correct spec.nearline.consume; Tidegate keeps retrying.",
+        "The broker of a stream does not answer: of spec.nearline of an Inference, or of a source of a FeatureCompute. "
+        "Messages wait in the stream, and none is lost.",
+        "Bring the broker back, or correct spec.nearline.consume or the source's stream; Tidegate keeps retrying.",
     ),
     Reason.STREAM_REFUSED: CatalogueMessage(
         "TG1503",
         MessageLevel.ERROR,
-        "The broker of spec.nearline rejects the connection or its use: credentials, a permission, a stream, topic, "
-        "consumer or bucket that does not exist or differs from the spec, or dead letters that no stream stores. "
+        "The broker of spec.nearline, or of a source of a FeatureCompute, rejects the connection or its use: credentials, "
+        "a permission, a stream, topic, consumer or bucket that does not exist or differs from the spec, or dead letters "
+        "that no stream stores. "
         "Messages wait in the stream.",
         "Do what the message says; Tidegate keeps retrying.",
     ),

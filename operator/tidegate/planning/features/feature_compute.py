@@ -12,8 +12,16 @@ from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.access.proxies import PROXY_REQUEUE, ProxyView, judge_endpoints
 from tidegate.planning.features.feature_plan import compile_plan
+from tidegate.planning.features.freshness import (
+    FRESHNESS_REQUEUE,
+    StreamReadings,
+    describe_reading,
+    make_fresh_condition,
+    make_watermarks,
+)
 from tidegate.planning.inference.deployments import delete_stale
 from tidegate.planning.inference.node_resources import NodeResources
+from tidegate.planning.inference.reported_problems import make_transition_events
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
     RUNNER_REQUEUE,
@@ -37,7 +45,7 @@ from tidegate.resources.feature_compute import (
 )
 from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import AgentReport, FeaturePlan
+from tidegate_dataplane.contract import AgentReport, FeaturePlan, StreamProblem
 
 _LOADING_REQUEUE: Final = timedelta(seconds=1)
 _UNREACHABLE_REQUEUE: Final = timedelta(seconds=3)
@@ -76,8 +84,10 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
     source = hash_features_source(features, plan)
     start = make_features_state(features, plan, settings).to_json()
     pods = [pod for pod in observed.pods if pod.is_reachable and pod.source == source]
-    reports = [observed.reports[pod.uid] for pod in pods if pod.uid in observed.reports]
-    sources = _judge_sources(features, pods, reports)
+    replicas = [ObservedReplica(pod, observed.reports.get(pod.uid)) for pod in pods]
+    reports = [replica.report for replica in replicas if replica.report is not None]
+    readings = StreamReadings(tuple(stream.name for stream in plan.streams), replicas, features.spec.replicas)
+    sources = _judge_sources(features, pods, reports, describe_reading(readings))
     objects = build_features_objects(features, plan, settings, start)
     availability = judge_pods(
         observed.pods,
@@ -88,8 +98,9 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
     )
     # Any generation will do: the spec does not affect routing.
     published = judge_endpoints(observed.proxies, 0)
-    exit_verdict = judge_runners([ObservedReplica(pod, observed.reports.get(pod.uid)) for pod in pods])
-    status = _build_status(observed, plan, _FeatureVerdicts(sources, availability, published, exit_verdict))
+    exit_verdict = judge_runners(replicas)
+    verdicts = _FeatureVerdicts(sources, availability, published, exit_verdict)
+    status = _build_status(observed, plan, verdicts, readings)
     return ReconcilePlan(
         apply=objects,
         delete=delete_stale(observed.config_maps, observed.pods, source),
@@ -100,7 +111,8 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
         ),
         requeue_after=_compute_requeue(observed, sources, pods, reports)
         or _requeue_unpublished(availability, published)
-        or (RUNNER_REQUEUE if exit_verdict is not None else None),
+        or (RUNNER_REQUEUE if exit_verdict is not None else None)
+        or (FRESHNESS_REQUEUE if plan.streams else None),
     )
 
 
@@ -139,8 +151,9 @@ def _plan_invalid(observed: FeaturesObserved, message: str) -> ReconcilePlan:
 
 
 def _judge_sources(
-    features: FeatureCompute, pods: Sequence[PodView], reports: Sequence[AgentReport]
+    features: FeatureCompute, pods: Sequence[PodView], reports: Sequence[AgentReport], reading: str
 ) -> Verdict:
+    """Return whether every pod has read its sources; `reading` describes how far one is that has not."""
     if features.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no source is read")
     failure = next((report.failure for report in reports if report.failure is not None), None)
@@ -149,13 +162,12 @@ def _judge_sources(
     ready_count = sum(report.serving is not None for report in reports)
     if pods and ready_count == len(pods):
         return Verdict(True, Reason.SOURCES_READY, "every replica has read every source")
-    return Verdict(
-        False, Reason.SOURCES_LOADING, f"{ready_count} of {len(pods)} replicas have read their sources"
-    )
+    message = f"{ready_count} of {len(pods)} replicas have read their sources"
+    return Verdict(False, Reason.SOURCES_LOADING, f"{message}; {reading}" if reading else message)
 
 
 def _build_status(
-    observed: FeaturesObserved, plan: FeaturePlan, verdicts: _FeatureVerdicts
+    observed: FeaturesObserved, plan: FeaturePlan, verdicts: _FeatureVerdicts, readings: StreamReadings
 ) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
@@ -165,8 +177,14 @@ def _build_status(
         make_condition(ConditionType.PLAN_COMPILED, compiled, generation),
         make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
         make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
+        *((make_fresh_condition(readings, generation),) if plan.streams else ()),
     )
-    merged = merge_conditions(features.status.conditions, conditions, observed.now)
+    previous = [
+        condition
+        for condition in features.status.conditions
+        if plan.streams or condition.type != ConditionType.FRESH.value
+    ]
+    merged = merge_conditions(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return FeatureComputeStatus(
         observed_generation=generation,
@@ -175,6 +193,7 @@ def _build_status(
         replicas=len(alive),
         ready_replicas=sum(pod.ready for pod in alive),
         selector=format_selector(make_features_selector(features)),
+        watermarks=make_watermarks(readings),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
@@ -193,14 +212,17 @@ def _judge_readiness(observed: FeaturesObserved, verdicts: _FeatureVerdicts) -> 
 
 
 def _list_events(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:
-    """Return events for a plan that does not compile, and for a source that begins to fail."""
+    """Return events for a plan that does not compile, a source that begins to fail, and a stream that does or recovers."""
     previous_states = {item.type: (item.status, item.message) for item in previous.conditions}
-    return tuple(
+    failures = tuple(
         Event(EventType.WARNING, item.reason, item.message)
         for item in current.conditions
         if (item.type == ConditionType.PLAN_COMPILED.value and item.status.value == "False")
         or (item.type == ConditionType.SOURCES_READY.value and item.reason == Reason.SOURCE_FAILED.value)
         if previous_states.get(item.type) != (item.status, item.message)
+    )
+    return failures + make_transition_events(
+        ConditionType.FRESH, Reason.EVENTS_CURRENT, StreamProblem, previous.conditions, current.conditions
     )
 
 

@@ -1,110 +1,194 @@
 """Compile a FeatureCompute's spec into the plan that the feature engine runs, online and offline alike."""
 
+from collections import Counter
 from collections.abc import Mapping
+from typing import Final
 
-from tidegate.api.feature_compute import (
+from tidegate.api.feature_compute import Feature, FeatureCompute, FeatureComputeSpec, FeatureSource, KeyType
+from tidegate.api.feature_operations import (
+    BucketizeOperation,
+    ClipOperation,
     CrossOperation,
-    Feature,
-    FeatureCompute,
     HashOperation,
-    KeyType,
+    LogOperation,
     LookupOperation,
     ValueType,
 )
 from tidegate.errors import InvalidSpecError
+from tidegate.planning.features.event_operations import compile_event_operation, make_event_stream
+from tidegate.planning.features.field_scope import REQUEST_DTYPES, FieldScope, make_output
 from tidegate_dataplane import contract
 
 _KEY_TYPES: Mapping[KeyType, str] = {KeyType.INT64: "INT64", KeyType.STRING: "BYTES"}
 _VALUE_TYPES: Mapping[ValueType, str] = {ValueType.INT64: "INT64", ValueType.FLOAT32: "FP32"}
+_MAX_EXACT: Final = 2**53
+"""Largest whole number up to which a float64 has every one."""
 
 
 def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     """Return the plan of `features`, with its inputs, outputs and hash.
 
-    Inputs are the keys of the entities that some feature reads, in the spec's order.
-    Raises InvalidSpecError for a lookup of an entity's key, which is no column.
+    Inputs are the keys of the entities and the fields of the request that some feature reads, in the spec's order.
+    Raises InvalidSpecError for a feature that cannot be computed, and for names that mean two tensors.
     """
-    scope = _FieldScope(features)
-    compiled = tuple(
-        _compile_feature(feature, scope, f"spec.features[{index}]")
-        for index, feature in enumerate(features.spec.features)
-    )
-    used = {reference.entity for feature in compiled for reference in _list_references(feature)}
+    spec = features.spec
+    scope = FieldScope(spec)
+    compiled: list[contract.Feature] = []
+    outputs: list[contract.TensorSpec] = []
+    for index, feature in enumerate(spec.features):
+        operation, output = _compile_feature(
+            feature, scope, f"spec.features[{index}].{feature.operation_name}"
+        )
+        scope.add_feature(output)
+        compiled.append(operation)
+        outputs.append(output)
+    references = [reference for feature in compiled for reference in _list_references(feature)]
+    sources = [source for source in spec.sources if source.name in _list_sources(compiled, references)]
+    used = {reference.entity for reference in references} | {source.entity for source in sources}
     entities = tuple(
         contract.Entity(name=entity.name, key=entity.key, type=contract.EntityKeyType(entity.type.value))
-        for entity in features.spec.entities
+        for entity in spec.entities
         if entity.name in used
     )
-    read = {reference.table for feature in compiled for reference in _list_references(feature)}
+    read = {item.column for item in references if item.origin is contract.ValueOrigin.REQUEST}
+    request = tuple(
+        contract.RequestField(name=field.name, type=field.type)
+        for field in spec.request
+        if field.name in read
+    )
     plan = contract.FeaturePlan(
         entities=entities,
-        tables=tuple(
-            contract.FeatureTable(
-                name=source.name, entity=source.entity, uri=source.table.uri, sha256=source.table.sha256
-            )
-            for source in features.spec.sources
-            if source.name in read
+        tables=tuple(table for source in sources if (table := _make_table(source)) is not None),
+        streams=tuple(stream for source in sources if (stream := make_event_stream(source)) is not None),
+        request=request,
+        features=tuple(compiled),
+        inputs=(
+            *(
+                contract.TensorSpec(
+                    name=entity.key, dtype=_KEY_TYPES[KeyType(entity.type.value)], shape=(-1, 1)
+                )
+                for entity in entities
+            ),
+            *(
+                contract.TensorSpec(name=field.name, dtype=REQUEST_DTYPES[field.type], shape=(-1, 1))
+                for field in request
+            ),
         ),
-        features=compiled,
-        inputs=tuple(
-            contract.TensorSpec(name=entity.key, dtype=_KEY_TYPES[KeyType(entity.type.value)], shape=(-1, 1))
-            for entity in entities
-        ),
-        outputs=tuple(_make_output_spec(feature) for feature in features.spec.features),
+        outputs=tuple(outputs),
     )
+    _check_names(spec, plan)
     return plan.model_copy(update={"hash": plan.compute_digest()})
 
 
-class _FieldScope:
-    """Fields that `<source>.<column>` and `<entity>.<key>` refer to in one FeatureCompute."""
-
-    def __init__(self, features: FeatureCompute) -> None:
-        self._entities = {entity.name: entity for entity in features.spec.entities}
-        self._sources = {source.name: source for source in features.spec.sources}
-
-    def resolve_field(self, reference: str) -> contract.FieldRef:
-        """Return the field behind `<owner>.<column>`.
-
-        The kind's own validation has rejected references to unknown names.
-        """
-        owner, column = reference.split(".", 1)
-        if (source := self._sources.get(owner)) is not None:
-            return contract.FieldRef(entity=source.entity, table=source.name, column=column)
-        return contract.FieldRef(entity=self._entities[owner].name, column=column)
+def _make_table(source: FeatureSource) -> contract.FeatureTable | None:
+    table = source.table
+    if table is None:
+        return None
+    return contract.FeatureTable(name=source.name, entity=source.entity, uri=table.uri, sha256=table.sha256)
 
 
-def _compile_feature(feature: Feature, scope: _FieldScope, path: str) -> contract.Feature:
-    (operation,) = feature.configured_operations
-    if isinstance(operation, CrossOperation):
-        fields = tuple(scope.resolve_field(reference) for reference in operation.fields)
-        return contract.Cross(name=feature.name, fields=fields, buckets=operation.buckets)
-    if isinstance(operation, HashOperation):
-        field = scope.resolve_field(operation.field)
-        return contract.Hash(name=feature.name, field=field, buckets=operation.buckets)
-    if isinstance(operation, LookupOperation):
-        field = scope.resolve_field(operation.field)
-        if field.table is None:
-            message = f"'{operation.field}' is an entity's key, not a column: use hash, or name a source"
-            raise InvalidSpecError(message, path=f"{path}.lookup.field")
-        return contract.Lookup(
-            name=feature.name,
-            field=field,
-            type=contract.LookupType(operation.type.value),
-            length=operation.length,
-            default=operation.default,
-        )
-    field = scope.resolve_field(operation.field)
-    return contract.Bucketize(name=feature.name, field=field, boundaries=operation.boundaries)
+def _compile_feature(
+    feature: Feature, scope: FieldScope, path: str
+) -> tuple[contract.Feature, contract.TensorSpec]:
+    """Return a feature of the plan with its output; `path` is the operation's place in the spec."""
+    name, field_path = feature.name, f"{path}.field"
+    match feature.configured_operation:
+        case CrossOperation(fields=references, buckets=buckets):
+            fields = tuple(
+                scope.resolve_value(reference, f"{path}.fields[{index}]")
+                for index, reference in enumerate(references)
+            )
+            return contract.Cross(name=name, fields=fields, buckets=buckets), make_output(name, "INT64")
+        case HashOperation(field=reference, buckets=buckets):
+            field = scope.resolve_value(reference, field_path)
+            return contract.Hash(name=name, field=field, buckets=buckets), make_output(name, "INT64")
+        case BucketizeOperation() as bucketize:
+            return _compile_bucketize(name, bucketize, scope, field_path), make_output(name, "INT64")
+        case LookupOperation() as lookup:
+            output = make_output(name, _VALUE_TYPES[lookup.type], lookup.length or 1)
+            return _compile_lookup(name, lookup, scope, field_path), output
+        case LogOperation(field=reference):
+            field, _ = scope.resolve_number(reference, field_path)
+            return contract.Log(name=name, field=field), make_output(name, "FP32")
+        case ClipOperation() as clip:
+            return _compile_clip(name, clip, scope, path)
+        case operation:
+            return compile_event_operation(name, operation, scope, path)
+
+
+def _compile_lookup(name: str, lookup: LookupOperation, scope: FieldScope, path: str) -> contract.Lookup:
+    return contract.Lookup(
+        name=name,
+        field=scope.resolve_column(lookup.field, path),
+        type=contract.LookupType(lookup.type.value),
+        length=lookup.length,
+        default=lookup.default,
+    )
+
+
+def _compile_bucketize(
+    name: str, bucketize: BucketizeOperation, scope: FieldScope, path: str
+) -> contract.Bucketize:
+    field = scope.resolve_value(bucketize.field, path)
+    if field.origin is not None:
+        scope.resolve_number(bucketize.field, path)
+    return contract.Bucketize(name=name, field=field, boundaries=bucketize.boundaries)
+
+
+def _compile_clip(
+    name: str, clip: ClipOperation, scope: FieldScope, path: str
+) -> tuple[contract.Clip, contract.TensorSpec]:
+    field, dtype = scope.resolve_number(clip.field, f"{path}.field")
+    for bound, value in (("min", clip.min), ("max", clip.max)):
+        if dtype == "INT64" and not (value.is_integer() and abs(value) <= _MAX_EXACT):
+            message = f"'{clip.field}' is an INT64, so its bounds must be whole numbers of at most 2^53"
+            raise InvalidSpecError(message, path=f"{path}.{bound}")
+    operation = contract.Clip(name=name, field=field, minimum=clip.min, maximum=clip.max)
+    return operation, make_output(name, dtype)
 
 
 def _list_references(feature: contract.Feature) -> tuple[contract.FieldRef, ...]:
-    return feature.fields if isinstance(feature, contract.Cross) else (feature.field,)
+    """Return the fields that a feature reads; of timeSince, which reads no field, none."""
+    match feature:
+        case contract.Cross():
+            return feature.fields
+        case contract.Window():
+            return (feature.window.field,)
+        case contract.Ratio():
+            return (feature.numerator.field, feature.denominator.field)
+        case contract.TimeSince():
+            return ()
+        case _:
+            return (feature.field,)
 
 
-def _make_output_spec(feature: Feature) -> contract.TensorSpec:
-    lookup = feature.lookup
-    if lookup is None:
-        return contract.TensorSpec(name=feature.name, dtype="INT64", shape=(-1, 1))
-    return contract.TensorSpec(
-        name=feature.name, dtype=_VALUE_TYPES[lookup.type], shape=(-1, lookup.length or 1)
-    )
+def _list_sources(features: list[contract.Feature], references: list[contract.FieldRef]) -> set[str]:
+    """Return the tables and streams that features read."""
+    tables = {reference.table for reference in references if reference.table is not None}
+    streams = {reference.stream for reference in references if reference.stream is not None}
+    return tables | streams | {item.stream for item in features if isinstance(item, contract.TimeSince)}
+
+
+def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:
+    """Raise InvalidSpecError for a name of two inputs, of a request field and a feature, or for a reserved name."""
+    inputs = Counter(tensor.name for tensor in plan.inputs)
+    places = [
+        *((f"spec.entities[{index}].key", entity.key) for index, entity in enumerate(spec.entities)),
+        *((f"spec.request[{index}].name", field.name) for index, field in enumerate(spec.request)),
+        *((f"spec.features[{index}].name", feature.name) for index, feature in enumerate(spec.features)),
+    ]
+    has_streams = any(source.stream is not None for source in spec.sources)
+    outputs = {tensor.name for tensor in plan.outputs}
+    request = {field.name for field in plan.request}
+    for path, name in reversed(places):
+        if has_streams and name == contract.AS_OF:
+            message = (
+                f"'{name}' is the input with the time of a request, if there are streams: choose another name"
+            )
+            raise InvalidSpecError(message, path=path)
+        if inputs[name] > 1:
+            message = f"'{name}' would be two inputs of every request: choose another name"
+            raise InvalidSpecError(message, path=path)
+        if name in request and name in outputs:
+            message = f"'{name}' is a field of the request and a feature: choose another name"
+            raise InvalidSpecError(message, path=path)

@@ -3,13 +3,11 @@
 A new one is a row of `SIDE_CONDITIONS`.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, ObservedCondition
@@ -18,6 +16,11 @@ from tidegate.api.nearline import ConsumeSpec
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference.compiled_graph import judge_graphs
 from tidegate.planning.inference.joined_requests import judge_joins
+from tidegate.planning.inference.reported_problems import (
+    find_observed_condition,
+    judge_reports,
+    make_transition_events,
+)
 from tidegate.planning.inference.serving_status import Verdict, make_condition
 from tidegate.planning.inference.swap_failures import ObservedReplica
 from tidegate.planning.plan import Event, EventType
@@ -30,7 +33,6 @@ SIDE_REQUEUE: Final = timedelta(seconds=15)
 """Nothing wakes the reconciler when a broker or a sink of samples becomes unavailable."""
 
 _UNSCHEDULABLE_REASONS: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
-_Report = TypeVar("_Report")
 _Conditions: TypeAlias = Sequence[ObservedCondition]
 
 
@@ -86,7 +88,9 @@ def _judge_placed(inputs: SideInputs) -> Verdict | None:
 
 def _make_placed_events(previous: _Conditions, current: _Conditions) -> tuple[Event, ...]:
     """Return one event when replicas wait for slices, and one when they have them."""
-    old, new = (_find_condition(ConditionType.PLACED, conditions) for conditions in (previous, current))
+    old, new = (
+        find_observed_condition(ConditionType.PLACED, conditions) for conditions in (previous, current)
+    )
     if new is None or (old is not None and old.status == new.status):
         return ()
     holds = new.status is ConditionStatus.TRUE
@@ -109,7 +113,7 @@ def _judge_sample_log(inputs: SideInputs) -> Verdict | None:
     ]
     if not reports:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has begun to log yet")
-    problem = _judge_reports(reports, lambda samples: samples.problem, lambda samples: samples.message)
+    problem = judge_reports(reports, lambda samples: samples.problem, lambda samples: samples.message)
     if problem is not None:
         return problem
     return Verdict(
@@ -141,7 +145,7 @@ def _judge_stream(inputs: SideInputs) -> Verdict | None:
     ]
     if not reports:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has reached the stream yet")
-    problem = _judge_reports(reports, lambda report: report.problem, lambda report: report.message)
+    problem = judge_reports(reports, lambda report: report.problem, lambda report: report.message)
     return problem or Verdict(True, Reason.CONSUMING, f"messages of {stream} are answered")
 
 
@@ -155,54 +159,18 @@ def _judge_override(inputs: SideInputs) -> Verdict | None:
     return judge_overrides(inputs.overrides, effective=inputs.inference.spec.scaling is not None)
 
 
-def _make_transition_events(
-    kind: ConditionType,
-    healthy_reason: Reason,
-    problems: Iterable[StrEnum],
-    previous: _Conditions,
-    current: _Conditions,
-) -> tuple[Event, ...]:
-    """Return one event when it breaks by one of the `problems`, and one when it reaches `healthy_reason` again."""
-    old, new = (_find_condition(kind, conditions) for conditions in (previous, current))
-    if new is None or (old is not None and old.reason == new.reason):
-        return ()
-    if new.reason == healthy_reason.value:
-        return (Event(EventType.NORMAL, new.reason, new.message),)
-    if new.reason in {problem.value for problem in problems}:
-        return (Event(EventType.WARNING, new.reason, new.message),)
-    return ()
-
-
-def _find_condition(kind: ConditionType, conditions: _Conditions) -> ObservedCondition | None:
-    return next((condition for condition in conditions if condition.type == kind.value), None)
-
-
-def _judge_reports(
-    reports: Sequence[_Report],
-    problem: Callable[[_Report], StrEnum | None],
-    message: Callable[[_Report], str],
-) -> Verdict | None:
-    """Return the problem that most replicas have, with the message of the first; None if none has one."""
-    problems = Counter(reason for report in reports if (reason := problem(report)) is not None)
-    if not problems:
-        return None
-    commonest, count = problems.most_common(1)[0]
-    text = next(message(report) for report in reports if problem(report) is commonest)
-    return Verdict(False, Reason(commonest.value), f"on {count} of {len(reports)} replicas: {text}")
-
-
 SIDE_CONDITIONS: Final = (
     SideCondition(ConditionType.PLACED, _judge_placed, _make_placed_events),
     SideCondition(
         ConditionType.SAMPLES_LOGGED,
         _judge_sample_log,
-        partial(_make_transition_events, ConditionType.SAMPLES_LOGGED, Reason.SAMPLES_LOGGED, SampleProblem),
+        partial(make_transition_events, ConditionType.SAMPLES_LOGGED, Reason.SAMPLES_LOGGED, SampleProblem),
     ),
     SideCondition(
         ConditionType.COMPILED,
         _judge_graphs,
         partial(
-            _make_transition_events, ConditionType.COMPILED, Reason.GRAPH_COMPILED, (Reason.COMPILE_FAILED,)
+            make_transition_events, ConditionType.COMPILED, Reason.GRAPH_COMPILED, (Reason.COMPILE_FAILED,)
         ),
     ),
     SideCondition(
@@ -213,7 +181,7 @@ SIDE_CONDITIONS: Final = (
     SideCondition(
         ConditionType.CONSUMING,
         _judge_stream,
-        partial(_make_transition_events, ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem),
+        partial(make_transition_events, ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem),
     ),
     SideCondition(ConditionType.OVERRIDE_ACTIVE, _judge_override, make_override_events),
 )

@@ -1,0 +1,81 @@
+"""Streams of events as sources of a FeatureCompute."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from tidegate.api.brokers import BrokerSubject, BrokerTopic, MessageFieldName
+from tidegate.api.fields import DurationText, Identifier, duration_between
+from tidegate.api.matching import exactly_one
+from tidegate.api.meta import ApiModel
+from tidegate.api.schema import ListMap, ValidationRule
+from tidegate_dataplane.contract import EventFieldType
+
+MAX_EVENTS: Final = 4096
+_MAX_FIELDS: Final = 32
+
+
+class StreamField(ApiModel):
+    """A field of every event's JSON object."""
+
+    name: Annotated[Identifier, Field(description="Name of the field, like item_id.")]
+    type: Annotated[
+        EventFieldType,
+        Field(description="Type of the field: int64, float64 or string. Of a string only a hash is stored."),
+    ]
+
+
+class SourceStream(ApiModel):
+    """A stream of events: JSON objects with the entity's key. Every replica reads all of it."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("nats", "kafka"),)
+
+    nats: Annotated[BrokerSubject | None, Field(description=BrokerSubject.__doc__)] = None
+    kafka: Annotated[BrokerTopic | None, Field(description=BrokerTopic.__doc__)] = None
+    event_time: Annotated[
+        MessageFieldName,
+        Field(
+            description="Field with the time of the event: RFC 3339 with a time zone, or milliseconds since 1970."
+        ),
+    ]
+    fields: Annotated[
+        tuple[StreamField, ...],
+        Field(
+            max_length=_MAX_FIELDS,
+            description="Fields for features to read, beside the key; an event without one of them is refused.",
+        ),
+        ListMap("name"),
+    ] = ()
+    lateness: Annotated[
+        Annotated[DurationText, duration_between("0s", "168h")],
+        Field(
+            description="How much older than the newest event of its partition an event may be, from 0s to 168h; an older "
+            "one is refused."
+        ),
+    ] = "1m"
+    ttl: Annotated[
+        Annotated[DurationText, duration_between("1s", "8760h")],
+        Field(
+            description="How long after its time an event is stored, from 1s to 8760h. The broker must keep events as long, "
+            "because a new pod reads them again."
+        ),
+    ] = "168h"
+    max_events: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=MAX_EVENTS,
+            description=f"Number of newest events that are stored for each key, 1 to {MAX_EVENTS}: no feature sees more, and "
+            "it bounds the storage and memory for a key.",
+        ),
+    ] = 256
+
+    @property
+    def broker_address(self) -> str:
+        """Return the subject or the topic, and its broker."""
+        if self.kafka is not None:
+            return f"topic {self.kafka.topic} at {','.join(self.kafka.bootstrap_servers)}"
+        return f"subject {self.nats.subject} at {self.nats.url}" if self.nats is not None else ""

@@ -1,0 +1,148 @@
+"""Judge how current the events of a FeatureCompute's streams are, from the reports of its pods."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
+from tidegate.api.durations import format_duration
+from tidegate.api.feature_compute import SourceWatermark
+from tidegate.api.reasons import Reason
+from tidegate.planning.inference.reported_problems import judge_reports
+from tidegate.planning.inference.serving_status import Verdict, make_condition
+from tidegate.planning.inference.swap_failures import ObservedReplica
+from tidegate_dataplane.contract import EventStreamReport
+
+FRESHNESS_REQUEUE: Final = timedelta(seconds=15)
+"""Nothing wakes the reconciler when events become old, or when a broker does not answer."""
+
+_LAG_STEPS: Final = (1, 5, 15, 60, 300, 900, 3_600, 86_400)
+"""Seconds; a status with exact lags would change with every reconcile."""
+_BEYOND_STEPS: Final = 604_800
+_MAX_LAG_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReadings:
+    """What the pods of one plan report about their events."""
+
+    sources: tuple[str, ...]
+    """Names of the plan's streams, in its order."""
+    replicas: Sequence[ObservedReplica]
+    desired_pods: int
+    """How many pods should run."""
+
+    def list_reports(self, source: str) -> list[EventStreamReport]:
+        """Return the reports about a source of every pod."""
+        return _list_reports(self.replicas, source)
+
+    def list_serving_reports(self, source: str) -> list[EventStreamReport]:
+        """Return the reports about a source of pods that answer requests."""
+        return _list_reports((replica for replica in self.replicas if replica.pod.ready), source)
+
+
+def make_fresh_condition(readings: StreamReadings, generation: int) -> Condition:
+    """Return the condition Fresh; it is Unknown until a pod has reported every source."""
+    if readings.desired_pods == 0:
+        verdict = Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no stream is read")
+        return make_condition(ConditionType.FRESH, verdict, generation)
+    problem = _find_problem(readings)
+    silent = [source for source in readings.sources if not readings.list_reports(source)]
+    if problem is None and silent:
+        message = f"no replica has reported the events of source {silent[0]} yet"
+        return Condition(
+            ConditionType.FRESH, ConditionStatus.UNKNOWN, Reason.EVENTS_UNKNOWN, message, generation
+        )
+    verdict = problem or _find_lag(readings) or _CURRENT
+    return make_condition(ConditionType.FRESH, verdict, generation)
+
+
+_CURRENT: Final = Verdict(
+    True, Reason.EVENTS_CURRENT, f"every replica has all events until {_MAX_LAG_S} s ago or later"
+)
+
+
+def make_watermarks(readings: StreamReadings) -> tuple[SourceWatermark, ...]:
+    """Return how current each source is in the pods that answer requests; without any, nothing about it."""
+    return tuple(
+        SourceWatermark(
+            source=source,
+            lag_seconds=_round_lag(max(report.lag_s for report in reports)),
+            refused_events=_round_down(max(sum(report.refused.values()) for report in reports), digits=1),
+        )
+        for source in readings.sources
+        if (reports := readings.list_serving_reports(source))
+    )
+
+
+def describe_reading(readings: StreamReadings) -> str:
+    """Return how far the first pod that does not serve yet has read its streams; empty if none has reported."""
+    for replica in readings.replicas:
+        if replica.report is None or replica.report.serving is not None:
+            continue
+        parts = [_describe_progress(report) for report in replica.report.events if not report.caught_up]
+        if parts:
+            return f"pod {replica.pod.key.name}: {'; '.join(parts)}"
+    return ""
+
+
+def format_lag(seconds: int) -> str:
+    """Format the lag of a watermark, which is an upper bound except for the largest one."""
+    if seconds >= _BEYOND_STEPS:
+        return f"more than {format_duration(timedelta(seconds=_LAG_STEPS[-1]))}"
+    return f"at most {format_duration(timedelta(seconds=seconds))}"
+
+
+def _list_reports(replicas: Iterable[ObservedReplica], source: str) -> list[EventStreamReport]:
+    return [
+        report
+        for replica in replicas
+        if replica.report is not None
+        for report in replica.report.events
+        if report.source == source
+    ]
+
+
+def _find_problem(readings: StreamReadings) -> Verdict | None:
+    """Return the first source whose broker a pod cannot read, with the broker's own text."""
+    for source in readings.sources:
+        verdict = judge_reports(
+            readings.list_reports(source), lambda report: report.problem, lambda report: report.message
+        )
+        if verdict is not None:
+            return Verdict(False, verdict.reason, f"source {source}: {verdict.message}")
+    return None
+
+
+def _find_lag(readings: StreamReadings) -> Verdict | None:
+    """Return the first source of which a pod lacks events; pods that do not serve count only if none does."""
+    for source in readings.sources:
+        reports = readings.list_serving_reports(source) or readings.list_reports(source)
+        behind = [report for report in reports if not report.caught_up or report.lag_s > _MAX_LAG_S]
+        if behind:
+            lag = format_lag(_round_lag(max(report.lag_s for report in behind)))
+            pending = _round_down(max(report.pending or 0 for report in behind), digits=1)
+            cause = next((f"; {report.message}" for report in behind if report.message), "")
+            message = f"source {source}: {len(behind)} of {len(reports)} replicas lag by {lag}"
+            return Verdict(
+                False, Reason.EVENTS_BEHIND, f"{message}, with about {pending:,} events pending{cause}"
+            )
+    return None
+
+
+def _describe_progress(report: EventStreamReport) -> str:
+    if report.problem is not None:
+        return f"source {report.source}: {report.message}"
+    count = _round_down(report.stored + sum(report.refused.values()), digits=2)
+    pending = "" if report.pending is None else f", {_round_down(report.pending, digits=2):,} pending"
+    return f"source {report.source}: {count:,} events read{pending}"
+
+
+def _round_lag(lag_s: float) -> int:
+    return next((step for step in _LAG_STEPS if lag_s <= step), _BEYOND_STEPS)
+
+
+def _round_down(count: int, *, digits: int) -> int:
+    unit = int(10 ** max(0, len(str(count)) - digits))
+    return count // unit * unit
