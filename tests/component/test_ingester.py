@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
-import subprocess
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -182,7 +183,7 @@ def expected_rows(events: Sequence[Click], stream: EventStream) -> dict[bytes, b
             b"",
             [event.row for event in events if event.key == key],
             row_bytes=8 * (1 + len(stream.fields)),
-            most=stream.max_events,
+            limit=stream.max_events,
             after_ms=0,
         )
         for key in keys
@@ -339,15 +340,24 @@ def test_a_full_store_is_said_and_what_is_in_it_stays(tmp_path: Path) -> None:
             assert ingester.read_state().stored == report.stored
 
 
-def test_an_ingester_that_is_stopped_ends_at_once(tmp_path: Path) -> None:
+def test_a_reader_that_is_killed_is_started_again_and_ends_with_its_container(tmp_path: Path) -> None:
     with a_nats(tmp_path / "nats") as server:
         server.make_stream("CLICKS", "clicks")
         source = ClicksOnNats(server)
-        with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+        events = some_clicks(20)
+        with an_ingester(tmp_path / "pod", a_click_plan(source.stream), watched=True) as ingester:
             ingester.wait_for("it reads", lambda report: report.caught_up)
             assert ingester.process is not None
+            reader = _child_of(ingester.process.pid)
+            os.kill(reader, signal.SIGKILL)
+            source.publish(encode(events))
+            ingester.wait_for("another one reads", lambda report: report.stored == len(events))
+            assert _child_of(ingester.process.pid) != reader
+
             ingester.process.terminate()
-            try:
-                assert ingester.process.wait(20) == 0
-            except subprocess.TimeoutExpired:
-                pytest.fail(ingester.logs())
+            assert ingester.process.wait(60) == 0, ingester.logs()
+
+
+def _child_of(pid: int) -> int:
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)

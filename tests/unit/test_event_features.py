@@ -100,7 +100,7 @@ def test_a_store_answers_bit_by_bit_like_a_file_in_whatever_order_events_came(
         fill_in_portions(store, stream, shuffled, order)
         online = answers(plan, StoredEvents(store, stream, USER.type), users, times)
     finally:
-        store.close()
+        store.close_file()
     offline = answers(plan, recorded(events, stream), users, times)
 
     for name, values in offline.items():
@@ -199,7 +199,7 @@ class TestTheStore:
 
         assert store.read_state("clicks") == first
         assert len(store.read_rows("clicks", [click.key])[0]) == len(click.row)
-        store.close()
+        store.close_file()
 
     def test_a_key_with_a_million_events_takes_the_room_of_the_newest(self, tmp_path: Path) -> None:
         stream = clicks(max_events=64)
@@ -220,7 +220,7 @@ class TestTheStore:
 
         assert len(stored) == 64 * len(rows[0])
         assert stored[-len(rows[0]) :] == rows[-1]
-        store.close()
+        store.close_file()
 
     def test_keys_whose_events_have_expired_are_removed(self, tmp_path: Path) -> None:
         stream = clicks()
@@ -244,7 +244,7 @@ class TestTheStore:
         assert removed == 2_500
         assert store.count_keys("clicks") == 2_500
         assert store.read_rows("clicks", [events[2_499].key, events[2_500].key])[0] == b""
-        store.close()
+        store.close_file()
 
     def test_a_store_from_before_the_last_start_of_the_node_is_not_used(self, tmp_path: Path) -> None:
         stream, click = clicks(), Click(1, NOW, 1, 1, 1.0, "home")
@@ -253,16 +253,16 @@ class TestTheStore:
         store.store_events(
             "clicks", {click.key: [click.row]}, before=StreamState(), after=state, expired_ms=0
         )
-        store.close()
+        store.close_file()
         again = EventStore(tmp_path, [stream], max_bytes=1 << 24)
         assert again.read_state("clicks") == state
-        again.close()
+        again.close_file()
 
         (tmp_path / "boot-id").write_text("another")
         later = EventStore(tmp_path, [stream], max_bytes=1 << 24)
 
         assert later.read_state("clicks") == StreamState()
-        later.close()
+        later.close_file()
 
 
 class TestWhatDoesNotFit:

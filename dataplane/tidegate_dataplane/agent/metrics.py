@@ -71,8 +71,8 @@ class AgentMetrics:
                 self._events_pending.labels(report.source).set(report.pending)
             self._events_stored.labels(report.source).inc(report.stored - earlier.stored)
             for reason, count in report.refused.items():
-                more = max(count - earlier.refused.get(reason, 0), 0)
-                self._events_refused.labels(report.source, reason).inc(more)
+                added = max(count - earlier.refused.get(reason, 0), 0)
+                self._events_refused.labels(report.source, reason).inc(added)
         self._events = {report.source: report for report in reports}
 
     def set_serving_version(self, version: int, now_s: float) -> None:

@@ -56,15 +56,15 @@ def read_time(rows: bytes, start: int) -> int:
     return int.from_bytes(rows[start : start + CELL], "little", signed=True)
 
 
-def merge_rows(stored: bytes, added: Sequence[bytes], *, row_bytes: int, most: int, after_ms: int) -> bytes:
-    """Return the newest `most` rows of both that are later than `after_ms`.
+def merge_rows(stored: bytes, added: Sequence[bytes], *, row_bytes: int, limit: int, after_ms: int) -> bytes:
+    """Return the newest `limit` rows of both that are later than `after_ms`.
 
     The result is the same in whatever order and portions rows are added, as long as `after_ms` does not decrease.
     """
     merged = b"".join((stored, *sorted(added, key=_read_first_time)))
     if not _is_sorted(stored, merged, row_bytes):
         merged = sort_rows(merged, row_bytes)
-    start = max(len(merged) - most * row_bytes, 0)
+    start = max(len(merged) - limit * row_bytes, 0)
     while start < len(merged) and read_time(merged, start) <= after_ms:
         start += row_bytes
     return merged[start:]

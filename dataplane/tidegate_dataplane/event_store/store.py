@@ -39,8 +39,8 @@ class OtherWriterError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredKeys:
-    """The number of keys of a stream, and where to go on looking for expired ones; `cursor` is empty at the end."""
+class SweptKeys:
+    """The number of removed keys, and the key to go on from; `cursor` is empty at the end of the stream's keys."""
 
     removed: int
     cursor: bytes
@@ -79,7 +79,7 @@ class EventStore:
             for name in self._streams
         }
 
-    def close(self) -> None:
+    def close_file(self) -> None:
         """Close the file."""
         self._environment.close()
 
@@ -137,7 +137,7 @@ class EventStore:
                     transaction.get(key, b"", db=rows),
                     added,
                     row_bytes=row_bytes,
-                    most=declared.max_events,
+                    limit=declared.max_events,
                     after_ms=expired_ms,
                 )
                 if merged:
@@ -154,23 +154,22 @@ class EventStore:
             transaction.drop(self._states[stream], delete=False)
             transaction.put(_STATE, after.to_json().encode(), db=self._states[stream])
 
-    def remove_expired(self, stream: str, expired_ms: int, cursor: bytes = b"") -> StoredKeys:
+    def remove_expired(self, stream: str, expired_ms: int, cursor: bytes = b"") -> SweptKeys:
         """Remove keys whose newest event is not later than `expired_ms`, among the next SWEPT_KEYS from `cursor` on."""
         row_bytes = count_row_bytes(self._streams[stream].fields)
         removed = 0
-        with self._begin_write() as transaction, transaction.cursor(self._events[stream]) as found:
-            if not found.set_range(cursor):
-                return StoredKeys(0, b"")
+        with self._begin_write() as transaction, transaction.cursor(self._events[stream]) as position:
+            has_key = position.set_range(cursor)
             for _ in range(SWEPT_KEYS):
-                rows = found.value()
+                if not has_key:
+                    return SweptKeys(removed, b"")
+                rows = position.value()
                 if not rows or read_time(rows, len(rows) - row_bytes) <= expired_ms:
                     removed += 1
-                    more = found.delete() and bool(found.key())
+                    has_key = position.delete() and bool(position.key())
                 else:
-                    more = found.next()
-                if not more:
-                    return StoredKeys(removed, b"")
-            return StoredKeys(removed, bytes(found.key()))
+                    has_key = position.next()
+            return SweptKeys(removed, bytes(position.key()) if has_key else b"")
 
     def release_readers(self) -> int:
         """Release what readers that ended in the middle of a read left; return their number."""

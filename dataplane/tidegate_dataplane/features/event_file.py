@@ -124,21 +124,21 @@ def _read_column(table: Any, stream: EventStream, field: EventField) -> Array:
     column = table.column(field.name).combine_chunks()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    where = f"the events of {stream.name!r}, column {field.name!r}"
+    place = f"the events of {stream.name!r}, column {field.name!r}"
     if column.null_count:
-        raise FeatureError(f"{where}: {column.null_count} nulls; every event has every field")
+        raise FeatureError(f"{place}: {column.null_count} nulls; every event has every field")
     kind = column.type
     if field.type is EventFieldType.STRING:
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
-            raise FeatureError(f"{where} holds {kind}, and strings are needed")
+            raise FeatureError(f"{place} holds {kind}, and strings are needed")
         texts = np.empty(len(column), dtype=object)
         texts[:] = pc.cast(column, pa.large_binary()).to_pylist()
         return texts
-    whole = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
-    if not whole and not (pa.types.is_floating(kind) and field.type is EventFieldType.FLOAT64):
-        raise FeatureError(f"{where} holds {kind}, and {field.type} is needed")
+    integral = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    if not integral and not (pa.types.is_floating(kind) and field.type is EventFieldType.FLOAT64):
+        raise FeatureError(f"{place} holds {kind}, and {field.type} is needed")
     target = pa.int64() if field.type is EventFieldType.INT64 else pa.float64()
     try:
         return np.asarray(pc.cast(column, target))
     except pa.ArrowInvalid as error:
-        raise FeatureError(f"{where}: {error}") from error
+        raise FeatureError(f"{place}: {error}") from error

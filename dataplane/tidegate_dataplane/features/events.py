@@ -28,7 +28,7 @@ class SelectedEvents:
     ends: Positions
 
     @property
-    def counts(self) -> Positions:
+    def event_counts(self) -> Positions:
         """Return the number of events of each key, [n]."""
         return self.ends - self.starts
 
@@ -38,9 +38,9 @@ class SelectedEvents:
         starts = find_first_after(self.times, self.starts, ends, after)
         return replace(self, starts=starts, ends=ends)
 
-    def limit_counts(self, most: int) -> "SelectedEvents":
-        """Return the newest `most` events of each key."""
-        return replace(self, starts=np.maximum(self.starts, self.ends - most))
+    def limit_counts(self, limit: int) -> "SelectedEvents":
+        """Return the newest `limit` events of each key."""
+        return replace(self, starts=np.maximum(self.starts, self.ends - limit))
 
     def take_keys(self, positions: Positions) -> "SelectedEvents":
         """Return the events of the keys at `positions`."""

@@ -26,7 +26,7 @@ def aggregate_events(
     Of no events, Count, Sum and Distinct are 0 and the others `default`. Floating-point numbers are added in the order of
     events, so that the same events have the same sum to the last bit wherever it is computed.
     """
-    counts = events.counts
+    counts = events.event_counts
     if aggregate is Aggregate.COUNT:
         return counts.astype(np.int64)
     values = events.columns[column]
@@ -34,12 +34,12 @@ def aggregate_events(
         return _count_distinct(events, values)
     present = counts > 0
     if aggregate is Aggregate.LAST:
-        found = values[events.ends[present] - 1]
+        aggregates = values[events.ends[present] - 1]
     else:
-        found = _reduce_segments(events.take_keys(np.flatnonzero(present)), values, aggregate)
+        aggregates = _reduce_segments(events.take_keys(np.flatnonzero(present)), values, aggregate)
     fill = 0 if aggregate is Aggregate.SUM else default
-    result = np.full(len(counts), fill, dtype=found.dtype)
-    result[present] = found
+    result = np.full(len(counts), fill, dtype=aggregates.dtype)
+    result[present] = aggregates
     return result
 
 
@@ -58,7 +58,7 @@ def list_sequence(events: SelectedEvents, feature: EventSequence) -> Values:
 
 def measure_age(events: SelectedEvents, as_of: Times, default: float) -> Values:
     """Return the seconds from the newest event of each key to `as_of`, [n] float64."""
-    present = events.counts > 0
+    present = events.event_counts > 0
     result = np.full(len(as_of), default, dtype=np.float64)
     result[present] = (as_of[present] - events.times[events.ends[present] - 1]) / 1000.0
     return result
@@ -76,12 +76,12 @@ def _reduce_segments(events: SelectedEvents, values: Values, aggregate: Aggregat
     if aggregate is Aggregate.MAX:
         return np.maximum.reduceat(gathered, offsets)
     sums = np.add.reduceat(gathered, offsets)
-    return sums / events.counts if aggregate is Aggregate.MEAN else sums
+    return sums / events.event_counts if aggregate is Aggregate.MEAN else sums
 
 
 def _count_distinct(events: SelectedEvents, values: Values) -> Values:
     flat, _ = _flatten_segments(events)
-    keys = np.repeat(np.arange(len(events.starts)), events.counts)
+    keys = np.repeat(np.arange(len(events.starts)), events.event_counts)
     gathered = values[flat]
     order = np.lexsort((gathered, keys))
     keys, gathered = keys[order], gathered[order]
@@ -92,7 +92,7 @@ def _count_distinct(events: SelectedEvents, values: Values) -> Values:
 
 def _flatten_segments(events: SelectedEvents) -> tuple[Positions, Positions]:
     """Return the positions of all segments one after the other, and where each begins among them."""
-    counts = events.counts
+    counts = events.event_counts
     offsets = np.cumsum(counts) - counts
     flat = np.repeat(events.starts - offsets, counts) + np.arange(int(counts.sum()))
     return flat, offsets

@@ -17,7 +17,7 @@ class StreamRestartedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamMessage:
+class EventMessage:
     """One message; positions of a partition grow, and `arrived_s` is when the broker got it, in seconds since 1970."""
 
     partition: str
@@ -33,15 +33,15 @@ class ReadMessages:
     `pending` is the number of messages that the stream holds beyond them, None if the broker has not said so.
     """
 
-    messages: Sequence[StreamMessage] = ()
+    messages: Sequence[EventMessage] = ()
     next_positions: Mapping[str, int] = field(default_factory=dict[str, int])
     pending: int | None = None
 
 
 class EventBroker(Protocol):
-    """Reads one stream, over one session at a time. Every failure is a BrokerError, after which `open` is called again."""
+    """Reads one stream, over one session at a time. Every failure is a BrokerError, after which `open_stream` is called again."""
 
-    async def open(self, state: StreamState, since_s: float) -> str:
+    async def open_stream(self, state: StreamState, since_s: float) -> str:
         """Connect, go to the positions of `state`, and return the stream's origin.
 
         A partition without a position begins with the messages that arrived at `since_s` or later.
@@ -60,6 +60,6 @@ class EventBroker(Protocol):
         """
         ...
 
-    async def close(self) -> None:
+    async def close_stream(self) -> None:
         """Close the session."""
         ...

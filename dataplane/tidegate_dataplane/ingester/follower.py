@@ -12,7 +12,7 @@ from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore, OtherWriterError, StoreFullError
 from tidegate_dataplane.ingester.broker import EventBroker, ReadMessages, StreamRestartedError
 from tidegate_dataplane.ingester.parse import EventParser
-from tidegate_dataplane.ingester.portion import Portion, sort_messages
+from tidegate_dataplane.ingester.transaction import EventTransaction, sort_messages
 
 log = structlog.get_logger()
 
@@ -60,7 +60,7 @@ class StreamFollower:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
-            await self._broker.close()
+            await self._broker.close_stream()
 
     def build_report(self, now_s: float) -> EventStreamReport:
         """Return how current the events are."""
@@ -91,21 +91,22 @@ class StreamFollower:
 
     async def _open_stream(self) -> None:
         since_s = max(time.time() - self._stream.ttl_ms / 1000, 0.0)
-        origin = await self._broker.open(self._state, since_s)
+        origin = await self._broker.open_stream(self._state, since_s)
         if origin != self._state.origin:
             self._state = await asyncio.to_thread(
-                self._store_portion, Portion({}, (), self._state.model_copy(update={"origin": origin}))
+                self._commit_transaction,
+                EventTransaction({}, (), self._state.model_copy(update={"origin": origin})),
             )
         log.info("stream_opened", source=self._stream.name, positions=self._state.positions)
 
     async def _store_read(self, read: ReadMessages) -> None:
         read_at_s = time.time()
         if read.messages:
-            portion = await asyncio.to_thread(
+            transaction = await asyncio.to_thread(
                 sort_messages, self._state, read, self._parser, int(read_at_s * 1000)
             )
-            self._state = await asyncio.to_thread(self._store_portion, portion)
-            self._note_refused(portion)
+            self._state = await asyncio.to_thread(self._commit_transaction, transaction)
+            self._note_refused(transaction)
         self._pending = read.pending
         if read.pending == 0:
             self._current_at_s = read_at_s
@@ -118,16 +119,16 @@ class StreamFollower:
             self._caught_up = True
             log.info("stream_caught_up", source=self._stream.name, stored=self._state.stored)
 
-    def _store_portion(self, portion: Portion) -> StreamState:
+    def _commit_transaction(self, transaction: EventTransaction) -> StreamState:
         self._store.store_events(
             self._stream.name,
-            portion.events,
+            transaction.events,
             before=self._state,
-            after=portion.after,
-            refused=portion.refused,
+            after=transaction.after,
+            refused=transaction.refused,
             expired_ms=self.find_expiry(time.time()),
         )
-        return portion.after
+        return transaction.after
 
     async def _begin_anew(self, origin: str) -> None:
         """Remove the events of a stream that no longer exists: its successor may hold them again."""
@@ -149,17 +150,17 @@ class StreamFollower:
             log.warning("stream_fails", source=self._stream.name, message=error.message)
         self._problem = error
 
-    def _note_refused(self, portion: Portion) -> None:
-        if not portion.refused:
+    def _note_refused(self, transaction: EventTransaction) -> None:
+        if not transaction.refused:
             return
-        self._last_refused = portion.refused[-1]
+        self._last_refused = transaction.refused[-1]
         now_s = time.monotonic()
         if now_s - self._logged_at_s >= LOG_EVERY_S:
             self._logged_at_s = now_s
             log.warning(
                 "events_refused",
                 source=self._stream.name,
-                count=portion.after.refused_count,
+                count=transaction.after.refused_count,
                 partition=self._last_refused.partition,
                 position=self._last_refused.position,
                 reason=self._last_refused.reason,

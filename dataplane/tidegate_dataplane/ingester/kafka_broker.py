@@ -11,8 +11,8 @@ from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.ingester.broker import (
     MAX_MESSAGES,
     READ_S,
+    EventMessage,
     ReadMessages,
-    StreamMessage,
     StreamRestartedError,
 )
 
@@ -35,9 +35,9 @@ class KafkaEventBroker:
         self._partitions: set[Any] = set()
         self._checked_at_s = 0.0
 
-    async def open(self, state: StreamState, since_s: float) -> str:
+    async def open_stream(self, state: StreamState, since_s: float) -> str:
         """Connect and go behind the last offset of each partition that was read."""
-        await self.close()
+        await self.close_stream()
         common: dict[str, Any] = {
             **await self._server.reach_cluster(),
             # Names in Kafka's own metrics and quotas have no blanks.
@@ -69,14 +69,14 @@ class KafkaEventBroker:
         if consumer is None:
             raise self._server.translate_error(RuntimeError("the connection ended"))
         await self._check_partitions()
-        found = await self._translate_errors(
+        records_read = await self._translate_errors(
             consumer.getmany(timeout_ms=int(READ_S * 1000), max_records=MAX_MESSAGES)
         )
         messages = [
-            StreamMessage(
+            EventMessage(
                 str(partition.partition), record.offset, record.timestamp / 1000, record.value or b""
             )
-            for partition, records in found.items()
+            for partition, records in records_read.items()
             for record in records
         ]
         positions = {partition: await consumer.position(partition) for partition in self._partitions}
@@ -91,7 +91,7 @@ class KafkaEventBroker:
             sum(pending) if len(pending) == len(positions) else None,
         )
 
-    async def close(self) -> None:
+    async def close_stream(self) -> None:
         """Close the connections."""
         clients = [client for client in (self._consumer, self._admin) if client is not None]
         self._consumer = self._admin = None
@@ -119,21 +119,20 @@ class KafkaEventBroker:
     async def _find_positions(
         self, state: StreamState, since_s: float, ends: Mapping[Any, int]
     ) -> dict[Any, int]:
-        known = {
+        stored = {
             partition: state.positions[str(partition.partition)]
             for partition in self._partitions
             if str(partition.partition) in state.positions
         }
-        others = self._partitions - known.keys()
         begins = await self._call_in_time(self._consumer.beginning_offsets(list(self._partitions)))
-        since = dict.fromkeys(others, max(int(since_s * 1000), 0))
-        found = await self._call_in_time(self._consumer.offsets_for_times(since)) if since else {}
+        since = dict.fromkeys(self._partitions - stored.keys(), max(int(since_s * 1000), 0))
+        offsets = await self._call_in_time(self._consumer.offsets_for_times(since)) if since else {}
         new = {
-            partition: ends[partition] if found.get(partition) is None else found[partition].offset
-            for partition in others
+            partition: ends[partition] if offsets.get(partition) is None else offsets[partition].offset
+            for partition in since
         }
         # What the topic no longer retains is lost for us.
-        return {partition: max(position, begins[partition]) for partition, position in (known | new).items()}
+        return {partition: max(position, begins[partition]) for partition, position in (stored | new).items()}
 
     async def _call_in_time(self, call: Awaitable[T]) -> T:
         async def call_with_timeout() -> T:

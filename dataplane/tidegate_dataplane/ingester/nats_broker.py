@@ -11,8 +11,8 @@ from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.ingester.broker import (
     MAX_MESSAGES,
     READ_S,
+    EventMessage,
     ReadMessages,
-    StreamMessage,
     StreamRestartedError,
 )
 
@@ -34,7 +34,7 @@ HEARTBEAT_S: Final = 5.0
 
 
 @dataclass(slots=True)
-class _NatsSession:
+class _ReadSession:
     client: "Client"
     subscription: Any
     waiting: "asyncio.Queue[Msg]"
@@ -52,13 +52,13 @@ class NatsEventBroker:
         self._server = server
         self._name = name
         self._client: Client | None = None
-        self._session: _NatsSession | None = None
+        self._session: _ReadSession | None = None
 
-    async def open(self, state: StreamState, since_s: float) -> str:
+    async def open_stream(self, state: StreamState, since_s: float) -> str:
         """Connect and begin behind the last position that was read."""
         from nats.js.errors import APIError
 
-        await self.close()
+        await self.close_stream()
         self._server.clear_errors()
         self._client = client = await self._server.connect(self._name)
         stream = client.jetstream(timeout=CALL_TIMEOUT_S)
@@ -82,7 +82,7 @@ class NatsEventBroker:
         except APIError as error:
             raise self._server.refusal_error(str(error.description or error)) from error
         pending = int(consumer.num_pending or 0) + _count_delivered(consumer)
-        self._session = _NatsSession(client, subscription, waiting, pending=pending)
+        self._session = _ReadSession(client, subscription, waiting, pending=pending)
         return origin
 
     async def read_messages(self) -> ReadMessages:
@@ -106,13 +106,13 @@ class NatsEventBroker:
         messages = [_make_message(handle) for handle in handles]
         return ReadMessages(messages, {PARTITION: messages[-1].position + 1}, session.pending)
 
-    async def close(self) -> None:
+    async def close_stream(self) -> None:
         """Close the connection; the server removes the consumer."""
         client, self._client, self._session = self._client, None, None
         if client is not None:
             await close_client(client)
 
-    async def _read_nothing(self, session: _NatsSession) -> ReadMessages:
+    async def _read_nothing(self, session: _ReadSession) -> ReadMessages:
         """Return the end of the stream, unless the consumer is gone or messages are on their way."""
         from nats.js.errors import APIError
 
@@ -139,7 +139,7 @@ class NatsEventBroker:
             ) from error
 
     @property
-    def _current_session(self) -> _NatsSession:
+    def _current_session(self) -> _ReadSession:
         if self._session is None or not self._session.client.is_connected:
             raise self._server.connection_error("the connection ended")
         return self._session
@@ -168,8 +168,6 @@ def _count_delivered(consumer: "ConsumerInfo") -> int:
     return int(consumer.delivered.consumer_seq) if consumer.delivered is not None else 0
 
 
-def _make_message(handle: "Msg") -> StreamMessage:
+def _make_message(handle: "Msg") -> EventMessage:
     metadata = handle.metadata
-    return StreamMessage(
-        PARTITION, int(metadata.sequence.stream), metadata.timestamp.timestamp(), handle.data
-    )
+    return EventMessage(PARTITION, int(metadata.sequence.stream), metadata.timestamp.timestamp(), handle.data)

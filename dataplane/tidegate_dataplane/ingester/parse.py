@@ -76,7 +76,7 @@ class EventParser:
             EventRefusedError: it is in the future, expired or too late.
         """
         if time_ms > now_ms + MAX_AHEAD_MS:
-            _refuse(
+            _refuse_event(
                 RefusalReason.IN_THE_FUTURE,
                 f"{self._stream.event_time} is {_format_time(time_ms)}, {(time_ms - now_ms) / 1000:.0f} s from now: "
                 f"at most {MAX_AHEAD_MS // 1000} s are taken; correct the producer's clock",
@@ -85,13 +85,13 @@ class EventParser:
             hint = (
                 "; it looks like seconds, and milliseconds are needed" if 0 < time_ms < SECONDS_BELOW else ""
             )
-            _refuse(
+            _refuse_event(
                 RefusalReason.EXPIRED,
                 f"{self._stream.event_time} is {_format_time(time_ms)}, older than the ttl of "
                 f"{self._stream.ttl_ms // 1000} s{hint}",
             )
         if newest_ms is not None and time_ms < newest_ms - self._stream.lateness_ms:
-            _refuse(
+            _refuse_event(
                 RefusalReason.TOO_LATE,
                 f"{self._stream.event_time} is {_format_time(time_ms)}, {(newest_ms - time_ms) / 1000:.0f} s before the "
                 f"newest event; lateness is {self._stream.lateness_ms / 1000:g} s",
@@ -116,7 +116,7 @@ def _parse_object(body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise EventRefusedError(RefusalReason.MALFORMED, f"it is no JSON: {error}"[:200]) from error
     if not isinstance(document, dict):
-        _refuse(RefusalReason.MALFORMED, "it is no JSON object")
+        _refuse_event(RefusalReason.MALFORMED, "it is no JSON object")
     return document
 
 
@@ -124,7 +124,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-def _refuse(reason: RefusalReason, message: str) -> NoReturn:
+def _refuse_event(reason: RefusalReason, message: str) -> NoReturn:
     raise EventRefusedError(reason, message)
 
 
@@ -132,7 +132,7 @@ def _get_field(document: Mapping[str, Any], name: str) -> object:
     value = document.get(name)
     if value is None:
         has = ", ".join(sorted(map(str, document))[:20])
-        _refuse(RefusalReason.MISSING_FIELD, f"it has no field {name}; it has {has or 'none'}")
+        _refuse_event(RefusalReason.MISSING_FIELD, f"it has no field {name}; it has {has or 'none'}")
     return value
 
 
@@ -187,7 +187,7 @@ def _parse_time(name: str, value: object) -> int:
 def _refuse_type(name: str, value: object, needed: str) -> NoReturn:
     shown = ascii(value)
     cut = f"{shown[:SHOWN_CHARS]}…" if len(shown) > SHOWN_CHARS else shown
-    _refuse(RefusalReason.WRONG_TYPE, f"{name} is {cut}; it must be {needed}")
+    _refuse_event(RefusalReason.WRONG_TYPE, f"{name} is {cut}; it must be {needed}")
 
 
 def _format_time(time_ms: int) -> str:

@@ -53,7 +53,7 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
             lambda: _sweep_store(settings, store, followers),
         )
     finally:
-        store.close()
+        store.close_file()
 
 
 def _read_plan(folder: Path) -> FeaturePlan:

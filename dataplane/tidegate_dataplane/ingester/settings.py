@@ -30,6 +30,9 @@ class IngesterSettings(BaseModel):
     sweep_s: float = Field(
         default=60.0, gt=0, description="seconds between two searches for keys whose events have all expired"
     )
+    watch_s: float = Field(
+        default=0.2, gt=0, description="seconds between two looks at the process that reads"
+    )
     allow_loopback: bool = Field(
         default=False, description="whether brokers may be loopback addresses; for tests only"
     )

@@ -10,7 +10,7 @@ from tidegate_dataplane.ingester.parse import EventParser, EventRefusedError
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class EventTransaction:
     """Rows by key, refused events, and the state after them."""
 
     events: Mapping[bytes, Sequence[bytes]]
@@ -18,7 +18,9 @@ class Portion:
     after: StreamState
 
 
-def sort_messages(state: StreamState, read: ReadMessages, parser: EventParser, now_ms: int) -> Portion:
+def sort_messages(
+    state: StreamState, read: ReadMessages, parser: EventParser, now_ms: int
+) -> EventTransaction:
     """Return what the messages add to `state`; a message before the state's position is there already."""
     events: dict[bytes, list[bytes]] = {}
     refused: list[RefusedEvent] = []
@@ -51,4 +53,4 @@ def sort_messages(state: StreamState, read: ReadMessages, parser: EventParser, n
     after = StreamState(
         origin=state.origin, positions=positions, newest_ms=newest, stored=stored, refused=reasons
     )
-    return Portion(events, refused, after)
+    return EventTransaction(events, refused, after)
