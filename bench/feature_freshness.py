@@ -184,12 +184,12 @@ def main() -> int:
         say(f"{options.history} events published and stored, {per_second:.0f} per second")
         with SteadyPublisher(pod.broker.url, make_event, options.rate) as publisher:
             figures = asyncio.run(measure_all(pod, options.seconds))
-        pod.published += publisher.sent
+        pod.published += publisher.sent_count
         pod.wait_until_stored()
         (report,) = pod.read_reports()
     result = {
         "history": {"events": options.history, "per_second": round(per_second)},
-        "events_per_second": round(publisher.sent / (options.seconds * len(figures))),
+        "events_per_second": round(publisher.sent_count / (options.seconds * len(figures))),
         **figures,
         "refused": dict(report.refused),
     }

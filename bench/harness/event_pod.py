@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,38 +112,49 @@ class EventPod:
 
 
 class SteadyPublisher:
-    """Publishes events at a fixed rate from a thread of its own; `sent` counts them."""
+    """Publishes events at a fixed rate from a process of its own."""
 
-    def __init__(self, url: str, make_event: Any, rate: float) -> None:
-        self._url, self._make_event, self._rate = url, make_event, rate
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._publish()), daemon=True)
-        self.sent = 0
+    def __init__(self, url: str, make_event: Callable[[int], Mapping[str, Any]], rate: float) -> None:
+        context = multiprocessing.get_context("fork")
+        self._stop = context.Event()
+        self._sent: Any = context.Value("q", 0)
+        self._process = context.Process(
+            target=_publish_steadily, args=(url, make_event, rate, self._stop, self._sent), daemon=True
+        )
 
     def __enter__(self) -> SteadyPublisher:
-        self._thread.start()
+        self._process.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._process.join(30)
 
-    async def _publish(self) -> None:
-        client = await nats.connect(self._url)
+    @property
+    def sent_count(self) -> int:
+        """Return the number of published events."""
+        return int(self._sent.value)
+
+
+def _publish_steadily(
+    url: str, make_event: Callable[[int], Mapping[str, Any]], rate: float, stop: Any, sent: Any
+) -> None:
+    async def publish() -> None:
+        client = await nats.connect(url)
         started = time.perf_counter()
-        try:
-            while not self._stop.is_set():
-                due = int((time.perf_counter() - started) * self._rate)
-                while self.sent < due:
-                    await client.publish(SUBJECT, json.dumps(self._make_event(self.sent)).encode())
-                    self.sent += 1
-                await asyncio.sleep(0.002)
-        finally:
-            await client.close()
+        while not stop.is_set():
+            due = int((time.perf_counter() - started) * rate)
+            while sent.value < due:
+                await client.publish(SUBJECT, json.dumps(make_event(sent.value)).encode())
+                sent.value += 1
+            await asyncio.sleep(0.005)
+        await client.close()
+
+    asyncio.run(publish())
 
 
 @contextmanager
-def running_pod(make_plan: Any) -> Iterator[EventPod]:
+def running_pod(make_plan: Callable[[str], FeaturePlan]) -> Iterator[EventPod]:
     """Run the parts; `make_plan` gets the broker's URL."""
     with ExitStack() as stack:
         server, folder = stack.enter_context(running_server())

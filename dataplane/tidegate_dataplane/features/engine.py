@@ -52,13 +52,16 @@ class _VisibleEvents:
 
 @dataclass(slots=True)
 class _Call:
-    """What one call computes from, for its n rows; `results` has the features so far, [n, k]."""
+    """What one call computes from, for its n rows; `results` has the features so far, [n, k], and `windows` their windows."""
 
     keys: Mapping[str, Array]
     table_rows: Mapping[str, Rows]
     events: Mapping[str, _VisibleEvents]
     request: Mapping[str, Array]
     results: dict[str, Array] = field(default_factory=dict[str, Array])
+    windows: dict[tuple[str, int, int], SelectedEvents] = field(
+        default_factory=dict[tuple[str, int, int], SelectedEvents]
+    )
 
 
 class FeatureEngine:
@@ -241,7 +244,10 @@ def _compute_over_events(feature: EventSequence | Window | Ratio | TimeSince, ca
 
 def _aggregate_window(window: WindowRef, call: _Call, default: str = "0") -> Array:
     visible = call.events[window.field.stream or ""]
-    events = windows.limit_to_window(visible.events, window, visible.as_of)
+    key = (window.field.stream or "", window.over_ms, window.every_ms)
+    if key not in call.windows:
+        call.windows[key] = windows.limit_to_window(visible.events, window, visible.as_of)
+    events = call.windows[key]
     values = windows.aggregate_events(events, window.field.column, window.aggregate, float(default))
     return values[visible.positions]
 

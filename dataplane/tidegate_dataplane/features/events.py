@@ -75,6 +75,14 @@ def join_rows(stream: EventStream, rows_of_keys: Sequence[bytes]) -> SelectedEve
 
 def find_first_after(times: Times, starts: Positions, ends: Positions, limits: Times) -> Positions:
     """Return for each segment the first position with a time after its limit, else the segment's end; [n] each."""
+    filled = np.flatnonzero(starts < ends)
+    if not len(filled):
+        return starts
+    # Most requests are about now, and most windows are longer than what there is: then no search is needed.
+    if (times[ends[filled] - 1] <= limits[filled]).all():
+        return np.maximum(starts, ends)
+    if (times[starts[filled]] > limits[filled]).all():
+        return starts
     low, high = starts.copy(), np.maximum(starts, ends)
     while (searching := low < high).any():
         middle = (low + high) >> 1
