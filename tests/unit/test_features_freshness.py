@@ -82,10 +82,10 @@ def test_a_pod_that_lags_is_named_with_its_lag_and_ready_stays() -> None:
 
 
 def test_a_silent_ingester_is_named_by_the_agents_words() -> None:
-    plan = plan_of(reading(lag_s=90, message="the container ingester has reported nothing for 90 s"))
+    plan = plan_of(reading(lag_s=90, message="the container ingester has reported nothing for 1 min"))
 
     assert condition_of(plan)[1] == "EventsBehind"
-    assert condition_of(plan)[2].endswith("; the container ingester has reported nothing for 90 s")
+    assert condition_of(plan)[2].endswith("; the container ingester has reported nothing for 1 min")
 
 
 @pytest.mark.parametrize(("lag_s", "step"), [(0, 1), (1, 1), (61, 300), (86_400, 86_400), (86_401, 604_800)])

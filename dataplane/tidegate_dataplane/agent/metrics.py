@@ -1,11 +1,11 @@
 """Prometheus metrics of the agent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tidegate_dataplane.agent.nearline.failure_policy import DeadReason
-from tidegate_dataplane.contract import EventStreamReport, exported
+from tidegate_dataplane.contract import EventStreamReport, RefusalReason, exported
 from tidegate_dataplane.sampling.frames import DropReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,7 +41,7 @@ class AgentMetrics:
         self._events_pending = exported.EVENTS_PENDING.register(self.registry)
         self._events_stored = exported.EVENTS_STORED.register(self.registry)
         self._events_refused = exported.EVENTS_REFUSED.register(self.registry)
-        self._events: Mapping[str, EventStreamReport] = {}
+        self._events: dict[str, EventStreamReport] = {}
         self._add_nearline_metrics()
 
     def _add_nearline_metrics(self) -> None:
@@ -61,7 +61,7 @@ class AgentMetrics:
             self.nearline_dead_letters.labels(reason)
 
     def set_events(self, reports: Sequence[EventStreamReport]) -> None:
-        """Set what the ingester reports of each stream."""
+        """Set what the ingester reports of each stream; a report that is missing for a while changes no counter."""
         for report in reports:
             earlier = self._events.get(report.source)
             if earlier is None or earlier.stored > report.stored:
@@ -70,10 +70,10 @@ class AgentMetrics:
             if report.pending is not None:
                 self._events_pending.labels(report.source).set(report.pending)
             self._events_stored.labels(report.source).inc(report.stored - earlier.stored)
-            for reason, count in report.refused.items():
-                added = max(count - earlier.refused.get(reason, 0), 0)
-                self._events_refused.labels(report.source, reason).inc(added)
-        self._events = {report.source: report for report in reports}
+            for reason in RefusalReason:
+                growth = report.refused.get(reason, 0) - earlier.refused.get(reason, 0)
+                self._events_refused.labels(report.source, reason).inc(max(growth, 0))
+        self._events |= {report.source: report for report in reports}
 
     def set_serving_version(self, version: int, now_s: float) -> None:
         """Set the version that answers since `now_s` (seconds since 1970); 0 means none."""

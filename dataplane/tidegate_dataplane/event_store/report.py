@@ -12,6 +12,8 @@ from tidegate_dataplane.contract.base import ContractModel
 REPORT_FILE: Final = "report.json"
 SILENT_S: Final = 5.0
 """A report that is older counts as one of a process that has ended."""
+_SILENCE_STEP_S: Final = 10
+_MINUTE_S: Final = 60
 
 
 class IngesterReport(ContractModel):
@@ -31,7 +33,7 @@ def write_report(folder: Path, report: IngesterReport) -> None:
 def read_report(folder: Path, now_s: float | None = None) -> tuple[EventStreamReport, ...]:
     """Return the state of each stream, none if there is no report.
 
-    While nobody writes reports, pods fall behind: the lag grows by the age of the report.
+    An old report means that no process reads the streams: the lag grows by the age of the report.
     """
     try:
         report = IngesterReport.model_validate_json((folder / REPORT_FILE).read_bytes())
@@ -45,8 +47,17 @@ def read_report(folder: Path, now_s: float | None = None) -> tuple[EventStreamRe
             update={
                 "lag_s": stream.lag_s + age_s,
                 "message": stream.message
-                or f"the container ingester has reported nothing for {age_s:.0f} s: see its log",
+                or f"the container ingester has reported nothing for {_format_silence(age_s)}: see its log",
             }
         )
         for stream in report.streams
     )
+
+
+def _format_silence(age_s: float) -> str:
+    """Format an age in steps, so that a status with this text does not change at every look."""
+    if age_s < _SILENCE_STEP_S:
+        return f"{SILENT_S:.0f} s"
+    if age_s < _MINUTE_S:
+        return f"{age_s // _SILENCE_STEP_S * _SILENCE_STEP_S:.0f} s"
+    return f"{age_s // _MINUTE_S:.0f} min"

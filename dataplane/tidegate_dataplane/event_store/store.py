@@ -5,7 +5,7 @@ counts is stored, and no other. Writes are not flushed to the disk, which only m
 before the node's last start is removed, and the streams are read again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +176,7 @@ class EventStore:
         return int(self._environment.reader_check())
 
     @contextmanager
-    def _begin_write(self) -> Iterator[Any]:
+    def _begin_write(self) -> Generator[Any]:
         try:
             with self._environment.begin(write=True) as transaction:
                 yield transaction

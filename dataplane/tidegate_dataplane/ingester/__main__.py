@@ -31,8 +31,13 @@ log = structlog.get_logger()
 def run_readers(settings: IngesterSettings) -> int:
     """Run one process that reads at a time, until SIGTERM or SIGINT; return the exit status."""
     stop = Event()
+
+    def request_stop(number: int, frame: object) -> None:
+        del number, frame
+        stop.set()
+
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+        signal.signal(name, request_stop)
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         started_s = time.monotonic()
