@@ -168,6 +168,22 @@ def _unserved(route: str, what: str = "") -> Case:
 READY = 'tidegate_object_ready{kind="%s",namespace="ads",name="ctr",reason="%s",instance="c0"}'
 QUEUE = {"queue": "inference"}
 GPU_A = {"pool": "gpu-a"}
+LIVE_CLICKS = {"namespace": "ads", "features": "live", "source": "clicks"}
+
+
+def _lag_of(pod: str) -> str:
+    return f'tidegate_agent_events_lag_seconds{{namespace="ads",pod="fc-{pod}",source="clicks"}}'
+
+
+def _serving(pod: str) -> str:
+    return f'tidegate_agent_serving_version{{namespace="ads",pod="fc-{pod}"}}'
+
+
+def _counted_events(counter: str, matchers: str = "", *, source: str = "clicks") -> str:
+    """The counter of one pod of the FeatureCompute `live`."""
+    labels = f'namespace="ads",pod="fc-live-6d5f-x1",source="{source}"{matchers}'
+    return f"tidegate_agent_events_{counter}_total{{{labels}}}"
+
 
 _CASES = (
     _budget("1h", 300, 30, 60, 60),
@@ -349,6 +365,45 @@ _CASES = (
         15,
         45,
         {"namespace": "ads", "workload": "embed"},
+    ),
+    Case(
+        "TidegateEventsBehind",
+        {
+            _lag_of("live-6d5f-x1"): "3x10 60+60x29 2x20",
+            _lag_of("live-6d5f-x2"): "2x60",
+            _serving("live-6d5f-x1"): "1x60",
+            _serving("live-6d5f-x2"): "1x60",
+        },
+        {
+            _lag_of("live-6d5f-x1"): "290x60",
+            _serving("live-6d5f-x1"): "1x60",
+            # A new pod that still reads the stream.
+            _lag_of("live-6d5f-x2"): "0+60x60",
+            _serving("live-6d5f-x2"): "0x60",
+        },
+        30,
+        50,
+        LIVE_CLICKS,
+    ),
+    Case(
+        "TidegateEventsRefused",
+        {
+            _counted_events("stored"): climbing((80, 970)),
+            _counted_events("refused", ',reason="WrongType"'): climbing((10, 0), (30, 20), (40, 0)),
+            _counted_events("refused", ',reason="TooLate"'): climbing((10, 0), (30, 10), (40, 0)),
+        },
+        {
+            _counted_events("stored"): climbing((80, 992)),
+            _counted_events("refused", ',reason="TooLate"'): climbing((80, 8)),
+            # Few of few.
+            _counted_events("stored", source="likes"): climbing((80, 1)),
+            _counted_events("refused", ',reason="TooLate"', source="likes"): climbing(
+                (20, 0), (8, 1), (52, 0)
+            ),
+        },
+        38,
+        70,
+        LIVE_CLICKS,
     ),
     Case(
         "TidegateNoLeader",

@@ -23,8 +23,9 @@ from tidegate.telemetry.recording_rules import render_recording_rules
 from tidegate_dataplane.contract.metrics import CounterMetric, HistogramMetric, Metric
 
 POD: Final = "inf-ctr-6d5f8-x2k4p"
+FEATURES_POD: Final = "fc-live-6d5f8-x2k4p"
 _IN_PODS: Final = frozenset({"Agents", "Batch", "ONNX runner", "Pipelines"})
-"""What is shown by the pods of a model; their namespace is a label that Prometheus gives."""
+"""What is shown by the pods of a model or of features; their namespace is a label that Prometheus gives."""
 _ELSEWHERE: Final = frozenset({"Gateways"})
 """Whose page is another program's."""
 _COMMON: Final[Mapping[str, tuple[str, ...]]] = {
@@ -168,7 +169,12 @@ async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheu
         Load(client, (("x-tidegate-access", "ads/ctr"),), pause_s=0.02).running(1),
         Load(client, (("x-tidegate-access", "ads/plain"),), pause_s=0.02).running(1),
     ):
-        prometheus.targets = {"gateway-1": gateway.envoy.admin, POD: pod, "ours": ours}
+        prometheus.targets = {
+            "gateway-1": gateway.envoy.admin,
+            POD: pod,
+            FEATURES_POD: pod,
+            "ours": ours,
+        }
         prometheus.rules = hurried(render_recording_rules())
         await asyncio.to_thread(prometheus.start)
         asked = every_query()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from builders.live_features import stream_source
 from builders.nearline import nearline_spec
 from builders.probe_model import publish_slow
 from fixtures.grafana import every_query, series, without_series
@@ -22,7 +23,7 @@ from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message
 
 pytestmark = [
     pytest.mark.slow(
-        "nine kinds of work until each query has a series; names and syntax are checked in component/"
+        "ten kinds of work until each query has a series; names and syntax are checked in component/"
     ),
     pytest.mark.alone("takes the node of pools, and most of the machine"),
 ]
@@ -47,13 +48,14 @@ CLAIM: Final = {
     "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
 }
 ROWS, ROUNDS, MESSAGES = 300_000, 10_000, 2_000
+EVENTS, CLICKS = "EVENTS", "events.clicks"
 EACH: Final = 4.0
 """x of a row: 64 of them take the slow model a tenth of a second, all of them minutes, also where nothing else is at work."""
 
 
 @contextmanager
 def all_kinds_of_work(space: Space) -> Generator[OwnPool]:
-    """A pool whose slices move to a model that is asked, a release, a stream, a batch, and samples; each goes on for minutes."""
+    """A pool whose slices move to a model that is asked, a release, a stream, events, a batch, and samples; each goes on for minutes."""
     space.publish("probe", 1)
     publish_slow(space.folder("slow"), 1, rounds=ROUNDS)
     space.kubectl.apply(json.dumps(CLAIM), space.namespace)
@@ -71,9 +73,17 @@ def all_kinds_of_work(space: Space) -> Generator[OwnPool]:
         space.apply("Inference", "next", pool.model("probe", 50, replicas=1))
         space.apply("Inference", "stream", _stream(pool, url))
         space.apply("Inference", "batch", _batch(space))
+        work.nats.make_stream(EVENTS, CLICKS)
+        space.apply("FeatureCompute", "live", _live_features(url))
         try:
             space.apply("ModelAccess", "home", _released())
-            space.ready("inference/home", "inference/next", "inference/stream", "modelaccess/home")
+            space.ready(
+                "inference/home",
+                "inference/next",
+                "inference/stream",
+                "modelaccess/home",
+                "featurecompute/live",
+            )
             work.publish([a_message(1, f"job-{number}") for number in range(MESSAGES)])
             with paced_load(space, "home", 600.0):
                 yield pool
@@ -105,6 +115,19 @@ def _stream(pool: OwnPool, url: str) -> Mapping[str, Any]:
         deadLetters={"subject": DEAD},
     )
     return pool.model("slow", 5, tier="nearline", nearline=nearline, replicas=1)
+
+
+def _live_features(url: str) -> Mapping[str, Any]:
+    """A feature over a stream without events: lag and counters have series all the same."""
+    return {
+        "entities": [{"name": "user", "key": "user_id", "type": "int64"}],
+        "sources": [stream_source(nats={"url": url, "stream": EVENTS, "subject": CLICKS})],
+        "features": [
+            {"name": "clicks_1h", "window": {"field": "clicks.click", "aggregate": "Count", "over": "1h"}}
+        ],
+        "resources": {"cpu": "50m", "memory": "512Mi"},
+        "replicas": 1,
+    }
 
 
 def _batch(space: Space) -> Mapping[str, Any]:

@@ -73,6 +73,11 @@ def pod_series(metric: str, matchers: str = "") -> str:
     return f'{metric}{{namespace=~"$namespace", pod=~"inf-($inference)-.+"{rest}}}'
 
 
+def features_pod_series(metric: str) -> str:
+    """Return a series of the pods of all FeatureComputes in the selected namespaces."""
+    return f'{metric}{{namespace=~"$namespace", pod=~"fc-.+"}}'
+
+
 def pod_busy_share() -> str:
     """Return the share of the time in which a pod computes; Triton counts an execution's time once for each request in it."""
     executions = counter_rate(pod_series("nv_inference_exec_count"))

@@ -1,4 +1,4 @@
-"""The dashboard of near-line streams, batches and sample logs: their progress and their losses."""
+"""The dashboard of near-line streams, events, batches and sample logs: their progress and their losses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from tidegate.grafana.promql import (
     NAMESPACE,
     RATE,
     counter_rate,
+    features_pod_series,
     or_zero,
     pod_series,
 )
 
 _POD_LEGEND: Final = "{{pod}}"
 _POD_PATTERN: Final = "inf-(.+)-[^-]+-[^-]+"
+_FEATURES_POD_PATTERN: Final = "fc-(.+)-[^-]+-[^-]+"
 
 
 def _aggregate_by_inference(aggregation: str, series: str) -> str:
@@ -27,12 +29,19 @@ def _counter_rate(metric: str) -> str:
     return _aggregate_by_inference("sum", counter_rate(pod_series(metric)))
 
 
+def _aggregate_by_source(aggregation: str, series: str, *labels: str) -> str:
+    """Return the aggregation over the pods of each FeatureCompute's Deployment, for each stream that it reads."""
+    grouped = ", ".join(("namespace", "features", "source", *labels))
+    return f'{aggregation} by ({grouped}) (label_replace({series}, "features", "$1", "pod", "{_FEATURES_POD_PATTERN}"))'
+
+
+_SOURCE_LEGEND: Final = "{{namespace}}/{{features}} {{source}}"
 _INFERENCE_LEGEND: Final = "{{namespace}}/{{inference}}"
 
 WORK: Final = Dashboard(
     uid="tidegate-work",
     title="Tidegate / Near-line and offline",
-    description="Progress and rate of streams and batches, and messages that became dead letters.",
+    description="Progress and rate of streams, events and batches, and messages that became dead letters or were refused.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
         PanelRow(
@@ -101,6 +110,55 @@ WORK: Final = Dashboard(
                             "{{namespace}} {{reason}}",
                         ),
                     ),
+                ),
+            ),
+        ),
+        PanelRow(
+            "Events of FeatureComputes",
+            (
+                Panel(
+                    title="Event lag",
+                    description="How long ago the slowest pod had all events of the stream. There is an alert on pods that serve and lag more than 5 minutes; a pod that starts reads its streams first.",
+                    queries=(
+                        PanelQuery(
+                            _aggregate_by_source(
+                                "max", features_pod_series("tidegate_agent_events_lag_seconds")
+                            ),
+                            _SOURCE_LEGEND,
+                        ),
+                    ),
+                    unit=PanelUnit.SECONDS,
+                ),
+                Panel(
+                    title="Events pending",
+                    description="Messages that the slowest pod has not read. If this grows while events are stored, the stream brings more than a pod can store.",
+                    queries=(
+                        PanelQuery(
+                            _aggregate_by_source("max", features_pod_series("tidegate_agent_events_pending")),
+                            _SOURCE_LEGEND,
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Events stored and refused",
+                    description="Events per second that a pod stores, on average over the pods, and those that it refuses, by reason. There is an alert on refused events.",
+                    queries=(
+                        PanelQuery(
+                            _aggregate_by_source(
+                                "avg", counter_rate(features_pod_series("tidegate_agent_events_stored_total"))
+                            ),
+                            f"{_SOURCE_LEGEND} stored",
+                        ),
+                        PanelQuery(
+                            _aggregate_by_source(
+                                "avg",
+                                counter_rate(features_pod_series("tidegate_agent_events_refused_total")),
+                                "reason",
+                            ),
+                            f"{_SOURCE_LEGEND} {{{{reason}}}}",
+                        ),
+                    ),
+                    unit=PanelUnit.PER_SECOND,
                 ),
             ),
         ),

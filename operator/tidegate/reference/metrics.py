@@ -106,6 +106,13 @@ METRIC_SECTIONS: Final = (
         after="Why messages go to the [dead letters](../how-to/serve-a-stream.md#dead-letters).",
     ),
     MetricSection(
+        "Agents",
+        (exported.EVENTS,),
+        part="Event streams",
+        before="Of the pods of a FeatureCompute that reads streams, for each source.",
+        after="Why events are [refused](../how-to/live-features.md#refused-events).",
+    ),
+    MetricSection(
         "Batch",
         (exported.BATCH,),
         before="On port 8083 of a Job's pods, while the shard runs.",

@@ -17,6 +17,8 @@ ALERT_PREFIX: Final = "Tidegate"
 _BY: Final = "namespace, inference"
 # Agents do not know the owner of their pod; the names of pods begin with the name of their Deployment or Job.
 _WORKLOAD: Final = 'label_replace({}, "workload", "$1", "pod", "(.+)-[^-]+-[^-]+")'
+_FEATURES: Final = 'label_replace({}, "features", "$1", "pod", "fc-(.+)-[^-]+-[^-]+")'
+_BY_SOURCE: Final = "by (namespace, features, source)"
 
 
 _LEADER_CHANGE: Final = "5m"
@@ -126,6 +128,17 @@ _PROCESSED: Final = _WORKLOAD.format(
 _DEAD_LETTERS: Final = _WORKLOAD.format(
     f"increase({own_model_series('tidegate_agent_nearline_dead_letters_total')}[15m])"
 )
+_EVENTS_LAG: Final = _FEATURES.format(
+    # A pod that reads its streams after a start gets no requests yet.
+    f"({own_model_series('tidegate_agent_events_lag_seconds')}"
+    f" and on (namespace, pod) {own_model_series('tidegate_agent_serving_version')} > 0)"
+)
+_EVENTS_STORED: Final = _FEATURES.format(
+    f"increase({own_model_series('tidegate_agent_events_stored_total')}[10m])"
+)
+_EVENTS_REFUSED: Final = _FEATURES.format(
+    f"increase({own_model_series('tidegate_agent_events_refused_total')}[10m])"
+)
 
 OBJECTIVES: Final = (
     _burn_rate_alert("1h", "5m", "14.4", "2m", Severity.PAGE),
@@ -195,6 +208,24 @@ OBJECTS: Final = (
         Severity.TICKET,
         "{{ $labels.namespace }}/{{ $labels.workload }} writes dead letters",
         '{{ $value | printf "%.0f" }} messages became dead letters in the last 15 minutes.',
+    ),
+    Alert(
+        f"{ALERT_PREFIX}EventsBehind",
+        f"max {_BY_SOURCE} ({_EVENTS_LAG}) > 300",
+        "5m",
+        Severity.TICKET,
+        "Events of FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} are behind",
+        "A pod that serves lacks the events of source {{ $labels.source }} of the last {{ $value | humanizeDuration }}.",
+    ),
+    Alert(
+        f"{ALERT_PREFIX}EventsRefused",
+        f"sum {_BY_SOURCE} ({_EVENTS_REFUSED})"
+        f" / (sum {_BY_SOURCE} ({_EVENTS_REFUSED}) + sum {_BY_SOURCE} ({_EVENTS_STORED})) > 0.01"
+        f" and sum {_BY_SOURCE} ({_EVENTS_REFUSED}) > 10",
+        "10m",
+        Severity.TICKET,
+        "FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} refuses events",
+        "{{ $value | humanizePercentage }} of the events of source {{ $labels.source }} in the last ten minutes were refused.",
     ),
 )
 """Unhealthy objects."""
