@@ -16,10 +16,12 @@ from tidegate_dataplane.contract import (
     Bucketize,
     Clip,
     Cross,
+    Dwell,
     Entity,
     EntityKeyType,
     EventField,
     EventFieldType,
+    EventFilter,
     EventSequence,
     EventStream,
     Feature,
@@ -31,6 +33,8 @@ from tidegate_dataplane.contract import (
     Ratio,
     RequestField,
     RequestFieldType,
+    Session,
+    SessionMeasure,
     TensorSpec,
     TimeSince,
     ValueOrigin,
@@ -82,9 +86,17 @@ def of_request(name: str) -> FieldRef:
     return FieldRef(origin=ValueOrigin.REQUEST, column=name)
 
 
-def window(column: str, aggregate: Aggregate, over_ms: int, every_ms: int = 0) -> WindowRef:
+CLICKED = EventFilter(column="click", values=("1",))
+AT_HOME = EventFilter(column="page", values=("home", "ä"))
+
+
+def window(
+    column: str, aggregate: Aggregate, over_ms: int, every_ms: int = 0, where: EventFilter | None = None
+) -> WindowRef:
     """A window over the clicks."""
-    return WindowRef(field=of_clicks(column), aggregate=aggregate, over_ms=over_ms, every_ms=every_ms)
+    return WindowRef(
+        field=of_clicks(column), aggregate=aggregate, over_ms=over_ms, every_ms=every_ms, where=where
+    )
 
 
 CLICK_FEATURES: tuple[Feature, ...] = (
@@ -107,6 +119,24 @@ CLICK_FEATURES: tuple[Feature, ...] = (
         weight=20,
     ),
     TimeSince(name="idle", entity="user", stream="clicks"),
+    EventSequence(name="clicked_items", field=of_clicks("item_id"), last=4, where=CLICKED),
+    Window(name="clicked_at_home", window=window("price", Aggregate.MAX, DAY, where=AT_HOME), default="-1"),
+    TimeSince(name="since_click", entity="user", stream="clicks", where=CLICKED),
+    Session(
+        name="session_events",
+        entity="user",
+        stream="clicks",
+        gap_ms=30 * MINUTE,
+        measure=SessionMeasure.EVENTS,
+    ),
+    Session(
+        name="session_seconds",
+        entity="user",
+        stream="clicks",
+        gap_ms=30 * MINUTE,
+        measure=SessionMeasure.SECONDS,
+    ),
+    Dwell(name="dwell", entity="user", stream="clicks", last=3, limit_ms=10 * MINUTE),
     Log(name="idle_log", field=of_feature("idle")),
     Clip(name="idle_minute", field=of_feature("idle"), minimum=0, maximum=60),
     Bucketize(name="idle_bucket", field=of_feature("idle"), boundaries=(1, 60, 3600)),
@@ -205,7 +235,26 @@ def compute_plainly(events: Iterable[Click], user: int, as_of: int, stream: Even
     day, hour, recent = within(DAY), within(HOUR), within(10 * MINUTE)
     idle = np.float32((as_of - newest[0].ts) / 1000) if newest else np.float32(-1)
     clicked = sum(event.click for event in day)
+    clicks = [event for event in newest if event.click == 1]
+    session: list[Click] = []
+    later_ms = as_of
+    for event in newest:
+        if later_ms - event.ts > 30 * MINUTE:
+            break
+        session, later_ms = [*session, event], event.ts
+    dwell = [
+        np.float32(min(later - event.ts, 10 * MINUTE) / 1000)
+        for event, later in zip(newest, [as_of, *(event.ts for event in newest)], strict=False)
+    ]
     return {
+        "clicked_items": ([event.item for event in clicks] + [0] * 4)[:4],
+        "clicked_at_home": [
+            np.float32(max((event.price for event in day if event.page in ("home", "ä")), default=-1))
+        ],
+        "since_click": [np.float32((as_of - clicks[0].ts) / 1000) if clicks else np.float32(-1)],
+        "session_events": [len(session)],
+        "session_seconds": [np.float32((as_of - session[-1].ts) / 1000) if session else np.float32(0)],
+        "dwell": (dwell + [np.float32(0)] * 3)[:3],
         "items": ([event.item for event in newest] + [-1] * 5)[:5],
         "prices": [np.float32(price) for price in ([event.price for event in newest] + [0.5] * 3)[:3]],
         "pages": ([1 + hash_text(event.page.encode()) % 99 for event in newest] + [0] * 4)[:4],
@@ -230,7 +279,7 @@ APPROXIMATE = frozenset({"spent_1d", "mean_price", "ctr", "idle_log"})
 
 
 def _describe(feature: Feature) -> TensorSpec:
-    floats = {"prices", "spent_1d", "mean_price", "low_price"}
+    floats = {"prices", "spent_1d", "mean_price", "low_price", "clicked_at_home", "session_seconds", "dwell"}
     is_float = feature.name in floats or isinstance(feature, Ratio | TimeSince | Log | Clip)
-    length = feature.last if isinstance(feature, EventSequence) else 1
+    length = feature.last if isinstance(feature, EventSequence | Dwell) else 1
     return TensorSpec(name=feature.name, dtype="FP32" if is_float else "INT64", shape=(-1, length))

@@ -27,7 +27,17 @@ from builders.events import (
     to_columns,
 )
 from builders.features import write_table
-from tidegate_dataplane.contract import AS_OF, EventStream, FeaturePlan, Hash, Log, Lookup, LookupType
+from tidegate_dataplane.contract import (
+    AS_OF,
+    EventFilter,
+    EventSequence,
+    EventStream,
+    FeaturePlan,
+    Hash,
+    Log,
+    Lookup,
+    LookupType,
+)
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore, OtherWriterError
 from tidegate_dataplane.features.engine import FeatureEngine
@@ -289,6 +299,13 @@ class TestWhatDoesNotFit:
     def test_a_field_that_the_stream_does_not_have(self) -> None:
         feature = Hash(name="x", field=of_clicks("colour"), buckets=3)
         with pytest.raises(FeatureError, match="colour"):
+            FeatureEngine(a_click_plan(features=(feature,)), {}, {"clicks": recorded([])})
+
+    @pytest.mark.parametrize("column", ["price", "colour"])
+    def test_a_filter_by_what_has_no_exact_values(self, column: str) -> None:
+        where = EventFilter(column=column, values=("1",))
+        feature = EventSequence(name="x", field=of_clicks("item_id"), last=3, where=where)
+        with pytest.raises(FeatureError, match=f"'{column}'.*must be an int64 or a string"):
             FeatureEngine(a_click_plan(features=(feature,)), {}, {"clicks": recorded([])})
 
     def test_times_of_another_number(self) -> None:

@@ -137,8 +137,15 @@ class Aggregate(StrEnum):
     DISTINCT = "Distinct"
 
 
+class EventFilter(ContractModel):
+    """Only events whose int64 or string field has one of the values, written as texts."""
+
+    column: str
+    values: tuple[str, ...] = Field(min_length=1)
+
+
 class WindowRef(ContractModel):
-    """The values of a field of the events in (end - over, end].
+    """The values of a field of the events in (end - over, end], of those that `where` lets through.
 
     `end` is the time of the request, or with `every_ms` the newest multiple of it that is not after the request.
     """
@@ -147,6 +154,7 @@ class WindowRef(ContractModel):
     aggregate: Aggregate
     over_ms: int = Field(ge=1)
     every_ms: int = Field(default=0, ge=0)
+    where: EventFilter | None = Field(default=None, exclude_if=lambda where: where is None)
 
 
 class EventSequence(ContractModel):
@@ -161,6 +169,7 @@ class EventSequence(ContractModel):
     last: int = Field(ge=1)
     pad: str = "0"
     buckets: int | None = Field(default=None, ge=2)
+    where: EventFilter | None = Field(default=None, exclude_if=lambda where: where is None)
 
 
 class Window(ContractModel):
@@ -194,6 +203,42 @@ class TimeSince(ContractModel):
     entity: str
     stream: str
     default: float = -1.0
+    where: EventFilter | None = Field(default=None, exclude_if=lambda where: where is None)
+
+
+class SessionMeasure(StrEnum):
+    """What is measured of a session."""
+
+    EVENTS = "Events"
+    SECONDS = "Seconds"
+
+
+class Session(ContractModel):
+    """The key's current session: its newest events of which each came at most `gap_ms` before the next, and the last before now.
+
+    Events is their number; Seconds is the time from the first of them to now. Without a session both are 0.
+    """
+
+    op: Literal["session"] = "session"
+    name: str
+    entity: str
+    stream: str
+    gap_ms: int = Field(ge=1)
+    measure: SessionMeasure
+
+
+class Dwell(ContractModel):
+    """Seconds from each of the newest `last` events to the next one, from the newest to now, at most `limit_ms`; [last].
+
+    The newest first, aligned with a sequence of the same stream, and padded with 0.
+    """
+
+    op: Literal["dwell"] = "dwell"
+    name: str
+    entity: str
+    stream: str
+    last: int = Field(ge=1)
+    limit_ms: int = Field(ge=1)
 
 
 class Log(ContractModel):
@@ -215,7 +260,18 @@ class Clip(ContractModel):
 
 
 Feature = Annotated[
-    Lookup | Bucketize | Hash | Cross | EventSequence | Window | Ratio | TimeSince | Log | Clip,
+    Lookup
+    | Bucketize
+    | Hash
+    | Cross
+    | EventSequence
+    | Window
+    | Ratio
+    | TimeSince
+    | Session
+    | Dwell
+    | Log
+    | Clip,
     Field(discriminator="op"),
 ]
 

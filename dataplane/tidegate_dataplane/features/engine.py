@@ -1,9 +1,9 @@
 """Compute a plan's features for arrays of entity keys, from tables, events and the request itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import numpy as np
 
@@ -12,8 +12,11 @@ from tidegate_dataplane.contract import (
     Bucketize,
     Clip,
     Cross,
+    Dwell,
     Entity,
     EntityKeyType,
+    EventFieldType,
+    EventFilter,
     EventSequence,
     EventStream,
     Feature,
@@ -25,6 +28,8 @@ from tidegate_dataplane.contract import (
     Ratio,
     RequestField,
     RequestFieldType,
+    Session,
+    SessionMeasure,
     TimeSince,
     ValueOrigin,
     Window,
@@ -34,7 +39,13 @@ from tidegate_dataplane.features import hashing, transforms, windows
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.events import Array, EventSource, SelectedEvents, Times
 from tidegate_dataplane.features.index import Rows
-from tidegate_dataplane.features.references import check_fields, list_columns, list_fields
+from tidegate_dataplane.features.references import (
+    EventOperation,
+    check_fields,
+    list_columns,
+    list_fields,
+    list_filters,
+)
 from tidegate_dataplane.features.tables import LoadedTable, read_table
 
 
@@ -50,18 +61,26 @@ class _VisibleEvents:
     positions: Rows
 
 
+WindowKey: TypeAlias = tuple[str, EventFilter | None, int, int]
+"""Stream, filter, and the `over_ms` and `every_ms` of a window."""
+
+
 @dataclass(slots=True)
 class _Call:
-    """What one call computes from, for its n rows; `results` has the features so far, [n, k], and `windows` their windows."""
+    """What one call computes from, for its n rows; `results` has the features so far, [n, k].
+
+    `filtered` and `windows` have the events that features have read so far, since several often read the same.
+    """
 
     keys: Mapping[str, Array]
     table_rows: Mapping[str, Rows]
     events: Mapping[str, _VisibleEvents]
     request: Mapping[str, Array]
     results: dict[str, Array] = field(default_factory=dict[str, Array])
-    windows: dict[tuple[str, int, int], SelectedEvents] = field(
-        default_factory=dict[tuple[str, int, int], SelectedEvents]
+    filtered: dict[tuple[str, EventFilter], _VisibleEvents] = field(
+        default_factory=dict[tuple[str, EventFilter], _VisibleEvents]
     )
+    windows: dict[WindowKey, SelectedEvents] = field(default_factory=dict[WindowKey, SelectedEvents])
 
 
 class FeatureEngine:
@@ -88,6 +107,7 @@ class FeatureEngine:
         if missing := {stream.name for stream in plan.streams} - self._events.keys():
             raise FeatureError(f"stream {min(missing)!r} has no events here")
         check_fields(plan)
+        self._filters = _parse_filters(plan)
         self._streams = {stream.name: stream for stream in plan.streams}
         self._entities = {entity.name: entity for entity in plan.entities}
         self._gathers: dict[str, Array] = {}
@@ -194,8 +214,8 @@ class FeatureEngine:
             case Hash() | Cross():
                 parts = [self._hash_values(reference, call) for reference in list_fields(feature)]
                 return hashing.to_bucket(hashing.combine_hashes(parts), feature.buckets)[:, None]
-            case EventSequence() | Window() | Ratio() | TimeSince():
-                return _narrow_floats(_compute_over_events(feature, call))
+            case EventSequence() | Window() | Ratio() | TimeSince() | Session() | Dwell():
+                return _narrow_floats(self._compute_over_events(feature, call))
             case Log():
                 return _narrow_floats(transforms.take_logarithm(self._read_values(feature.field, call)))[
                     :, None
@@ -207,6 +227,62 @@ class FeatureEngine:
                 ]
             case _:
                 assert_never(feature)
+
+    def _compute_over_events(self, feature: EventOperation, call: _Call) -> Array:
+        match feature:
+            case EventSequence():
+                visible = self._filter_events(feature.field.stream or "", feature.where, call)
+                return windows.list_sequence(visible.events, feature)[visible.positions]
+            case Window():
+                return self._aggregate_window(feature.window, call, feature.default)[:, None]
+            case Ratio():
+                return self._divide_windows(feature, call)[:, None]
+            case TimeSince():
+                visible = self._filter_events(feature.stream, feature.where, call)
+                values = windows.measure_age(visible.events, visible.as_of, feature.default)[:, None]
+            case Session():
+                visible = call.events[feature.stream]
+                values = windows.measure_session(
+                    visible.events, visible.as_of, feature.gap_ms, feature.measure
+                )[:, None]
+                if feature.measure is SessionMeasure.EVENTS:
+                    values = values.astype(np.int64)
+            case Dwell():
+                visible = call.events[feature.stream]
+                values = windows.list_dwell_times(
+                    visible.events, visible.as_of, feature.last, feature.limit_ms
+                )
+            case _:
+                assert_never(feature)
+        return values[visible.positions]
+
+    def _aggregate_window(self, window: WindowRef, call: _Call, default: str = "0") -> Array:
+        stream = window.field.stream or ""
+        visible = self._filter_events(stream, window.where, call)
+        key = (stream, window.where, window.over_ms, window.every_ms)
+        if key not in call.windows:
+            call.windows[key] = windows.limit_to_window(visible.events, window, visible.as_of)
+        values = windows.aggregate_events(
+            call.windows[key], window.field.column, window.aggregate, float(default)
+        )
+        return values[visible.positions]
+
+    def _divide_windows(self, feature: Ratio, call: _Call) -> Array:
+        numerator = self._aggregate_window(feature.numerator, call) + feature.prior * feature.weight
+        denominator = self._aggregate_window(feature.denominator, call) + feature.weight
+        defined = denominator != 0
+        return np.where(defined, numerator / np.where(defined, denominator, 1.0), feature.prior)
+
+    def _filter_events(self, stream: str, where: EventFilter | None, call: _Call) -> _VisibleEvents:
+        """Return the events of a stream that a filter lets through, found once for all features of a call."""
+        visible = call.events[stream]
+        if where is None:
+            return visible
+        key = (stream, where)
+        if key not in call.filtered:
+            events = visible.events.select_values(where.column, self._filters[key])
+            call.filtered[key] = replace(visible, events=events)
+        return call.filtered[key]
 
     def _read_values(self, reference: FieldRef, call: _Call) -> Array:
         """Return the key, the field of the request or the feature that a reference names, [n]."""
@@ -225,46 +301,31 @@ class FeatureEngine:
         return hashing.hash_numbers(values)
 
 
-def _compute_over_events(feature: EventSequence | Window | Ratio | TimeSince, call: _Call) -> Array:
-    match feature:
-        case EventSequence():
-            visible = call.events[feature.field.stream or ""]
-            return windows.list_sequence(visible.events, feature)[visible.positions]
-        case Window():
-            return _aggregate_window(feature.window, call, feature.default)[:, None]
-        case Ratio():
-            return _divide_windows(feature, call)[:, None]
-        case TimeSince():
-            visible = call.events[feature.stream]
-            age = windows.measure_age(visible.events, visible.as_of, feature.default)
-            return age[visible.positions][:, None]
-        case _:
-            assert_never(feature)
-
-
-def _aggregate_window(window: WindowRef, call: _Call, default: str = "0") -> Array:
-    visible = call.events[window.field.stream or ""]
-    key = (window.field.stream or "", window.over_ms, window.every_ms)
-    if key not in call.windows:
-        call.windows[key] = windows.limit_to_window(visible.events, window, visible.as_of)
-    events = call.windows[key]
-    values = windows.aggregate_events(events, window.field.column, window.aggregate, float(default))
-    return values[visible.positions]
-
-
-def _divide_windows(feature: Ratio, call: _Call) -> Array:
-    numerator = _aggregate_window(feature.numerator, call) + feature.prior * feature.weight
-    denominator = _aggregate_window(feature.denominator, call) + feature.weight
-    defined = denominator != 0
-    return np.where(defined, numerator / np.where(defined, denominator, 1.0), feature.prior)
-
-
 def _narrow_floats(values: Array) -> Array:
     """Return floating-point numbers as float32, the type of such features, and integers unchanged."""
     if values.dtype != np.float64:
         return values
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
+
+
+def _parse_filters(plan: FeaturePlan) -> dict[tuple[str, EventFilter], Array]:
+    """Return the values that each filter lets through, in the type of its column."""
+    types = {(stream.name, field.name): field.type for stream in plan.streams for field in stream.fields}
+    filters: dict[tuple[str, EventFilter], Array] = {}
+    for feature in plan.features:
+        for stream, where in list_filters(feature):
+            kind = types.get((stream, where.column))
+            if kind is EventFieldType.STRING:
+                filters[stream, where] = hashing.hash_strings(value.encode() for value in where.values)
+            elif kind is EventFieldType.INT64:
+                filters[stream, where] = np.array([int(value) for value in where.values], dtype=np.int64)
+            else:
+                raise FeatureError(
+                    f"feature {feature.name!r} filters by {where.column!r} of stream {stream!r}, which must be an int64 or a "
+                    "string"
+                )
+    return filters
 
 
 def _get_input(inputs: Mapping[str, Array], name: str) -> Array:

@@ -42,6 +42,23 @@ class SelectedEvents:
         """Return the newest `limit` events of each key."""
         return replace(self, starts=np.maximum(self.starts, self.ends - limit))
 
+    def flatten_positions(self) -> tuple[Positions, Positions]:
+        """Return the positions of all events, key by key, and where each key begins among them, [n]."""
+        counts = self.event_counts
+        offsets = np.cumsum(counts) - counts
+        return np.repeat(self.starts - offsets, counts) + np.arange(int(counts.sum())), offsets
+
+    def select_values(self, column: str, values: Array) -> "SelectedEvents":
+        """Return the events that have one of the values in a column."""
+        flat, _ = self.flatten_positions()
+        matches = np.isin(self.columns[column][flat], values)
+        owners = np.repeat(np.arange(len(self.starts)), self.event_counts)[matches]
+        selected = flat[matches]
+        counts = np.bincount(owners, minlength=len(self.starts))
+        ends = np.cumsum(counts)
+        columns = {name: array[selected] for name, array in self.columns.items()}
+        return SelectedEvents(self.times[selected], columns, ends - counts, ends)
+
     def take_keys(self, positions: Positions) -> "SelectedEvents":
         """Return the events of the keys at `positions`."""
         return replace(self, starts=self.starts[positions], ends=self.ends[positions])

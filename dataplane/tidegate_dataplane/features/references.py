@@ -1,13 +1,15 @@
 """What the features of a plan read, and whether the plan declares it."""
 
 from collections.abc import Mapping
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from tidegate_dataplane.contract import (
     Bucketize,
     Clip,
     Cross,
+    Dwell,
     EntityKeyType,
+    EventFilter,
     EventSequence,
     Feature,
     FeaturePlan,
@@ -16,11 +18,31 @@ from tidegate_dataplane.contract import (
     Log,
     Lookup,
     Ratio,
+    Session,
     TimeSince,
     ValueOrigin,
     Window,
 )
 from tidegate_dataplane.features.errors import FeatureError
+
+EventOperation: TypeAlias = EventSequence | Window | Ratio | TimeSince | Session | Dwell
+"""Operations that read the events of a stream."""
+
+
+def list_filters(feature: Feature) -> tuple[tuple[str, EventFilter], ...]:
+    """Return the filters of a feature's events, with the stream of each."""
+    match feature:
+        case Window():
+            windows = [feature.window]
+        case Ratio():
+            windows = [feature.numerator, feature.denominator]
+        case EventSequence() if feature.where is not None:
+            return ((feature.field.stream or "", feature.where),)
+        case TimeSince() if feature.where is not None:
+            return ((feature.stream, feature.where),)
+        case _:
+            return ()
+    return tuple((window.field.stream or "", window.where) for window in windows if window.where is not None)
 
 
 def list_fields(feature: Feature) -> tuple[FieldRef, ...]:
@@ -32,7 +54,7 @@ def list_fields(feature: Feature) -> tuple[FieldRef, ...]:
             return (feature.window.field,)
         case Ratio():
             return (feature.numerator.field, feature.denominator.field)
-        case TimeSince():
+        case TimeSince() | Session() | Dwell():
             return (
                 FieldRef(entity=feature.entity, origin=ValueOrigin.STREAM, stream=feature.stream, column=""),
             )
@@ -90,7 +112,7 @@ def _check_declared(plan: FeaturePlan, reference: FieldRef, earlier: set[str]) -
 
 
 def _check_kind(plan: FeaturePlan, feature: Feature, reference: FieldRef) -> None:
-    over_events = isinstance(feature, EventSequence | Window | Ratio | TimeSince)
+    over_events = isinstance(feature, EventOperation)
     if over_events != (reference.origin is ValueOrigin.STREAM):
         wants = "a field of a stream" if over_events else "one value per row"
         raise FeatureError(f"feature {feature.name!r} reads {reference.column!r}, and needs {wants}")

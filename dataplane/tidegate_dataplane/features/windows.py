@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidegate_dataplane.contract import Aggregate, EventSequence, WindowRef
+from tidegate_dataplane.contract import Aggregate, EventSequence, SessionMeasure, WindowRef
 from tidegate_dataplane.features import hashing
 from tidegate_dataplane.features.events import Positions, SelectedEvents, Times
 
@@ -64,12 +64,47 @@ def measure_age(events: SelectedEvents, as_of: Times, default: float) -> Values:
     return result
 
 
+def measure_session(events: SelectedEvents, as_of: Times, gap_ms: int, measure: SessionMeasure) -> Values:
+    """Return the number of events of each key's current session, or its seconds until `as_of`, [n] float64."""
+    present = np.flatnonzero(events.event_counts > 0)
+    current = present[as_of[present] - events.times[events.ends[present] - 1] <= gap_ms]
+    firsts = _find_session_starts(events.take_keys(current), gap_ms)
+    result = np.zeros(len(as_of), dtype=np.float64)
+    if measure is SessionMeasure.EVENTS:
+        result[current] = events.ends[current] - firsts
+    else:
+        result[current] = (as_of[current] - events.times[firsts]) / 1000.0
+    return result
+
+
+def list_dwell_times(events: SelectedEvents, as_of: Times, last: int, limit_ms: int) -> Values:
+    """Return the seconds from each of the newest events to the next, the newest first, [n, last] float64, padded with 0."""
+    positions = events.ends[:, None] - 1 - np.arange(last)
+    inside = positions >= events.starts[:, None]
+    times = np.zeros(positions.shape, dtype=np.int64)
+    times[inside] = events.times[positions[inside]]
+    following = np.concatenate([as_of[:, None], times[:, :-1]], axis=1)
+    return np.where(inside, np.minimum(following - times, limit_ms) / 1000.0, 0.0)
+
+
+def _find_session_starts(events: SelectedEvents, gap_ms: int) -> Positions:
+    """Return the position of the first event of the last session of each key, of which each has events."""
+    flat, offsets = events.flatten_positions()
+    if not len(flat):
+        return offsets
+    times = events.times[flat]
+    begins = np.ones(len(flat), dtype=bool)
+    begins[1:] = times[1:] - times[:-1] > gap_ms
+    begins[offsets] = True
+    return flat[np.maximum.reduceat(np.where(begins, np.arange(len(flat)), 0), offsets)]
+
+
 def _reduce_segments(events: SelectedEvents, values: Values, aggregate: Aggregate) -> Values:
     """Return the sum, mean, minimum or maximum of each segment, of which none is empty."""
     if not len(events.starts):
         kind = np.float64 if aggregate is Aggregate.MEAN else values.dtype
         return np.zeros(0, dtype=kind)
-    flat, offsets = _flatten_segments(events)
+    flat, offsets = events.flatten_positions()
     gathered = values[flat]
     if aggregate is Aggregate.MIN:
         return np.minimum.reduceat(gathered, offsets)
@@ -80,7 +115,7 @@ def _reduce_segments(events: SelectedEvents, values: Values, aggregate: Aggregat
 
 
 def _count_distinct(events: SelectedEvents, values: Values) -> Values:
-    flat, _ = _flatten_segments(events)
+    flat, _ = events.flatten_positions()
     keys = np.repeat(np.arange(len(events.starts)), events.event_counts)
     gathered = values[flat]
     order = np.lexsort((gathered, keys))
@@ -88,11 +123,3 @@ def _count_distinct(events: SelectedEvents, values: Values) -> Values:
     is_new = np.ones(len(keys), dtype=bool)
     is_new[1:] = (keys[1:] != keys[:-1]) | (gathered[1:] != gathered[:-1])
     return np.bincount(keys[is_new], minlength=len(events.starts)).astype(np.int64)
-
-
-def _flatten_segments(events: SelectedEvents) -> tuple[Positions, Positions]:
-    """Return the positions of all segments one after the other, and where each begins among them."""
-    counts = events.event_counts
-    offsets = np.cumsum(counts) - counts
-    flat = np.repeat(events.starts - offsets, counts) + np.arange(int(counts.sum()))
-    return flat, offsets
