@@ -48,6 +48,13 @@ from tidegate_dataplane.contract.nearline import (
     StreamProblem,
     StreamReport,
 )
+from tidegate_dataplane.contract.offline import (
+    OfflineFile,
+    OfflineFilePhase,
+    OfflineMessage,
+    OfflineOrder,
+    OfflineSource,
+)
 from tidegate_dataplane.contract.pipeline import DEFAULTED, ModelCall, PipelinePart, PipelinePlan
 from tidegate_dataplane.contract.serving import (
     LOAD_TIMEOUT_S,
@@ -120,6 +127,11 @@ __all__ = [
     "ModelCall",
     "ModelFormat",
     "NatsEvents",
+    "OfflineFile",
+    "OfflineFilePhase",
+    "OfflineMessage",
+    "OfflineOrder",
+    "OfflineSource",
     "OwnerKind",
     "PassResult",
     "PipelinePart",

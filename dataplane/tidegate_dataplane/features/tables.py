@@ -108,14 +108,14 @@ class LoadedTable:
 
 
 def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) -> LoadedTable:
-    """Read the key and the named columns of a Parquet file.
+    """Read the key and the named columns of a Parquet file, or of all in a folder.
 
     Raises:
-        FeatureError: the file is not Parquet, a column is missing, or a key is null, duplicate or of another type.
+        FeatureError: a file is not Parquet, a column is missing, or a key is null, duplicate or of another type.
     """
     names = sorted({entity.key, *columns})
     try:
-        available = pq.read_schema(path).names
+        available = pq.ParquetDataset(path).schema.names
         missing = [column for column in names if column not in available]
         if missing:
             raise FeatureError(

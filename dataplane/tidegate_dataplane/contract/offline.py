@@ -1,0 +1,72 @@
+"""Computing features of rows in files: what the process is asked, and the lines that it prints."""
+
+from enum import StrEnum
+
+from pydantic import Field, model_validator
+
+from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.features import FeaturePlan
+
+
+class OfflineOrder(ContractModel):
+    """A plan, and the paths on this machine of what it computes from and writes to."""
+
+    plan: FeaturePlan
+    rows: str = Field(description="a Parquet file, or a folder of them")
+    output: str = Field(description="a file if `rows` is one, else a folder")
+    time_column: str = Field(
+        default="", description="of the rows; empty for a plan without streams, which needs none"
+    )
+    tables: dict[str, str] = Field(default_factory=dict[str, str], description="path by name of the table")
+    events: dict[str, str] = Field(default_factory=dict[str, str], description="path by name of the stream")
+    shard: int = Field(default=0, ge=0)
+    shards: int = Field(
+        default=1, ge=1, description="every so many files of rows are computed, from `shard` on"
+    )
+    dry_run: bool = Field(default=False, description="check everything and compute nothing")
+
+    @model_validator(mode="after")
+    def _check_shard(self) -> "OfflineOrder":
+        if self.shard >= self.shards:
+            message = f"shard {self.shard} of {self.shards}: they are counted from 0"
+            raise ValueError(message)
+        return self
+
+
+class OfflineFilePhase(StrEnum):
+    """How far the features of a file of rows are."""
+
+    PENDING = "Pending"
+    COMPUTING = "Computing"
+    WRITTEN = "Written"
+    SKIPPED = "Skipped"
+    """An earlier run has written them, with the same plan from as many rows, events and keys."""
+
+
+class OfflineFile(ContractModel):
+    """A file of rows, and the file that gets them with their features."""
+
+    rows_path: str
+    output_path: str
+    phase: OfflineFilePhase
+    row_count: int
+    computed_rows: int = 0
+
+
+class OfflineSource(ContractModel):
+    """A table or a stream, and how many rows or events of it are in its files."""
+
+    name: str
+    path: str
+    count: int
+
+
+class OfflineMessage(ContractModel):
+    """One line that the process prints: one of its fields is set.
+
+    First come the sources, then each file once with its phase before the run, and then its progress.
+    """
+
+    source: OfflineSource | None = None
+    file: OfflineFile | None = None
+    error: str | None = Field(default=None, description="why the process ends, and the way out")
