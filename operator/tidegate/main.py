@@ -20,6 +20,7 @@ from tidegate.cli.bench import register_commands as register_bench
 from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register_commands as register_decisions
 from tidegate.cli.doctor import register_commands as register_doctor
+from tidegate.cli.features import register_commands as register_features
 from tidegate.cli.get import register_commands as register_get
 from tidegate.cli.optimize import optimize_file
 from tidegate.cli.options import (
@@ -79,6 +80,13 @@ register_pools(pools)
 app.add_typer(pools)
 
 
+features = typer.Typer(
+    name="features", help="Compute features of a FeatureCompute without a cluster.", no_args_is_help=True
+)
+register_features(features)
+app.add_typer(features)
+
+
 release = typer.Typer(
     name="release", help="Show and control releases of ModelAccesses.", no_args_is_help=True
 )
@@ -94,6 +102,11 @@ app.add_typer(top)
 @pools.callback()
 def _group_pools() -> None:
     """Make `pools` a group, although it has only one command."""
+
+
+@features.callback()
+def _group_features() -> None:
+    """Make `features` a group, although it has only one command."""
 
 
 @xds.callback()

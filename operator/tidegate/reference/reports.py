@@ -18,6 +18,7 @@ from tidegate.reports.device_plugin import DevicePluginReport
 from tidegate.reports.explanation import InferenceReport, PoolReport
 from tidegate.reports.fleet import FleetReport
 from tidegate.reports.listing import ChangeReport, ListReport
+from tidegate.reports.offline_features import OfflineFeaturesReport
 from tidegate.reports.optimization import OptimizationReport
 from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
@@ -35,6 +36,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "bench": (BenchReport,),
     "calibrate": (CalibrationReport,),
     "doctor": (AnalysisReport,),
+    "features compute": (OfflineFeaturesReport,),
     "get": (ListReport, ChangeReport),
     "history": (HistoryReport,),
     "hold": (SteeringReport,),
