@@ -14,12 +14,14 @@ from tidegate.api.feature_operations import (
     BucketizeOperation,
     ClipOperation,
     CrossOperation,
+    DwellOperation,
     HashOperation,
     LogOperation,
     LookupOperation,
     Operation,
     RatioOperation,
     SequenceOperation,
+    SessionOperation,
     TimeSinceOperation,
     WindowOperation,
     list_references,
@@ -128,6 +130,8 @@ _OPERATIONS: Final = (
     "window",
     "ratio",
     "timeSince",
+    "session",
+    "dwell",
     "log",
     "clip",
 )
@@ -147,6 +151,8 @@ class Feature(ApiModel):
     window: Annotated[WindowOperation | None, Field(description=WindowOperation.__doc__)] = None
     ratio: Annotated[RatioOperation | None, Field(description=RatioOperation.__doc__)] = None
     time_since: Annotated[TimeSinceOperation | None, Field(description=TimeSinceOperation.__doc__)] = None
+    session: Annotated[SessionOperation | None, Field(description=SessionOperation.__doc__)] = None
+    dwell: Annotated[DwellOperation | None, Field(description=DwellOperation.__doc__)] = None
     log: Annotated[LogOperation | None, Field(description=LogOperation.__doc__)] = None
     clip: Annotated[ClipOperation | None, Field(description=ClipOperation.__doc__)] = None
 

@@ -12,7 +12,7 @@ from tidegate.api.event_streams import MAX_EVENTS
 from tidegate.api.fields import DecimalText, DurationText, Identifier, duration_between
 from tidegate.api.meta import ApiModel
 from tidegate.api.schema import ListSet, ValidationRule, ValidationRules, must_match
-from tidegate_dataplane.contract import Aggregate
+from tidegate_dataplane.contract import Aggregate, SessionMeasure
 
 MAX_BUCKETS: Final = 2**31 - 1
 
@@ -119,6 +119,19 @@ class CrossOperation(ApiModel):
     buckets: Annotated[BucketCount, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
 
 
+class EventCondition(ApiModel):
+    """Only events whose field has one of the values."""
+
+    field: Annotated[
+        FieldReference, Field(description="<source>.<field> of the same stream, an int64 or a string.")
+    ]
+    values: Annotated[
+        tuple[Annotated[str, Field(max_length=128)], ...],
+        Field(min_length=1, max_length=16, description="Values in quotes, 1 to 16."),
+        ListSet(),
+    ]
+
+
 class SequenceOperation(ApiModel):
     """The values of the key's newest events, the newest first."""
 
@@ -142,6 +155,9 @@ class SequenceOperation(ApiModel):
             description=f"Number of buckets, 2 to {MAX_BUCKETS}: each value becomes 1 plus its hash modulo buckets - 1, and 0 "
             "is free for padding. Required for a string. Absent: the values themselves.",
         ),
+    ] = None
+    where: Annotated[
+        EventCondition | None, Field(description=f"{EventCondition.__doc__} Absent: all events.")
     ] = None
 
 
@@ -177,6 +193,9 @@ class EventWindow(ApiModel):
             description="The window ends at the newest multiple of this duration since 1970, from 1s to over. Absent: it "
             "ends at the time of the request."
         ),
+    ] = None
+    where: Annotated[
+        EventCondition | None, Field(description=f"{EventCondition.__doc__} Absent: all events.")
     ] = None
 
 
@@ -220,6 +239,40 @@ class TimeSinceOperation(ApiModel):
     default: Annotated[
         DefaultValue, Field(description="Value for a key without events; a decimal in quotes.")
     ] = "-1"
+    where: Annotated[
+        EventCondition | None, Field(description=f"{EventCondition.__doc__} Absent: all events.")
+    ] = None
+
+
+class SessionOperation(ApiModel):
+    """The key's current session of a stream: its newest events without a longer gap between them, and before the request."""
+
+    source: Annotated[Identifier, Field(description="Name of a source that is a stream.")]
+    gap: Annotated[SpanText, Field(description="Longest time between two events of a session.")] = "30m"
+    measure: Annotated[
+        SessionMeasure,
+        Field(
+            description="Events: the number of events. Seconds: the time from the first of them to the request. Without a "
+            "session both are 0."
+        ),
+    ]
+
+
+class DwellOperation(ApiModel):
+    """Seconds from each of the key's newest events to the next one, from the newest to the request, the newest first."""
+
+    source: Annotated[Identifier, Field(description="Name of a source that is a stream.")]
+    last: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=MAX_EVENTS,
+            description="Number of elements, 1 to the stream's maxEvents; fewer events are padded with 0 at the end. They "
+            "are aligned with a sequence of the same stream without where.",
+        ),
+    ]
+    limit: Annotated[SpanText, Field(description="Largest element.")] = "10m"
 
 
 class LogOperation(ApiModel):
@@ -254,19 +307,21 @@ Operation = (
     | WindowOperation
     | RatioOperation
     | TimeSinceOperation
+    | SessionOperation
+    | DwellOperation
     | LogOperation
     | ClipOperation
 )
 
 
 def list_references(operation: Operation) -> tuple[str, ...]:
-    """Return the fields that an operation reads, in the form of the spec; the source alone of timeSince."""
+    """Return the fields that an operation reads, in the form of the spec; the source alone of operations that read no field."""
     match operation:
         case CrossOperation():
             return operation.fields
         case RatioOperation():
             return tuple(dict.fromkeys((operation.numerator.field, operation.denominator.field)))
-        case TimeSinceOperation():
+        case TimeSinceOperation() | SessionOperation() | DwellOperation():
             return (operation.source,)
         case _:
             return (operation.field,)

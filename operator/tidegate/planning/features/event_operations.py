@@ -7,9 +7,12 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.event_streams import SourceStream
 from tidegate.api.feature_compute import FeatureSource
 from tidegate.api.feature_operations import (
+    DwellOperation,
+    EventCondition,
     EventWindow,
     RatioOperation,
     SequenceOperation,
+    SessionOperation,
     TimeSinceOperation,
     WindowOperation,
 )
@@ -17,11 +20,19 @@ from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.field_scope import EventColumn, FieldScope, make_output
 from tidegate.resources.brokers import make_kafka_order
 from tidegate_dataplane import contract
-from tidegate_dataplane.contract import Aggregate, EventFieldType
+from tidegate_dataplane.contract import Aggregate, EventFieldType, SessionMeasure
 
-EventOperation: TypeAlias = SequenceOperation | WindowOperation | RatioOperation | TimeSinceOperation
+EventOperation: TypeAlias = (
+    SequenceOperation
+    | WindowOperation
+    | RatioOperation
+    | TimeSinceOperation
+    | SessionOperation
+    | DwellOperation
+)
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_INT64: Final = range(-(2**63), 2**63)
 _COUNTS: Final = frozenset({Aggregate.COUNT, Aggregate.DISTINCT})
 _DTYPES: Final = {EventFieldType.INT64: "INT64", EventFieldType.FLOAT64: "FP32"}
 
@@ -60,10 +71,26 @@ def compile_event_operation(
             return window, make_output(name, dtype)
         case RatioOperation():
             return _compile_ratio(name, operation, scope, path), make_output(name, "FP32")
-        case TimeSinceOperation(source=stream, default=default):
-            entity = scope.find_entity(stream, f"{path}.source")
-            since = contract.TimeSince(name=name, entity=entity, stream=stream, default=float(default))
+        case TimeSinceOperation(source=source, default=default, where=condition):
+            since = contract.TimeSince(
+                name=name,
+                entity=scope.find_entity(source, f"{path}.source"),
+                stream=source,
+                default=float(default),
+                where=_compile_condition(condition, source, scope, f"{path}.where"),
+            )
             return since, make_output(name, "FP32")
+        case SessionOperation(source=source, gap=gap, measure=measure):
+            session = contract.Session(
+                name=name,
+                entity=scope.find_entity(source, f"{path}.source"),
+                stream=source,
+                gap_ms=_to_milliseconds(gap),
+                measure=measure,
+            )
+            return session, make_output(name, "INT64" if measure is SessionMeasure.EVENTS else "FP32")
+        case DwellOperation():
+            return _compile_dwell(name, operation, scope, path), make_output(name, "FP32", operation.last)
 
 
 def _compile_sequence(
@@ -75,18 +102,64 @@ def _compile_sequence(
     type does not have.
     """
     column = scope.resolve_event_field(sequence.field, f"{path}.field")
-    if sequence.last > column.stream.max_events:
-        message = f"must be at most maxEvents of stream {column.ref.stream}, {column.stream.max_events}"
-        raise InvalidSpecError(message, path=f"{path}.last")
+    _check_last(sequence.last, column.stream, column.ref.stream, f"{path}.last")
     if sequence.buckets is None and column.type is EventFieldType.STRING:
         message = f"is required, because '{sequence.field}' is a string"
         raise InvalidSpecError(message, path=f"{path}.buckets")
     dtype = "INT64" if sequence.buckets is not None else _DTYPES[column.type]
     _check_whole(sequence.pad, dtype, f"{path}.pad")
     operation = contract.EventSequence(
-        name=name, field=column.ref, last=sequence.last, pad=sequence.pad, buckets=sequence.buckets
+        name=name,
+        field=column.ref,
+        last=sequence.last,
+        pad=sequence.pad,
+        buckets=sequence.buckets,
+        where=_compile_condition(sequence.where, column.ref.stream, scope, f"{path}.where"),
     )
     return operation, dtype
+
+
+def _compile_dwell(name: str, dwell: DwellOperation, scope: FieldScope, path: str) -> contract.Dwell:
+    """Return the operation; raises InvalidSpecError for more events than the stream stores."""
+    source = scope.find_stream_source(dwell.source, f"{path}.source")
+    _check_last(dwell.last, source.stream, source.name, f"{path}.last")
+    return contract.Dwell(
+        name=name,
+        entity=source.entity,
+        stream=source.name,
+        last=dwell.last,
+        limit_ms=_to_milliseconds(dwell.limit),
+    )
+
+
+def _check_last(last: int, stream: SourceStream, name: str | None, path: str) -> None:
+    if last > stream.max_events:
+        raise InvalidSpecError(f"must be at most maxEvents of stream {name}, {stream.max_events}", path=path)
+
+
+def _compile_condition(
+    condition: EventCondition | None, stream: str | None, scope: FieldScope, path: str
+) -> contract.EventFilter | None:
+    """Return the filter; raises InvalidSpecError for another stream's field, and for values that it cannot have."""
+    if condition is None:
+        return None
+    column = scope.resolve_event_field(condition.field, f"{path}.field")
+    if column.ref.stream != stream:
+        message = f"must be a field of stream {stream}, whose events are read"
+        raise InvalidSpecError(message, path=f"{path}.field")
+    if column.type is EventFieldType.FLOAT64:
+        message = f"'{condition.field}' is a float64, which has no exact values: name an int64 or a string"
+        raise InvalidSpecError(message, path=f"{path}.field")
+    for index, value in enumerate(condition.values):
+        if column.type is EventFieldType.INT64 and not _is_int64(value):
+            message = f"'{value}' is no whole number of 64 bits, and '{condition.field}' is an int64"
+            raise InvalidSpecError(message, path=f"{path}.values[{index}]")
+    return contract.EventFilter(column=column.ref.column, values=condition.values)
+
+
+def _is_int64(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) <= 19 and int(text) in _INT64
 
 
 def _compile_window(
@@ -131,6 +204,7 @@ def _compile_events(window: EventWindow, scope: FieldScope, path: str) -> tuple[
         aggregate=window.aggregate,
         over_ms=_to_milliseconds(window.over),
         every_ms=_to_milliseconds(window.every) if window.every is not None else 0,
+        where=_compile_condition(window.where, column.ref.stream, scope, f"{path}.where"),
     )
     return ref, _find_dtype(column, window, path)
 

@@ -148,7 +148,7 @@ def _compile_clip(
 
 
 def _list_references(feature: contract.Feature) -> tuple[contract.FieldRef, ...]:
-    """Return the fields that a feature reads; of timeSince, which reads no field, none."""
+    """Return the fields that a feature reads; none of those that read the times of events alone."""
     match feature:
         case contract.Cross():
             return feature.fields
@@ -156,7 +156,7 @@ def _list_references(feature: contract.Feature) -> tuple[contract.FieldRef, ...]
             return (feature.window.field,)
         case contract.Ratio():
             return (feature.numerator.field, feature.denominator.field)
-        case contract.TimeSince():
+        case contract.TimeSince() | contract.Session() | contract.Dwell():
             return ()
         case _:
             return (feature.field,)
@@ -166,7 +166,8 @@ def _list_sources(features: list[contract.Feature], references: list[contract.Fi
     """Return the tables and streams that features read."""
     tables = {reference.table for reference in references if reference.table is not None}
     streams = {reference.stream for reference in references if reference.stream is not None}
-    return tables | streams | {item.stream for item in features if isinstance(item, contract.TimeSince)}
+    timed = contract.TimeSince | contract.Session | contract.Dwell
+    return tables | streams | {item.stream for item in features if isinstance(item, timed)}
 
 
 def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:

@@ -25,6 +25,15 @@ class EventColumn:
     stream: SourceStream
 
 
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """A declared source that is a stream."""
+
+    name: str
+    entity: str
+    stream: SourceStream
+
+
 def make_output(name: str, dtype: str, length: int = 1) -> contract.TensorSpec:
     """Return the output tensor of a feature."""
     return contract.TensorSpec(name=name, dtype=dtype, shape=(-1, length))
@@ -93,8 +102,12 @@ class FieldScope:
 
     def find_entity(self, stream: str, path: str) -> str:
         """Return the entity of a stream."""
-        source, _ = self._find_stream(stream, path)
-        return source.entity
+        return self.find_stream_source(stream, path).entity
+
+    def find_stream_source(self, name: str, path: str) -> StreamSource:
+        """Return a source that is a stream."""
+        source, stream = self._find_stream(name, path)
+        return StreamSource(name, source.entity, stream)
 
     def _find_stream(self, name: str, path: str) -> tuple[FeatureSource, SourceStream]:
         source = self._sources.get(name)
