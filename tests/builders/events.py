@@ -23,6 +23,7 @@ from tidegate_dataplane.contract import (
     EventFieldType,
     EventFilter,
     EventSequence,
+    EventSession,
     EventStream,
     Feature,
     FeaturePlan,
@@ -33,7 +34,6 @@ from tidegate_dataplane.contract import (
     Ratio,
     RequestField,
     RequestFieldType,
-    Session,
     SessionMeasure,
     TensorSpec,
     TimeSince,
@@ -91,11 +91,15 @@ AT_HOME = EventFilter(column="page", values=("home", "ä"))
 
 
 def window(
-    column: str, aggregate: Aggregate, over_ms: int, every_ms: int = 0, where: EventFilter | None = None
+    column: str,
+    aggregate: Aggregate,
+    over_ms: int,
+    every_ms: int = 0,
+    event_filter: EventFilter | None = None,
 ) -> WindowRef:
     """A window over the clicks."""
     return WindowRef(
-        field=of_clicks(column), aggregate=aggregate, over_ms=over_ms, every_ms=every_ms, where=where
+        field=of_clicks(column), aggregate=aggregate, over_ms=over_ms, every_ms=every_ms, filter=event_filter
     )
 
 
@@ -119,17 +123,19 @@ CLICK_FEATURES: tuple[Feature, ...] = (
         weight=20,
     ),
     TimeSince(name="idle", entity="user", stream="clicks"),
-    EventSequence(name="clicked_items", field=of_clicks("item_id"), last=4, where=CLICKED),
-    Window(name="clicked_at_home", window=window("price", Aggregate.MAX, DAY, where=AT_HOME), default="-1"),
-    TimeSince(name="since_click", entity="user", stream="clicks", where=CLICKED),
-    Session(
+    EventSequence(name="clicked_items", field=of_clicks("item_id"), last=4, filter=CLICKED),
+    Window(
+        name="clicked_at_home", window=window("price", Aggregate.MAX, DAY, event_filter=AT_HOME), default="-1"
+    ),
+    TimeSince(name="since_click", entity="user", stream="clicks", filter=CLICKED),
+    EventSession(
         name="session_events",
         entity="user",
         stream="clicks",
         gap_ms=30 * MINUTE,
         measure=SessionMeasure.EVENTS,
     ),
-    Session(
+    EventSession(
         name="session_seconds",
         entity="user",
         stream="clicks",
@@ -215,7 +221,8 @@ def to_columns(events: Sequence[Click]) -> Mapping[str, NDArray[Any]]:
 
 def recorded(events: Sequence[Click], stream: EventStream | None = None) -> RecordedEvents:
     """The events as a source of the engine."""
-    return RecordedEvents(stream or clicks(), USER, to_columns(events))
+    columns = to_columns(events)
+    return RecordedEvents(stream or clicks(), USER, columns["user_id"], columns["ts"], columns)
 
 
 def compute_plainly(events: Iterable[Click], user: int, as_of: int, stream: EventStream) -> dict[str, Any]:

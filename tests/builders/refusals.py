@@ -1045,6 +1045,7 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     _stream("field-type", ".fields[0].type", _UNSUPPORTED, fields=[{"name": "x", "type": "float32"}]),
     _stream("field-twice", ".fields", "Duplicate value", fields=[{"name": "x", "type": "int64"}] * 2),
     _stream("lateness", ".lateness", "must be from 0s to 168h", lateness="169h"),
+    _stream("lateness-beyond-ttl", ".lateness", "must not be longer than ttl", lateness="2m", ttl="1m"),
     _stream("ttl-zero", ".ttl", "must be from 1s to 8760h", ttl="0s"),
     _stream("ttl-long", ".ttl", "must be from 1s to 8760h", ttl="8761h"),
     _stream("events-none", ".maxEvents", "should be greater than or equal to 1", maxEvents=0),
@@ -1060,6 +1061,27 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
         ".sequence.buckets",
         "should be greater than or equal to 2",
         sequence={"field": "clicks.item_id", "last": 1, "buckets": 1},
+    ),
+    _feature(
+        "condition-without-values",
+        ".sequence.filter.values",
+        "should have at least 1 items",
+        sequence={"field": "clicks.item_id", "last": 1, "filter": {"field": "clicks.click", "values": []}},
+    ),
+    _feature(
+        "session-without-gap",
+        ".session.gap",
+        "must be from 1s to 8760h",
+        session={"source": "clicks", "measure": "Events", "gap": "0s"},
+    ),
+    _feature(
+        "session-measure", ".session.measure", _UNSUPPORTED, session={"source": "clicks", "measure": "Length"}
+    ),
+    _feature(
+        "dwell-of-none",
+        ".dwell.last",
+        "should be greater than or equal to 1",
+        dwell={"source": "clicks", "last": 0},
     ),
     _window("of-nothing", ".over", "must be from 1s to 8760h", over="0s"),
     _window("aggregate", ".aggregate", _UNSUPPORTED, aggregate="Median"),

@@ -29,6 +29,7 @@ from tidegate_dataplane.contract import (
     RefusalReason,
     StreamProblem,
 )
+from tidegate_dataplane.event_store.report import REPORT_FILE
 from tidegate_dataplane.event_store.rows import merge_rows
 
 USERS = 40
@@ -185,6 +186,7 @@ def expected_rows(events: Sequence[Click], stream: EventStream) -> dict[bytes, b
             row_bytes=8 * (1 + len(stream.fields)),
             limit=stream.max_events,
             after_ms=0,
+            now_ms=int(time.time() * 1000),
         )
         for key in keys
     }
@@ -228,9 +230,16 @@ def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes
 
     bad = {
         RefusalReason.MALFORMED: [b"{", b"[]", b"\xff", b'{"ts": NaN}', b"[" * 100_000],
-        RefusalReason.MISSING_FIELD: [b"{}", changed(user_id=None), changed(price=None)],
+        RefusalReason.MISSING_FIELD: [
+            b"{}",
+            changed(user_id=None),
+            changed(price=None),
+            b'{"\\ud800": 1}',
+            json.dumps({"x" * 500_000: 1}).encode(),
+        ],
         RefusalReason.WRONG_TYPE: [
             changed(user_id="7"),
+            changed(user_id=True),
             changed(item_id=2**63),
             changed(item_id=1.5),
             changed(price="cheap"),
@@ -238,6 +247,8 @@ def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes
             changed(page=3),
             changed(page="\ud800"),
             changed(ts="2026-11-26T10:00:00"),
+            changed(ts="2026-W01-1T00:00:00+00:00"),
+            changed(ts="20261126T100000Z"),
             changed(ts=1.5),
             b'{"user_id":1,"ts":%d,"item_id":1,"click":1,"price":1e999,"page":""}' % now,
         ],
@@ -254,6 +265,7 @@ def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes
         assert report.refused == {reason: len(messages) for reason, messages in bad.items()}
         assert report.last_refused is not None
         assert report.last_refused.position >= 0
+        assert len((ingester.events / REPORT_FILE).read_bytes()) < 4_000
         assert report.problem is None
         assert stored_rows(ingester, [good.key]) == {good.key: good.row}
 
@@ -281,6 +293,23 @@ def test_a_late_event_is_refused_and_the_newest_time_never_goes_back(tmp_path: P
             again = ingester.wait_for("it is back", lambda report: report.caught_up)
             assert (again.stored, again.refused) == (report.stored, report.refused)
             assert again.last_refused == report.last_refused
+
+
+def test_a_clock_that_is_ahead_makes_nobody_else_late_and_replicas_decide_alike(tmp_path: Path) -> None:
+    now = int(time.time() * 1000)
+    times = [now + 2 * HOUR, now + 59_000, *(now - 50_000 + number for number in range(50))]
+    events = [Click(1, moment, number, 1, 1.0, "home") for number, moment in enumerate(times)]
+    with a_nats(tmp_path / "nats") as server:
+        server.make_stream("CLICKS", "clicks")
+        source = ClicksOnNats(server)
+        source.publish(encode(events))
+        with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+            report = ingester.wait_for(
+                "all was read", lambda report: report.stored + sum(report.refused.values()) == len(events)
+            )
+
+            assert report.refused == {RefusalReason.IN_THE_FUTURE: 1}
+            assert report.stored == len(events) - 1
 
 
 def test_a_stream_that_was_made_anew_is_read_from_its_beginning(

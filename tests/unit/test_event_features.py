@@ -25,10 +25,12 @@ from builders.events import (
     of_feature,
     recorded,
     to_columns,
+    window,
 )
 from builders.features import write_table
 from tidegate_dataplane.contract import (
     AS_OF,
+    Aggregate,
     EventFilter,
     EventSequence,
     EventStream,
@@ -37,11 +39,13 @@ from tidegate_dataplane.contract import (
     Log,
     Lookup,
     LookupType,
+    Window,
 )
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.event_store.store import EventStore, OtherWriterError
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
+from tidegate_dataplane.features.event_file import read_events
 from tidegate_dataplane.features.events import Array, EventSource
 from tidegate_dataplane.features.offline import compute_parquet
 from tidegate_dataplane.features.stored_events import StoredEvents
@@ -129,7 +133,7 @@ def fill_in_portions(
         for event in portion:
             by_key.setdefault(event.key, []).append(event.row)
         after = StreamState(positions={"0": state.positions.get("0", 0) + len(portion)})
-        store.store_events(stream.name, by_key, before=state, after=after, expired_ms=0)
+        store.store_events(stream.name, by_key, before=state, after=after, now_ms=NOW + DAY)
         state = after
 
 
@@ -193,18 +197,34 @@ def test_a_file_gives_each_row_the_features_of_its_time(tmp_path: Path) -> None:
         np.testing.assert_array_equal(column, values, err_msg=name)
 
 
+def test_whole_numbers_stay_exact(tmp_path: Path) -> None:
+    large = 123_456_789_012_345_678
+    events = [Click(7, NOW - number, 2**62, 1, 1.0, "home") for number in range(3)]
+    features = (
+        Window(name="last", window=window("item_id", Aggregate.LAST, DAY), default=str(large)),
+        Window(name="mean", window=window("item_id", Aggregate.MEAN, DAY)),
+        EventSequence(name="items", field=of_clicks("item_id"), last=1, pad=str(large)),
+    )
+
+    found = answers(a_click_plan(features=features), recorded(events), [7, 8], [NOW, NOW])
+
+    assert found["last"].tolist() == [[2**62], [large]]
+    assert found["items"].tolist() == [[2**62], [large]]
+    assert found["mean"].tolist() == [[float(2**62)], [0.0]]
+
+
 class TestTheStore:
     def test_an_older_state_is_not_written_over_a_newer_one(self, tmp_path: Path) -> None:
         stream, click = clicks(), Click(1, NOW, 1, 1, 1.0, "home")
         store = EventStore(tmp_path, [stream], max_bytes=1 << 24)
         first, second = StreamState(positions={"0": 1}, stored=1), StreamState(positions={"0": 2}, stored=2)
         store.store_events(
-            "clicks", {click.key: [click.row]}, before=StreamState(), after=first, expired_ms=0
+            "clicks", {click.key: [click.row]}, before=StreamState(), after=first, now_ms=NOW + DAY
         )
 
         with pytest.raises(OtherWriterError, match="clicks"):
             store.store_events(
-                "clicks", {click.key: [click.row]}, before=StreamState(), after=second, expired_ms=0
+                "clicks", {click.key: [click.row]}, before=StreamState(), after=second, now_ms=NOW + DAY
             )
 
         assert store.read_state("clicks") == first
@@ -222,7 +242,11 @@ class TestTheStore:
             ]
             after = StreamState(positions={"0": portion + 1})
             store.store_events(
-                "clicks", {Click(1, 0, 0, 0, 0, "").key: rows * 100}, before=state, after=after, expired_ms=0
+                "clicks",
+                {Click(1, 0, 0, 0, 0, "").key: rows * 100},
+                before=state,
+                after=after,
+                now_ms=NOW + DAY,
             )
             state = after
 
@@ -230,6 +254,27 @@ class TestTheStore:
 
         assert len(stored) == 64 * len(rows[0])
         assert stored[-len(rows[0]) :] == rows[-1]
+        store.close_file()
+
+    def test_events_of_the_future_take_no_room_of_what_features_see(self, tmp_path: Path) -> None:
+        stream = clicks(max_events=2)
+        store = EventStore(tmp_path, [stream], max_bytes=1 << 24)
+        past = [Click(1, NOW - number, number, 1, 1.0, "home") for number in range(3)]
+        future = [Click(1, NOW + number, 10 + number, 1, 1.0, "home") for number in range(1, 5)]
+        state = StreamState(positions={"0": 1})
+        store.store_events(
+            "clicks",
+            {past[0].key: [event.row for event in (*future, *past)]},
+            before=StreamState(),
+            after=state,
+            now_ms=NOW,
+        )
+        source = StoredEvents(store, stream, USER.type)
+
+        seen = answers(a_click_plan(stream), source, [1, 1], [NOW, NOW + 2])
+
+        assert seen["items"].tolist() == [[0, 1, -1, -1, -1], [12, 11, -1, -1, -1]]
+        assert len(store.read_rows("clicks", [past[0].key])[0]) == 4 * len(past[0].row)
         store.close_file()
 
     def test_keys_whose_events_have_expired_are_removed(self, tmp_path: Path) -> None:
@@ -241,19 +286,19 @@ class TestTheStore:
             {event.key: [event.row] for event in events},
             before=StreamState(),
             after=StreamState(positions={"0": 1}),
-            expired_ms=0,
+            now_ms=NOW + DAY,
         )
 
         removed, cursor = 0, b""
         while True:
-            swept = store.remove_expired("clicks", NOW + 2_499, cursor)
+            swept = store.remove_expired("clicks", NOW + 2_499 + stream.ttl_ms, cursor)
             removed, cursor = removed + swept.removed, swept.cursor
             if not cursor:
                 break
 
         assert removed == 2_500
-        assert store.count_keys("clicks") == 2_500
-        assert store.read_rows("clicks", [events[2_499].key, events[2_500].key])[0] == b""
+        rows = store.read_rows("clicks", [event.key for event in events])
+        assert [bool(row) for row in rows] == [False] * 2_500 + [True] * 2_500
         store.close_file()
 
     def test_a_store_from_before_the_last_start_of_the_node_is_not_used(self, tmp_path: Path) -> None:
@@ -261,7 +306,7 @@ class TestTheStore:
         store = EventStore(tmp_path, [stream], max_bytes=1 << 24)
         state = StreamState(positions={"0": 1})
         store.store_events(
-            "clicks", {click.key: [click.row]}, before=StreamState(), after=state, expired_ms=0
+            "clicks", {click.key: [click.row]}, before=StreamState(), after=state, now_ms=NOW + DAY
         )
         store.close_file()
         again = EventStore(tmp_path, [stream], max_bytes=1 << 24)
@@ -301,10 +346,24 @@ class TestWhatDoesNotFit:
         with pytest.raises(FeatureError, match="colour"):
             FeatureEngine(a_click_plan(features=(feature,)), {}, {"clicks": recorded([])})
 
+    @pytest.mark.parametrize("price", [float("nan"), float("inf")])
+    def test_numbers_in_a_file_that_no_message_can_have(self, tmp_path: Path, price: float) -> None:
+        path = write_table(
+            tmp_path / "events.parquet",
+            user_id=[1],
+            ts=[NOW],
+            item_id=[1],
+            click=[1],
+            price=[price],
+            page=["a"],
+        )
+        with pytest.raises(FeatureError, match=r"'price'.*infinite"):
+            read_events(path, clicks(), USER)
+
     @pytest.mark.parametrize("column", ["price", "colour"])
     def test_a_filter_by_what_has_no_exact_values(self, column: str) -> None:
-        where = EventFilter(column=column, values=("1",))
-        feature = EventSequence(name="x", field=of_clicks("item_id"), last=3, where=where)
+        event_filter = EventFilter(column=column, values=("1",))
+        feature = EventSequence(name="x", field=of_clicks("item_id"), last=3, filter=event_filter)
         with pytest.raises(FeatureError, match=f"'{column}'.*must be an int64 or a string"):
             FeatureEngine(a_click_plan(features=(feature,)), {}, {"clicks": recorded([])})
 

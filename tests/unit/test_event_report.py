@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from tidegate_dataplane.contract import EventStreamReport, StreamProblem
-from tidegate_dataplane.event_store.report import REPORT_FILE, IngesterReport, read_report, write_report
+from tidegate_dataplane.event_store.report import (
+    REPORT_FILE,
+    IngesterReport,
+    read_boot_id,
+    read_report,
+    write_report,
+)
 
 CLICKS = EventStreamReport(source="clicks", caught_up=True, lag_s=0.5)
 AT_S = 1_000.0
@@ -15,7 +21,7 @@ AT_S = 1_000.0
 
 def read_later(folder: Path, age_s: float, stream: EventStreamReport = CLICKS) -> EventStreamReport:
     """Write a report about one stream, and read it when it has this age."""
-    write_report(folder, IngesterReport(at_s=AT_S, streams=(stream,)))
+    write_report(folder, IngesterReport(at_s=AT_S, boot_id=read_boot_id(), streams=(stream,)))
     (report,) = read_report(folder, AT_S + age_s)
     return report
 
@@ -52,6 +58,13 @@ def test_an_old_report_keeps_the_brokers_own_text(tmp_path: Path) -> None:
 
     assert (report.problem, report.message) == (StreamProblem.STREAM_UNREACHABLE, "nats: no servers")
     assert report.lag_s == 100.5
+
+
+def test_a_report_from_before_the_nodes_start_is_none(tmp_path: Path) -> None:
+    report = IngesterReport(at_s=AT_S, boot_id="another", streams=(CLICKS,))
+    write_report(tmp_path, report)
+
+    assert read_report(tmp_path, AT_S) == ()
 
 
 def test_a_missing_report_names_no_stream(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_silent_ingester_is_named_by_the_agents_words() -> None:
     assert condition_of(plan)[2].endswith("; the container ingester has reported nothing for 1 min")
 
 
-@pytest.mark.parametrize(("lag_s", "step"), [(0, 1), (1, 1), (61, 300), (86_400, 86_400), (86_401, 604_800)])
+@pytest.mark.parametrize(("lag_s", "step"), [(0, 5), (5, 5), (61, 300), (86_400, 86_400), (86_401, 604_800)])
 def test_the_watermark_changes_in_steps(lag_s: float, step: int) -> None:
     assert plan_of(reading(lag_s=lag_s)).status["watermarks"][0]["lagSeconds"] == step
 
@@ -113,8 +113,21 @@ def test_a_broker_that_does_not_answer_is_named_with_its_own_text() -> None:
     assert [event.reason for event in plan.events] == ["StreamUnreachable"]
 
 
+def test_a_problem_that_just_began_is_not_shown() -> None:
+    plan = plan_of(reading(lag_s=14, problem=StreamProblem.STREAM_UNREACHABLE, message="nats: no servers"))
+
+    assert condition_of(plan)[:2] == ("True", "EventsCurrent")
+
+
+def test_a_problem_of_a_pod_that_does_not_serve_yet_is_not_shown_while_others_do() -> None:
+    problem = {"problem": StreamProblem.STREAM_UNREACHABLE, "message": "nats: no servers"}
+    plan = plan_of(reading(), reading(serves=False, caught_up=False, lag_s=90, **problem))
+
+    assert condition_of(plan)[:2] == ("True", "EventsCurrent")
+
+
 def test_a_stream_that_recovers_is_one_event() -> None:
-    broken = plan_of(reading(problem=StreamProblem.STREAM_REFUSED, message="no permission"))
+    broken = plan_of(reading(lag_s=90, problem=StreamProblem.STREAM_REFUSED, message="no permission"))
     features = a_feature_compute(**live_features_spec(replicas=2), status=dict(broken.status))
     plan = plan_of(reading(), features=features)
 

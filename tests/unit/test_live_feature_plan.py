@@ -97,6 +97,39 @@ def test_a_stream_that_only_time_since_reads_brings_its_entity() -> None:
     assert plan.features == (contract.TimeSince(name="f", entity="user", stream="clicks", default=-1.0),)
 
 
+def test_sessions_dwell_times_and_conditions_are_compiled() -> None:
+    pages_only = {"field": "clicks.page", "values": ["home", "search"]}
+    plan = plan_of(
+        {"name": "a", "session": {"source": "clicks", "measure": "Events"}},
+        {"name": "b", "session": {"source": "clicks", "measure": "Seconds", "gap": "5m"}},
+        {"name": "c", "dwell": {"source": "clicks", "last": 3}},
+        {"name": "d", "timeSince": {"source": "clicks", "filter": pages_only}},
+        {"name": "e", "sequence": {"field": "clicks.item_id", "last": 2, "filter": pages_only}},
+        {"name": "f", "window": {**CLICK, "filter": {"field": "clicks.click", "values": ["1"]}}},
+    )
+
+    stream: dict[str, Any] = {"entity": "user", "stream": "clicks"}
+    pages = contract.EventFilter(column="page", values=("home", "search"))
+    events, seconds = contract.SessionMeasure.EVENTS, contract.SessionMeasure.SECONDS
+    assert plan.features[:4] == (
+        contract.EventSession(name="a", **stream, gap_ms=1_800_000, measure=events),
+        contract.EventSession(name="b", **stream, gap_ms=300_000, measure=seconds),
+        contract.Dwell(name="c", **stream, last=3, limit_ms=600_000),
+        contract.TimeSince(name="d", **stream, filter=pages),
+    )
+    sequence, window = plan.features[4:]
+    assert isinstance(sequence, contract.EventSequence)
+    assert sequence.filter == pages
+    assert isinstance(window, contract.Window)
+    assert window.window.filter == contract.EventFilter(column="click", values=("1",))
+    assert [(output.dtype, output.shape[1]) for output in plan.outputs[:4]] == [
+        ("INT64", 1),
+        ("FP32", 1),
+        ("FP32", 3),
+        ("FP32", 1),
+    ]
+
+
 def test_references_name_where_their_values_come_from() -> None:
     features = {feature.name: feature for feature in plan_of().features}
 
@@ -197,6 +230,42 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         {"ratio": {"numerator": {**CLICK, "field": "clicks.page", "aggregate": "Sum"}, "denominator": CLICK}},
         "ratio.numerator.aggregate",
         "Count or Distinct",
+    ),
+    (
+        "condition on another stream",
+        {"window": {**CLICK, "filter": {"field": "profiles.age", "values": ["1"]}}},
+        "window.filter.field",
+        "source profiles is a table",
+    ),
+    (
+        "condition on a float",
+        {
+            "sequence": {
+                "field": "clicks.item_id",
+                "last": 3,
+                "filter": {"field": "clicks.price", "values": ["1"]},
+            }
+        },
+        "sequence.filter.field",
+        "is a float64",
+    ),
+    (
+        "condition on what is no number",
+        {"timeSince": {"source": "clicks", "filter": {"field": "clicks.click", "values": ["1", "yes"]}}},
+        "timeSince.filter.values[1]",
+        "'yes' is no whole number",
+    ),
+    (
+        "dwell times beyond what is stored",
+        {"dwell": {"source": "clicks", "last": 257}},
+        "dwell.last",
+        "maxEvents of stream clicks, 256",
+    ),
+    (
+        "session of a table",
+        {"session": {"source": "profiles", "measure": "Events"}},
+        "session.source",
+        "source profiles is a table",
     ),
     (
         "undeclared field of a stream",

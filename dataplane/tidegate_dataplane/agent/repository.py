@@ -173,9 +173,9 @@ def _add_runtime_files(folder: Path, order: DesiredState) -> None:
     if order.format is ModelFormat.ONNX:
         _link_or_copy(folder / MODEL_FILES[ModelFormat.ONNX], folder / SERVED_GRAPH)
     if order.format is ModelFormat.FEATURES and order.plan is not None:
-        (folder / "plan.json").write_text(order.plan.to_json())
+        (folder / "plan.json").write_text(order.plan.to_json(), encoding="utf-8")
     if order.format is ModelFormat.PIPELINE and order.pipeline is not None:
-        (folder / "pipeline.json").write_text(order.pipeline.to_json())
+        (folder / "pipeline.json").write_text(order.pipeline.to_json(), encoding="utf-8")
     for directory, _, names in os.walk(folder):
         for name in names:
             (Path(directory) / name).chmod(0o644)

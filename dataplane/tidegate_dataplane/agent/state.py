@@ -199,7 +199,7 @@ def _next_step(
     if isinstance(config, VersionRefusal):
         return RefuseOrder(order, config)
     server = observed.server
-    if not server.live or _awaits_events(order, observed, memory):
+    if not server.live:
         return Wait()
     if (
         memory.proven == order
@@ -208,16 +208,15 @@ def _next_step(
         and order.model not in observed.broken
     ):
         return None
-    return _plan_load(order, observed, config)
+    return Wait() if _awaits_events(order, observed) else _plan_load(order, observed, config)
 
 
-def _awaits_events(order: DesiredState, observed: ObservedPod, memory: AgentMemory) -> bool:
-    """Return whether a pod that has never served must read more of its streams first.
+def _awaits_events(order: DesiredState, observed: ObservedPod) -> bool:
+    """Return whether a pod must read more of its streams before it serves.
 
     A stream that cannot be read keeps it waiting for a while only: the other features are there.
     """
-    has_served = memory.proven is not None and memory.proven.model == order.model
-    if order.plan is None or not order.plan.streams or has_served:
+    if order.plan is None or not order.plan.streams:
         return False
     ready = {
         report.source

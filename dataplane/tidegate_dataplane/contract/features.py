@@ -145,7 +145,7 @@ class EventFilter(ContractModel):
 
 
 class WindowRef(ContractModel):
-    """The values of a field of the events in (end - over, end], of those that `where` lets through.
+    """The values of a field of the events in (end - over, end], of those that `filter` lets through.
 
     `end` is the time of the request, or with `every_ms` the newest multiple of it that is not after the request.
     """
@@ -154,7 +154,7 @@ class WindowRef(ContractModel):
     aggregate: Aggregate
     over_ms: int = Field(ge=1)
     every_ms: int = Field(default=0, ge=0)
-    where: EventFilter | None = Field(default=None, exclude_if=lambda where: where is None)
+    filter: EventFilter | None = Field(default=None, exclude_if=lambda event_filter: event_filter is None)
 
 
 class EventSequence(ContractModel):
@@ -169,7 +169,7 @@ class EventSequence(ContractModel):
     last: int = Field(ge=1)
     pad: str = "0"
     buckets: int | None = Field(default=None, ge=2)
-    where: EventFilter | None = Field(default=None, exclude_if=lambda where: where is None)
+    filter: EventFilter | None = Field(default=None, exclude_if=lambda event_filter: event_filter is None)
 
 
 class Window(ContractModel):
@@ -203,7 +203,7 @@ class TimeSince(ContractModel):
     entity: str
     stream: str
     default: float = -1.0
-    where: EventFilter | None = Field(default=None, exclude_if=lambda where: where is None)
+    filter: EventFilter | None = Field(default=None, exclude_if=lambda event_filter: event_filter is None)
 
 
 class SessionMeasure(StrEnum):
@@ -213,7 +213,7 @@ class SessionMeasure(StrEnum):
     SECONDS = "Seconds"
 
 
-class Session(ContractModel):
+class EventSession(ContractModel):
     """The key's current session: its newest events of which each came at most `gap_ms` before the next, and the last before now.
 
     Events is their number; Seconds is the time from the first of them to now. Without a session both are 0.
@@ -268,7 +268,7 @@ Feature = Annotated[
     | Window
     | Ratio
     | TimeSince
-    | Session
+    | EventSession
     | Dwell
     | Log
     | Clip,

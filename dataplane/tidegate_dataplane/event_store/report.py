@@ -10,6 +10,7 @@ from tidegate_dataplane.contract import EventStreamReport
 from tidegate_dataplane.contract.base import ContractModel
 
 REPORT_FILE: Final = "report.json"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SILENT_S: Final = 5.0
 """A report that is older counts as one of a process that has ended."""
 _SILENCE_STEP_S: Final = 10
@@ -17,10 +18,16 @@ _MINUTE_S: Final = 60
 
 
 class IngesterReport(ContractModel):
-    """The state of each stream at `at_s`, in seconds since 1970."""
+    """The state of each stream at `at_s`, in seconds since 1970, since the node's start that `boot_id` names."""
 
     at_s: float
+    boot_id: str
     streams: tuple[EventStreamReport, ...] = Field(default=())
+
+
+def read_boot_id() -> str:
+    """Return what names the time since the node's last start: what was written before may be incomplete."""
+    return _BOOT_ID.read_text().strip()
 
 
 def write_report(folder: Path, report: IngesterReport) -> None:
@@ -31,13 +38,15 @@ def write_report(folder: Path, report: IngesterReport) -> None:
 
 
 def read_report(folder: Path, now_s: float | None = None) -> tuple[EventStreamReport, ...]:
-    """Return the state of each stream, none if there is no report.
+    """Return the state of each stream, none if there is no report since the node's start.
 
     An old report means that no process reads the streams: the lag grows by the age of the report.
     """
     try:
         report = IngesterReport.model_validate_json((folder / REPORT_FILE).read_bytes())
     except (OSError, ValidationError):
+        return ()
+    if report.boot_id != read_boot_id():
         return ()
     age_s = max((time.time() if now_s is None else now_s) - report.at_s, 0.0)
     if age_s <= SILENT_S:

@@ -56,15 +56,23 @@ def read_time(rows: bytes, start: int) -> int:
     return int.from_bytes(rows[start : start + CELL], "little", signed=True)
 
 
-def merge_rows(stored: bytes, added: Sequence[bytes], *, row_bytes: int, limit: int, after_ms: int) -> bytes:
-    """Return the newest `limit` rows of both that are later than `after_ms`.
+def merge_rows(
+    stored: bytes, added: Sequence[bytes], *, row_bytes: int, limit: int, after_ms: int, now_ms: int
+) -> bytes:
+    """Return the newest `limit` rows of both that are later than `after_ms` and not later than `now_ms`, and rows of the future.
 
-    The result is the same in whatever order and portions rows are added, as long as `after_ms` does not decrease.
+    No feature sees a row of the future yet, so that it must not displace one that features see; there are at most `limit`.
+    What features see is the same in whatever order and portions rows are added.
     """
     merged = b"".join((stored, *sorted(added, key=_read_first_time)))
     if not _is_sorted(stored, merged, row_bytes):
         merged = sort_rows(merged, row_bytes)
-    start = max(len(merged) - limit * row_bytes, 0)
+    future, end = 0, len(merged)
+    while end and read_time(merged, end - row_bytes) > now_ms:
+        end -= row_bytes
+        future += 1
+    merged = merged[: end + min(future, limit) * row_bytes]
+    start = max(end - limit * row_bytes, 0)
     while start < len(merged) and read_time(merged, start) <= after_ms:
         start += row_bytes
     return merged[start:]

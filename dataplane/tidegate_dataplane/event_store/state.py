@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tidegate_dataplane.contract import RefusalReason
+from tidegate_dataplane.contract import RefusalReason, RefusedEvent
 from tidegate_dataplane.contract.base import ContractModel
 
 
@@ -17,6 +17,7 @@ class StreamState(ContractModel):
     newest_ms: dict[str, int] = Field(default_factory=dict)
     stored: int = Field(default=0, ge=0)
     refused: dict[RefusalReason, int] = Field(default_factory=dict)
+    last_refused: RefusedEvent | None = None
 
     @property
     def refused_count(self) -> int:

@@ -13,21 +13,18 @@ from typing import Any, Final
 
 import lmdb
 
-from tidegate_dataplane.contract import EventStream, RefusedEvent
+from tidegate_dataplane.contract import EventStream
+from tidegate_dataplane.event_store.report import REPORT_FILE, read_boot_id
 from tidegate_dataplane.event_store.rows import count_row_bytes, merge_rows, read_time
 from tidegate_dataplane.event_store.state import StreamState
 
 FILE_NAME: Final = "events.mdb"
 BOOT_FILE: Final = "boot-id"
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 MAX_STREAMS: Final = 64
 MAX_READERS: Final = 512
-SHOWN_REFUSED: Final = 100
-"""Refused events of a stream that the store has the reason of."""
 SWEPT_KEYS: Final = 2_000
 """Keys that one transaction looks at for expired events."""
 _STATE: Final = b"state"
-_REFUSED: Final = b"refused:"
 
 
 class StoreFullError(Exception):
@@ -55,7 +52,9 @@ class EventStore:
         Raises:
             lmdb.Error: it cannot be opened; there is none to read.
         """
-        writable = max_bytes > 0
+        # The process that writes never only reads: LMDB knows readers by their process id, and the processes of two
+        # containers may have the same.
+        self._writable = writable = max_bytes > 0
         if writable:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_before_boot(folder)
@@ -90,23 +89,8 @@ class EventStore:
 
     def read_state(self, stream: str) -> StreamState:
         """Return how far the stream was read."""
-        with self._environment.begin() as transaction:
+        with self._environment.begin(write=self._writable) as transaction:
             return _parse_state(transaction, self._states[stream])
-
-    def list_refused(self, stream: str) -> Sequence[RefusedEvent]:
-        """Return the last refused events, the newest first."""
-        with self._environment.begin(db=self._states[stream]) as transaction:
-            entries = [
-                RefusedEvent.model_validate_json(value)
-                for key, value in transaction.cursor()
-                if key.startswith(_REFUSED)
-            ]
-        return entries[::-1]
-
-    def count_keys(self, stream: str) -> int:
-        """Return the number of keys that have events."""
-        with self._environment.begin() as transaction:
-            return int(transaction.stat(self._events[stream])["entries"])
 
     def store_events(
         self,
@@ -115,12 +99,11 @@ class EventStore:
         *,
         before: StreamState,
         after: StreamState,
-        refused: Sequence[RefusedEvent] = (),
-        expired_ms: int,
+        now_ms: int,
     ) -> None:
         """Add rows by key and replace the state `before` by `after`, all or nothing.
 
-        Events at or before `expired_ms` are dropped.
+        Of each key it drops what is older than the stream's `ttl_ms` and `max_events` say, seen from `now_ms`.
 
         Raises:
             StoreFullError: there is no room.
@@ -138,13 +121,13 @@ class EventStore:
                     added,
                     row_bytes=row_bytes,
                     limit=declared.max_events,
-                    after_ms=expired_ms,
+                    after_ms=now_ms - declared.ttl_ms,
+                    now_ms=now_ms,
                 )
                 if merged:
                     transaction.put(key, merged, db=rows)
                 else:
                     transaction.delete(key, db=rows)
-            _put_refused(transaction, states, refused, before.refused_count)
             transaction.put(_STATE, after.to_json().encode(), db=states)
 
     def remove_events(self, stream: str, after: StreamState) -> None:
@@ -154,9 +137,10 @@ class EventStore:
             transaction.drop(self._states[stream], delete=False)
             transaction.put(_STATE, after.to_json().encode(), db=self._states[stream])
 
-    def remove_expired(self, stream: str, expired_ms: int, cursor: bytes = b"") -> SweptKeys:
-        """Remove keys whose newest event is not later than `expired_ms`, among the next SWEPT_KEYS from `cursor` on."""
+    def remove_expired(self, stream: str, now_ms: int, cursor: bytes = b"") -> SweptKeys:
+        """Remove keys whose events have all expired at `now_ms`, among the next SWEPT_KEYS from `cursor` on."""
         row_bytes = count_row_bytes(self._streams[stream].fields)
+        expired_ms = now_ms - self._streams[stream].ttl_ms
         removed = 0
         with self._begin_write() as transaction, transaction.cursor(self._events[stream]) as position:
             has_key = position.set_range(cursor)
@@ -172,7 +156,10 @@ class EventStore:
             return SweptKeys(removed, bytes(position.key()) if has_key else b"")
 
     def release_readers(self) -> int:
-        """Release what readers that ended in the middle of a read left; return their number."""
+        """Release what readers that ended in the middle of a read left; return their number.
+
+        Until then no page that they could see is written again. It must happen before another process gets the same id.
+        """
         return int(self._environment.reader_check())
 
     @contextmanager
@@ -186,26 +173,14 @@ class EventStore:
 
 def _remove_before_boot(folder: Path) -> None:
     """Remove a store that was written before the node's last start, since its last writes may be missing."""
-    boot, record = BOOT_ID.read_text().strip(), folder / BOOT_FILE
+    boot, record = read_boot_id(), folder / BOOT_FILE
     if record.exists() and record.read_text() == boot:
         return
-    for path in folder.glob(f"{FILE_NAME}*"):
-        path.unlink()
+    for path in (*folder.glob(f"{FILE_NAME}*"), folder / REPORT_FILE):
+        path.unlink(missing_ok=True)
     record.write_text(boot)
 
 
 def _parse_state(transaction: Any, states: Any) -> StreamState:
     content = transaction.get(_STATE, db=states)
     return StreamState() if content is None else StreamState.model_validate_json(content)
-
-
-def _put_refused(transaction: Any, states: Any, refused: Sequence[RefusedEvent], earlier: int) -> None:
-    """Write the reasons of refused events, and remove those of older ones; `earlier` were refused before."""
-    for number, event in enumerate(refused, earlier):
-        transaction.put(_refused_key(number), event.to_json().encode(), db=states)
-        if number >= SHOWN_REFUSED:
-            transaction.delete(_refused_key(number - SHOWN_REFUSED), db=states)
-
-
-def _refused_key(number: int) -> bytes:
-    return _REFUSED + number.to_bytes(8, "big")

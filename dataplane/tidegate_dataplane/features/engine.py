@@ -18,6 +18,7 @@ from tidegate_dataplane.contract import (
     EventFieldType,
     EventFilter,
     EventSequence,
+    EventSession,
     EventStream,
     Feature,
     FeaturePlan,
@@ -28,7 +29,6 @@ from tidegate_dataplane.contract import (
     Ratio,
     RequestField,
     RequestFieldType,
-    Session,
     SessionMeasure,
     TimeSince,
     ValueOrigin,
@@ -214,7 +214,7 @@ class FeatureEngine:
             case Hash() | Cross():
                 parts = [self._hash_values(reference, call) for reference in list_fields(feature)]
                 return hashing.to_bucket(hashing.combine_hashes(parts), feature.buckets)[:, None]
-            case EventSequence() | Window() | Ratio() | TimeSince() | Session() | Dwell():
+            case EventSequence() | Window() | Ratio() | TimeSince() | EventSession() | Dwell():
                 return _narrow_floats(self._compute_over_events(feature, call))
             case Log():
                 return _narrow_floats(transforms.take_logarithm(self._read_values(feature.field, call)))[
@@ -231,16 +231,16 @@ class FeatureEngine:
     def _compute_over_events(self, feature: EventOperation, call: _Call) -> Array:
         match feature:
             case EventSequence():
-                visible = self._filter_events(feature.field.stream or "", feature.where, call)
+                visible = self._filter_events(feature.field.stream or "", feature.filter, call)
                 return windows.list_sequence(visible.events, feature)[visible.positions]
             case Window():
                 return self._aggregate_window(feature.window, call, feature.default)[:, None]
             case Ratio():
                 return self._divide_windows(feature, call)[:, None]
             case TimeSince():
-                visible = self._filter_events(feature.stream, feature.where, call)
+                visible = self._filter_events(feature.stream, feature.filter, call)
                 values = windows.measure_age(visible.events, visible.as_of, feature.default)[:, None]
-            case Session():
+            case EventSession():
                 visible = call.events[feature.stream]
                 values = windows.measure_session(
                     visible.events, visible.as_of, feature.gap_ms, feature.measure
@@ -258,13 +258,11 @@ class FeatureEngine:
 
     def _aggregate_window(self, window: WindowRef, call: _Call, default: str = "0") -> Array:
         stream = window.field.stream or ""
-        visible = self._filter_events(stream, window.where, call)
-        key = (stream, window.where, window.over_ms, window.every_ms)
+        visible = self._filter_events(stream, window.filter, call)
+        key = (stream, window.filter, window.over_ms, window.every_ms)
         if key not in call.windows:
             call.windows[key] = windows.limit_to_window(visible.events, window, visible.as_of)
-        values = windows.aggregate_events(
-            call.windows[key], window.field.column, window.aggregate, float(default)
-        )
+        values = windows.aggregate_events(call.windows[key], window.field.column, window.aggregate, default)
         return values[visible.positions]
 
     def _divide_windows(self, feature: Ratio, call: _Call) -> Array:
@@ -273,14 +271,14 @@ class FeatureEngine:
         defined = denominator != 0
         return np.where(defined, numerator / np.where(defined, denominator, 1.0), feature.prior)
 
-    def _filter_events(self, stream: str, where: EventFilter | None, call: _Call) -> _VisibleEvents:
+    def _filter_events(self, stream: str, event_filter: EventFilter | None, call: _Call) -> _VisibleEvents:
         """Return the events of a stream that a filter lets through, found once for all features of a call."""
         visible = call.events[stream]
-        if where is None:
+        if event_filter is None:
             return visible
-        key = (stream, where)
+        key = (stream, event_filter)
         if key not in call.filtered:
-            events = visible.events.select_values(where.column, self._filters[key])
+            events = visible.events.select_values(event_filter.column, self._filters[key])
             call.filtered[key] = replace(visible, events=events)
         return call.filtered[key]
 
@@ -314,15 +312,19 @@ def _parse_filters(plan: FeaturePlan) -> dict[tuple[str, EventFilter], Array]:
     types = {(stream.name, field.name): field.type for stream in plan.streams for field in stream.fields}
     filters: dict[tuple[str, EventFilter], Array] = {}
     for feature in plan.features:
-        for stream, where in list_filters(feature):
-            kind = types.get((stream, where.column))
+        for stream, event_filter in list_filters(feature):
+            kind = types.get((stream, event_filter.column))
             if kind is EventFieldType.STRING:
-                filters[stream, where] = hashing.hash_strings(value.encode() for value in where.values)
+                filters[stream, event_filter] = hashing.hash_strings(
+                    value.encode() for value in event_filter.values
+                )
             elif kind is EventFieldType.INT64:
-                filters[stream, where] = np.array([int(value) for value in where.values], dtype=np.int64)
+                filters[stream, event_filter] = np.array(
+                    [int(value) for value in event_filter.values], dtype=np.int64
+                )
             else:
                 raise FeatureError(
-                    f"feature {feature.name!r} filters by {where.column!r} of stream {stream!r}, which must be an int64 or a "
+                    f"feature {feature.name!r} filters by {event_filter.column!r} of stream {stream!r}, which must be an int64 or a "
                     "string"
                 )
     return filters

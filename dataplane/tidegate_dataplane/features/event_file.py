@@ -21,14 +21,15 @@ from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringInde
 class RecordedEvents:
     """All events of one stream, in memory, by key and time."""
 
-    def __init__(self, stream: EventStream, entity: Entity, columns: Mapping[str, Array]) -> None:
-        """`columns` [m] has the key and the fields by name, and the event time in int64 milliseconds since 1970.
+    def __init__(
+        self, stream: EventStream, entity: Entity, keys: Array, times: Times, columns: Mapping[str, Array]
+    ) -> None:
+        """Sort events by their keys and `times` (milliseconds since 1970); `columns` has the fields by name, all [m].
 
         Strings are bytes objects, as keys of the engine's inputs are.
         """
-        keys = columns[entity.key]
         distinct, owners = np.unique(keys, return_inverse=True)
-        cells = _make_cells(stream, columns)
+        cells = _make_cells(stream, times, columns)
         by_time = order_cells(cells)
         order = by_time[np.argsort(owners[by_time], kind="stable")]
         self._times, self._columns = split_cells(cells[order], stream.fields)
@@ -69,12 +70,13 @@ def read_events(path: Path, stream: EventStream, entity: Entity) -> RecordedEven
     except (pa.ArrowException, OSError) as error:
         raise FeatureError(f"the events of {stream.name!r} cannot be read as Parquet: {error}") from error
     key_type = EventFieldType.STRING if entity.type is EntityKeyType.STRING else EventFieldType.INT64
-    columns = {
-        field.name: _read_column(table, stream, field)
-        for field in (EventField(name=entity.key, type=key_type), *stream.fields)
-    }
-    columns[stream.event_time] = _read_times(table, stream)
-    return RecordedEvents(stream, entity, columns)
+    return RecordedEvents(
+        stream,
+        entity,
+        _read_column(table, stream, EventField(name=entity.key, type=key_type)),
+        _read_times(table, stream),
+        {field.name: _read_column(table, stream, field) for field in stream.fields},
+    )
 
 
 def parse_times(column: Any, name: str) -> Times:
@@ -103,9 +105,8 @@ def _parse_text(text: str, name: str) -> int:
     return time_ms
 
 
-def _make_cells(stream: EventStream, columns: Mapping[str, Array]) -> Array:
+def _make_cells(stream: EventStream, times: Times, columns: Mapping[str, Array]) -> Array:
     """Return the rows of all events in the form of the store, [m, 1 + fields]."""
-    times = columns[stream.event_time]
     cells = np.empty((len(times), 1 + len(stream.fields)), dtype=TIME)
     cells[:, 0] = times
     for index, field in enumerate(stream.fields, 1):
@@ -139,6 +140,9 @@ def _read_column(table: Any, stream: EventStream, field: EventField) -> Array:
         raise FeatureError(f"{place} holds {kind}, and {field.type} is needed")
     target = pa.int64() if field.type is EventFieldType.INT64 else pa.float64()
     try:
-        return np.asarray(pc.cast(column, target))
+        values = np.asarray(pc.cast(column, target))
     except pa.ArrowInvalid as error:
         raise FeatureError(f"{place}: {error}") from error
+    if not np.isfinite(values).all():
+        raise FeatureError(f"{place}: NaN and infinite numbers are no values of events")
+    return values

@@ -11,6 +11,7 @@ from tidegate_dataplane.contract import (
     EntityKeyType,
     EventFilter,
     EventSequence,
+    EventSession,
     Feature,
     FeaturePlan,
     FieldRef,
@@ -18,14 +19,13 @@ from tidegate_dataplane.contract import (
     Log,
     Lookup,
     Ratio,
-    Session,
     TimeSince,
     ValueOrigin,
     Window,
 )
 from tidegate_dataplane.features.errors import FeatureError
 
-EventOperation: TypeAlias = EventSequence | Window | Ratio | TimeSince | Session | Dwell
+EventOperation: TypeAlias = EventSequence | Window | Ratio | TimeSince | EventSession | Dwell
 """Operations that read the events of a stream."""
 
 
@@ -36,13 +36,15 @@ def list_filters(feature: Feature) -> tuple[tuple[str, EventFilter], ...]:
             windows = [feature.window]
         case Ratio():
             windows = [feature.numerator, feature.denominator]
-        case EventSequence() if feature.where is not None:
-            return ((feature.field.stream or "", feature.where),)
-        case TimeSince() if feature.where is not None:
-            return ((feature.stream, feature.where),)
+        case EventSequence() if feature.filter is not None:
+            return ((feature.field.stream or "", feature.filter),)
+        case TimeSince() if feature.filter is not None:
+            return ((feature.stream, feature.filter),)
         case _:
             return ()
-    return tuple((window.field.stream or "", window.where) for window in windows if window.where is not None)
+    return tuple(
+        (window.field.stream or "", window.filter) for window in windows if window.filter is not None
+    )
 
 
 def list_fields(feature: Feature) -> tuple[FieldRef, ...]:
@@ -54,7 +56,7 @@ def list_fields(feature: Feature) -> tuple[FieldRef, ...]:
             return (feature.window.field,)
         case Ratio():
             return (feature.numerator.field, feature.denominator.field)
-        case TimeSince() | Session() | Dwell():
+        case TimeSince() | EventSession() | Dwell():
             return (
                 FieldRef(entity=feature.entity, origin=ValueOrigin.STREAM, stream=feature.stream, column=""),
             )

@@ -18,12 +18,10 @@ def limit_to_window(events: SelectedEvents, window: WindowRef, as_of: Times) -> 
     return events.limit_times(end - window.over_ms, end)
 
 
-def aggregate_events(
-    events: SelectedEvents, column: str, aggregate: Aggregate, default: float | int
-) -> Values:
+def aggregate_events(events: SelectedEvents, column: str, aggregate: Aggregate, default: str = "0") -> Values:
     """Return the aggregate of a column for each key, [n]: int64 or float64.
 
-    Of no events, Count, Sum and Distinct are 0 and the others `default`. Floating-point numbers are added in the order of
+    Of no events, Count, Sum and Distinct are 0 and the others `default`. A sum of int64 wraps around. Floating-point numbers are added in the order of
     events, so that the same events have the same sum to the last bit wherever it is computed.
     """
     counts = events.event_counts
@@ -37,22 +35,21 @@ def aggregate_events(
         aggregates = values[events.ends[present] - 1]
     else:
         aggregates = _reduce_segments(events.take_keys(np.flatnonzero(present)), values, aggregate)
-    fill = 0 if aggregate is Aggregate.SUM else default
-    result = np.full(len(counts), fill, dtype=aggregates.dtype)
+    fill = "0" if aggregate is Aggregate.SUM else default
+    result = np.full(len(counts), _parse_number(fill, aggregates.dtype), dtype=aggregates.dtype)
     result[present] = aggregates
     return result
 
 
 def list_sequence(events: SelectedEvents, feature: EventSequence) -> Values:
     """Return the values of the newest events, the newest first, [n, last]: int64 or float64."""
-    values = events.columns[feature.field.column]
-    if feature.buckets is not None:
-        values = 1 + hashing.to_bucket(hashing.hash_numbers(values), feature.buckets - 1)
-    pad = float(feature.pad) if values.dtype == np.float64 else int(feature.pad)
     positions = events.ends[:, None] - 1 - np.arange(feature.last)
     inside = positions >= events.starts[:, None]
-    result = np.full(positions.shape, pad, dtype=values.dtype)
-    result[inside] = values[positions[inside]]
+    values = events.columns[feature.field.column][positions[inside]]
+    if feature.buckets is not None:
+        values = 1 + hashing.to_bucket(hashing.hash_numbers(values), feature.buckets - 1)
+    result = np.full(positions.shape, _parse_number(feature.pad, values.dtype), dtype=values.dtype)
+    result[inside] = values
     return result
 
 
@@ -99,6 +96,10 @@ def _find_session_starts(events: SelectedEvents, gap_ms: int) -> Positions:
     return flat[np.maximum.reduceat(np.where(begins, np.arange(len(flat)), 0), offsets)]
 
 
+def _parse_number(text: str, dtype: np.dtype[Any]) -> int | float:
+    return float(text) if dtype == np.float64 else int(text)
+
+
 def _reduce_segments(events: SelectedEvents, values: Values, aggregate: Aggregate) -> Values:
     """Return the sum, mean, minimum or maximum of each segment, of which none is empty."""
     if not len(events.starts):
@@ -106,12 +107,13 @@ def _reduce_segments(events: SelectedEvents, values: Values, aggregate: Aggregat
         return np.zeros(0, dtype=kind)
     flat, offsets = events.flatten_positions()
     gathered = values[flat]
+    if aggregate is Aggregate.MEAN:
+        return np.add.reduceat(gathered.astype(np.float64), offsets) / events.event_counts
     if aggregate is Aggregate.MIN:
         return np.minimum.reduceat(gathered, offsets)
     if aggregate is Aggregate.MAX:
         return np.maximum.reduceat(gathered, offsets)
-    sums = np.add.reduceat(gathered, offsets)
-    return sums / events.event_counts if aggregate is Aggregate.MEAN else sums
+    return np.add.reduceat(gathered, offsets)
 
 
 def _count_distinct(events: SelectedEvents, values: Values) -> Values:

@@ -12,6 +12,10 @@ MAX_MESSAGES: Final = 2_000
 """Most messages of one read, which are stored in one transaction."""
 
 
+class StreamChangedError(Exception):
+    """The stream has other partitions than when it was opened: it is to be opened again, and nothing is wrong."""
+
+
 class StreamRestartedError(Exception):
     """The broker has another stream of this name than before, or fewer messages than were read: positions are void."""
 
@@ -31,11 +35,14 @@ class ReadMessages:
     """Messages in the order of their positions, and where each partition goes on.
 
     `pending` is the number of messages that the stream holds beyond them, None if the broker has not said so.
+    `complete_until_s` is the time, in seconds since 1970, until which everything that arrived was read, in every partition;
+    None if it is not known.
     """
 
     messages: Sequence[EventMessage] = ()
     next_positions: Mapping[str, int] = field(default_factory=dict[str, int])
     pending: int | None = None
+    complete_until_s: float | None = None
 
 
 class EventBroker(Protocol):
@@ -57,6 +64,7 @@ class EventBroker(Protocol):
 
         Raises:
             BrokerError: the session has failed.
+            StreamChangedError: the stream has other partitions.
         """
         ...
 

@@ -1,6 +1,7 @@
 """Kafka as the ingester's broker: all partitions of a topic, from the ingester's own offsets, without a group."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ from tidegate_dataplane.ingester.broker import (
     READ_S,
     EventMessage,
     ReadMessages,
+    StreamChangedError,
     StreamRestartedError,
 )
 
@@ -33,6 +35,7 @@ class KafkaEventBroker:
         self._admin: Any = None
         self._consumer: Any = None
         self._partitions: set[Any] = set()
+        self._arrived_s: dict[Any, float] = {}
         self._checked_at_s = 0.0
 
     async def open_stream(self, state: StreamState, since_s: float) -> str:
@@ -53,6 +56,7 @@ class KafkaEventBroker:
         self._partitions = {
             make_topic_partition(self._order.topic, number) for number in await self._list_partitions()
         }
+        self._arrived_s = {}
         consumer.assign(list(self._partitions))
         ends = await self._call_in_time(consumer.end_offsets(list(self._partitions)))
         positions = await self._find_positions(state, since_s, ends)
@@ -79,17 +83,31 @@ class KafkaEventBroker:
             for partition, records in records_read.items()
             for record in records
         ]
-        positions = {partition: await consumer.position(partition) for partition in self._partitions}
-        pending = [
-            max(mark - positions[partition], 0)
+        for partition, records in records_read.items():
+            self._arrived_s[partition] = records[-1].timestamp / 1000
+        positions = {
+            partition: await self._call_in_time(consumer.position(partition))
+            for partition in self._partitions
+        }
+        pending = {
+            partition: max(mark - positions[partition], 0)
             for partition in self._partitions
             if (mark := consumer.highwater(partition)) is not None
-        ]
+        }
         return ReadMessages(
             messages,
             {str(partition.partition): position for partition, position in positions.items()},
-            sum(pending) if len(pending) == len(positions) else None,
+            sum(pending.values()) if len(pending) == len(positions) else None,
+            self._find_complete_time(pending),
         )
+
+    def _find_complete_time(self, pending: Mapping[Any, int]) -> float | None:
+        """Return the arrival of the last message that was read of the partition that is furthest behind."""
+        behind = [partition for partition in self._partitions if pending.get(partition) != 0]
+        if not behind:
+            return time.time()
+        arrivals = [self._arrived_s.get(partition) for partition in behind]
+        return None if None in arrivals else min(arrival for arrival in arrivals if arrival is not None)
 
     async def close_stream(self) -> None:
         """Close the connections."""
@@ -104,7 +122,7 @@ class KafkaEventBroker:
             return
         await self._call_in_time(self._consumer.end_offsets(list(self._partitions)))
         if len(await self._list_partitions()) != len(self._partitions):
-            raise self._server.translate_error(RuntimeError(f"topic {self._order.topic} has new partitions"))
+            raise StreamChangedError(self._order.topic)
         self._checked_at_s = now_s
 
     async def _list_partitions(self) -> list[int]:

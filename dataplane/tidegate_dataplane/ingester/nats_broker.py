@@ -1,7 +1,10 @@
 """NATS as the ingester's broker: an ephemeral consumer that begins at the ingester's own position."""
 
 import asyncio
-from dataclasses import dataclass, field
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,21 +29,50 @@ PARTITION: Final = "0"
 """A stream of JetStream has one order of messages."""
 FORGOTTEN_AFTER_S: Final = 60.0
 """After so long without us the server removes the consumer."""
-MAX_WAITING: Final = 2 * MAX_MESSAGES
-"""Messages that wait here; the server sends no more until some were read."""
+MAX_WAITING_BYTES: Final = 32 << 20
+"""Size of the messages that wait here; the server sends no more until some were read."""
+MAX_LOST_CHECKS: Final = 2
+"""After so many checks at which messages have been sent and have not come, they are read again."""
 CHECK_EVERY_S: Final = 5.0
 """Interval at which an idle stream is asked whether the consumer still exists."""
 HEARTBEAT_S: Final = 5.0
+
+
+class _WaitingMessages:
+    """Messages that were received and not read yet, bounded in bytes."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Msg] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Condition()
+
+    async def put_message(self, message: "Msg") -> None:
+        """Add a message as soon as there is room."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._bytes < MAX_WAITING_BYTES)
+            self._messages.append(message)
+            self._bytes += len(message.data)
+            self._changed.notify_all()
+
+    async def take_messages(self, count: int) -> "Sequence[Msg]":
+        """Return at most `count` messages as soon as there is one."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(self._messages))
+            taken = [self._messages.popleft() for _ in range(min(count, len(self._messages)))]
+            self._bytes -= sum(len(message.data) for message in taken)
+            self._changed.notify_all()
+            return taken
 
 
 @dataclass(slots=True)
 class _ReadSession:
     client: "Client"
     subscription: Any
-    waiting: "asyncio.Queue[Msg]"
+    waiting: _WaitingMessages
     next_delivery: int = 1
     pending: int | None = None
-    checked_at_s: float = field(default=0.0)
+    checked_at_s: float = 0.0
+    lost_checks: int = 0
 
 
 class NatsEventBroker:
@@ -68,12 +100,12 @@ class NatsEventBroker:
             position = state.positions.get(PARTITION)
             if (state.origin and state.origin != origin) or (position or 0) > info.state.last_seq + 1:
                 raise StreamRestartedError(origin)
-            waiting: asyncio.Queue[Msg] = asyncio.Queue(MAX_WAITING)
+            waiting = _WaitingMessages()
             subscription = await self._server.call_server(
                 stream.subscribe(
                     self._order.subject,
                     stream=self._order.stream,
-                    cb=waiting.put,
+                    cb=waiting.put_message,
                     config=_make_consumer(self._order.subject, position, since_s),
                     manual_ack=True,
                 )
@@ -90,11 +122,10 @@ class NatsEventBroker:
         session = self._current_session
         try:
             async with asyncio.timeout(READ_S):
-                handles = [await session.waiting.get()]
+                handles = await session.waiting.take_messages(MAX_MESSAGES)
         except TimeoutError:
             return await self._read_nothing(session)
-        while len(handles) < MAX_MESSAGES and not session.waiting.empty():
-            handles.append(session.waiting.get_nowait())
+        session.lost_checks = 0
         for handle in handles:
             number = int(handle.metadata.sequence.consumer)
             if number != session.next_delivery:
@@ -104,7 +135,12 @@ class NatsEventBroker:
             session.next_delivery += 1
         session.pending = int(handles[-1].metadata.num_pending)
         messages = [_make_message(handle) for handle in handles]
-        return ReadMessages(messages, {PARTITION: messages[-1].position + 1}, session.pending)
+        return ReadMessages(
+            messages,
+            {PARTITION: messages[-1].position + 1},
+            session.pending,
+            time.time() if session.pending == 0 else messages[-1].arrived_s,
+        )
 
     async def close_stream(self) -> None:
         """Close the connection; the server removes the consumer."""
@@ -125,7 +161,12 @@ class NatsEventBroker:
             session.checked_at_s = now_s
             undelivered = _count_delivered(consumer) - (session.next_delivery - 1)
             session.pending = int(consumer.num_pending or 0) + max(undelivered, 0)
-        return ReadMessages(pending=session.pending)
+            session.lost_checks = session.lost_checks + 1 if session.pending else 0
+            if session.lost_checks >= MAX_LOST_CHECKS:
+                raise self._server.connection_error(f"{session.pending} messages do not come")
+        return ReadMessages(
+            pending=session.pending, complete_until_s=time.time() if session.pending == 0 else None
+        )
 
     async def _find_stream(self, stream: "JetStreamContext") -> "StreamInfo":
         from nats.js.errors import NotFoundError

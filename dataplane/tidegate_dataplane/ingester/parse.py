@@ -21,11 +21,12 @@ from tidegate_dataplane.event_store.times import parse_moment
 from tidegate_dataplane.features.hashing import hash_text
 
 MAX_AHEAD_MS: Final = 60_000
-"""How far a producer's clock may be ahead of this pod's."""
+"""How far a producer's clock may be ahead of the broker's."""
 SECONDS_BELOW: Final = 100_000_000_000
 """A time below is before 1973-03-03 in milliseconds, and most likely in seconds."""
 INT64: Final = range(-(2**63), 2**63)
 SHOWN_CHARS: Final = 60
+MAX_REASON_CHARS: Final = 300
 _CELL_FORMATS: Final = {EventFieldType.INT64: "q", EventFieldType.FLOAT64: "d", EventFieldType.STRING: "Q"}
 
 
@@ -33,9 +34,10 @@ class EventRefusedError(Exception):
     """The message is no event that can be stored; the text names the field and the value."""
 
     def __init__(self, reason: RefusalReason, message: str) -> None:
-        super().__init__(message)
+        # A message of any size may have any text in it, also half of a surrogate pair.
+        self.message = message.encode(errors="backslashreplace").decode()[:MAX_REASON_CHARS]
+        super().__init__(self.message)
         self.reason = reason
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +71,20 @@ class EventParser:
             message = f"it cannot be read: {type(error).__name__}"
             raise EventRefusedError(RefusalReason.MALFORMED, message) from error
 
-    def check_time(self, time_ms: int, newest_ms: int | None, now_ms: int) -> None:
-        """Check the time of an event against this pod's clock and the newest event of its partition.
+    def check_time(self, time_ms: int, newest_ms: int | None, *, arrived_ms: int, now_ms: int) -> None:
+        """Check the time of an event against its arrival at the broker, the newest event of its partition, and now.
+
+        Not against this pod's clock, as far as it can be: all replicas must decide alike, whenever they read.
 
         Raises:
             EventRefusedError: it is in the future, expired or too late.
         """
-        if time_ms > now_ms + MAX_AHEAD_MS:
+        if time_ms > arrived_ms + MAX_AHEAD_MS:
+            ahead_s = (time_ms - arrived_ms) / 1000
             _refuse_event(
                 RefusalReason.IN_THE_FUTURE,
-                f"{self._stream.event_time} is {_format_time(time_ms)}, {(time_ms - now_ms) / 1000:.0f} s from now: "
-                f"at most {MAX_AHEAD_MS // 1000} s are taken; correct the producer's clock",
+                f"{self._stream.event_time} is {_format_time(time_ms)}, {ahead_s:.0f} s after the broker got it: at most "
+                f"{MAX_AHEAD_MS // 1000} s are taken; correct the producer's clock",
             )
         if time_ms <= now_ms - self._stream.ttl_ms:
             hint = (
@@ -106,6 +111,8 @@ class EventParser:
     def _parse_key(self, value: object) -> bytes:
         name = self._entity.key
         if self._entity.type is EntityKeyType.INT64:
+            if isinstance(value, bool):
+                _refuse_type(name, value, "a whole number of 64 bits")
             return encode_integer(_parse_integer(name, value))
         return encode_text(_parse_text(name, value))
 

@@ -15,8 +15,13 @@ from tidegate_dataplane.agent.files import read_first_order
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.contract import EventStream, FeaturePlan
-from tidegate_dataplane.event_store.report import IngesterReport, write_report
-from tidegate_dataplane.event_store.store import EventStore
+from tidegate_dataplane.event_store.report import (
+    IngesterReport,
+    read_boot_id,
+    read_report,
+    write_report,
+)
+from tidegate_dataplane.event_store.store import EventStore, StoreFullError
 from tidegate_dataplane.ingester.broker import EventBroker
 from tidegate_dataplane.ingester.follower import StreamFollower
 from tidegate_dataplane.ingester.kafka_broker import KafkaEventBroker
@@ -35,25 +40,24 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
     plan = _read_plan(settings.config_dir)
     store = EventStore(settings.events_dir, plan.streams, max_bytes=settings.store_bytes)
     entities = {entity.name: entity for entity in plan.entities}
+    earlier = {report.source: report for report in read_report(settings.events_dir)}
     followers = [
         StreamFollower(
             stream,
             EventParser(stream, entities[stream.entity]),
             _make_broker(stream, settings, environment),
             store,
+            earlier.get(stream.name),
         )
         for stream in plan.streams
     ]
     log.info("ingester_started", pod=settings.pod_name, sources=[stream.name for stream in plan.streams])
-    try:
-        await _run_until(
-            stop,
-            *(follower.follow_stream for follower in followers),
-            lambda: _write_reports(settings, followers),
-            lambda: _sweep_store(settings, store, followers),
-        )
-    finally:
-        store.close_file()
+    await _run_until(
+        stop,
+        *(follower.follow_stream for follower in followers),
+        lambda: _write_reports(settings, store, followers),
+        lambda: _sweep_store(settings, store, followers),
+    )
 
 
 def _read_plan(folder: Path) -> FeaturePlan:
@@ -83,37 +87,47 @@ def _make_broker(
     raise SystemExit(f"stream {stream.name} names neither NATS nor Kafka")
 
 
-async def _write_reports(settings: IngesterSettings, followers: Sequence[StreamFollower]) -> None:
-    """Tell the agent how current the events are, until cancelled."""
+async def _write_reports(
+    settings: IngesterSettings, store: EventStore, followers: Sequence[StreamFollower]
+) -> None:
+    """Tell the agent how current the events are, and release what readers that were killed left, until cancelled."""
+    boot_id = read_boot_id()
     while True:
         now_s = time.time()
         reports = tuple(follower.build_report(now_s) for follower in followers)
         try:
-            write_report(settings.events_dir, IngesterReport(at_s=now_s, streams=reports))
+            write_report(settings.events_dir, IngesterReport(at_s=now_s, boot_id=boot_id, streams=reports))
         except OSError as error:
             log.warning("report_not_written", error=str(error))
+        released = await asyncio.to_thread(store.release_readers)
+        if released:
+            log.info("readers_released", count=released)
         await asyncio.sleep(settings.report_s)
 
 
 async def _sweep_store(
     settings: IngesterSettings, store: EventStore, followers: Sequence[StreamFollower]
 ) -> None:
-    """Remove keys whose events have all expired, and what readers that were killed left, until cancelled."""
+    """Remove keys whose events have all expired, until cancelled."""
     while True:
         await asyncio.sleep(settings.sweep_s)
-        released = await asyncio.to_thread(store.release_readers)
         removed = 0
-        for follower in followers:
-            cursor = b""
-            while True:
-                swept = await asyncio.to_thread(
-                    store.remove_expired, follower.stream_name, follower.find_expiry(time.time()), cursor
-                )
-                removed, cursor = removed + swept.removed, swept.cursor
-                if not cursor:
-                    break
-        if removed or released:
-            log.info("store_swept", removed_keys=removed, released_readers=released)
+        try:
+            for follower in followers:
+                removed += await _sweep_stream(store, follower.stream_name)
+        except StoreFullError as error:
+            log.warning("store_not_swept", error=str(error))
+        if removed:
+            log.info("store_swept", removed_keys=removed)
+
+
+async def _sweep_stream(store: EventStore, stream: str) -> int:
+    removed, cursor = 0, b""
+    while True:
+        swept = await asyncio.to_thread(store.remove_expired, stream, int(time.time() * 1000), cursor)
+        removed, cursor = removed + swept.removed, swept.cursor
+        if not cursor:
+            return removed
 
 
 async def _run_until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:

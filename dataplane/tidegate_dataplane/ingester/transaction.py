@@ -11,10 +11,9 @@ from tidegate_dataplane.ingester.parse import EventParser, EventRefusedError
 
 @dataclass(frozen=True, slots=True)
 class EventTransaction:
-    """Rows by key, refused events, and the state after them."""
+    """Rows by key, and the state after them."""
 
     events: Mapping[bytes, Sequence[bytes]]
-    refused: Sequence[RefusedEvent]
     after: StreamState
 
 
@@ -23,7 +22,7 @@ def sort_messages(
 ) -> EventTransaction:
     """Return what the messages add to `state`; a message before the state's position is there already."""
     events: dict[bytes, list[bytes]] = {}
-    refused: list[RefusedEvent] = []
+    last_refused = state.last_refused
     newest = dict(state.newest_ms)
     reasons = dict(state.refused)
     stored = state.stored
@@ -32,25 +31,33 @@ def sort_messages(
             continue
         try:
             event = parser.parse_event(message.body)
-            parser.check_time(event.time_ms, newest.get(message.partition), now_ms)
+            # A broker that gives messages the time of their producer could give them any.
+            arrived_ms = min(int(message.arrived_s * 1000), now_ms)
+            before = newest.get(message.partition)
+            parser.check_time(event.time_ms, before, arrived_ms=arrived_ms, now_ms=now_ms)
         except EventRefusedError as error:
             reasons[error.reason] = reasons.get(error.reason, 0) + 1
-            refused.append(
-                RefusedEvent(
-                    partition=message.partition,
-                    position=message.position,
-                    reason=error.reason,
-                    message=error.message,
-                )
+            last_refused = RefusedEvent(
+                partition=message.partition,
+                position=message.position,
+                reason=error.reason,
+                message=error.message,
             )
             continue
         stored += 1
-        newest[message.partition] = max(event.time_ms, newest.get(message.partition, event.time_ms))
+        # A clock that is ahead must not make the events of others late.
+        seen_ms = min(event.time_ms, arrived_ms)
+        newest[message.partition] = seen_ms if before is None else max(seen_ms, before)
         events.setdefault(event.key, []).append(event.row)
     positions = {**state.positions}
     for partition, position in read.next_positions.items():
         positions[partition] = max(position, positions.get(partition, 0))
     after = StreamState(
-        origin=state.origin, positions=positions, newest_ms=newest, stored=stored, refused=reasons
+        origin=state.origin,
+        positions=positions,
+        newest_ms=newest,
+        stored=stored,
+        refused=reasons,
+        last_refused=last_refused,
     )
-    return EventTransaction(events, refused, after)
+    return EventTransaction(events, after)

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.brokers import BrokerSubject, BrokerTopic, MessageFieldName
+from tidegate.api.durations import parse_duration
 from tidegate.api.fields import DurationText, Identifier, duration_between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel
@@ -30,14 +31,23 @@ class StreamField(ApiModel):
 class SourceStream(ApiModel):
     """A stream of events: JSON objects with the entity's key. Every replica reads all of it."""
 
-    RULES: ClassVar[tuple[ValidationRule, ...]] = (exactly_one("nats", "kafka"),)
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        exactly_one("nats", "kafka"),
+        ValidationRule(
+            cel="duration(self.lateness) <= duration(self.ttl)",
+            message="lateness must not be longer than ttl",
+            check=lambda stream: parse_duration(stream.lateness) <= parse_duration(stream.ttl),
+            field="lateness",
+        ),
+    )
 
     nats: Annotated[BrokerSubject | None, Field(description=BrokerSubject.__doc__)] = None
     kafka: Annotated[BrokerTopic | None, Field(description=BrokerTopic.__doc__)] = None
     event_time: Annotated[
         MessageFieldName,
         Field(
-            description="Field with the time of the event: RFC 3339 with a time zone, or milliseconds since 1970."
+            description="Field with the time of the event: RFC 3339 with a time zone, or milliseconds since 1970. At most a "
+            "minute after the broker got the event."
         ),
     ]
     fields: Annotated[

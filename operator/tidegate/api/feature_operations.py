@@ -119,7 +119,7 @@ class CrossOperation(ApiModel):
     buckets: Annotated[BucketCount, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
 
 
-class EventCondition(ApiModel):
+class EventFilterSpec(ApiModel):
     """Only events whose field has one of the values."""
 
     field: Annotated[
@@ -156,8 +156,8 @@ class SequenceOperation(ApiModel):
             "is free for padding. Required for a string. Absent: the values themselves.",
         ),
     ] = None
-    where: Annotated[
-        EventCondition | None, Field(description=f"{EventCondition.__doc__} Absent: all events.")
+    filter: Annotated[
+        EventFilterSpec | None, Field(description=f"{EventFilterSpec.__doc__} Absent: all events.")
     ] = None
 
 
@@ -194,8 +194,8 @@ class EventWindow(ApiModel):
             "ends at the time of the request."
         ),
     ] = None
-    where: Annotated[
-        EventCondition | None, Field(description=f"{EventCondition.__doc__} Absent: all events.")
+    filter: Annotated[
+        EventFilterSpec | None, Field(description=f"{EventFilterSpec.__doc__} Absent: all events.")
     ] = None
 
 
@@ -239,8 +239,8 @@ class TimeSinceOperation(ApiModel):
     default: Annotated[
         DefaultValue, Field(description="Value for a key without events; a decimal in quotes.")
     ] = "-1"
-    where: Annotated[
-        EventCondition | None, Field(description=f"{EventCondition.__doc__} Absent: all events.")
+    filter: Annotated[
+        EventFilterSpec | None, Field(description=f"{EventFilterSpec.__doc__} Absent: all events.")
     ] = None
 
 
@@ -269,7 +269,7 @@ class DwellOperation(ApiModel):
             ge=1,
             le=MAX_EVENTS,
             description="Number of elements, 1 to the stream's maxEvents; fewer events are padded with 0 at the end. They "
-            "are aligned with a sequence of the same stream without where.",
+            "are aligned with a sequence of the same stream without filter.",
         ),
     ]
     limit: Annotated[SpanText, Field(description="Largest element.")] = "10m"

@@ -42,7 +42,7 @@ class TritonPythonModel:
         from tidegate_dataplane.sampling.sampler import Sampler
         from tidegate_dataplane.sampling.watchdog import Watchdog
 
-        plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_text()))
+        plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_bytes()))
         self._inputs = [spec.name for spec in plan.inputs]
         self._time_input = AS_OF if plan.streams else None
         try:

@@ -37,7 +37,7 @@ class TritonPythonModel:
         from tidegate_dataplane.sampling.sampler import Sampler
         from tidegate_dataplane.sampling.watchdog import Watchdog
 
-        plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_text()))
+        plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_bytes()))
         self._inputs = [spec.name for spec in plan.inputs]
         name = args["model_name"]
 

@@ -8,7 +8,7 @@ from tidegate.api.event_streams import SourceStream
 from tidegate.api.feature_compute import FeatureSource
 from tidegate.api.feature_operations import (
     DwellOperation,
-    EventCondition,
+    EventFilterSpec,
     EventWindow,
     RatioOperation,
     SequenceOperation,
@@ -71,17 +71,17 @@ def compile_event_operation(
             return window, make_output(name, dtype)
         case RatioOperation():
             return _compile_ratio(name, operation, scope, path), make_output(name, "FP32")
-        case TimeSinceOperation(source=source, default=default, where=condition):
+        case TimeSinceOperation(source=source, default=default, filter=event_filter):
             since = contract.TimeSince(
                 name=name,
                 entity=scope.find_entity(source, f"{path}.source"),
                 stream=source,
                 default=float(default),
-                where=_compile_condition(condition, source, scope, f"{path}.where"),
+                filter=_compile_filter(event_filter, source, scope, f"{path}.filter"),
             )
             return since, make_output(name, "FP32")
         case SessionOperation(source=source, gap=gap, measure=measure):
-            session = contract.Session(
+            session = contract.EventSession(
                 name=name,
                 entity=scope.find_entity(source, f"{path}.source"),
                 stream=source,
@@ -114,7 +114,7 @@ def _compile_sequence(
         last=sequence.last,
         pad=sequence.pad,
         buckets=sequence.buckets,
-        where=_compile_condition(sequence.where, column.ref.stream, scope, f"{path}.where"),
+        filter=_compile_filter(sequence.filter, column.ref.stream, scope, f"{path}.filter"),
     )
     return operation, dtype
 
@@ -137,24 +137,24 @@ def _check_last(last: int, stream: SourceStream, name: str | None, path: str) ->
         raise InvalidSpecError(f"must be at most maxEvents of stream {name}, {stream.max_events}", path=path)
 
 
-def _compile_condition(
-    condition: EventCondition | None, stream: str | None, scope: FieldScope, path: str
+def _compile_filter(
+    event_filter: EventFilterSpec | None, stream: str | None, scope: FieldScope, path: str
 ) -> contract.EventFilter | None:
     """Return the filter; raises InvalidSpecError for another stream's field, and for values that it cannot have."""
-    if condition is None:
+    if event_filter is None:
         return None
-    column = scope.resolve_event_field(condition.field, f"{path}.field")
+    column = scope.resolve_event_field(event_filter.field, f"{path}.field")
     if column.ref.stream != stream:
         message = f"must be a field of stream {stream}, whose events are read"
         raise InvalidSpecError(message, path=f"{path}.field")
     if column.type is EventFieldType.FLOAT64:
-        message = f"'{condition.field}' is a float64, which has no exact values: name an int64 or a string"
+        message = f"'{event_filter.field}' is a float64, which has no exact values: name an int64 or a string"
         raise InvalidSpecError(message, path=f"{path}.field")
-    for index, value in enumerate(condition.values):
+    for index, value in enumerate(event_filter.values):
         if column.type is EventFieldType.INT64 and not _is_int64(value):
-            message = f"'{value}' is no whole number of 64 bits, and '{condition.field}' is an int64"
+            message = f"'{value}' is no whole number of 64 bits, and '{event_filter.field}' is an int64"
             raise InvalidSpecError(message, path=f"{path}.values[{index}]")
-    return contract.EventFilter(column=column.ref.column, values=condition.values)
+    return contract.EventFilter(column=column.ref.column, values=event_filter.values)
 
 
 def _is_int64(text: str) -> bool:
@@ -204,7 +204,7 @@ def _compile_events(window: EventWindow, scope: FieldScope, path: str) -> tuple[
         aggregate=window.aggregate,
         over_ms=_to_milliseconds(window.over),
         every_ms=_to_milliseconds(window.every) if window.every is not None else 0,
-        where=_compile_condition(window.where, column.ref.stream, scope, f"{path}.where"),
+        filter=_compile_filter(window.filter, column.ref.stream, scope, f"{path}.filter"),
     )
     return ref, _find_dtype(column, window, path)
 

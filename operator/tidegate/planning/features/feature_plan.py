@@ -156,7 +156,7 @@ def _list_references(feature: contract.Feature) -> tuple[contract.FieldRef, ...]
             return (feature.window.field,)
         case contract.Ratio():
             return (feature.numerator.field, feature.denominator.field)
-        case contract.TimeSince() | contract.Session() | contract.Dwell():
+        case contract.TimeSince() | contract.EventSession() | contract.Dwell():
             return ()
         case _:
             return (feature.field,)
@@ -166,7 +166,7 @@ def _list_sources(features: list[contract.Feature], references: list[contract.Fi
     """Return the tables and streams that features read."""
     tables = {reference.table for reference in references if reference.table is not None}
     streams = {reference.stream for reference in references if reference.stream is not None}
-    timed = contract.TimeSince | contract.Session | contract.Dwell
+    timed = contract.TimeSince | contract.EventSession | contract.Dwell
     return tables | streams | {item.stream for item in features if isinstance(item, timed)}
 
 

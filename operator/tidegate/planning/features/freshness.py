@@ -12,15 +12,17 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.inference.reported_problems import judge_reports
 from tidegate.planning.inference.serving_status import Verdict, make_condition
 from tidegate.planning.inference.swap_failures import ObservedReplica
-from tidegate_dataplane.contract import EventStreamReport
+from tidegate_dataplane.contract import EventStreamReport, StreamProblem
 
 FRESHNESS_REQUEUE: Final = timedelta(seconds=15)
 """Nothing wakes the reconciler when events become old, or when a broker does not answer."""
 
-_LAG_STEPS: Final = (1, 5, 15, 60, 300, 900, 3_600, 86_400)
+_LAG_STEPS: Final = (5, 15, 60, 300, 900, 3_600, 86_400)
 """Seconds; a status with exact lags would change with every reconcile."""
 _BEYOND_STEPS: Final = 604_800
 _MAX_LAG_S: Final = 60
+_TOLERATED_PROBLEM_S: Final = 15
+"""So long a stream may fail without a word: a broker that restarts, a connection that breaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ class StreamReadings:
         """Return the reports about a source of pods that answer requests."""
         return _list_reports((replica for replica in self.replicas if replica.pod.ready), source)
 
+    def list_judged_reports(self, source: str) -> list[EventStreamReport]:
+        """Return the reports of pods that answer requests, of all pods if none does."""
+        return self.list_serving_reports(source) or self.list_reports(source)
+
 
 def make_fresh_condition(readings: StreamReadings, generation: int) -> Condition:
     """Return the condition Fresh; it is Unknown until a pod has reported every source."""
@@ -59,7 +65,9 @@ def make_fresh_condition(readings: StreamReadings, generation: int) -> Condition
 
 
 _CURRENT: Final = Verdict(
-    True, Reason.EVENTS_CURRENT, f"every replica has all events until {_MAX_LAG_S} s ago or later"
+    True,
+    Reason.EVENTS_CURRENT,
+    f"every replica that reports has all events until {_MAX_LAG_S} s ago or later",
 )
 
 
@@ -105,20 +113,25 @@ def _list_reports(replicas: Iterable[ObservedReplica], source: str) -> list[Even
 
 
 def _find_problem(readings: StreamReadings) -> Verdict | None:
-    """Return the first source whose broker a pod cannot read, with the broker's own text."""
+    """Return the first source whose broker a pod has not been able to read for a while, with the broker's own text."""
     for source in readings.sources:
         verdict = judge_reports(
-            readings.list_reports(source), lambda report: report.problem, lambda report: report.message
+            readings.list_judged_reports(source), _find_lasting_problem, lambda report: report.message
         )
         if verdict is not None:
             return Verdict(False, verdict.reason, f"source {source}: {verdict.message}")
     return None
 
 
+def _find_lasting_problem(report: EventStreamReport) -> StreamProblem | None:
+    lasts = not report.caught_up or report.lag_s > _TOLERATED_PROBLEM_S
+    return report.problem if lasts else None
+
+
 def _find_lag(readings: StreamReadings) -> Verdict | None:
     """Return the first source of which a pod lacks events; pods that do not serve count only if none does."""
     for source in readings.sources:
-        reports = readings.list_serving_reports(source) or readings.list_reports(source)
+        reports = readings.list_judged_reports(source)
         behind = [report for report in reports if not report.caught_up or report.lag_s > _MAX_LAG_S]
         if behind:
             lag = format_lag(_round_lag(max(report.lag_s for report in behind)))
