@@ -295,6 +295,13 @@ def test_a_late_event_is_refused_and_the_newest_time_never_goes_back(tmp_path: P
             assert again.last_refused == report.last_refused
 
 
+def test_an_empty_stream_is_read_to_its_end(source: StreamOfClicks, tmp_path: Path) -> None:
+    with an_ingester(tmp_path / "pod", a_click_plan(source.stream)) as ingester:
+        report = ingester.wait_for("the end is reached", lambda report: report.caught_up)
+
+        assert (report.stored, report.pending, report.problem) == (0, 0, None)
+
+
 def test_a_clock_that_is_ahead_makes_nobody_else_late_and_replicas_decide_alike(tmp_path: Path) -> None:
     now = int(time.time() * 1000)
     times = [now + 2 * HOUR, now + 59_000, *(now - 50_000 + number for number in range(50))]

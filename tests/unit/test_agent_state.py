@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from builders.desired import a_desired_state
+from builders.events import a_click_plan
 from tidegate_dataplane.agent import state
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
 from tidegate_dataplane.agent.formats import UNKNOWN_GRAPH
@@ -31,8 +32,11 @@ from tidegate_dataplane.contract import (
     BatchingMode,
     CompilePhase,
     DesiredState,
+    EventStreamReport,
     FailureReason,
     ModelFormat,
+    OwnerKind,
+    StreamProblem,
     TensorSpec,
 )
 
@@ -464,3 +468,43 @@ def test_after_a_graph_could_not_be_switched_there_is_a_pause() -> None:
 
     assert next_step(PASSES, graph_world(result=FASTER), known, now_s=59.0) == Wait()
     assert isinstance(next_step(PASSES, graph_world(result=FASTER), known, now_s=60.0), SwitchGraph)
+
+
+CLICKS = EventStreamReport(source="clicks", caught_up=True, lag_s=0.1)
+AWAY = {"problem": StreamProblem.STREAM_UNREACHABLE, "message": "no servers"}
+
+
+@pytest.mark.parametrize(
+    ("reports", "serves"),
+    [
+        ((), False),
+        ((CLICKS,), True),
+        ((CLICKS.model_copy(update={"lag_s": 500}),), True),
+        ((CLICKS.model_copy(update={"caught_up": False, "lag_s": 500}),), False),
+        ((CLICKS.model_copy(update={"caught_up": False, "failing_s": 59, **AWAY}),), False),
+        ((CLICKS.model_copy(update={"caught_up": False, "failing_s": 60, **AWAY}),), True),
+        ((CLICKS.model_copy(update={"source": "others"}),), False),
+    ],
+)
+@pytest.mark.parametrize("has_served", [True, False])
+def test_features_over_events_are_loaded_once_their_streams_are_read(
+    reports: tuple[EventStreamReport, ...], serves: bool, has_served: bool
+) -> None:
+    plan = a_click_plan()
+    wanted = order(kind=OwnerKind.FEATURE_COMPUTE, format=ModelFormat.FEATURES, uri="", plan=plan)
+    stored = facts(
+        uri="",
+        format=ModelFormat.FEATURES,
+        plan_hash=plan.compute_digest(),
+        inputs=plan.inputs,
+        outputs=plan.outputs,
+    )
+    observed = replace(world(stored), events=reports)
+
+    step = next_step(wanted, observed, memory(wanted if has_served else None))
+
+    assert isinstance(step, LoadVersions if serves else Wait)
+    if isinstance(step, LoadVersions):
+        assert {"name": "as_of", "data_type": "TYPE_INT64", "dims": [1], "optional": True} in step.config[
+            "input"
+        ]

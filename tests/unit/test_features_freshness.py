@@ -102,7 +102,7 @@ def test_refused_events_are_counted_with_one_digit() -> None:
 
 def test_a_broker_that_does_not_answer_is_named_with_its_own_text() -> None:
     plan = plan_of(
-        reading(), reading(lag_s=90, problem=StreamProblem.STREAM_UNREACHABLE, message="nats: no servers")
+        reading(), reading(failing_s=90, problem=StreamProblem.STREAM_UNREACHABLE, message="nats: no servers")
     )
 
     assert condition_of(plan) == (
@@ -114,20 +114,22 @@ def test_a_broker_that_does_not_answer_is_named_with_its_own_text() -> None:
 
 
 def test_a_problem_that_just_began_is_not_shown() -> None:
-    plan = plan_of(reading(lag_s=14, problem=StreamProblem.STREAM_UNREACHABLE, message="nats: no servers"))
+    plan = plan_of(
+        reading(failing_s=14, problem=StreamProblem.STREAM_UNREACHABLE, message="nats: no servers")
+    )
 
     assert condition_of(plan)[:2] == ("True", "EventsCurrent")
 
 
 def test_a_problem_of_a_pod_that_does_not_serve_yet_is_not_shown_while_others_do() -> None:
     problem = {"problem": StreamProblem.STREAM_UNREACHABLE, "message": "nats: no servers"}
-    plan = plan_of(reading(), reading(serves=False, caught_up=False, lag_s=90, **problem))
+    plan = plan_of(reading(), reading(serves=False, caught_up=False, failing_s=90, **problem))
 
     assert condition_of(plan)[:2] == ("True", "EventsCurrent")
 
 
 def test_a_stream_that_recovers_is_one_event() -> None:
-    broken = plan_of(reading(lag_s=90, problem=StreamProblem.STREAM_REFUSED, message="no permission"))
+    broken = plan_of(reading(failing_s=90, problem=StreamProblem.STREAM_REFUSED, message="no permission"))
     features = a_feature_compute(**live_features_spec(replicas=2), status=dict(broken.status))
     plan = plan_of(reading(), features=features)
 

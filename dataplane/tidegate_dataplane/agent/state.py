@@ -221,7 +221,7 @@ def _awaits_events(order: DesiredState, observed: ObservedPod) -> bool:
     ready = {
         report.source
         for report in observed.events
-        if report.caught_up or (report.problem is not None and report.lag_s >= EVENTS_GRACE_S)
+        if report.caught_up or (report.problem is not None and report.failing_s >= EVENTS_GRACE_S)
     }
     return not ready.issuperset(stream.name for stream in order.plan.streams)
 

@@ -39,6 +39,8 @@ from tidegate_dataplane.contract.features import (
     ValueOrigin,
     Window,
     WindowRef,
+    list_filters,
+    list_references,
 )
 from tidegate_dataplane.contract.nearline import (
     KafkaOrder,
@@ -161,4 +163,6 @@ __all__ = [
     "Window",
     "WindowRef",
     "find_scheme",
+    "list_filters",
+    "list_references",
 ]

@@ -87,4 +87,5 @@ class EventStreamReport(ContractModel):
     refused: dict[RefusalReason, int] = Field(default_factory=dict)
     last_refused: RefusedEvent | None = None
     problem: StreamProblem | None = None
+    failing_s: float = Field(default=0.0, ge=0, description="for how long the stream could not be read")
     message: str = ""

@@ -1,7 +1,7 @@
 """The compiled feature plan, which the engine computes online and offline alike."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, assert_never
 
 from pydantic import Field
 
@@ -277,6 +277,43 @@ Feature = Annotated[
 
 AS_OF = "as_of"
 """The optional input of a plan with streams: INT64, the time that a row is computed for, in milliseconds since 1970."""
+
+
+def list_filters(feature: Feature) -> tuple[tuple[str, EventFilter], ...]:
+    """Return the filters of a feature's events, with the stream of each."""
+    match feature:
+        case Window():
+            windows = [feature.window]
+        case Ratio():
+            windows = [feature.numerator, feature.denominator]
+        case EventSequence() if feature.filter is not None:
+            return ((feature.field.stream or "", feature.filter),)
+        case TimeSince() if feature.filter is not None:
+            return ((feature.stream, feature.filter),)
+        case _:
+            return ()
+    return tuple(
+        (window.field.stream or "", window.filter) for window in windows if window.filter is not None
+    )
+
+
+def list_references(feature: Feature) -> tuple[FieldRef, ...]:
+    """Return the values that a feature reads."""
+    match feature:
+        case Cross():
+            return feature.fields
+        case Window():
+            return (feature.window.field,)
+        case Ratio():
+            return (feature.numerator.field, feature.denominator.field)
+        case TimeSince() | EventSession() | Dwell():
+            return (
+                FieldRef(entity=feature.entity, origin=ValueOrigin.STREAM, stream=feature.stream, column=""),
+            )
+        case Lookup() | Bucketize() | Hash() | EventSequence() | Log() | Clip():
+            return (feature.field,)
+        case _:
+            assert_never(feature)
 
 
 class FeaturePlan(PlanModel):

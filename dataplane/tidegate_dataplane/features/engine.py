@@ -34,6 +34,8 @@ from tidegate_dataplane.contract import (
     ValueOrigin,
     Window,
     WindowRef,
+    list_filters,
+    list_references,
 )
 from tidegate_dataplane.features import hashing, transforms, windows
 from tidegate_dataplane.features.errors import FeatureError
@@ -43,8 +45,6 @@ from tidegate_dataplane.features.references import (
     EventOperation,
     check_fields,
     list_columns,
-    list_fields,
-    list_filters,
 )
 from tidegate_dataplane.features.tables import LoadedTable, read_table
 
@@ -190,7 +190,7 @@ class FeatureEngine:
         if isinstance(feature, Lookup):
             self._gathers[feature.name] = self._tables[feature.field.table or ""].look_up_values(feature)
             return
-        for reference in list_fields(feature):
+        for reference in list_references(feature):
             table = reference.table
             if table is None:
                 continue
@@ -212,7 +212,7 @@ class FeatureEngine:
                 present = np.ones(len(values), dtype=bool)
                 return transforms.assign_buckets(values, present, feature.boundaries)[:, None]
             case Hash() | Cross():
-                parts = [self._hash_values(reference, call) for reference in list_fields(feature)]
+                parts = [self._hash_values(reference, call) for reference in list_references(feature)]
                 return hashing.to_bucket(hashing.combine_hashes(parts), feature.buckets)[:, None]
             case EventSequence() | Window() | Ratio() | TimeSince() | EventSession() | Dwell():
                 return _narrow_floats(self._compute_over_events(feature, call))

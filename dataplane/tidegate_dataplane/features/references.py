@@ -6,22 +6,20 @@ from typing import TypeAlias, assert_never
 from tidegate_dataplane.contract import (
     Bucketize,
     Clip,
-    Cross,
     Dwell,
     EntityKeyType,
-    EventFilter,
     EventSequence,
     EventSession,
     Feature,
     FeaturePlan,
     FieldRef,
-    Hash,
     Log,
     Lookup,
     Ratio,
     TimeSince,
     ValueOrigin,
     Window,
+    list_references,
 )
 from tidegate_dataplane.features.errors import FeatureError
 
@@ -29,47 +27,10 @@ EventOperation: TypeAlias = EventSequence | Window | Ratio | TimeSince | EventSe
 """Operations that read the events of a stream."""
 
 
-def list_filters(feature: Feature) -> tuple[tuple[str, EventFilter], ...]:
-    """Return the filters of a feature's events, with the stream of each."""
-    match feature:
-        case Window():
-            windows = [feature.window]
-        case Ratio():
-            windows = [feature.numerator, feature.denominator]
-        case EventSequence() if feature.filter is not None:
-            return ((feature.field.stream or "", feature.filter),)
-        case TimeSince() if feature.filter is not None:
-            return ((feature.stream, feature.filter),)
-        case _:
-            return ()
-    return tuple(
-        (window.field.stream or "", window.filter) for window in windows if window.filter is not None
-    )
-
-
-def list_fields(feature: Feature) -> tuple[FieldRef, ...]:
-    """Return the values that a feature reads."""
-    match feature:
-        case Cross():
-            return feature.fields
-        case Window():
-            return (feature.window.field,)
-        case Ratio():
-            return (feature.numerator.field, feature.denominator.field)
-        case TimeSince() | EventSession() | Dwell():
-            return (
-                FieldRef(entity=feature.entity, origin=ValueOrigin.STREAM, stream=feature.stream, column=""),
-            )
-        case Lookup() | Bucketize() | Hash() | EventSequence() | Log() | Clip():
-            return (feature.field,)
-        case _:
-            assert_never(feature)
-
-
 def list_columns(plan: FeaturePlan) -> Mapping[str, set[str]]:
     """Return the columns of each table that features read."""
     columns: dict[str, set[str]] = {table.name: set() for table in plan.tables}
-    for reference in (reference for feature in plan.features for reference in list_fields(feature)):
+    for reference in (reference for feature in plan.features for reference in list_references(feature)):
         if reference.table is not None:
             columns[reference.table].add(reference.column)
     return columns
@@ -83,7 +44,7 @@ def check_fields(plan: FeaturePlan) -> None:
     """
     earlier: set[str] = set()
     for feature in plan.features:
-        for reference in list_fields(feature):
+        for reference in list_references(feature):
             _check_declared(plan, reference, earlier)
             _check_kind(plan, feature, reference)
         earlier.add(feature.name)

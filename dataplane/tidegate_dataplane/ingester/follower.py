@@ -47,9 +47,11 @@ class StreamFollower:
         self._store = store
         self._state = store.read_state(stream.name)
         self._caught_up = earlier is not None and earlier.caught_up
-        self._current_at_s = time.time() - (earlier.lag_s if earlier is not None else 0.0)
+        # Without a process before this one there is nothing, and what is older than the ttl is not missing.
+        self._current_at_s = time.time() - (earlier.lag_s if earlier is not None else stream.ttl_ms / 1000)
         self._pending: int | None = None
         self._problem: BrokerError | None = None
+        self._failing_since_s = 0.0
         self._logged_at_s = 0.0
 
     async def follow_stream(self) -> None:
@@ -86,6 +88,7 @@ class StreamFollower:
             refused=self._state.refused,
             last_refused=self._state.last_refused,
             problem=kind,
+            failing_s=max(now_s - self._failing_since_s, 0.0) if problem is not None else 0.0,
             message=problem.message if problem is not None else "",
         )
 
@@ -118,8 +121,7 @@ class StreamFollower:
         self._pending = read.pending
         if read.complete_until_s is not None:
             self._current_at_s = max(self._current_at_s, min(read.complete_until_s, now_s))
-        is_current = read.pending == 0 or now_s - self._current_at_s < CURRENT_WITHIN_S
-        if not self._caught_up and read.complete_until_s is not None and is_current:
+        if not self._caught_up and now_s - self._current_at_s < CURRENT_WITHIN_S:
             self._caught_up = True
             log.info("stream_caught_up", source=self._stream.name, stored=self._state.stored)
 
@@ -143,6 +145,8 @@ class StreamFollower:
 
     def _record_problem(self, error: Exception) -> None:
         problem = self._explain_error(error)
+        if self._problem is None:
+            self._failing_since_s = time.time()
         if self._problem is None or self._problem.message != problem.message:
             log.warning("stream_fails", source=self._stream.name, message=problem.message)
         self._problem = problem

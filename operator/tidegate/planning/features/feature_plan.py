@@ -42,19 +42,20 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
         scope.add_feature(output)
         compiled.append(operation)
         outputs.append(output)
-    references = [reference for feature in compiled for reference in _list_references(feature)]
-    sources = [source for source in spec.sources if source.name in _list_sources(compiled, references)]
-    used = {reference.entity for reference in references} | {source.entity for source in sources}
+    references = [reference for feature in compiled for reference in contract.list_references(feature)]
+    read = {name for reference in references for name in (reference.table, reference.stream)}
+    sources = [source for source in spec.sources if source.name in read]
+    used = {reference.entity for reference in references}
     entities = tuple(
         contract.Entity(name=entity.name, key=entity.key, type=contract.EntityKeyType(entity.type.value))
         for entity in spec.entities
         if entity.name in used
     )
-    read = {item.column for item in references if item.origin is contract.ValueOrigin.REQUEST}
+    inputs = {item.column for item in references if item.origin is contract.ValueOrigin.REQUEST}
     request = tuple(
         contract.RequestField(name=field.name, type=field.type)
         for field in spec.request
-        if field.name in read
+        if field.name in inputs
     )
     plan = contract.FeaturePlan(
         entities=entities,
@@ -145,29 +146,6 @@ def _compile_clip(
             raise InvalidSpecError(message, path=f"{path}.{bound}")
     operation = contract.Clip(name=name, field=field, minimum=clip.min, maximum=clip.max)
     return operation, make_output(name, dtype)
-
-
-def _list_references(feature: contract.Feature) -> tuple[contract.FieldRef, ...]:
-    """Return the fields that a feature reads; none of those that read the times of events alone."""
-    match feature:
-        case contract.Cross():
-            return feature.fields
-        case contract.Window():
-            return (feature.window.field,)
-        case contract.Ratio():
-            return (feature.numerator.field, feature.denominator.field)
-        case contract.TimeSince() | contract.EventSession() | contract.Dwell():
-            return ()
-        case _:
-            return (feature.field,)
-
-
-def _list_sources(features: list[contract.Feature], references: list[contract.FieldRef]) -> set[str]:
-    """Return the tables and streams that features read."""
-    tables = {reference.table for reference in references if reference.table is not None}
-    streams = {reference.stream for reference in references if reference.stream is not None}
-    timed = contract.TimeSince | contract.EventSession | contract.Dwell
-    return tables | streams | {item.stream for item in features if isinstance(item, timed)}
 
 
 def _check_names(spec: FeatureComputeSpec, plan: contract.FeaturePlan) -> None:

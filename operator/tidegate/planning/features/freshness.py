@@ -124,8 +124,7 @@ def _find_problem(readings: StreamReadings) -> Verdict | None:
 
 
 def _find_lasting_problem(report: EventStreamReport) -> StreamProblem | None:
-    lasts = not report.caught_up or report.lag_s > _TOLERATED_PROBLEM_S
-    return report.problem if lasts else None
+    return report.problem if report.failing_s > _TOLERATED_PROBLEM_S else None
 
 
 def _find_lag(readings: StreamReadings) -> Verdict | None:

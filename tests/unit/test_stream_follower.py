@@ -1,0 +1,188 @@
+"""One stream followed over a broker that does what the test says: what counts as caught up, and what ends nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.events import USER, Click, clicks
+from builders.waiting import eventually
+from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.contract import EventStreamReport, StreamProblem
+from tidegate_dataplane.event_store.state import StreamState
+from tidegate_dataplane.event_store.store import EventStore
+from tidegate_dataplane.ingester.broker import (
+    EventMessage,
+    ReadMessages,
+    StreamChangedError,
+    StreamRestartedError,
+)
+from tidegate_dataplane.ingester.follower import StreamFollower
+from tidegate_dataplane.ingester.parse import EventParser
+
+Step = ReadMessages | Exception
+
+
+class ScriptedBroker:
+    """Returns or raises one step after the other, and nothing more afterwards."""
+
+    def __init__(self, steps: Sequence[Step], openings: Sequence[Exception | str] = ()) -> None:
+        self._steps = list(steps)
+        self._openings = list(openings)
+        self.opened: list[StreamState] = []
+
+    async def open_stream(self, state: StreamState, since_s: float) -> str:
+        assert since_s < time.time()
+        self.opened.append(state)
+        opening = self._openings.pop(0) if self._openings else "CLICKS"
+        if isinstance(opening, Exception):
+            raise opening
+        return opening
+
+    async def read_messages(self) -> ReadMessages:
+        if not self._steps:
+            await asyncio.sleep(0.005)
+            return ReadMessages()
+        step = self._steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    async def close_stream(self) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EventStore]:
+    found = EventStore(tmp_path, [clicks()], max_bytes=1 << 24)
+    yield found
+    found.close_file()
+
+
+@asynccontextmanager
+async def following(
+    store: EventStore, broker: ScriptedBroker, earlier: EventStreamReport | None = None
+) -> Any:
+    stream = clicks()
+    follower = StreamFollower(stream, EventParser(stream, USER), broker, store, earlier)
+    task = asyncio.create_task(follower.follow_stream())
+    try:
+        yield follower
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(follower: StreamFollower, holds: Callable[[EventStreamReport], bool]) -> EventStreamReport:
+    await eventually(lambda: holds(follower.build_report(time.time())), what="the report is right")
+    return follower.build_report(time.time())
+
+
+def a_message(position: int, partition: str = "0", arrived_s: float | None = None) -> EventMessage:
+    now = time.time()
+    event = Click(1, int(now * 1000) - 1000 + position, position, 1, 1.0, "home")
+    return EventMessage(partition, position, arrived_s or now, json.dumps(event.message).encode())
+
+
+def a_read(*positions: int, pending: int | None, complete_until_s: float | None) -> ReadMessages:
+    messages = [a_message(position) for position in positions]
+    return ReadMessages(messages, {"0": max(positions, default=0) + 1}, pending, complete_until_s)
+
+
+async def test_a_pod_that_lacks_old_messages_of_some_partition_has_not_caught_up(store: EventStore) -> None:
+    day_ago_s = time.time() - 86_400
+    broker = ScriptedBroker([a_read(1, 2, pending=1_000_000, complete_until_s=day_ago_s)])
+    async with following(store, broker) as follower:
+        report = await until(follower, lambda report: report.stored == 2)
+
+        assert not report.caught_up
+        assert report.pending == 1_000_000
+
+
+async def test_a_pod_whose_place_is_not_known_has_not_caught_up(store: EventStore) -> None:
+    broker = ScriptedBroker([a_read(1, pending=None, complete_until_s=None)])
+    async with following(store, broker) as follower:
+        assert not (await until(follower, lambda report: report.stored == 1)).caught_up
+
+
+async def test_a_busy_stream_is_caught_up_a_moment_behind_its_end(store: EventStore) -> None:
+    broker = ScriptedBroker([a_read(1, pending=50, complete_until_s=time.time())])
+    async with following(store, broker) as follower:
+        report = await until(follower, lambda report: report.caught_up)
+        assert report.lag_s < 60
+
+
+async def test_the_lag_goes_on_where_the_process_before_ended(store: EventStore) -> None:
+    earlier = EventStreamReport(source="clicks", caught_up=True, lag_s=500)
+    broker = ScriptedBroker([BrokerError("it is away", refused=False)] * 50)
+    async with following(store, broker, earlier) as follower:
+        report = await until(follower, lambda report: report.problem is not None)
+
+        assert report.caught_up
+        assert report.lag_s >= 500
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (BrokerError("it is away", refused=False), "it is away"),
+        (RuntimeError("unknown"), "reading it fails with RuntimeError"),
+        (KeyError("x"), "reading it fails with KeyError"),
+    ],
+)
+async def test_no_failure_ends_the_reading(store: EventStore, error: Exception, says: str) -> None:
+    broker = ScriptedBroker([error, a_read(1, pending=0, complete_until_s=time.time())])
+    async with following(store, broker) as follower:
+        report = await until(follower, lambda report: report.problem is not None)
+        assert (report.problem, says in report.message) == (StreamProblem.STREAM_UNREACHABLE, True)
+
+        report = await until(follower, lambda report: report.stored == 1)
+        assert report.problem is None
+        assert len(broker.opened) == 2
+
+
+async def test_new_partitions_are_no_problem(store: EventStore) -> None:
+    reads = [a_read(1, pending=0, complete_until_s=time.time()), StreamChangedError("clicks")]
+    broker = ScriptedBroker([*reads, a_read(2, pending=0, complete_until_s=time.time())])
+    async with following(store, broker) as follower:
+        report = await until(follower, lambda report: report.stored == 2)
+
+        assert report.problem is None
+        assert [state.positions for state in broker.opened] == [{}, {"0": 2}]
+
+
+async def test_messages_that_come_again_are_stored_once(store: EventStore) -> None:
+    broker = ScriptedBroker(
+        [
+            a_read(1, 2, pending=1, complete_until_s=None),
+            a_read(1, 2, 3, pending=0, complete_until_s=time.time()),
+        ]
+    )
+    async with following(store, broker) as follower:
+        report = await until(follower, lambda report: report.pending == 0)
+
+        assert report.stored == 3
+        (rows,) = store.read_rows("clicks", [Click(1, 0, 0, 0, 0, "").key])
+        assert len(rows) == 3 * 5 * 8
+
+
+async def test_a_stream_made_anew_replaces_the_events_of_the_old_one(store: EventStore) -> None:
+    old = a_read(1, 2, pending=0, complete_until_s=time.time())
+    new = a_read(1, pending=0, complete_until_s=time.time())
+    broker = ScriptedBroker(
+        [old, BrokerError("it is away", refused=False), new],
+        openings=["first", StreamRestartedError("second"), "second"],
+    )
+    async with following(store, broker) as follower:
+        await until(follower, lambda report: report.stored == 2)
+        report = await until(follower, lambda report: report.stored == 1)
+
+        assert report.problem is None
+        assert store.read_state("clicks").origin == "second"
