@@ -842,9 +842,7 @@ _PROFILES = {"name": "profiles", "entity": "user", "table": _TABLE}
 _KNOWN = "every field must be <source>.<column> of a declared source"
 _BUCKETIZE = {"field": "profiles.age", "boundaries": [1]}
 _NATS = {"url": "nats://n:4222", "stream": "EVENTS", "subject": "events"}
-_ONE_OPERATION = (
-    "give exactly one of lookup, bucketize, hash, cross, sequence, window, ratio, timeSince, log, clip"
-)
+_ONE_OPERATION = "give exactly one of lookup, bucketize, hash, cross, sequence, window, ratio, timeSince, session, dwell, log, clip"
 
 FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     Refusal("features-name", feature_compute_body("a.b"), "metadata", "metadata.name must be a DNS label"),
@@ -1045,7 +1043,9 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     _stream("field-type", ".fields[0].type", _UNSUPPORTED, fields=[{"name": "x", "type": "float32"}]),
     _stream("field-twice", ".fields", "Duplicate value", fields=[{"name": "x", "type": "int64"}] * 2),
     _stream("lateness", ".lateness", "must be from 0s to 168h", lateness="169h"),
-    _stream("lateness-beyond-ttl", ".lateness", "must not be longer than ttl", lateness="2m", ttl="1m"),
+    _stream(
+        "lateness-beyond-ttl", ".lateness", "lateness must not be longer than ttl", lateness="2m", ttl="1m"
+    ),
     _stream("ttl-zero", ".ttl", "must be from 1s to 8760h", ttl="0s"),
     _stream("ttl-long", ".ttl", "must be from 1s to 8760h", ttl="8761h"),
     _stream("events-none", ".maxEvents", "should be greater than or equal to 1", maxEvents=0),

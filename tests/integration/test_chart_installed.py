@@ -325,6 +325,13 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     # The same release takes its kinds up again.
     release.install("tidegate", SYSTEM, {"crds.keep": False})
     assert kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"] == uid
+    # A kind whose storage is not there yet cannot be emptied, and the API server tries it again ever more seldom.
+    kinds = [name for name in kubectl("get", "crds", "--output=name").split() if "tidegate.io" in name]
+    for kind in kinds:
+        wait_until(
+            lambda kind=kind: kubectl.run("get", kind.partition("/")[2], "-A").returncode == 0,
+            f"{kind} can be listed",
+        )
     release("uninstall", "tidegate", f"--namespace={SYSTEM}")
     wait_until(
         lambda: "tidegate.io" not in kubectl("get", "crds", "--output=name"),
