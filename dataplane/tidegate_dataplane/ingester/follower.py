@@ -25,6 +25,9 @@ FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
 CURRENT_WITHIN_S: Final = 1.0
 """A pod that has everything until so short ago has caught up: a busy stream always holds more."""
+FEW_MESSAGES: Final = 200
+GATHER_S: Final = 0.02
+"""After a read of few messages more are gathered for so long, since each transaction costs as much as some ten events."""
 LOG_EVERY_S: Final = 10.0
 """Refused events are logged at most so often; all are counted."""
 
@@ -62,8 +65,11 @@ class StreamFollower:
                 try:
                     await self._open_stream()
                     while True:
-                        await self._store_messages(await self._broker.read_messages())
+                        read = await self._broker.read_messages()
+                        await self._store_messages(read)
                         self._problem, pause_s = None, FIRST_PAUSE_S
+                        if 0 < len(read.messages) < FEW_MESSAGES:
+                            await asyncio.sleep(GATHER_S)
                 except StreamChangedError:
                     log.info("stream_changed", source=self._stream.name)
                 except Exception as error:  # noqa: BLE001 - other streams go on
