@@ -157,9 +157,9 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamOfC
 
 
 def some_clicks(count: int, seed: int = 1) -> list[Click]:
-    """Clicks of the last hour, a few of each user, most of them in order."""
+    """Clicks of an hour that ended a minute ago, a few of each user, most of them in order."""
     order = random.Random(seed)
-    first = int(time.time() * 1000) - HOUR
+    first = int(time.time() * 1000) - HOUR - MINUTE
     return [
         Click(
             order.randrange(USERS),
