@@ -18,7 +18,7 @@ from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.nats_server import NatsServer
-from tidegate_dataplane.agent.nearline import kafka_broker, kafka_group
+from tidegate_dataplane.agent.nearline import kafka_broker, kafka_group, kafka_server
 from tidegate_dataplane.agent.nearline.broker import StreamMessage
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter, DeadReason
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
@@ -327,7 +327,7 @@ async def test_a_partition_without_a_leader_ends_no_work_in_the_others(
     await place.publish(*(b"%d" % number for number in range(12)))
     async with place.opened() as before:
         await taken(before, 1)  # of the other partitions nothing was ever committed
-    monkeypatch.setattr(kafka_broker, "CALL_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(kafka_server, "CALL_TIMEOUT_S", 4.0)
     left = await asyncio.to_thread(kafka.lose_a_disk, place.topic)
     try:
         async with place.opened() as broker:

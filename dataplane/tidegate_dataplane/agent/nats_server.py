@@ -102,6 +102,12 @@ class NatsServer:
         """Return the error for a server that is reachable and refuses."""
         return BrokerError(f"NATS at {self.url}: {reason}", refused=True)
 
+    def missing_stream_error(self, stream: str, subject: str, field: str) -> BrokerError:
+        """Return the error for a stream that does not exist, which `field` of the spec names."""
+        return self.refusal_error(
+            f"there is no stream {stream}; make it: nats stream add {stream} --subjects {subject}, or correct {field}"
+        )
+
     def connection_error(self, reason: str) -> BrokerError:
         """Return the error for a failed connection: the last asynchronous error of the server, else `reason`."""
         if self.permission_error:

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from tidegate_dataplane.agent.nearline.kafka_client import import_library, make_topic_partition
-from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S, KafkaServer, stop_client
+from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.contract import KafkaOrder
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.ingester.broker import (
@@ -17,8 +17,6 @@ from tidegate_dataplane.ingester.broker import (
     StreamChangedError,
     StreamRestartedError,
 )
-
-T = TypeVar("T")
 
 CHECK_EVERY_S: Final = 5.0
 """Interval at which the topic is asked for new partitions, and a cluster that is gone is noticed."""
@@ -41,24 +39,19 @@ class KafkaEventBroker:
     async def open_stream(self, state: StreamState, since_s: float) -> str:
         """Connect and go behind the last offset of each partition that was read."""
         await self.close_stream()
-        common: dict[str, Any] = {
-            **await self._server.reach_cluster(),
-            # Names in Kafka's own metrics and quotas have no blanks.
-            "client_id": self._name.replace(" ", "-"),
-            "request_timeout_ms": int(CALL_TIMEOUT_S * 1000),
-        }
-        self._admin = import_library("aiokafka.admin").AIOKafkaAdminClient(**common)
+        options = await self._server.reach_cluster(self._name)
+        self._admin = import_library("aiokafka.admin").AIOKafkaAdminClient(**options)
         self._consumer = consumer = import_library().AIOKafkaConsumer(
-            **common, enable_auto_commit=False, auto_offset_reset="none", isolation_level="read_committed"
+            **options, enable_auto_commit=False, auto_offset_reset="none", isolation_level="read_committed"
         )
-        await self._call_in_time(self._admin.start())
-        await self._call_in_time(consumer.start())
+        await self._server.call_in_time(self._admin.start())
+        await self._server.call_in_time(consumer.start())
         self._partitions = {
             make_topic_partition(self._order.topic, number) for number in await self._list_partitions()
         }
         self._arrived_s = {}
         consumer.assign(list(self._partitions))
-        ends = await self._call_in_time(consumer.end_offsets(list(self._partitions)))
+        ends = await self._server.call_in_time(consumer.end_offsets(list(self._partitions)))
         positions = await self._find_positions(state, since_s, ends)
         for partition, position in positions.items():
             if position > ends[partition]:
@@ -73,7 +66,7 @@ class KafkaEventBroker:
         if consumer is None:
             raise self._server.translate_error(RuntimeError("the connection ended"))
         await self._check_partitions()
-        records_read = await self._translate_errors(
+        records_read = await self._server.translate_errors(
             consumer.getmany(timeout_ms=int(READ_S * 1000), max_records=MAX_MESSAGES)
         )
         messages = [
@@ -86,7 +79,7 @@ class KafkaEventBroker:
         for partition, records in records_read.items():
             self._arrived_s[partition] = records[-1].timestamp / 1000
         positions = {
-            partition: await self._call_in_time(consumer.position(partition))
+            partition: await self._server.call_in_time(consumer.position(partition))
             for partition in self._partitions
         }
         pending = {
@@ -120,19 +113,15 @@ class KafkaEventBroker:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._checked_at_s < CHECK_EVERY_S:
             return
-        await self._call_in_time(self._consumer.end_offsets(list(self._partitions)))
+        await self._server.call_in_time(self._consumer.end_offsets(list(self._partitions)))
         if len(await self._list_partitions()) != len(self._partitions):
             raise StreamChangedError(self._order.topic)
         self._checked_at_s = now_s
 
-    async def _list_partitions(self) -> list[int]:
-        (description,) = await self._call_in_time(self._admin.describe_topics([self._order.topic]))
-        if description["error_code"]:
-            raise self._server.refusal_error(
-                f"there is no topic {self._order.topic}, or the user may not see it; make it: kafka-topics.sh --create "
-                f"--topic {self._order.topic}, or correct stream.kafka.topic"
-            )
-        return sorted(int(partition["partition"]) for partition in description["partitions"])
+    async def _list_partitions(self) -> Sequence[int]:
+        return await self._server.call_in_time(
+            self._server.list_partitions(self._admin, self._order.topic, "stream.kafka.topic")
+        )
 
     async def _find_positions(
         self, state: StreamState, since_s: float, ends: Mapping[Any, int]
@@ -142,25 +131,12 @@ class KafkaEventBroker:
             for partition in self._partitions
             if str(partition.partition) in state.positions
         }
-        begins = await self._call_in_time(self._consumer.beginning_offsets(list(self._partitions)))
+        begins = await self._server.call_in_time(self._consumer.beginning_offsets(list(self._partitions)))
         since = dict.fromkeys(self._partitions - stored.keys(), max(int(since_s * 1000), 0))
-        offsets = await self._call_in_time(self._consumer.offsets_for_times(since)) if since else {}
+        offsets = await self._server.call_in_time(self._consumer.offsets_for_times(since)) if since else {}
         new = {
             partition: ends[partition] if offsets.get(partition) is None else offsets[partition].offset
             for partition in since
         }
         # What the topic no longer retains is lost for us.
         return {partition: max(position, begins[partition]) for partition, position in (stored | new).items()}
-
-    async def _call_in_time(self, call: Awaitable[T]) -> T:
-        async def call_with_timeout() -> T:
-            async with asyncio.timeout(CALL_TIMEOUT_S + 1):
-                return await call
-
-        return await self._translate_errors(call_with_timeout())
-
-    async def _translate_errors(self, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
-            raise self._server.translate_error(error) from error

@@ -174,9 +174,8 @@ class NatsEventBroker:
         try:
             return await stream.stream_info(self._order.stream)
         except NotFoundError as error:
-            raise self._server.refusal_error(
-                f"there is no stream {self._order.stream}; make it: nats stream add {self._order.stream} --subjects "
-                f"{self._order.subject}, or correct stream.nats.stream"
+            raise self._server.missing_stream_error(
+                self._order.stream, self._order.subject, "stream.nats.stream"
             ) from error
 
     @property

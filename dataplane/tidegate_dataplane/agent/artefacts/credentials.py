@@ -81,6 +81,13 @@ def read_credentials(folder: Path, secret: str, environment: Mapping[str, str]) 
     return SecretCredentials(secret, values, environment)
 
 
+def read_named_secret(folder: Path, secret: str, environment: Mapping[str, str]) -> SecretCredentials:
+    """Read the Secret that a spec names; without a name there are no credentials."""
+    if not secret:
+        return SecretCredentials("(none is named)")
+    return read_credentials(folder, secret, environment)
+
+
 def _docker_entry(config: str, registry: str) -> Mapping[str, Any]:
     try:
         auths = json.loads(config or "{}").get("auths", {})

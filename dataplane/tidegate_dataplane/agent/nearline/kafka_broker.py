@@ -1,9 +1,9 @@
 """Kafka as the worker's broker: a consumer group, a topic for dead letters, and a NATS bucket for results."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.nats_server import NatsServer, close_client
@@ -12,11 +12,9 @@ from tidegate_dataplane.agent.nearline.dead_letter import reason_headers, sender
 from tidegate_dataplane.agent.nearline.failure_policy import DeadLetter
 from tidegate_dataplane.agent.nearline.kafka_client import import_library
 from tidegate_dataplane.agent.nearline.kafka_group import LEAVE_S, GroupMember, RecordPosition
-from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S, KafkaServer, stop_client
+from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer, stop_client
 from tidegate_dataplane.agent.nearline.nats_bucket import ResultBucket
 from tidegate_dataplane.contract import KafkaOrder, StreamOrder
-
-T = TypeVar("T")
 
 SESSION_S: Final = 10.0
 """After so long without a heartbeat other pods get the partitions; the same time as the ack wait on NATS."""
@@ -63,13 +61,13 @@ class KafkaBroker:
         """
         await self.close()
         await self._open_bucket()
-        self._session = session = self._make_session(await self._server.reach_cluster())
+        self._session = session = self._make_session(await self._server.reach_cluster(self._name))
         try:
-            await self._call_in_time(session.admin.start())
+            await self._server.call_in_time(session.admin.start())
             for topic in (self._order.topic, self._dead_letters):
-                await self._call_in_time(self._list_partitions(session.admin, topic))
-            await self._call_in_time(session.producer.start())
-            await self._call_in_time(session.consumer.start())
+                await self._server.call_in_time(self._list_partitions(session.admin, topic))
+            await self._server.call_in_time(session.producer.start())
+            await self._server.call_in_time(session.consumer.start())
         except BrokerError:
             await self.close()
             raise
@@ -88,7 +86,7 @@ class KafkaBroker:
 
     async def fetch_messages(self, count: int) -> Sequence[StreamMessage]:
         """Return at most `count` messages as soon as there is one; none if none came within FETCH_S."""
-        return await self._translate_errors(self._current_session.group.fetch_messages(count))
+        return await self._server.translate_errors(self._current_session.group.fetch_messages(count))
 
     async def count_backlog(self) -> Backlog:
         """Return the numbers of waiting messages.
@@ -103,7 +101,7 @@ class KafkaBroker:
             return await session.group.count_backlog(partitions)
 
         try:
-            return await self._call_in_time(count_all_partitions())
+            return await self._server.call_in_time(count_all_partitions())
         except BrokerError as error:
             if error.refused or not await self._coordinator_answers(session):
                 session.failed = error
@@ -134,7 +132,7 @@ class KafkaBroker:
             producer = self._current_session.producer
             letter = producer.send_and_wait(self._dead_letters, message.body, key=place.key, headers=encoded)
             try:
-                await self._call_in_time(letter)
+                await self._server.call_in_time(letter)
             except BrokerError as error:
                 if not _is_too_large(error.__cause__):
                     raise
@@ -152,7 +150,7 @@ class KafkaBroker:
 
     async def settle(self, message: StreamMessage) -> None:
         """Acknowledge the message."""
-        await self._translate_errors(self._current_session.group.settle(message))
+        await self._server.translate_errors(self._current_session.group.settle(message))
 
     async def give_back(self, message: StreamMessage, after_s: float) -> None:
         """Deliver the message again: here after `after_s`, or elsewhere if this pod ends first."""
@@ -161,34 +159,24 @@ class KafkaBroker:
     async def renew_hold(self, message: StreamMessage) -> None:
         """Stay in the group while there is no room for more."""
         del message
-        await self._translate_errors(self._current_session.group.stay_in_group(self.hold_interval_s / 2))
+        await self._server.translate_errors(
+            self._current_session.group.stay_in_group(self.hold_interval_s / 2)
+        )
 
     async def _coordinator_answers(self, session: _KafkaSession) -> bool:
         try:
-            await self._call_in_time(session.group.check_coordinator())
+            await self._server.call_in_time(session.group.check_coordinator())
         except BrokerError:
             return False
         return True
 
     async def _list_partitions(self, admin: Any, topic: str) -> Sequence[int]:
-        (description,) = await admin.describe_topics([topic])
-        if description["error_code"]:
-            field = "consume.kafka.topic" if topic == self._order.topic else "deadLetters.topic"
-            raise self._server.refusal_error(
-                f"there is no topic {topic}, or the user may not see it; make it: kafka-topics.sh --create --topic "
-                f"{topic}, or correct {field}"
-            )
-        return sorted(int(partition["partition"]) for partition in description["partitions"])
+        field = "consume.kafka.topic" if topic == self._order.topic else "deadLetters.topic"
+        return await self._server.list_partitions(admin, topic, field)
 
     def _make_session(self, options: Mapping[str, Any]) -> _KafkaSession:
-        common: dict[str, Any] = {
-            **options,
-            # Names in Kafka's own metrics and quotas have no blanks.
-            "client_id": self._name.replace(" ", "-"),
-            "request_timeout_ms": int(CALL_TIMEOUT_S * 1000),
-        }
         consumer = import_library().AIOKafkaConsumer(
-            **common,
+            **options,
             group_id=self._order.group,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
@@ -198,9 +186,9 @@ class KafkaBroker:
             max_poll_interval_ms=int(IDLE_S * 1000),
         )
         producer = import_library().AIOKafkaProducer(
-            **common, acks="all", max_request_size=MAX_DEAD_LETTER_BYTES
+            **options, acks="all", max_request_size=MAX_DEAD_LETTER_BYTES
         )
-        admin = import_library("aiokafka.admin").AIOKafkaAdminClient(**common)
+        admin = import_library("aiokafka.admin").AIOKafkaAdminClient(**options)
         group = GroupMember(consumer, admin, self._order.topic, self._order.group)
         return _KafkaSession(consumer, producer, admin, group)
 
@@ -213,19 +201,6 @@ class KafkaBroker:
             await self._bucket.open(self._client)
         except APIError as error:
             raise self._results.refusal_error(str(error.description or error)) from error
-
-    async def _call_in_time(self, call: Awaitable[T]) -> T:
-        async def call_with_timeout() -> T:
-            async with asyncio.timeout(CALL_TIMEOUT_S + 1):
-                return await call
-
-        return await self._translate_errors(call_with_timeout())
-
-    async def _translate_errors(self, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
-            raise self._server.translate_error(error) from error
 
     @property
     def _current_session(self) -> _KafkaSession:

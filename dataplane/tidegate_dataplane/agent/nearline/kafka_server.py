@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
@@ -14,6 +14,8 @@ from tidegate_dataplane.agent.broker_tls import CA, broker_tls
 from tidegate_dataplane.agent.nearline.kafka_client import import_library
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import KafkaOrder
+
+T = TypeVar("T")
 
 CALL_TIMEOUT_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -39,8 +41,8 @@ class KafkaServer:
         self._allow_loopback = allow_loopback
         self.name = ",".join(order.servers)
 
-    async def reach_cluster(self) -> dict[str, Any]:
-        """Connect to one of the servers, and return the options for clients of aiokafka.
+    async def reach_cluster(self, name: str) -> dict[str, Any]:
+        """Connect to one of the servers, and return the options for clients of aiokafka, which the cluster shows as `name`.
 
         The client itself reports the difference between a refusal and an absent server only in its log.
 
@@ -68,7 +70,13 @@ class KafkaServer:
                     raise failure from error
                 detail = f"{server}: {self._redact_error(error)}"
             else:
-                return {"bootstrap_servers": list(self.order.servers), **identity}
+                return {
+                    "bootstrap_servers": list(self.order.servers),
+                    **identity,
+                    # Names in Kafka's own metrics and quotas have no blanks.
+                    "client_id": name.replace(" ", "-"),
+                    "request_timeout_ms": int(CALL_TIMEOUT_S * 1000),
+                }
         raise BrokerError(f"Kafka at {self.name} cannot be reached: {detail}", refused=False)
 
     async def _check_host(self, host: str, port: int) -> None:
@@ -114,6 +122,44 @@ class KafkaServer:
                 f"TLS failed: {self._redact_error(error)}; put the authority's certificate into {CA}"
             )
         return BrokerError(f"Kafka at {self.name}: {self._redact_error(error)}", refused=False)
+
+    async def call_in_time(self, call: Awaitable[T]) -> T:
+        """Await a call of a client with a timeout, and translate its errors.
+
+        Raises:
+            BrokerError: it failed, or took too long.
+        """
+
+        async def call_with_timeout() -> T:
+            async with asyncio.timeout(CALL_TIMEOUT_S + 1):
+                return await call
+
+        return await self.translate_errors(call_with_timeout())
+
+    async def translate_errors(self, call: Awaitable[T]) -> T:
+        """Await a call of a client, and translate its errors.
+
+        Raises:
+            BrokerError: it failed.
+        """
+        try:
+            return await call
+        except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
+            raise self.translate_error(error) from error
+
+    async def list_partitions(self, admin: Any, topic: str, field: str) -> Sequence[int]:
+        """Return the partitions of a topic, which `field` of the spec names.
+
+        Raises:
+            BrokerError: there is no such topic.
+        """
+        (description,) = await admin.describe_topics([topic])
+        if description["error_code"]:
+            raise self.refusal_error(
+                f"there is no topic {topic}, or the user may not see it; make it: kafka-topics.sh --create --topic "
+                f"{topic}, or correct {field}"
+            )
+        return sorted(int(partition["partition"]) for partition in description["partitions"])
 
     def _redact_error(self, error: Exception) -> str:
         return self._credentials().redact_secrets(str(error) or type(error).__name__)[:300]

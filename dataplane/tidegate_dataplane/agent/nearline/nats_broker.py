@@ -197,9 +197,8 @@ class NatsBroker:
             info: ConsumerInfo = await stream.consumer_info(order.stream, order.consumer)
         except NotFoundError as error:
             if error.err_code == NO_STREAM:
-                raise self._server.refusal_error(
-                    f"there is no stream {order.stream}; make it: nats stream add {order.stream} --subjects "
-                    f"{order.subject}, or correct consume.nats.stream"
+                raise self._server.missing_stream_error(
+                    order.stream, order.subject, "consume.nats.stream"
                 ) from error
         else:
             return info

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_named_secret
 from tidegate_dataplane.agent.metrics import AgentMetrics
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.broker import Broker
@@ -102,9 +102,7 @@ def _make_broker(
     order: StreamOrder, desired: DesiredState, settings: AgentSettings, environment: Mapping[str, str]
 ) -> Broker:
     def read_from(folder: Path, secret: str) -> Callable[[], SecretCredentials]:
-        return lambda: (
-            read_credentials(folder, secret, environment) if secret else SecretCredentials("(none is named)")
-        )
+        return lambda: read_named_secret(folder, secret, environment)
 
     name, loopback = f"tidegate {desired.owner} {settings.pod_name}", settings.allow_loopback
     folder = settings.stream_secret_dir if order.kafka is None else settings.results_secret_dir
