@@ -145,7 +145,7 @@ def test_rows_of_one_user_see_the_same_events_as_each_alone() -> None:
 
     for row, user in enumerate([7, 7, 8, 7]):
         alone = FeatureEngine(plan, {}, {"clicks": recorded(events)}).compute_features(
-            {"user_id": np.array([user]), "position": np.array([row])}, now_ms=NOW
+            {"user_id": np.array([user]), "position": np.array([row]), AS_OF: np.array([NOW])}
         )
         for name, values in alone.items():
             np.testing.assert_array_equal(together[name][row], values[0], err_msg=name)

@@ -29,7 +29,6 @@ from tidegate_dataplane.contract import (
     Ratio,
     RequestField,
     RequestFieldType,
-    SessionMeasure,
     TimeSince,
     ValueOrigin,
     Window,
@@ -108,7 +107,6 @@ class FeatureEngine:
             raise FeatureError(f"stream {min(missing)!r} has no events here")
         check_fields(plan)
         self._filters = _parse_filters(plan)
-        self._streams = {stream.name: stream for stream in plan.streams}
         self._entities = {entity.name: entity for entity in plan.entities}
         self._gathers: dict[str, Array] = {}
         self._hashes: dict[FieldRef, hashing.Hashes] = {}
@@ -133,20 +131,21 @@ class FeatureEngine:
         }
         return cls(plan, tables, events)
 
-    def compute_features(self, inputs: Mapping[str, Array], now_ms: int = 0) -> dict[str, Array]:
+    def compute_features(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every feature, [n, k], for `inputs`, [n] or [n, 1] each, named as the plan's inputs.
 
-        Features over events are those of the time in the input AS_OF, in milliseconds since 1970, else of `now_ms`.
+        Features over events are those of the time in the input AS_OF, in milliseconds since 1970, which a plan with streams
+        needs.
 
         Raises:
             FeatureError: an input is missing, of another type or of another length than the others.
         """
-        call = self._begin_call(inputs, now_ms)
+        call = self._begin_call(inputs)
         for feature in self._plan.features:
             call.results[feature.name] = self._compute_feature(feature, call)
         return call.results
 
-    def _begin_call(self, inputs: Mapping[str, Array], now_ms: int) -> _Call:
+    def _begin_call(self, inputs: Mapping[str, Array]) -> _Call:
         keys: dict[str, Array] = {}
         input_names = {spec.name for spec in self._plan.inputs}
         for entity in self._entities.values():
@@ -157,8 +156,9 @@ class FeatureEngine:
             for declared in self._plan.request
         }
         columns = {**keys, **request}
-        if self._streams and AS_OF in inputs:
-            columns[AS_OF] = _check_integers(AS_OF, _flatten_input(AS_OF, inputs[AS_OF]))
+        if self._plan.streams:
+            times = _check_integers(AS_OF, _flatten_input(AS_OF, _get_input(inputs, AS_OF)))
+            columns[AS_OF] = times.astype(np.int64, copy=False)
         lengths = {name: len(values) for name, values in columns.items()}
         if len(set(lengths.values())) > 1:
             raise FeatureError(f"the inputs differ in length: {lengths}")
@@ -168,16 +168,15 @@ class FeatureEngine:
             if table.entity in keys
         }
         events = {
-            stream.name: self._select_events(stream, keys[stream.entity], columns.get(AS_OF, now_ms))
+            stream.name: self._select_events(stream, keys[stream.entity], columns[AS_OF])
             for stream in self._plan.streams
         }
         return _Call(keys, rows, events, request)
 
-    def _select_events(self, stream: EventStream, keys: Array, as_of: Array | int) -> _VisibleEvents:
+    def _select_events(self, stream: EventStream, keys: Array, times: Times) -> _VisibleEvents:
         """Return the events that each row sees: those that are not expired, at most so many as the stream stores."""
         distinct, positions = _find_distinct(keys)
         events = self._events[stream.name].read_events(distinct)
-        times = np.broadcast_to(np.asarray(as_of, dtype=np.int64), len(keys))
         if (times[1:] == times[:-1]).all():
             times = times[: len(distinct)]
         else:
@@ -203,10 +202,10 @@ class FeatureEngine:
 
     def _compute_feature(self, feature: Feature, call: _Call) -> Array:
         match feature:
-            case Lookup() | Bucketize() if feature.name in self._gathers:
-                return self._gathers[feature.name][call.table_rows[feature.field.table or ""]]
             case Lookup():
-                raise FeatureError(f"feature {feature.name!r} looks up no column of a table")
+                return self._gather_values(feature, call)
+            case Bucketize() if feature.field.table is not None:
+                return self._gather_values(feature, call)
             case Bucketize():
                 values = self._read_values(feature.field, call)
                 present = np.ones(len(values), dtype=bool)
@@ -228,6 +227,9 @@ class FeatureEngine:
             case _:
                 assert_never(feature)
 
+    def _gather_values(self, feature: Lookup | Bucketize, call: _Call) -> Array:
+        return self._gathers[feature.name][call.table_rows[feature.field.table or ""]]
+
     def _compute_over_events(self, feature: EventOperation, call: _Call) -> Array:
         match feature:
             case EventSequence():
@@ -245,8 +247,6 @@ class FeatureEngine:
                 values = windows.measure_session(
                     visible.events, visible.as_of, feature.gap_ms, feature.measure
                 )[:, None]
-                if feature.measure is SessionMeasure.EVENTS:
-                    values = values.astype(np.int64)
             case Dwell():
                 visible = call.events[feature.stream]
                 values = windows.list_dwell_times(

@@ -13,6 +13,7 @@ from tidegate_dataplane.contract import Entity, EntityKeyType, EventField, Event
 from tidegate_dataplane.event_store.rows import CELL_TYPES, TIME, order_cells
 from tidegate_dataplane.event_store.times import parse_moment
 from tidegate_dataplane.features import hashing
+from tidegate_dataplane.features.columns import decode_column, is_string
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.events import Array, SelectedEvents, Times, split_cells
 from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
@@ -93,7 +94,7 @@ def parse_times(column: Any, name: str) -> Times:
         return np.asarray(pc.cast(milliseconds, pa.int64()))
     if pa.types.is_integer(kind):
         return np.asarray(pc.cast(column, pa.int64()))
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_string(kind):
         return np.array([_parse_text(text, name) for text in column.to_pylist()], dtype=np.int64)
     raise FeatureError(f"column {name!r} holds {kind}, and times are needed")
 
@@ -122,15 +123,13 @@ def _read_times(table: Any, stream: EventStream) -> Times:
 
 
 def _read_column(table: Any, stream: EventStream, field: EventField) -> Array:
-    column = table.column(field.name).combine_chunks()
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = decode_column(table.column(field.name))
     place = f"the events of {stream.name!r}, column {field.name!r}"
     if column.null_count:
         raise FeatureError(f"{place}: {column.null_count} nulls; every event has every field")
     kind = column.type
     if field.type is EventFieldType.STRING:
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
+        if not (is_string(kind) or pa.types.is_binary(kind)):
             raise FeatureError(f"{place} holds {kind}, and strings are needed")
         texts = np.empty(len(column), dtype=object)
         texts[:] = pc.cast(column, pa.large_binary()).to_pylist()

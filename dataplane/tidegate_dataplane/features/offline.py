@@ -14,6 +14,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from tidegate_dataplane.contract import AS_OF, FeaturePlan, TensorSpec
+from tidegate_dataplane.features.columns import decode_column, is_string, is_text
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import parse_times, read_events
@@ -214,17 +215,13 @@ def _read_input(column: Any, spec: TensorSpec) -> Array:
     if column.null_count:
         message = f"column {spec.name!r} has {column.null_count} nulls, and every row needs a value"
         raise FeatureError(message)
-    values = _decode_column(column)
+    values = decode_column(column)
     if spec.dtype != "INT64":
         return np.asarray(values)
     try:
         return np.asarray(pc.cast(values, pa.int64()))
     except pa.ArrowInvalid as error:
         raise FeatureError(f"column {spec.name!r}: {error}") from error
-
-
-def _decode_column(column: Any) -> Any:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _fits_type(kind: Any, dtype: str) -> bool:
@@ -235,12 +232,8 @@ def _fits_type(kind: Any, dtype: str) -> bool:
         return bool(types.is_integer(kind))
     if dtype == "FP32":
         return bool(types.is_integer(kind) or types.is_floating(kind))
-    return bool(_is_string(kind) or types.is_binary(kind) or types.is_large_binary(kind))
+    return is_text(kind)
 
 
 def _is_time(kind: Any) -> bool:
-    return any(check(kind) for check in (pa.types.is_timestamp, pa.types.is_integer, _is_string))
-
-
-def _is_string(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return any(check(kind) for check in (pa.types.is_timestamp, pa.types.is_integer, is_string))

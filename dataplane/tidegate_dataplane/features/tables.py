@@ -12,6 +12,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from tidegate_dataplane.contract import Entity, EntityKeyType, Lookup, LookupType
 from tidegate_dataplane.features import hashing
+from tidegate_dataplane.features.columns import decode_column, is_text
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
 
@@ -67,7 +68,7 @@ class LoadedTable:
     def hash_column(self, column_name: str) -> hashing.Hashes:
         """Return the hash of each row's value, [rows + 1]; nulls and the last row have that of a missing value."""
         column = self._read_column(column_name)
-        if _is_text(column.type):
+        if is_text(column.type):
             texts: Iterable[bytes | None] = pc.cast(column, pa.large_binary()).to_pylist()
             present = np.asarray(column.is_valid())
             values = hashing.hash_strings(text or b"" for text in texts)
@@ -79,11 +80,7 @@ class LoadedTable:
         return np.where(present, values, np.uint64(hashing.MISSING))
 
     def _read_column(self, name: str) -> Any:
-        column = self._content.column(name)
-        chunk = column.combine_chunks()
-        if pa.types.is_dictionary(chunk.type):
-            chunk = chunk.dictionary_decode()
-        return chunk
+        return decode_column(self._content.column(name))
 
     def _read_scalars(
         self, column: Any, name: str, value_type: LookupType
@@ -128,9 +125,7 @@ def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) ->
 
 
 def _make_index(column: Any, table: str, entity: Entity) -> KeyIndex:
-    keys = column.combine_chunks()
-    if pa.types.is_dictionary(keys.type):
-        keys = keys.dictionary_decode()
+    keys = decode_column(column)
     if keys.null_count:
         raise FeatureError(
             f"table {table!r}, key column {entity.key!r} has {keys.null_count} nulls of {len(keys)} rows"
@@ -144,7 +139,7 @@ def _make_index(column: Any, table: str, entity: Entity) -> KeyIndex:
             return IntegerIndex(np.asarray(pc.cast(keys, pa.int64())), table)
         except pa.ArrowInvalid as error:
             raise FeatureError(f"table {table!r}, key column {entity.key!r}: {error}") from error
-    if not _is_text(keys.type):
+    if not is_text(keys.type):
         raise FeatureError(
             f"table {table!r}, key column {entity.key!r} holds {keys.type}, and entity {entity.name!r} has string keys"
         )
@@ -163,11 +158,6 @@ def _parse_default(feature: Lookup) -> int | float:
             f"feature {feature.name!r} has the default {feature.default}, which does not fit int64"
         )
     return value
-
-
-def _is_text(kind: Any) -> bool:
-    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(check(kind) for check in checks)
 
 
 def _is_list(kind: Any) -> bool:

@@ -62,15 +62,15 @@ def measure_age(events: SelectedEvents, as_of: Times, default: float) -> Values:
 
 
 def measure_session(events: SelectedEvents, as_of: Times, gap_ms: int, measure: SessionMeasure) -> Values:
-    """Return the number of events of each key's current session, or its seconds until `as_of`, [n] float64."""
+    """Return the number of events of each key's current session (int64), or its seconds until `as_of` (float64), [n]."""
     present = np.flatnonzero(events.event_counts > 0)
     current = present[as_of[present] - events.times[events.ends[present] - 1] <= gap_ms]
     firsts = _find_session_starts(events.take_keys(current), gap_ms)
-    result = np.zeros(len(as_of), dtype=np.float64)
-    if measure is SessionMeasure.EVENTS:
-        result[current] = events.ends[current] - firsts
-    else:
-        result[current] = (as_of[current] - events.times[firsts]) / 1000.0
+    is_count = measure is SessionMeasure.EVENTS
+    result = np.zeros(len(as_of), dtype=np.int64 if is_count else np.float64)
+    result[current] = (
+        events.ends[current] - firsts if is_count else (as_of[current] - events.times[firsts]) / 1000.0
+    )
     return result
 
 
