@@ -174,7 +174,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     with running_pod(make_plan) as pod:
-        pod.load_plan()
+        pod.serve_plan()
         started = time.perf_counter()
         for first in range(0, options.history, 50_000):
             numbers = range(first, min(first + 50_000, options.history))

@@ -267,7 +267,7 @@ def count_differences(
 def run_arm(events: Events, arrival: NDArray[np.float64], total: int) -> Mapping[str, Any]:
     """Replay once and compare; return the figures."""
     with running_pod(make_plan) as pod:
-        pod.load_plan()
+        pod.serve_plan()
         asked, answers, kills = replay(pod, events, arrival, total)
         last = answers[-1]
         some = events.message(0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -23,19 +22,15 @@ from typing import Any
 
 import grpc.aio
 import numpy as np
-from harness.model_server import Request, load_version, measure_closed_loops, running_server
+from harness.model_server import Request, load_plan, measure_closed_loops, running_server
 from tritonclient.utils import serialize_byte_tensor
 
 from builders.desired import a_desired_state
 from builders.features import ITEM_KEY, USER_KEY, a_plan, of_item, of_user, write_table
-from fixtures.triton import RunningTriton
-from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, plan_hash
 from tidegate_dataplane.contract import (
     BatchingMode,
     Bucketize,
     Cross,
-    DesiredState,
-    FeaturePlan,
     Hash,
     Lookup,
     LookupType,
@@ -101,25 +96,6 @@ def make_requests(model: str, keys: int, users: int) -> list[Request]:
     return requests
 
 
-def load_plan(
-    server: RunningTriton, order: DesiredState, plan: FeaturePlan, tables: Path, staging: Path
-) -> None:
-    """Load a plan as an agent does."""
-    shutil.copytree(tables, staging / "1" / "tables")
-    facts = ArtefactFacts(
-        uri="",
-        version=1,
-        format=order.format,
-        plan_hash=plan_hash(order),
-        digest="",
-        files=(),
-        inputs=plan.inputs,
-        outputs=plan.outputs,
-        batched=True,
-    )
-    load_version(server, order, facts, staging)
-
-
 async def measure_arms(address: str, arms: dict[str, Sequence[Request]], seconds: float) -> dict[str, Any]:
     """Return the figures of each load, by arm."""
     async with grpc.aio.insecure_channel(address) as channel:
@@ -151,7 +127,7 @@ def main() -> int:
                 max_batch_size=4096,
                 **changes,
             )
-            load_plan(server, order, PLAN, tables, folder / order.model)
+            load_plan(server, order, folder / order.model, tables)
             arms[arm] = make_requests(order.model, options.keys, options.users)
         loads = asyncio.run(measure_arms(server.grpc, arms, options.seconds))
     for load, figures in loads.items():

@@ -23,11 +23,9 @@ from builders.waiting import wait_until
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.nats import RunningNats, a_nats
 from fixtures.triton import RunningTriton
-from harness.model_server import load_version, running_server
-from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, plan_hash
+from harness.model_server import load_plan, running_server
 from tidegate_dataplane.contract import (
     BatchingMode,
-    DesiredState,
     EventStreamReport,
     FeaturePlan,
     ModelFormat,
@@ -77,7 +75,7 @@ class EventPod:
         """Return what the ingester says of each source."""
         return read_report(self.ingester.events)
 
-    def load_plan(self) -> None:
+    def serve_plan(self) -> None:
         """Load the plan as an agent does, once the ingester has made the store."""
         wait_until(
             lambda: (
@@ -95,9 +93,7 @@ class EventPod:
             max_batch_size=4096,
             batching=BatchingMode.FIXED,
         )
-        staging = self.folder / "staging"
-        (staging / "1" / "tables").mkdir(parents=True)
-        load_version(self.server, order, _make_facts(order), staging)
+        load_plan(self.server, order, self.folder / "staging")
 
     def ask(self, inputs: Mapping[str, NDArray[np.int64]]) -> Answer:
         """Return every feature for int64 inputs, [n] each."""
@@ -169,18 +165,3 @@ def running_pod(make_plan: Callable[[str], FeaturePlan]) -> Iterator[EventPod]:
 def say(text: str) -> None:
     """Print progress."""
     print(text, file=sys.stderr, flush=True)
-
-
-def _make_facts(order: DesiredState) -> ArtefactFacts:
-    assert order.plan is not None
-    return ArtefactFacts(
-        uri="",
-        version=1,
-        format=order.format,
-        plan_hash=plan_hash(order),
-        digest="",
-        files=(),
-        inputs=order.plan.inputs,
-        outputs=order.plan.outputs,
-        batched=True,
-    )

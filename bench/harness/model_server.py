@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from builders.batched_models import publish_attention, publish_dense
 from builders.columns_model import COLUMNS, ENTRIES, publish_columns
 from fixtures.triton import RunningTriton, a_triton, staged
-from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, is_batched
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, is_batched, plan_hash
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
 from tidegate_dataplane.agent.model_config import render_config, with_versions
 from tidegate_dataplane.agent.repository import ModelRepository
@@ -221,6 +222,28 @@ def load_version(
     assert isinstance(config, dict), config
     with triton_grpc.InferenceServerClient(server.grpc) as client:
         client.load_model(order.model, headers=CONTROL, config=json.dumps(with_versions(config, [1])))
+
+
+def load_plan(server: RunningTriton, order: DesiredState, staging: Path, tables: Path | None = None) -> None:
+    """Load the plan of features of an order, with the files in the folder `tables`, as an agent does."""
+    assert order.plan is not None
+    (staging / "1").mkdir(parents=True)
+    if tables is None:
+        (staging / "1" / "tables").mkdir()
+    else:
+        shutil.copytree(tables, staging / "1" / "tables")
+    facts = ArtefactFacts(
+        uri="",
+        version=1,
+        format=order.format,
+        plan_hash=plan_hash(order),
+        digest="",
+        files=(),
+        inputs=order.plan.inputs,
+        outputs=order.plan.outputs,
+        batched=True,
+    )
+    load_version(server, order, facts, staging)
 
 
 def unload_models(server: RunningTriton, models: Iterable[str]) -> None:
