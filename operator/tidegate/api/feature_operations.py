@@ -132,6 +132,11 @@ class EventFilterSpec(ApiModel):
     ]
 
 
+OptionalFilter = Annotated[
+    EventFilterSpec | None, Field(description=f"{EventFilterSpec.__doc__} Absent: all events.")
+]
+
+
 class SequenceOperation(ApiModel):
     """The values of the key's newest events, the newest first."""
 
@@ -156,9 +161,7 @@ class SequenceOperation(ApiModel):
             "is free for padding. Required for a string. Absent: the values themselves.",
         ),
     ] = None
-    filter: Annotated[
-        EventFilterSpec | None, Field(description=f"{EventFilterSpec.__doc__} Absent: all events.")
-    ] = None
+    filter: OptionalFilter = None
 
 
 class EventWindow(ApiModel):
@@ -194,9 +197,7 @@ class EventWindow(ApiModel):
             "ends at the time of the request."
         ),
     ] = None
-    filter: Annotated[
-        EventFilterSpec | None, Field(description=f"{EventFilterSpec.__doc__} Absent: all events.")
-    ] = None
+    filter: OptionalFilter = None
 
 
 class WindowOperation(EventWindow):
@@ -239,9 +240,7 @@ class TimeSinceOperation(ApiModel):
     default: Annotated[
         DefaultValue, Field(description="Value for a key without events; a decimal in quotes.")
     ] = "-1"
-    filter: Annotated[
-        EventFilterSpec | None, Field(description=f"{EventFilterSpec.__doc__} Absent: all events.")
-    ] = None
+    filter: OptionalFilter = None
 
 
 class SessionOperation(ApiModel):
