@@ -4,8 +4,7 @@ import asyncio
 import datetime
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import structlog
 from aiohttp import web
@@ -26,6 +25,7 @@ from tidegate_dataplane.agent.runners import RunnerRegistry
 from tidegate_dataplane.agent.samples.log import SampleLog
 from tidegate_dataplane.agent.samples.sink_factory import make_sink_opener
 from tidegate_dataplane.agent.settings import AgentSettings
+from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
 from tidegate_dataplane.agent.triton import Triton
 from tidegate_dataplane.contract import DesiredState
 
@@ -34,11 +34,8 @@ log = structlog.get_logger()
 
 async def run_agent(settings: AgentSettings, environment: Mapping[str, str] = os.environ) -> None:
     """Run the agent until SIGTERM or SIGINT."""
-    stop, leaving = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
-    loop.add_signal_handler(signal.SIGUSR1, leaving.set)
+    stop, leaving = watch_stop_signals(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, leaving.set)
 
     key = ensure_control_key(settings.run_dir)
     repository = ModelRepository(settings.repository_dir, settings.cache_dir)
@@ -91,7 +88,7 @@ async def run_agent(settings: AgentSettings, environment: Mapping[str, str] = os
     await web.TCPSite(probes, settings.address, settings.http_port).start()
     log.info("agent_started", pod=settings.pod_name, http_port=probes.addresses[0][1])
     try:
-        await _run_until(stop, agent.run, control.watch_authority, drain_on_signal)
+        await run_until(stop, agent.run, control.watch_authority, drain_on_signal)
         await drain.run()
         await stream.finish_work()
         await samples.finish_writing()
@@ -99,15 +96,6 @@ async def run_agent(settings: AgentSettings, environment: Mapping[str, str] = os
         await control.stop()
         await probes.cleanup()
         await triton.close()
-
-
-async def _run_until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the parts until `stop` is set; a part that fails ends the process, and the kubelet restarts it."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part()) for part in parts]
-        await stop.wait()
-        for task in tasks:
-            task.cancel()
 
 
 def _first_order(settings: AgentSettings) -> DesiredState | None:

@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate_dataplane.contract import LOAD_TIMEOUT_S
+from tidegate_dataplane.environment import read_variables
 
 PREFIX = "TIDEGATE_AGENT_"
 
@@ -147,12 +148,4 @@ class AgentSettings(BaseModel):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; POD_NAME, POD_NAMESPACE and POD_IP come without the prefix."""
-        values = {
-            name.removeprefix(PREFIX).lower(): value
-            for name, value in environment.items()
-            if name.startswith(PREFIX) and value
-        }
-        for name in ("POD_NAME", "POD_NAMESPACE", "POD_IP"):
-            if environment.get(name):
-                values[name.lower()] = environment[name]
-        return cls.model_validate(values)
+        return cls.model_validate(read_variables(PREFIX, environment, "POD_NAME", "POD_NAMESPACE", "POD_IP"))

@@ -1,11 +1,10 @@
 """Run the compiler of a pod: `python3 -m tidegate_dataplane.compiler`."""
 
 import os
-import signal
 import sys
-from threading import Event
 
 from tidegate_dataplane.agent.logs import log_as_json
+from tidegate_dataplane.agent.stopping import catch_stop_signals
 from tidegate_dataplane.compiler.process import Compiler
 from tidegate_dataplane.compiler.settings import CompilerSettings
 
@@ -13,14 +12,7 @@ from tidegate_dataplane.compiler.settings import CompilerSettings
 def run_compiler() -> int:
     """Compile until SIGTERM or SIGINT; return the exit status."""
     log_as_json()
-    stop = Event()
-
-    def request_stop(number: int, frame: object) -> None:
-        del number, frame
-        stop.set()
-
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, request_stop)
+    stop = catch_stop_signals()
     settings = CompilerSettings.from_environment(os.environ)
     settings.exchange_dir.mkdir(parents=True, exist_ok=True)
     Compiler(settings, stop.is_set).compile_jobs()

@@ -6,6 +6,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate_dataplane.environment import read_variables
+
 PREFIX = "TIDEGATE_COMPILER_"
 
 
@@ -34,10 +36,4 @@ class CompilerSettings(BaseModel):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; empty variables count as absent."""
-        return cls.model_validate(
-            {
-                name.removeprefix(PREFIX).lower(): value
-                for name, value in environment.items()
-                if name.startswith(PREFIX) and value
-            }
-        )
+        return cls.model_validate(read_variables(PREFIX, environment))

@@ -4,18 +4,15 @@ A process that only waits starts the one that reads, and starts it again wheneve
 pod would become unready, although its server answers from the events that are stored.
 """
 
-import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
-from threading import Event
 
 import structlog
 
 from tidegate_dataplane.agent.logs import log_as_json
-from tidegate_dataplane.ingester.process import run_ingester
+from tidegate_dataplane.agent.stopping import catch_stop_signals
 from tidegate_dataplane.ingester.settings import IngesterSettings
 
 READ = "--read"
@@ -30,14 +27,7 @@ log = structlog.get_logger()
 
 def run_readers(settings: IngesterSettings) -> int:
     """Run one process that reads at a time, until SIGTERM or SIGINT; return the exit status."""
-    stop = Event()
-
-    def request_stop(number: int, frame: object) -> None:
-        del number, frame
-        stop.set()
-
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, request_stop)
+    stop = catch_stop_signals()
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         started_s = time.monotonic()
@@ -63,10 +53,19 @@ def _end_process(process: "subprocess.Popen[bytes]") -> int:
         return process.wait()
 
 
+def _read_streams(settings: IngesterSettings) -> None:
+    """Read the streams in this process; only it needs the libraries of the store and the brokers."""
+    import asyncio
+
+    from tidegate_dataplane.ingester.process import run_ingester
+
+    asyncio.run(run_ingester(settings))
+
+
 if __name__ == "__main__":
     log_as_json()
     environment_settings = IngesterSettings.from_environment(os.environ)
     if READ in sys.argv[1:]:
-        asyncio.run(run_ingester(environment_settings))
+        _read_streams(environment_settings)
     else:
         sys.exit(run_readers(environment_settings))

@@ -2,18 +2,17 @@
 
 import asyncio
 import os
-import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_named_secret
 from tidegate_dataplane.agent.files import read_first_order
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
+from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
 from tidegate_dataplane.contract import EventStream, FeaturePlan
 from tidegate_dataplane.event_store.report import (
     IngesterReport,
@@ -34,9 +33,7 @@ log = structlog.get_logger()
 
 async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str] = os.environ) -> None:
     """Read the streams of the pod's plan until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    stop = watch_stop_signals()
     plan = _read_plan(settings.config_dir)
     store = EventStore(settings.events_dir, plan.streams, max_bytes=settings.store_bytes)
     entities = {entity.name: entity for entity in plan.entities}
@@ -52,7 +49,7 @@ async def run_ingester(settings: IngesterSettings, environment: Mapping[str, str
         for stream in plan.streams
     ]
     log.info("ingester_started", pod=settings.pod_name, sources=[stream.name for stream in plan.streams])
-    await _run_until(
+    await run_until(
         stop,
         *(follower.follow_stream for follower in followers),
         lambda: _write_reports(settings, store, followers),
@@ -74,9 +71,7 @@ def _make_broker(
     name, loopback = f"tidegate {settings.pod_name} {stream.name}", settings.allow_loopback
 
     def read_secret() -> SecretCredentials:
-        if not secret:
-            return SecretCredentials("(none is named)")
-        return read_credentials(folder, secret, environment)
+        return read_named_secret(folder, secret, environment)
 
     if stream.nats is not None:
         nats = NatsServer(stream.nats.url, secret, read_secret, folder, allow_loopback=loopback)
@@ -128,12 +123,3 @@ async def _sweep_stream(store: EventStore, stream: str) -> int:
         removed, cursor = removed + swept.removed, swept.cursor
         if not cursor:
             return removed
-
-
-async def _run_until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the parts until `stop` is set; a part that fails ends the process, and the kubelet restarts it."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part()) for part in parts]
-        await stop.wait()
-        for task in tasks:
-            task.cancel()

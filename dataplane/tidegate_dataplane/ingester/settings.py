@@ -6,6 +6,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate_dataplane.environment import read_variables
+
 PREFIX = "TIDEGATE_INGESTER_"
 
 
@@ -40,11 +42,4 @@ class IngesterSettings(BaseModel):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; POD_NAME comes without the prefix, and empty variables count as absent."""
-        values = {
-            name.removeprefix(PREFIX).lower(): value
-            for name, value in environment.items()
-            if name.startswith(PREFIX) and value
-        }
-        if environment.get("POD_NAME"):
-            values["pod_name"] = environment["POD_NAME"]
-        return cls.model_validate(values)
+        return cls.model_validate(read_variables(PREFIX, environment, "POD_NAME"))

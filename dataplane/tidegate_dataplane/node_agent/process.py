@@ -1,10 +1,8 @@
 """Wire the node agent's parts and run them until the pod ends."""
 
-import asyncio
 import datetime
 import math
 import re
-import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from tidegate_dataplane.agent.certificates import make_server_certificate
 from tidegate_dataplane.agent.control_server import ControlServer, controllers_only
+from tidegate_dataplane.agent.stopping import run_until, watch_stop_signals
 from tidegate_dataplane.contract import exported
 from tidegate_dataplane.contract.sharing import DaemonState, ServerStatus
 from tidegate_dataplane.node_agent.mps import MpsControl
@@ -30,9 +29,7 @@ _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}
 
 async def run_node_agent(settings: NodeAgentSettings) -> None:
     """Run the node agent until SIGTERM or SIGINT."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
+    stop = watch_stop_signals()
     mps = MpsControl(settings.program, settings.pipe_directory, settings.command_timeout_s)
     watcher = MpsWatcher(
         settings.node_name,
@@ -57,14 +54,7 @@ async def run_node_agent(settings: NodeAgentSettings) -> None:
     await web.TCPSite(probes, settings.address, settings.http_port).start()
     log.info("node_agent_started", node=settings.node_name, http_port=probes.addresses[0][1])
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(watcher.run(settings.interval_s)),
-                group.create_task(control.watch_authority()),
-            ]
-            await stop.wait()
-            for task in tasks:
-                task.cancel()
+        await run_until(stop, lambda: watcher.run(settings.interval_s), control.watch_authority)
     finally:
         await watcher.close()
         await control.stop()

@@ -6,6 +6,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate_dataplane.environment import read_variables
+
 PREFIX = "TIDEGATE_NODE_"
 
 
@@ -49,12 +51,4 @@ class NodeAgentSettings(BaseModel):
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
         """Read the settings; NODE_NAME and POD_IP come without the prefix."""
-        values = {
-            name.removeprefix(PREFIX).lower(): value
-            for name, value in environment.items()
-            if name.startswith(PREFIX) and value
-        }
-        for name in ("NODE_NAME", "POD_IP"):
-            if environment.get(name):
-                values[name.lower()] = environment[name]
-        return cls.model_validate(values)
+        return cls.model_validate(read_variables(PREFIX, environment, "NODE_NAME", "POD_IP"))
