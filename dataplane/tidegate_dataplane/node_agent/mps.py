@@ -1,7 +1,8 @@
 """NVIDIA's control program of MPS, one command at a time.
 
 The commands and their output are those of the "Legacy MPS v2 Interface" of NVIDIA's MPS documentation: lists of pids,
-and one word for a server's status. Without a daemon the program prints a message and ends with an error.
+and one word for a server's status. Without a daemon the program prints a message and ends with an error. It also does so,
+with another message, if two programs ask a healthy daemon at the same moment.
 """
 
 import asyncio
@@ -15,6 +16,9 @@ from tidegate_dataplane.contract.sharing import ServerStatus
 _KILL_TIMEOUT_S = 1.0
 _MAX_OUTPUT_CHARS = 300
 """Characters of the program's output that a report quotes."""
+_BUSY = "Cannot send command to MPS control daemon process"
+"""Output for a command that met another program's; seen on driver 580, and rare."""
+_REPETITIONS = 2
 
 
 class DaemonGoneError(Exception):
@@ -57,6 +61,17 @@ class MpsControl:
 
     async def run_command(self, text: str) -> str:
         """Write one command to the program's standard input; return its output."""
+        status, printed = await self._send_command(text)
+        for _ in range(_REPETITIONS):
+            if _BUSY not in printed:
+                break
+            status, printed = await self._send_command(text)
+        if status == 0:
+            return printed
+        raise DaemonGoneError(printed[:_MAX_OUTPUT_CHARS] or f"{self._program} ended with {status}")
+
+    async def _send_command(self, text: str) -> tuple[int | None, str]:
+        """Run the program once; return its exit status and output."""
         if self._killed_process is not None and self._killed_process.returncode is None:
             message = f"{self._program} has been killed and does not end: the driver holds it"
             raise DaemonHangsError(message)
@@ -69,12 +84,7 @@ class MpsControl:
             raise DaemonHangsError(message) from None
         finally:
             await self._kill_program(process)
-        printed = output.decode(errors="replace").strip()
-        if process.returncode != 0:
-            raise DaemonGoneError(
-                printed[:_MAX_OUTPUT_CHARS] or f"{self._program} ended with {process.returncode}"
-            )
-        return printed
+        return process.returncode, output.decode(errors="replace").strip()
 
     async def _start_program(self) -> asyncio.subprocess.Process:
         try:
