@@ -20,6 +20,7 @@ from tidegate.cli.bench import register_commands as register_bench
 from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register_commands as register_decisions
 from tidegate.cli.doctor import register_commands as register_doctor
+from tidegate.cli.feature_catalogue import register_commands as register_feature_catalogue
 from tidegate.cli.features import register_commands as register_features
 from tidegate.cli.get import register_commands as register_get
 from tidegate.cli.optimize import optimize_file
@@ -81,8 +82,11 @@ app.add_typer(pools)
 
 
 features = typer.Typer(
-    name="features", help="Compute features of a FeatureCompute without a cluster.", no_args_is_help=True
+    name="features",
+    help="Show the features of FeatureComputes, and compute them without a cluster.",
+    no_args_is_help=True,
 )
+register_feature_catalogue(features)
 register_features(features)
 app.add_typer(features)
 
@@ -102,11 +106,6 @@ app.add_typer(top)
 @pools.callback()
 def _group_pools() -> None:
     """Make `pools` a group, although it has only one command."""
-
-
-@features.callback()
-def _group_features() -> None:
-    """Make `features` a group, although it has only one command."""
 
 
 @xds.callback()

@@ -1,6 +1,5 @@
 """Reconciles ModelAccesses: writes what the gateways run; the xDS servers route from the same objects."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -16,8 +15,8 @@ from tidegate.planning.access.backends import (
     map_pipeline_routes,
     takes_traffic,
 )
+from tidegate.planning.access.callees import CalleeLookup, find_callees
 from tidegate.planning.access.model_access import AccessObserved, plan_model_access, with_release
-from tidegate.planning.access.pipeline_plan import Callees
 from tidegate.planning.access.pipelines import PipelinePods, PipelinesObserved, PipelinesPlan, plan_pipelines
 from tidegate.planning.access.release import ReleasePlan, plan_release
 from tidegate.resources.names import ACCESS_LABEL, INFERENCE_LABEL, PIPELINE_LABEL, to_label_value
@@ -184,30 +183,5 @@ async def _observe_pipelines(
         pods[route.name] = PipelinePods(
             serving.pods, serving.reports, serving.config_maps, serving.refusal, serving.rooms
         )
-    return PipelinesObserved(pods=pods, callees=_find_callees(access, caches), children=children)
-
-
-def _find_callees(access: ModelAccess, caches: TypedCaches) -> Callees:
-    namespace = access.key.namespace
-    pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
-    if not pipelines:
-        return Callees()
-
-    def find_serving(
-        get: Callable[[ObjectKey], ResourceT | None], names: Iterable[str]
-    ) -> dict[str, ResourceT]:
-        objects = ((name, get(ObjectKey(namespace, name))) for name in names)
-        return {name: item for name, item in objects if item is not None and takes_traffic(item)}
-
-    accesses = find_serving(
-        caches.accesses.get, {name for pipeline in pipelines for name in pipeline.access_names}
-    )
-    inferences = {name for pipeline in pipelines for name in pipeline.inference_names}
-    inferences |= {name for access in accesses.values() for name in access.spec.inference_names}
-    return Callees(
-        inferences=find_serving(caches.inferences.get, inferences),
-        features=find_serving(
-            caches.features.get, {pipeline.features for pipeline in pipelines if pipeline.features}
-        ),
-        accesses=accesses,
-    )
+    lookup = CalleeLookup(caches.inferences.get, caches.features.get, caches.accesses.get)
+    return PipelinesObserved(pods=pods, callees=find_callees(access, lookup), children=children)

@@ -16,6 +16,8 @@ from tidegate.reports.calibration import CalibrationReport
 from tidegate.reports.decision import HistoryReport
 from tidegate.reports.device_plugin import DevicePluginReport
 from tidegate.reports.explanation import InferenceReport, PoolReport
+from tidegate.reports.feature_lineage import FeatureExplanation
+from tidegate.reports.feature_list import FeatureListReport
 from tidegate.reports.fleet import FleetReport
 from tidegate.reports.listing import ChangeReport, ListReport
 from tidegate.reports.offline_features import OfflineFeaturesReport
@@ -37,6 +39,8 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "calibrate": (CalibrationReport,),
     "doctor": (AnalysisReport,),
     "features compute": (OfflineFeaturesReport,),
+    "features explain": (FeatureExplanation,),
+    "features list": (FeatureListReport,),
     "get": (ListReport, ChangeReport),
     "history": (HistoryReport,),
     "hold": (SteeringReport,),

@@ -1,0 +1,112 @@
+"""`tidegate features list` and `explain`: the features of FeatureComputes, how they are made, and what uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate.cli.completion import CompletedKind, complete_names
+from tidegate.cli.connection import open_client
+from tidegate.cli.options import (
+    ActingFor,
+    AllNamespaces,
+    Context,
+    Kubeconfig,
+    KubeOptions,
+    ObjectsNamespace,
+    Output,
+    OutputFormat,
+    print_report,
+    run_or_exit,
+)
+
+if TYPE_CHECKING:
+    from tidegate.reports.feature_lineage import FeatureExplanation
+    from tidegate.reports.feature_list import FeatureListReport
+
+ManifestFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="Manifest to read instead of a cluster; a folder, or - for stdin.",
+    ),
+]
+
+
+def register_commands(app: typer.Typer) -> None:
+    """Add the commands to `tidegate features`."""
+    app.command("list")(list_features)
+    app.command("explain")(explain_features)
+
+
+def list_features(
+    file: ManifestFile = None,
+    namespace: ObjectsNamespace = None,
+    everywhere: AllNamespaces = False,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = OutputFormat.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """List all features: how each is made and of what, its type, and the features and models that use it.
+
+    A FeatureCompute whose plan does not compile is listed with its error.
+    """
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    print_report(run_or_exit(_list_features(file, options)), output)
+
+
+def explain_features(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME[.FEATURE]",
+            help="Name of a FeatureCompute, or namespace/name, and one of its features; default all of them.",
+            autocompletion=complete_names(CompletedKind.FEATURES),
+        ),
+    ],
+    file: ManifestFile = None,
+    namespace: ObjectsNamespace = None,
+    everywhere: AllNamespaces = False,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = OutputFormat.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Explain features: the tables, streams and features that each is made of, how current these are, and what reads it."""
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    print_report(run_or_exit(_explain_features(name, file, options)), output)
+
+
+async def _list_features(file: Path | None, options: KubeOptions) -> FeatureListReport:
+    from tidegate.services import feature_catalogue
+
+    if file is not None:
+        return feature_catalogue.list_features(
+            feature_catalogue.load_catalogue(file, options.namespace or "default")
+        )
+    async with open_client(options) as (client, namespace):
+        within = "" if options.everywhere else namespace
+        return feature_catalogue.list_features(await feature_catalogue.read_catalogue(client, within))
+
+
+async def _explain_features(text: str, file: Path | None, options: KubeOptions) -> FeatureExplanation:
+    from tidegate.api.meta import ObjectKey
+    from tidegate.cli.object_names import parse_target_name
+    from tidegate.kube.kinds import FEATURE_COMPUTE
+    from tidegate.services import feature_catalogue
+
+    object_text, _, feature = text.partition(".")
+    name = parse_target_name(object_text, (FEATURE_COMPUTE,))
+    if file is not None:
+        catalogue = feature_catalogue.load_catalogue(file, options.namespace or "default")
+        key = ObjectKey(name.namespace or options.namespace or "", name.name)
+        return feature_catalogue.explain_feature(catalogue, key, feature)
+    async with open_client(options) as (client, namespace):
+        within = name.namespace or ("" if options.everywhere else namespace)
+        catalogue = await feature_catalogue.read_catalogue(client, within)
+        return feature_catalogue.explain_feature(catalogue, ObjectKey(within, name.name), feature)

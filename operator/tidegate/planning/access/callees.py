@@ -1,0 +1,53 @@
+"""Find the objects that the pipelines of a ModelAccess call, in whatever has the objects of its namespace."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Inference
+from tidegate.api.meta import CustomResource, ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.planning.access.backends import takes_traffic
+from tidegate.planning.access.pipeline_plan import Callees
+
+ResourceT = TypeVar("ResourceT", bound=CustomResource)
+
+
+@dataclass(frozen=True, slots=True)
+class CalleeLookup:
+    """Functions that return an object by its key, None if there is none."""
+
+    get_inference: Callable[[ObjectKey], Inference | None]
+    get_features: Callable[[ObjectKey], FeatureCompute | None]
+    get_access: Callable[[ObjectKey], ModelAccess | None]
+
+
+def find_callees(access: ModelAccess, lookup: CalleeLookup) -> Callees:
+    """Return the objects that the pipelines of `access` name, and the targets of the ModelAccesses among them.
+
+    Objects that do not exist or are being deleted are left out.
+    """
+    namespace = access.key.namespace
+    pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
+    if not pipelines:
+        return Callees()
+
+    def find_serving(
+        get: Callable[[ObjectKey], ResourceT | None], names: Iterable[str]
+    ) -> dict[str, ResourceT]:
+        objects = ((name, get(ObjectKey(namespace, name))) for name in names)
+        return {name: item for name, item in objects if item is not None and takes_traffic(item)}
+
+    accesses = find_serving(
+        lookup.get_access, {name for pipeline in pipelines for name in pipeline.access_names}
+    )
+    inferences = {name for pipeline in pipelines for name in pipeline.inference_names}
+    inferences |= {name for callee in accesses.values() for name in callee.spec.inference_names}
+    return Callees(
+        inferences=find_serving(lookup.get_inference, inferences),
+        features=find_serving(
+            lookup.get_features, {pipeline.features for pipeline in pipelines if pipeline.features}
+        ),
+        accesses=accesses,
+    )

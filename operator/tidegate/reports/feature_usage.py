@@ -1,0 +1,85 @@
+"""Report which models take a feature, and the pipelines whose models cannot be told yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.planning.access.feature_uses import ModelUse, PipelineUse
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUsage:
+    """What was read about the pipelines that call FeatureComputes."""
+
+    pipelines: Sequence[PipelineUse] = ()
+    is_known: bool = True
+    """Whether the ModelAccesses could be read."""
+
+    def list_pipelines(self, feature_compute: ObjectKey) -> tuple[PipelineUse, ...]:
+        """Return the pipelines that call a FeatureCompute."""
+        return tuple(use for use in self.pipelines if use.feature_compute == feature_compute)
+
+    def report_models(
+        self, feature_compute: ObjectKey, features: Sequence[str]
+    ) -> tuple[ModelUseReport, ...]:
+        """Return the reports of the models that take some features, one for each of these inputs."""
+        return tuple(
+            ModelUseReport.from_use(model, feature)
+            for feature in features
+            for use in self.list_pipelines(feature_compute)
+            for model in use.models
+            if feature in model.features
+        )
+
+
+class ModelUseReport(ApiModel):
+    """A model that takes a feature as the input of the same name."""
+
+    feature: str
+    access: str
+    """The ModelAccess with the pipeline, namespace/name."""
+    route: str
+    part: str
+    """Name of the model's output in the response of the pipeline."""
+    model: str
+    """Kind and name, like `Inference ctr`."""
+
+    @classmethod
+    def from_use(cls, use: ModelUse, feature: str) -> Self:
+        """Return the report of a model that takes `feature`."""
+        return cls(feature=feature, access=str(use.access), route=use.route, part=use.part, model=use.model)
+
+    def format_text(self) -> str:
+        """Format the model with its pipeline."""
+        return f"{self.model}, route {self.route} of modelaccess/{self.access}"
+
+
+class PipelineProblemReport(ApiModel):
+    """A pipeline that calls the FeatureCompute and cannot be compiled, so that the inputs of its models are unknown."""
+
+    access: str
+    route: str
+    feature_compute: str
+    message: str
+
+    @classmethod
+    def from_use(cls, use: PipelineUse) -> Self:
+        """Return the report of a pipeline with a problem."""
+        return cls(
+            access=str(use.access),
+            route=use.route,
+            feature_compute=str(use.feature_compute),
+            message=use.problem,
+        )
+
+    def format_text(self) -> str:
+        """Format the problem as a line."""
+        return f"modelaccess/{self.access} also reads featurecompute/{self.feature_compute}: {self.message}"
+
+
+def report_problems(pipelines: Sequence[PipelineUse]) -> tuple[PipelineProblemReport, ...]:
+    """Return the reports of the pipelines that cannot be compiled."""
+    return tuple(PipelineProblemReport.from_use(use) for use in pipelines if use.problem)
