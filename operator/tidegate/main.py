@@ -21,6 +21,7 @@ from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register_commands as register_decisions
 from tidegate.cli.doctor import register_commands as register_doctor
 from tidegate.cli.feature_catalogue import register_commands as register_feature_catalogue
+from tidegate.cli.feature_drift import register_commands as register_feature_drift
 from tidegate.cli.features import register_commands as register_features
 from tidegate.cli.get import register_commands as register_get
 from tidegate.cli.optimize import optimize_file
@@ -87,6 +88,7 @@ features = typer.Typer(
     no_args_is_help=True,
 )
 register_feature_catalogue(features)
+register_feature_drift(features)
 register_features(features)
 app.add_typer(features)
 

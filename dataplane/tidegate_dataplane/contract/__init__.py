@@ -51,11 +51,16 @@ from tidegate_dataplane.contract.nearline import (
     StreamReport,
 )
 from tidegate_dataplane.contract.offline import (
+    FEATURE_COLUMNS,
+    PLAN_HASH,
+    FeatureColumn,
+    FeatureColumns,
     OfflineFile,
     OfflineFilePhase,
     OfflineMessage,
     OfflineOrder,
     OfflineSource,
+    describe_columns,
 )
 from tidegate_dataplane.contract.pipeline import DEFAULTED, ModelCall, PipelinePart, PipelinePlan
 from tidegate_dataplane.contract.serving import (
@@ -88,7 +93,9 @@ from tidegate_dataplane.runner_interface import JoinLimit
 __all__ = [
     "AS_OF",
     "DEFAULTED",
+    "FEATURE_COLUMNS",
     "LOAD_TIMEOUT_S",
+    "PLAN_HASH",
     "REVISION_SCHEMES",
     "TABLE_SCHEMES",
     "WRITABLE_SCHEMES",
@@ -117,6 +124,8 @@ __all__ = [
     "EventStreamReport",
     "FailureReason",
     "Feature",
+    "FeatureColumn",
+    "FeatureColumns",
     "FeaturePlan",
     "FeatureTable",
     "FieldRef",
@@ -162,6 +171,7 @@ __all__ = [
     "VersionMemory",
     "Window",
     "WindowRef",
+    "describe_columns",
     "find_scheme",
     "list_filters",
     "list_references",

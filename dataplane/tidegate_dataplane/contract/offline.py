@@ -5,7 +5,72 @@ from enum import StrEnum
 from pydantic import Field, model_validator
 
 from tidegate_dataplane.contract.base import ContractModel
-from tidegate_dataplane.contract.features import FeaturePlan
+from tidegate_dataplane.contract.features import (
+    Bucketize,
+    Cross,
+    Dwell,
+    EventSequence,
+    EventSession,
+    Feature,
+    FeaturePlan,
+    Hash,
+    Lookup,
+    Ratio,
+    TimeSince,
+    Window,
+)
+
+PLAN_HASH = "tidegate.planHash"
+"""Key in the metadata of a file of features: the hash of the plan that computed them."""
+FEATURE_COLUMNS = "tidegate.features"
+"""Key in the metadata of a file of features: its FeatureColumns as JSON."""
+
+
+class FeatureColumn(ContractModel):
+    """A column of a file of features."""
+
+    name: str
+    is_id: bool = Field(
+        description="whether its numbers only identify something, so that their order has no meaning"
+    )
+    default: str | None = Field(
+        default=None, description="value without facts, and the padding of lists; none for other operations"
+    )
+
+
+class FeatureColumns(ContractModel):
+    """The features among the columns of a file, in the order of the plan."""
+
+    columns: tuple[FeatureColumn, ...]
+
+
+def describe_columns(plan: FeaturePlan) -> FeatureColumns:
+    """Return the columns that the features of a plan have in files."""
+    dtypes = {output.name: output.dtype for output in plan.outputs}
+    columns = (
+        FeatureColumn(
+            name=feature.name,
+            is_id=isinstance(feature, Hash | Cross | Bucketize)
+            or (isinstance(feature, EventSequence) and dtypes[feature.name] == "INT64"),
+            default=_find_default(feature),
+        )
+        for feature in plan.features
+    )
+    return FeatureColumns(columns=tuple(columns))
+
+
+def _find_default(feature: Feature) -> str | None:
+    match feature:
+        case Lookup() | Window() | TimeSince():
+            return str(feature.default)
+        case EventSequence():
+            return feature.pad
+        case Ratio():
+            return str(feature.prior)
+        case Dwell() | EventSession():
+            return "0"
+        case _:
+            return None
 
 
 class OfflineOrder(ContractModel):

@@ -13,15 +13,20 @@ import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from tidegate_dataplane.contract import AS_OF, FeaturePlan, TensorSpec
+from tidegate_dataplane.contract import (
+    AS_OF,
+    FEATURE_COLUMNS,
+    PLAN_HASH,
+    FeaturePlan,
+    TensorSpec,
+    describe_columns,
+)
 from tidegate_dataplane.features.columns import decode_column, is_string, is_text
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.event_file import parse_times, read_events
 from tidegate_dataplane.features.events import Array
 
-PLAN_HASH: Final = "tidegate.planHash"
-"""Key in the metadata of a file of features."""
 MAX_BATCH_ROWS: Final = 4_096
 """Rows at once; features over events hold the events of all of them."""
 ROW_GROUP_ROWS: Final = 16 * MAX_BATCH_ROWS
@@ -106,11 +111,12 @@ class RowsComputer:
         time_column: str = "",
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """`metadata` goes into each file, beside the hash of the plan."""
+        """`metadata` goes into each file, beside the hash of the plan and its columns."""
         self._plan = plan
         self._engine = engine
         self._time_column = time_column
-        self._metadata = {PLAN_HASH: plan.hash, **(metadata or {})}
+        columns = describe_columns(plan).to_json()
+        self._metadata = {PLAN_HASH: plan.hash, FEATURE_COLUMNS: columns, **(metadata or {})}
 
     def compute_file(
         self, rows: Path, output: Path, report_rows: Callable[[int], None] = lambda count: None

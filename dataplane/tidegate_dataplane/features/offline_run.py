@@ -12,6 +12,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from tidegate_dataplane.contract import (
+    PLAN_HASH,
     FeaturePlan,
     OfflineFile,
     OfflineFilePhase,
@@ -20,7 +21,7 @@ from tidegate_dataplane.contract import (
     OfflineSource,
 )
 from tidegate_dataplane.features.errors import FeatureError
-from tidegate_dataplane.features.offline import PLAN_HASH, RowsComputer, check_rows, make_engine
+from tidegate_dataplane.features.offline import RowsComputer, check_rows, make_engine
 
 SOURCES: Final = "tidegate.sources"
 """Key in the metadata of a file of features: the column of times, and the number of events and keys it was computed from."""

@@ -16,6 +16,7 @@ from tidegate.reports.calibration import CalibrationReport
 from tidegate.reports.decision import HistoryReport
 from tidegate.reports.device_plugin import DevicePluginReport
 from tidegate.reports.explanation import InferenceReport, PoolReport
+from tidegate.reports.feature_drift import DriftReport
 from tidegate.reports.feature_lineage import FeatureExplanation
 from tidegate.reports.feature_list import FeatureListReport
 from tidegate.reports.fleet import FleetReport
@@ -41,6 +42,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "features compute": (OfflineFeaturesReport,),
     "features explain": (FeatureExplanation,),
     "features list": (FeatureListReport,),
+    "features stats": (DriftReport,),
     "get": (ListReport, ChangeReport),
     "history": (HistoryReport,),
     "hold": (SteeringReport,),
