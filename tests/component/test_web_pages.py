@@ -17,6 +17,7 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
 from builders.live_features import live_features_spec
 from builders.model_access import a_model_access
+from builders.pipeline import a_loaded_inference, a_tensor
 from builders.release import a_release, released
 from builders.shown_fleet import SHOWN_AT as NOW
 from fixtures.dashboard import Dashboard
@@ -366,6 +367,30 @@ async def test_objects_without_a_status_have_pages(dashboard: Dashboard) -> None
     assert all("the controllers have not looked at it yet" in text for text in texts)
     assert "None in effect yet. The spec names default." in texts[1]
     assert "No pod of the pool is there." in texts[3]
+
+
+async def test_features_are_shown_with_the_models_that_take_them(dashboard: Dashboard) -> None:
+    pipeline = {"models": [{"inference": "ctr", "as": "p"}], "features": "plan"}
+    dashboard.put(
+        a_feature_compute("plan", **live_features_spec()),
+        a_loaded_inference("ctr", [a_tensor("idle_log")]),
+        a_model_access("scene", routes=[{"name": "home", "pipeline": pipeline}]),
+        a_model_access("feed", "feed", routes=[{"name": "home", "pipeline": pipeline}]),
+    )
+    path, users = "/featurecomputes/ads/plan", "Inference ctr in ads/ scene"
+
+    page = told(Page(await read(dashboard, path)))
+
+    assert f"idle_log log feature idle FP32 [-1, 1] {users} idle_clip" in page
+    assert page.count(users) == 1
+    assert "feed" not in page
+    assert "idle timeSince stream clicks FP32 [-1, 1] feature idle_log feature idle_clip" in page
+
+    dashboard.allowed.resources["bob"] = frozenset({"featurecomputes", "modelaccesses"})
+    page = told(Page(await read(dashboard, path, "token-of-bob")))
+
+    assert users not in page
+    assert "The models that take the features are not shown" in page
 
 
 async def test_an_object_that_cannot_be_read_says_who_says_why(dashboard: Dashboard) -> None:

@@ -20,6 +20,7 @@ from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.web import actions, change_pages, pool_pages
 from tidegate.web.access.rights import Action
 from tidegate.web.explanations import list_recent_decisions, report_inference
+from tidegate.web.feature_usage import list_used_features
 from tidegate.web.listing import ENDPOINTS, Plural, RowPage, RowQuery, select_page
 from tidegate.web.object_pages import list_pods, object_variables
 from tidegate.web.rendering import render_page
@@ -165,6 +166,7 @@ async def features_page(
         "features.html",
         key=key,
         features=resource,
+        used=await list_used_features(context, resource),
         row=context.app.listings["featurecomputes"].get_row(key),
         pods=await list_pods(context, FEATURE_COMPUTE_LABEL, key),
         traffic=context.app.traffic.get_traffic(f"features/{key}"),
