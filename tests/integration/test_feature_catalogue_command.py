@@ -12,7 +12,7 @@ from builders.live_features import live_features_spec
 from builders.model_access import model_access_body
 from builders.pipeline import a_tensor
 from fixtures.command_line import CommandLine
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, may
 
 pytestmark = pytest.mark.usefixtures("crds")
 
@@ -66,3 +66,26 @@ def test_features_are_listed_and_explained_with_the_models_that_take_them(
     (source,) = explained["sources"]
     assert (source["name"], source["lagS"]) == ("clicks", 15)
     assert "similar names: live" in command_line.refused("features", "explain", "lives", "-n", features)
+
+
+def test_a_user_without_the_right_to_read_models_is_not_told_that_there_are_none(
+    features: str, kubectl: Kubectl, command_line: CommandLine
+) -> None:
+    here = ("-n", features)
+    kubectl(
+        *("create", "role", "reader", *here, "--verb=get,list"),
+        "--resource=featurecomputes.tidegate.io,modelaccesses.tidegate.io",
+    )
+    kubectl("create", "rolebinding", "reader", *here, "--role=reader", "--user=fred")
+    may(kubectl, "fred", "list", "featurecomputes.tidegate.io", features)
+
+    done = command_line.run("features", "list", *here, "--as", "fred", "-o", "json")
+
+    assert done.exit_code == 0, done.output
+    listed = json.loads(done.stdout)
+    assert (len(listed["items"]), listed["usageKnown"], listed["pipelineProblems"]) == (11, False, [])
+    assert [reason.partition(":")[0] for reason in listed["skipped"]] == ["inferences"]
+    text = command_line.run("features", "explain", "live.age", *here, "--as", "fred").stdout
+    assert "input of no model" not in text
+    assert "left out   inferences: " in text
+    assert 'User "gwen" cannot list' in command_line.refused("features", "list", *here, "--as", "gwen")
