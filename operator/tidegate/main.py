@@ -39,6 +39,7 @@ from tidegate.cli.plan import register_commands as register_plan
 from tidegate.cli.pools import register_commands as register_pools
 from tidegate.cli.release import register_commands as register_release
 from tidegate.cli.report import register_commands as register_report
+from tidegate.cli.simulate import register_commands as register_simulate
 from tidegate.cli.status import register_commands as register_status
 from tidegate.cli.top import register_commands as register_top
 from tidegate.cli.xds import register_commands
@@ -191,6 +192,7 @@ register_overrides(app)
 register_analyze(app)
 register_doctor(app)
 register_plan(app)
+register_simulate(app)
 
 
 @app.command("version")

@@ -1,0 +1,1 @@
+"""Forecasts of request rates: what comes next, from what came before."""

@@ -1,0 +1,182 @@
+"""Simulate allocation policies on the pool of some manifests, with the demand of a trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.snapshot import PoolInput, TierRule
+from tidegate.allocation.solver import Solver
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Inference, Tier
+from tidegate.errors import PermanentError
+from tidegate.reports.simulation import SimulationReport
+from tidegate.services.manifests import read_manifests
+from tidegate.simulation.engine import run_policy
+from tidegate.simulation.outcome import SimulationOutcome
+from tidegate.simulation.policies import make_policy, select_names
+from tidegate.simulation.scenario import Scenario, SimulatedModel
+from tidegate.simulation.trace import DemandTrace, parse_trace
+
+_SHOWN_SHARES = 10
+
+PrintStep = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """What to simulate; `pool` names one of several ComputePools, and `slices` and `nodes` are what it has."""
+
+    files: Sequence[Path]
+    namespace: str
+    pool: str | None
+    slices: int
+    nodes: int
+    trace: Path
+    last: timedelta
+    interval: timedelta
+    load: timedelta
+    drain: timedelta
+    quantile: float
+    policies: Sequence[str]
+
+
+async def simulate_policies(request: SimulationRequest, print_step: PrintStep) -> SimulationReport:
+    """Run each policy over the last part of the trace; what comes before is the history.
+
+    Raises PermanentError that names the object, the field or the line that does not fit.
+    """
+    names = select_names(request.policies)
+    scenario = make_scenario(request)
+    solver = Solver(time.monotonic)
+    outcomes: list[SimulationOutcome] = []
+    for name in names:
+        run_in, policy = make_policy(name, scenario, solver.solve, request.quantile)
+        outcomes.append(run_policy(run_in, policy, _make_progress(name, scenario.interval_count, print_step)))
+    return SimulationReport.from_outcomes(scenario, outcomes)
+
+
+def _make_progress(name: str, intervals: int, print_step: PrintStep) -> Callable[[int], None]:
+    """Return a function that prints every tenth of a run, if the run takes longer than a second."""
+    every, began = max(intervals // _SHOWN_SHARES, 1), time.monotonic()
+
+    def report_step(step: int) -> None:
+        if step % every == 0 and time.monotonic() - began > 1:
+            print_step(f"{name}: {100 * step // intervals} %")
+
+    return report_step
+
+
+def make_scenario(request: SimulationRequest) -> Scenario:
+    """Build the scenario. Raises PermanentError."""
+    manifests = read_manifests(request.files, request.namespace)
+    if manifests.rejected:
+        first = manifests.rejected[0]
+        message = f"{first.kind} {first.key}: {first.message}"
+        raise PermanentError(message)
+    pool = _select_pool(request, [item for item in manifests.objects if isinstance(item, ComputePool)])
+    inferences = [
+        item
+        for item in manifests.objects
+        if isinstance(item, Inference)
+        and item.spec.placement is not None
+        and item.spec.placement.pool == pool.metadata.name
+    ]
+    if not inferences:
+        message = f"no Inference of {', '.join(map(str, request.files))} is placed in the ComputePool {pool.metadata.name}"
+        raise PermanentError(message)
+    trace = _read_trace(request.trace)
+    models = tuple(_make_model(inference, request) for inference in inferences)
+    interval_s = request.interval.total_seconds()
+    rates = {model.key: _sample_demand(model, trace, interval_s) for model in models}
+    simulated = max(round(request.last.total_seconds() / interval_s), 1)
+    total = len(next(iter(rates.values())))
+    if total < simulated:
+        message = (
+            f"{request.trace} has {total * interval_s / 3600:.1f} h, less than the {request.last.total_seconds() / 3600:.1f} h "
+            "to simulate: give a smaller --last"
+        )
+        raise PermanentError(message)
+    return Scenario(
+        _make_pool_input(pool, request),
+        models,
+        {key: values[total - simulated :] for key, values in rates.items()},
+        interval_s,
+        dwell_s=parse_duration(pool.spec.policy.dwell).total_seconds(),
+        history={key: values[: total - simulated] for key, values in rates.items()},
+    )
+
+
+def _select_pool(request: SimulationRequest, pools: Sequence[ComputePool]) -> ComputePool:
+    selected = [pool for pool in pools if request.pool in (None, pool.metadata.name)]
+    if len(selected) == 1:
+        return selected[0]
+    names = ", ".join(sorted(pool.metadata.name for pool in pools)) or "none"
+    files = ", ".join(map(str, request.files))
+    if request.pool is None and pools:
+        message = f"{files} has several ComputePools; name one with --pool: {names}"
+    else:
+        message = f"{files} has no ComputePool {request.pool or ''}".rstrip() + f"; there are: {names}"
+    raise PermanentError(message)
+
+
+def _read_trace(path: Path) -> DemandTrace:
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            return parse_trace(lines)
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read {path}: {error}"
+        raise PermanentError(message) from error
+
+
+def _make_pool_input(pool: ComputePool, request: SimulationRequest) -> PoolInput:
+    tiers = pool.spec.tiers
+    return PoolInput(
+        pool.metadata.name,
+        request.slices,
+        nodes=request.nodes,
+        spares=tiers.realtime.warm_spares,
+        tiers=tuple(
+            TierRule(tier, tiers.bounds_for(tier).floor, tiers.bounds_for(tier).ceiling) for tier in Tier
+        ),
+    )
+
+
+def _make_model(inference: Inference, request: SimulationRequest) -> SimulatedModel:
+    spec, key = inference.spec, str(inference.key)
+    slices = spec.placement.slices if spec.placement is not None else 1
+    if spec.tier is Tier.OFFLINE:
+        rate = float(slices)
+    elif spec.capacity is None:
+        message = f"inference {key}: has no spec.capacity; measure it with tidegate calibrate"
+        raise PermanentError(message)
+    else:
+        rate = float(spec.capacity.requests_per_second)
+    scaling = spec.scaling
+    return SimulatedModel(
+        key,
+        spec.tier,
+        rate,
+        slices=slices,
+        value=float(spec.value.per_request),
+        floor=spec.replicas if scaling is None else scaling.min_replicas,
+        ceiling=spec.replicas if scaling is None else scaling.max_replicas,
+        load_s=request.load.total_seconds(),
+        drain_s=request.drain.total_seconds(),
+    )
+
+
+def _sample_demand(model: SimulatedModel, trace: DemandTrace, interval_s: float) -> list[float]:
+    """Return the rates of a model; offline work that the trace does not have can use all that it may."""
+    if model.key in trace.rates:
+        return trace.sample_rates(model.key, interval_s)
+    if model.tier is Tier.OFFLINE and model.ceiling is not None:
+        count = int((trace.times[-1] - trace.times[0]) // interval_s) + 1
+        return [float(model.ceiling * model.slices)] * count
+    listed = ", ".join(sorted(trace.rates)[:5])
+    raise InvalidInputError("trace", f"has no column {model.key}; it has {listed}")

@@ -1,0 +1,134 @@
+"""Tidegate's own policy: the solver of the controllers, with the present rates or with forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+from tidegate.allocation.assembly import SolveLimits
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.snapshot import (
+    AllocationSnapshot,
+    DemandInput,
+    HorizonStep,
+    ModelInput,
+    PlacementInput,
+    ReplicaBounds,
+)
+from tidegate.api.inference import Tier
+from tidegate.forecast.book import BLOCK_S, ForecastBook
+from tidegate.simulation.engine import PolicyView
+from tidegate.simulation.scenario import Scenario, SimulatedModel
+
+_HORIZON: Final = (HorizonStep(600.0),)
+_LIMITS: Final = SolveLimits(seconds=10.0)
+_PEAK_S: Final = 60.0
+"""How long a peak of the demand counts, as in production."""
+
+Solve = Callable[[AllocationSnapshot, SolveLimits], Assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorOptions:
+    """Parts of the policy that can be left out: the price of a move, and the forecast with its quantile."""
+
+    prices_moves: bool = True
+    forecast_quantile: float | None = None
+
+
+class AllocatorPolicy:
+    """The allocator of the controllers; `solve` is its solver."""
+
+    def __init__(
+        self, name: str, scenario: Scenario, solve: Solve, options: AllocatorOptions = AllocatorOptions()
+    ) -> None:
+        self.name = name
+        self._scenario = scenario
+        self._solve = solve
+        self._options = options
+        self._price = 0.0
+        self._recent: dict[str, list[float]] = {model.key: [] for model in scenario.models}
+        quantile = options.forecast_quantile
+        self._forecasts = None if quantile is None else _read_history(scenario, quantile)
+
+    def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
+        """Return the solver's replicas."""
+        for key, rate in view.rates.items():
+            count = max(1, ceil(_PEAK_S / self._scenario.interval_s))
+            self._recent[key] = [*self._recent[key], rate][-count:]
+            if self._forecasts is not None and view.step:
+                self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
+        models = tuple(self._make_model(model, view) for model in self._scenario.models)
+        pool = self._scenario.pool
+        if self._options.prices_moves:
+            pool = replace(pool, price=self._price)
+        dwell_s = self._scenario.dwell_s if self._options.prices_moves else 0.0
+        assignment = self._solve(AllocationSnapshot((pool,), models, _HORIZON, dwell_s=dwell_s), _LIMITS)
+        self._price = max(dict(assignment.prices).get(pool.name, 0.0), 0.0)
+        replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
+        order = sorted(
+            self._scenario.models, key=lambda model: (list(Tier).index(model.tier), -model.value_density)
+        )
+        return {model.key: replicas[model.key] for model in order}
+
+    def _make_model(self, model: SimulatedModel, view: PolicyView) -> ModelInput:
+        placement = PlacementInput(
+            self._scenario.pool.name,
+            model.capacity_curve,
+            slices=model.slices,
+            replicas=view.replicas[model.key],
+            load_s=model.load_s,
+            drain_s=model.drain_s,
+            since_up_s=view.since_up_s[model.key],
+            since_down_s=view.since_down_s[model.key],
+        )
+        return ModelInput(
+            model.key,
+            model.tier,
+            (placement,),
+            DemandInput((self._estimate_rate(model, view),)),
+            ReplicaBounds(model.floor, model.ceiling),
+            model.value,
+        )
+
+    def _estimate_rate(self, model: SimulatedModel, view: PolicyView) -> float:
+        rate = view.rates[model.key]
+        if model.tier is Tier.NEARLINE:
+            return rate + view.backlog[model.key] / _HORIZON[0].seconds
+        if model.tier is Tier.OFFLINE:
+            return rate
+        rate = max(self._recent[model.key])
+        if self._forecasts is None:
+            return rate
+        # A replica that starts at the next decision serves after its load time.
+        ahead_s = model.load_s + self._scenario.interval_s
+        return max(rate, self._forecasts.forecast_peak(model.key, view.now_s, ahead_s) or 0.0)
+
+
+def _read_history(scenario: Scenario, quantile: float) -> ForecastBook[str]:
+    longest_s = max((model.load_s for model in scenario.models), default=0.0) + scenario.interval_s
+    book = ForecastBook[str](quantile, leads=ceil(longest_s / BLOCK_S) + 1)
+    for key, rates in scenario.history.items():
+        for number, rate in enumerate(rates):
+            book.add_rate(key, (number - len(rates)) * scenario.interval_s, rate)
+    return book
+
+
+class ClairvoyantPolicy:
+    """The bound: it knows the demand of the interval that begins, and is meant for replicas that load in no time."""
+
+    name = "oracle"
+
+    def __init__(self, scenario: Scenario, solve: Solve) -> None:
+        self._scenario = scenario
+        pool = replace(scenario.pool, nodes=1, spares=0, budget=None)
+        self._policy = AllocatorPolicy(
+            self.name, replace(scenario, pool=pool, history={}), solve, AllocatorOptions(prices_moves=False)
+        )
+
+    def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
+        """Return the replicas that serve the interval's own demand best."""
+        rates = {key: rates[view.step] for key, rates in self._scenario.demand.items()}
+        return self._policy.choose_replicas(replace(view, rates=rates))

@@ -1,0 +1,150 @@
+"""Run a policy over a scenario, interval by interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tidegate.allocation.snapshot import ReplicaCounts
+from tidegate.api.inference import Tier
+from tidegate.simulation.fleet import ReplicaSet, SimulatedFleet
+from tidegate.simulation.outcome import IntervalOutcome, SimulationOutcome
+from tidegate.simulation.scenario import Scenario, SimulatedModel
+
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """What a policy knows when it decides, at the start of an interval.
+
+    `rates` are those of the interval before; `backlog` is what near-line streams have pending.
+    """
+
+    step: int
+    now_s: float
+    rates: Mapping[str, float]
+    replicas: Mapping[str, ReplicaCounts]
+    since_up_s: Mapping[str, float]
+    since_down_s: Mapping[str, float]
+    backlog: Mapping[str, float]
+
+
+class Policy(Protocol):
+    """A way to divide a pool."""
+
+    name: str
+    """In reports."""
+
+    def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
+        """Return the target of each model; those that come first start first."""
+        ...
+
+
+def run_policy(
+    scenario: Scenario, policy: Policy, report_step: Callable[[int], None] = lambda _: None
+) -> SimulationOutcome:
+    """Run `policy` over all intervals; `report_step` is called with the number of each interval that is done."""
+    run = _PolicyRun(scenario, policy)
+    for step in range(scenario.interval_count):
+        run.run_interval(step)
+        report_step(step + 1)
+    return run.finish_run()
+
+
+def make_instant(scenario: Scenario) -> Scenario:
+    """Return the scenario with replicas that load and drain in no time."""
+    return replace(
+        scenario,
+        models=tuple(replace(model, load_s=0.0, drain_s=0.0) for model in scenario.models),
+        dwell_s=0.0,
+    )
+
+
+class _PolicyRun:
+    """State of one run."""
+
+    def __init__(self, scenario: Scenario, policy: Policy) -> None:
+        self._scenario = scenario
+        self._policy = policy
+        self._fleet = SimulatedFleet(scenario, {})
+        self._backlog = {model.key: 0.0 for model in scenario.models if model.tier is Tier.NEARLINE}
+        self._outcome = SimulationOutcome(policy.name)
+
+    def run_interval(self, step: int) -> None:
+        scenario, fleet = self._scenario, self._fleet
+        start_s = step * scenario.interval_s
+        fleet.advance_to(start_s)
+        targets = self._policy.choose_replicas(self._make_view(step, start_s))
+        if step == 0:
+            # The day begins with what the policy wants, loaded.
+            self._start_loaded(targets)
+        else:
+            self._outcome.moved_slices += fleet.apply_targets(targets, start_s)
+        interval = IntervalOutcome(start_s, dict.fromkeys(Tier, 0), dict.fromkeys(Tier, 0.0), 0.0, 0.0)
+        for model in scenario.models:
+            self._serve_interval(model, step, start_s, interval)
+        self._outcome.intervals.append(interval)
+        self._outcome.missed_minutes += interval.missed_minutes
+
+    def finish_run(self) -> SimulationOutcome:
+        self._outcome.backlog = sum(self._backlog.values())
+        return self._outcome
+
+    def _make_view(self, step: int, now_s: float) -> PolicyView:
+        sets = self._fleet.sets
+        return PolicyView(
+            step,
+            now_s,
+            {key: self._rate_before(key, step) for key in sets},
+            {key: replicas.phase_counts for key, replicas in sets.items()},
+            {key: now_s - replicas.raised_s for key, replicas in sets.items()},
+            {key: now_s - replicas.lowered_s for key, replicas in sets.items()},
+            dict(self._backlog),
+        )
+
+    def _rate_before(self, key: str, step: int) -> float:
+        if step:
+            return self._scenario.demand[key][step - 1]
+        history = self._scenario.history.get(key)
+        return history[-1] if history else self._scenario.demand[key][0]
+
+    def _start_loaded(self, targets: Mapping[str, int]) -> None:
+        free = self._scenario.pool.slices
+        initial: dict[str, int] = {}
+        for key, target in targets.items():
+            slices = self._scenario.by_key[key].slices
+            initial[key] = min(target, free // slices)
+            free -= initial[key] * slices
+        self._fleet = SimulatedFleet(self._scenario, initial)
+
+    def _serve_interval(
+        self, model: SimulatedModel, step: int, start_s: float, interval: IntervalOutcome
+    ) -> None:
+        scenario, replicas = self._scenario, self._fleet.sets[model.key]
+        demand = scenario.demand[model.key][step]
+        served = missed_s = 0.0
+        for seconds, ready in replicas.iter_phases(start_s, start_s + scenario.interval_s):
+            capacity = model.capacity_curve.rate_at(ready) * seconds
+            offered = demand * seconds + self._backlog.get(model.key, 0.0)
+            answered = min(offered, capacity)
+            served += answered
+            if model.key in self._backlog:
+                self._backlog[model.key] = offered - answered
+            elif model.tier.traits.has_slo and answered < offered * (1 - _TOLERANCE):
+                missed_s += seconds
+                self._outcome.unserved += offered - answered
+        interval.missed_minutes += missed_s / 60
+        interval.value_per_s[model.tier] += model.value * served / scenario.interval_s
+        interval.demand_value_per_s += model.value * demand
+        interval.slices[model.tier] += replicas.occupied_slices
+        self._outcome.value[model.tier] += model.value * served
+        self._outcome.slice_s[model.tier] += replicas.occupied_slices * scenario.interval_s
+        self._outcome.idle_slice_s += _count_idle_seconds(replicas, start_s, scenario.interval_s)
+
+
+def _count_idle_seconds(replicas: ReplicaSet, start_s: float, interval_s: float) -> float:
+    """Return the slice-seconds of an interval in which replicas loaded or drained."""
+    phases = [*replicas.loading, *replicas.draining]
+    return sum(min(end_s - start_s, interval_s) * count for end_s, count in phases) * replicas.model.slices

@@ -1,0 +1,115 @@
+"""Replicas of a simulated pool: they load, serve, drain and are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+
+from tidegate.allocation.snapshot import ReplicaCounts
+from tidegate.simulation.scenario import Scenario, SimulatedModel
+
+
+class ReplicaSet:
+    """Replicas of one model; `loading` and `draining` have pairs (time at which they are done, replicas)."""
+
+    def __init__(self, model: SimulatedModel, ready: int) -> None:
+        self.model = model
+        self.ready = ready
+        self.loading: list[tuple[float, int]] = []
+        self.draining: list[tuple[float, int]] = []
+        self.raised_s = -inf
+        self.lowered_s = -inf
+
+    @property
+    def active_replicas(self) -> int:
+        """Return the replicas that are ready or loading."""
+        return self.ready + sum(count for _, count in self.loading)
+
+    @property
+    def phase_counts(self) -> ReplicaCounts:
+        """Return the replicas by phase."""
+        return ReplicaCounts(
+            self.ready,
+            sum(count for _, count in self.loading),
+            sum(count for _, count in self.draining),
+        )
+
+    @property
+    def occupied_slices(self) -> int:
+        """Return the slices of all replicas, draining ones included."""
+        return (self.active_replicas + sum(count for _, count in self.draining)) * self.model.slices
+
+    def advance_to(self, now_s: float) -> None:
+        """Finish what is done by `now_s`."""
+        self.ready += sum(count for end_s, count in self.loading if end_s <= now_s)
+        self.loading = [(end_s, count) for end_s, count in self.loading if end_s > now_s]
+        self.draining = [(end_s, count) for end_s, count in self.draining if end_s > now_s]
+
+    def start_replicas(self, count: int, now_s: float) -> None:
+        """Start replicas, which serve after the model's load time."""
+        self.loading.append((now_s + self.model.load_s, count))
+        self.raised_s = now_s
+        self.advance_to(now_s)
+
+    def stop_replicas(self, count: int, now_s: float) -> None:
+        """Stop replicas: first those that load, the newest first, which serve nobody; then ready ones."""
+        self.lowered_s = now_s
+        remaining = count
+        while remaining and self.loading:
+            end_s, loading = self.loading.pop()
+            stopped = min(loading, remaining)
+            remaining -= stopped
+            if loading > stopped:
+                self.loading.append((end_s, loading - stopped))
+        self.ready -= remaining
+        self.draining.append((now_s + self.model.drain_s, count))
+        self.advance_to(now_s)
+
+    def iter_phases(self, start_s: float, end_s: float) -> Iterator[tuple[float, int]]:
+        """Yield (seconds, ready replicas) of each part of an interval."""
+        begin_s, ready = start_s, self.ready
+        for done_s, count in sorted(self.loading):
+            if done_s >= end_s:
+                break
+            if done_s > begin_s:
+                yield done_s - begin_s, ready
+                begin_s = done_s
+            ready += count
+        yield end_s - begin_s, ready
+
+
+class SimulatedFleet:
+    """Replicas of all models of a scenario; it starts with what the first interval needs, as far as that fits."""
+
+    def __init__(self, scenario: Scenario, initial: Mapping[str, int]) -> None:
+        self._slices = scenario.pool.slices
+        self.sets = {model.key: ReplicaSet(model, initial.get(model.key, 0)) for model in scenario.models}
+
+    @property
+    def free_slices(self) -> int:
+        """Return the slices that nothing has."""
+        return self._slices - sum(replicas.occupied_slices for replicas in self.sets.values())
+
+    def advance_to(self, now_s: float) -> None:
+        """Finish what is done by `now_s`."""
+        for replicas in self.sets.values():
+            replicas.advance_to(now_s)
+
+    def apply_targets(self, targets: Mapping[str, int], now_s: float) -> int:
+        """Stop what is above its target, then start what fits, in the order of the targets; return the slices moved."""
+        moved = 0
+        for key, target in targets.items():
+            replicas = self.sets[key]
+            excess = replicas.active_replicas - target
+            if excess > 0:
+                replicas.stop_replicas(excess, now_s)
+                moved += excess * replicas.model.slices
+        free = self.free_slices
+        for key, target in targets.items():
+            replicas = self.sets[key]
+            count = min(target - replicas.active_replicas, free // replicas.model.slices)
+            if count > 0:
+                replicas.start_replicas(count, now_s)
+                moved += count * replicas.model.slices
+                free -= count * replicas.model.slices
+        return moved

@@ -1,0 +1,115 @@
+"""Inputs of a simulation: a pool, its Inferences, and the demand for each in every interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tidegate.allocation.curves import CapacityCurve, linear_curve
+from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
+from tidegate.allocation.snapshot import PoolInput
+from tidegate.api.inference import Tier
+
+_MAX_INTERVALS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedModel:
+    """An Inference; `replica_rate` is what one replica serves within the SLO, in requests per second (offline: slices).
+
+    `load_s` is the time from a decision until a new replica serves, `drain_s` that until a stopped one frees its slices.
+    """
+
+    key: str
+    tier: Tier
+    replica_rate: float
+    slices: int = 1
+    value: float = 1.0
+    floor: int = 0
+    ceiling: int | None = None
+    load_s: float = 30.0
+    drain_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        path = f"inference {self.key}"
+        check_amount(f"{path}: capacity", self.replica_rate, minimum=1e-9)
+        check_count(f"{path}: slices", self.slices, minimum=1)
+        check_amount(f"{path}: value", self.value, minimum=1e-9)
+        check_count(f"{path}: minReplicas", self.floor)
+        if self.ceiling is not None:
+            check_count(f"{path}: maxReplicas", self.ceiling, minimum=self.floor)
+        for name, seconds in (("load time", self.load_s), ("drain time", self.drain_s)):
+            check_amount(f"{path}: {name}", seconds)
+
+    @property
+    def capacity_curve(self) -> CapacityCurve:
+        """Return what so many replicas serve."""
+        return linear_curve(self.replica_rate)
+
+    @property
+    def value_density(self) -> float:
+        """Return the value per second that a busy slice serves."""
+        return self.value * self.replica_rate / self.slices
+
+    def count_needed(self, rate: float) -> int:
+        """Return the fewest replicas that serve a rate, within the bounds."""
+        return self.limit_replicas(self.capacity_curve.replicas_for(rate) or 0)
+
+    def limit_replicas(self, replicas: int) -> int:
+        """Return a number of replicas within the bounds."""
+        limited = max(replicas, self.floor)
+        return limited if self.ceiling is None else min(limited, self.ceiling)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A pool, its models sorted by key, and their demand.
+
+    `demand` has the rate of each model in each interval of `interval_s` seconds, in requests per second (offline: slices that
+    the remaining work can use). `history` has rates of the intervals before, which policies may look at.
+    """
+
+    pool: PoolInput
+    models: tuple[SimulatedModel, ...]
+    demand: Mapping[str, Sequence[float]]
+    interval_s: float = 60.0
+    dwell_s: float = 300.0
+    history: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", tuple(sorted(self.models, key=lambda model: model.key)))
+        if not self.models:
+            raise InvalidInputError("inferences", "is empty; a simulation needs at least one")
+        if len({model.key for model in self.models}) < len(self.models):
+            raise InvalidInputError("inferences", "two have the same name")
+        if not 1 <= self.interval_s <= 3600:
+            raise InvalidInputError("interval", f"{self.interval_s:g} s is not between 1 s and an hour")
+        missing = [model.key for model in self.models if not self.demand.get(model.key)]
+        if missing:
+            raise InvalidInputError(f"demand of {missing[0]}", "is missing; the trace has no rate for it")
+        lengths = {len(self.demand[model.key]) for model in self.models}
+        if len(lengths) > 1:
+            raise InvalidInputError("demand", f"has between {min(lengths)} and {max(lengths)} intervals")
+        if self.interval_count > _MAX_INTERVALS:
+            raise InvalidInputError(
+                "demand", f"has {self.interval_count} intervals, more than {_MAX_INTERVALS}"
+            )
+        for model in self.models:
+            for number, rate in enumerate(self.demand[model.key]):
+                check_amount(f"demand of {model.key}: interval {number}", rate)
+
+    @property
+    def interval_count(self) -> int:
+        """Return the number of intervals."""
+        return len(self.demand[self.models[0].key])
+
+    @cached_property
+    def by_key(self) -> Mapping[str, SimulatedModel]:
+        """Return the models by key."""
+        return {model.key: model for model in self.models}
+
+    def select_tier(self, tier: Tier) -> tuple[SimulatedModel, ...]:
+        """Return the models of a tier, those first whose slices earn most."""
+        models = [model for model in self.models if model.tier is tier]
+        return tuple(sorted(models, key=lambda model: (-model.value_density, model.key)))
