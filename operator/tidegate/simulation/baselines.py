@@ -19,6 +19,7 @@ from tidegate.simulation.scenario import Scenario, SimulatedModel
 _TARGET_UTILIZATION: Final = 0.7
 _TOLERANCE: Final = 0.1
 _STABILIZATION_S: Final = 300.0
+_ROUNDING: Final = 1e-9
 _ACTING_TIERS: Final = (Tier.REALTIME, Tier.NEARLINE, Tier.OFFLINE)
 
 
@@ -70,7 +71,7 @@ class UtilizationScaling:
         capacity = model.replica_rate * counts.ready
         pending = view.rates[model.key] + view.backlog.get(model.key, 0.0) / _STABILIZATION_S
         ratio = min(pending / capacity, 1.0) / _TARGET_UTILIZATION if capacity > 0 else 1.0
-        needs = counts.current if abs(ratio - 1) <= _TOLERANCE else ceil(counts.ready * ratio)
+        needs = counts.current if abs(ratio - 1) <= _TOLERANCE else ceil(counts.ready * ratio - _ROUNDING)
         if counts.ready == 0:
             needs = max(counts.current, 1 if pending > 0 else 0)
         recent = [item for item in self._wanted[model.key] if view.now_s - item[0] < _STABILIZATION_S]

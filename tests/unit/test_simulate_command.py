@@ -1,0 +1,120 @@
+"""`tidegate simulate`: the table, JSON and page of the example, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tidegate.main import app
+from tidegate.simulation.policies import DESCRIPTIONS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "simulation"
+POOL = EXAMPLE / "pool.yaml"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's trace, of eight days."""
+    path = tmp_path_factory.mktemp("trace") / "trace.csv"
+    module = runpy.run_path(str(EXAMPLE / "make_trace.py"))
+    lines: list[str] = []
+    module["main"].__globals__["print"] = lines.append
+    module["main"]()
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_policies_are_compared_on_the_evening_of_the_example(trace: Path, tmp_path: Path) -> None:
+    page = tmp_path / "day.html"
+    result = run(
+        trace, "-f", EXAMPLE, "--slices", "20", "--load", "90s", "--last", "5h", "--interval", "2m",
+        "--html", page, "-o", "json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["pool"] == "cpu-a"
+    assert report["inferences"] == ["ads/ctr", "ads/embed", "ads/rank"]
+    policies = {policy["policy"]: policy for policy in report["policies"]}
+    assert list(policies) == list(DESCRIPTIONS)
+    assert policies["forecast"]["missedMinutes"] < policies["present"]["missedMinutes"]
+    assert policies["oracle"]["missedMinutes"] == 0
+    assert policies["static"]["value"] < policies["forecast"]["value"] <= policies["oracle"]["value"]
+    assert len(policies["forecast"]["points"]) == 150
+    assert sum(policies["forecast"]["points"][0]["slices"].values()) <= 20
+    text = page.read_text()
+    ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + len("</svg>")])
+    assert text.count("<svg") == len(DESCRIPTIONS)
+
+
+def test_table_has_a_line_for_each_chosen_policy_and_the_oracle(trace: Path) -> None:
+    result = run(
+        trace, "-f", POOL, "--slices", "20", "--last", "1h", "--policy", "present", "--policy", "hpa"
+    )
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "computepool/cpu-a: 20 slices, 3 Inferences, 1 h after 190.933 h of history"
+    assert [line.split()[0] for line in lines[2:]] == ["POLICY", "present", "hpa", "oracle"]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--policy", "best"), "policy: there is no 'best'; there are forecast, present,"),
+        (("--last", "300h"), "has 191.9 h, less than the 300.0 h to simulate: give a smaller --last"),
+        (("--pool", "gpu-a"), "has no ComputePool gpu-a; there are: cpu-a"),
+        (("--quantile", "1.5"), "forecast.quantile: 1.5 is not between 0 and 1"),
+        (("--interval", "2h"), "interval: 7200 s is not between 1 s and an hour"),
+    ],
+)
+def test_option_that_does_not_fit_is_named(trace: Path, arguments: tuple[str, ...], message: str) -> None:
+    result = run(trace, "-f", POOL, "--slices", "20", *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_duration_that_is_none_is_a_usage_error(trace: Path) -> None:
+    result = run(trace, "-f", POOL, "--slices", "20", "--load", "soon")
+    assert result.exit_code == 2
+    assert "--load: 'soon' is not a duration" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("capacity: {requestsPerSecond", "# {"), "inference ads/ctr: has no spec.capacity; measure it with"),
+        (("pool: cpu-a}\n  scaling", "pool: other}\n  scaling"), "trace: has no column"),
+        (("kind: ComputePool", "kind: ComputePools"), "has no ComputePool; there are: none"),
+        (('value: {perRequest: "2"}', 'value: {perRequest: "0"}'), "spec.value.perRequest"),
+    ],
+)
+def test_manifest_that_does_not_fit_is_named(
+    trace: Path, tmp_path: Path, change: tuple[str, str], message: str
+) -> None:
+    manifest = write(tmp_path / "pool.yaml", POOL.read_text().replace(*change, 1))
+    if "no column" in message:
+        trace = write(tmp_path / "trace.csv", trace.read_text().replace("ads/rank", "ads/rerank", 1))
+    result = run(trace, "-f", manifest, "--slices", "20", "--last", "1h")
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_trace_that_is_not_there_or_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = run(tmp_path / "none.csv", "-f", POOL, "--slices", "20")
+    assert (missing.exit_code, "cannot read" in missing.stderr) == (1, True)
+    broken = run(write(tmp_path / "bad.csv", "time,ads/ctr\n0,x\n"), "-f", POOL, "--slices", "20")
+    assert broken.exit_code == 1
+    assert "trace, line 2, ads/ctr: 'x' is not a number" in broken.stderr

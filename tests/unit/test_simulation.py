@@ -1,0 +1,261 @@
+"""The simulator: replicas load, serve and drain; what policies achieve is counted exactly."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.snapshot import PoolInput
+from tidegate.allocation.solver import Solver
+from tidegate.api.inference import Tier
+from tidegate.simulation.baselines import StaticSplit, StrictPriority, UtilizationScaling, fill_equally
+from tidegate.simulation.engine import PolicyView, run_policy
+from tidegate.simulation.fleet import ReplicaSet, SimulatedFleet
+from tidegate.simulation.outcome import SimulationOutcome
+from tidegate.simulation.policies import DESCRIPTIONS, ORACLE, make_policy
+from tidegate.simulation.scenario import Scenario, SimulatedModel
+from tidegate.simulation.trace import parse_trace
+
+CTR = SimulatedModel("ads/ctr", Tier.REALTIME, 100.0, value=2.0, floor=1, load_s=90.0, drain_s=30.0)
+LOG = SimulatedModel("ads/log", Tier.NEARLINE, 50.0, load_s=60.0, drain_s=10.0)
+EMBED = SimulatedModel("ads/embed", Tier.OFFLINE, 1.0, value=5.0, ceiling=8, load_s=60.0, drain_s=10.0)
+
+
+def scenario(
+    slices: int,
+    demand: Mapping[SimulatedModel, Sequence[float]],
+    history: Mapping[SimulatedModel, Sequence[float]] | None = None,
+    interval_s: float = 60.0,
+) -> Scenario:
+    return Scenario(
+        PoolInput("pool", slices),
+        tuple(demand),
+        {model.key: rates for model, rates in demand.items()},
+        interval_s,
+        history={model.key: rates for model, rates in (history or {}).items()},
+    )
+
+
+def run(where: Scenario, name: str) -> SimulationOutcome:
+    run_in, policy = make_policy(name, where, Solver(time.monotonic).solve, 0.9)
+    return run_policy(run_in, policy)
+
+
+def test_replica_serves_after_it_has_loaded_and_frees_its_slices_after_it_has_drained() -> None:
+    replicas = ReplicaSet(CTR, 2)
+    replicas.start_replicas(3, 0.0)
+    assert (replicas.ready, replicas.active_replicas, replicas.occupied_slices) == (2, 5, 5)
+    assert list(replicas.iter_phases(60.0, 120.0)) == [(30.0, 2), (30.0, 5)]
+    replicas.advance_to(90.0)
+    assert replicas.ready == 5
+    replicas.stop_replicas(4, 100.0)
+    assert (replicas.ready, replicas.occupied_slices) == (1, 5)
+    replicas.advance_to(130.0)
+    assert replicas.occupied_slices == 1
+
+
+def test_replicas_that_load_are_stopped_first() -> None:
+    replicas = ReplicaSet(CTR, 2)
+    replicas.start_replicas(3, 0.0)
+    replicas.stop_replicas(4, 10.0)
+    assert (replicas.ready, replicas.phase_counts.loading, replicas.phase_counts.draining) == (1, 0, 4)
+
+
+def test_starts_wait_for_free_slices() -> None:
+    fleet = SimulatedFleet(scenario(10, {CTR: [1.0], EMBED: [1.0]}), {CTR.key: 2, EMBED.key: 8})
+    assert fleet.apply_targets({CTR.key: 6, EMBED.key: 4}, 0.0) == 4
+    assert fleet.sets[CTR.key].active_replicas == 2
+    fleet.advance_to(10.0)
+    assert fleet.apply_targets({CTR.key: 6, EMBED.key: 4}, 10.0) == 4
+    assert (fleet.sets[CTR.key].active_replicas, fleet.free_slices) == (6, 0)
+
+
+def test_value_and_missed_minutes_are_exact() -> None:
+    # The rate doubles with the third interval. The policy sees that at the fourth, and new replicas take 90 s more.
+    outcome = run(scenario(10, {CTR: [200.0, 200.0, 400.0, 400.0, 400.0, 400.0]}), "priority")
+    assert outcome.missed_minutes == pytest.approx(1 + 1.5)
+    assert outcome.unserved == pytest.approx(200 * 150)
+    assert outcome.total_value == pytest.approx(2 * (2 * 60 * 200 + 4 * 60 * 400 - 200 * 150))
+    assert outcome.moved_slices == 2
+    assert outcome.idle_slice_s == pytest.approx(2 * 90)
+    assert outcome.slice_s[Tier.REALTIME] == pytest.approx(60 * (3 * 2 + 3 * 4))
+
+
+def test_stream_serves_later_what_it_cannot_serve_now() -> None:
+    outcome = run(scenario(1, {LOG: [80.0, 0.0, 0.0]}), "priority")
+    assert outcome.backlog == 0
+    assert outcome.value[Tier.NEARLINE] == pytest.approx(80 * 60)
+    assert outcome.missed_minutes == 0
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_no_policy_has_more_slices_than_there_are_or_serves_more_than_is_asked(name: str, seed: int) -> None:
+    random = Random(seed)
+    demand = {
+        model: [random.choice((0.0, random.uniform(0, 1500))) for _ in range(12)] for model in (CTR, LOG)
+    } | {EMBED: [8.0] * 12}
+    where = scenario(random.randint(3, 20), demand)
+    outcome = run(where, name)
+    assert len(outcome.intervals) == 12
+    for interval in outcome.intervals:
+        assert sum(interval.slices.values()) <= where.pool.slices
+    asked = {model.tier: 60 * sum(demand[model]) for model in (CTR, LOG)}
+    assert outcome.value[Tier.REALTIME] <= 2 * asked[Tier.REALTIME] + 1e-3
+    assert outcome.value[Tier.REALTIME] == pytest.approx(2 * (asked[Tier.REALTIME] - outcome.unserved))
+    assert outcome.value[Tier.NEARLINE] + outcome.backlog == pytest.approx(asked[Tier.NEARLINE])
+    assert (outcome.missed_minutes > 0) == (outcome.unserved > 1e-6)
+
+
+@pytest.mark.parametrize("name", ["forecast", "hpa", "over-quota"])
+def test_equal_inputs_give_equal_days(name: str) -> None:
+    random = Random(3)
+    where = scenario(8, {CTR: [random.uniform(0, 700) for _ in range(30)], EMBED: [8.0] * 30})
+    assert run(where, name) == run(where, name)
+
+
+def evening(days: int) -> list[float]:
+    return [150 + 600 * math.exp(-(((minute % 1440 / 60 - 20) / 0.7) ** 2)) for minute in range(days * 1440)]
+
+
+def test_forecast_starts_before_the_peak() -> None:
+    rates = evening(4)
+    where = scenario(
+        10,
+        {CTR: rates[3 * 1440 + 1100 : 3 * 1440 + 1300], EMBED: [8.0] * 200},
+        {CTR: rates[: 3 * 1440 + 1100]},
+    )
+    outcomes = {name: run(where, name) for name in ("forecast", "present", ORACLE)}
+    assert outcomes["present"].missed_minutes > 10
+    assert outcomes["forecast"].missed_minutes <= 0.5
+    assert outcomes[ORACLE].missed_minutes == 0
+    assert outcomes["forecast"].total_value > outcomes["present"].total_value
+    assert outcomes[ORACLE].total_value >= outcomes["forecast"].total_value
+
+
+def test_forecast_without_a_history_is_the_present_rate() -> None:
+    where = scenario(8, {CTR: [100.0, 300.0, 500.0, 200.0] * 3, EMBED: [8.0] * 12})
+    forecast, present = run(where, "forecast"), run(where, "present")
+    assert forecast.value == present.value
+    assert forecast.moved_slices == present.moved_slices
+
+
+def test_fixed_shares_are_those_of_the_peak_of_the_history() -> None:
+    where = scenario(10, {CTR: [100.0] * 3, EMBED: [8.0] * 3}, {CTR: [250.0, 420.0]})
+    view = _view(where, {CTR: 100.0})
+    assert StaticSplit(where).choose_replicas(view) == {CTR.key: 5, EMBED.key: 5}
+
+
+def test_autoscaler_keeps_within_its_tolerance_and_waits_before_it_scales_down() -> None:
+    where = scenario(20, {CTR: [100.0] * 3}, {CTR: [1000.0]})
+    policy = UtilizationScaling(where)
+    near, busy, idle = (_view(where, {CTR: rate}, ready=10, now_s=60.0) for rate in (750.0, 980.0, 100.0))
+    assert policy.choose_replicas(near) == {CTR.key: 10}
+    assert policy.choose_replicas(busy) == {CTR.key: 14}
+    assert policy.choose_replicas(idle) == {CTR.key: 14}
+    later = _view(where, {CTR: 100.0}, ready=10, now_s=400.0)
+    assert policy.choose_replicas(later) == {CTR.key: 2}
+
+
+def test_priority_gives_offline_work_the_rest() -> None:
+    where = scenario(10, {CTR: [1.0], LOG: [1.0], EMBED: [8.0]})
+    view = _view(where, {CTR: 350.0, LOG: 120.0, EMBED: 8.0})
+    assert StrictPriority(where).choose_replicas(view) == {CTR.key: 4, LOG.key: 3, EMBED.key: 3}
+
+
+@pytest.mark.parametrize(
+    ("needs", "slices", "shares"),
+    [
+        ({"a": 2, "b": 8, "c": 9}, 12, {"a": 2, "b": 5, "c": 5}),
+        ({"a": 1, "b": 1}, 10, {"a": 1, "b": 1}),
+        ({"a": 3, "b": 3}, 1, {"a": 1, "b": 0}),
+    ],
+)
+def test_equal_shares_as_far_as_they_are_needed(
+    needs: Mapping[str, int], slices: int, shares: Mapping[str, int]
+) -> None:
+    assert fill_equally(needs, slices) == shares
+
+
+def test_tier_lends_what_it_does_not_need_and_takes_it_back() -> None:
+    where = scenario(10, {CTR: [1.0], EMBED: [8.0]}, {CTR: [600.0]})
+    for name in ("borrowing", "over-quota"):
+        _, policy = make_policy(name, where, Solver(time.monotonic).solve, 0.9)
+        idle, busy = (_view(where, {CTR: rate, EMBED: 8.0}) for rate in (100.0, 600.0))
+        assert policy.choose_replicas(idle) == {CTR.key: 1, EMBED.key: 8}
+        assert policy.choose_replicas(busy) == {CTR.key: 6, EMBED.key: 4}
+
+
+def _view(
+    where: Scenario, rates: Mapping[SimulatedModel, float], ready: int = 0, now_s: float = 60.0
+) -> PolicyView:
+    sets = {model.key: ReplicaSet(model, ready) for model in where.models}
+    return PolicyView(
+        round(now_s / 60),
+        now_s,
+        {model.key: rates.get(model, 0.0) for model in where.models},
+        {key: replicas.phase_counts for key, replicas in sets.items()},
+        dict.fromkeys(sets, math.inf),
+        dict.fromkeys(sets, math.inf),
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("demand", "message"),
+    [
+        ({}, "inferences: is empty"),
+        ({CTR: []}, "demand of ads/ctr: is missing"),
+        ({CTR: [1.0], LOG: [1.0, 2.0]}, "demand: has between 1 and 2 intervals"),
+        ({CTR: [1.0, math.nan]}, "demand of ads/ctr: interval 1: nan is not a number"),
+        ({CTR: [-1.0]}, "demand of ads/ctr: interval 0: -1 is outside"),
+        ({CTR: [1e300]}, "demand of ads/ctr: interval 0: 1e\\+300 is outside"),
+    ],
+)
+def test_impossible_demand_is_refused(demand: Mapping[SimulatedModel, Sequence[float]], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        scenario(10, demand)
+
+
+def test_rate_of_a_trace_holds_until_the_next_line() -> None:
+    trace = parse_trace(
+        [
+            "time,ads/ctr,ads/rank\n",
+            "2026-11-02T00:00:00Z,10,\n",
+            "2026-11-02T00:02:00Z,,5\n",
+            "2026-11-02T00:03:00+00:00,30,5\n",
+        ]
+    )
+    assert trace.sample_rates("ads/ctr", 60.0) == [10.0, 10.0, 10.0, 30.0]
+    assert trace.sample_rates("ads/rank", 60.0) == [0.0, 0.0, 5.0, 5.0]
+    assert trace.sample_rates("ads/ctr", 120.0) == [10.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "trace, line 1: want the columns time and namespace/name"),
+        (["time\n"], "trace, line 1: want the columns"),
+        (["when,ads/ctr\n"], "trace, line 1: want the columns"),
+        (["time,a/b,a/b\n"], "trace, line 1: names an Inference twice"),
+        (["time,a/b\n"], "trace: has no line of rates"),
+        (["time,a/b\n", "0,1,2\n"], "trace, line 2: has 3 cells, the header 2"),
+        (["time,a/b\n", "now,1\n"], "trace, line 2: 'now' is neither a time"),
+        (["time,a/b\n", "2026-11-02T00:00:00,1\n"], "trace, line 2: .* has no time zone"),
+        (["time,a/b\n", "60,1\n", "60,1\n"], "trace, line 3: its time is not after"),
+        (["time,a/b\n", "0,many\n"], "trace, line 2, a/b: 'many' is not a number"),
+        (["time,a/b\n", "0,-1\n"], "trace, line 2, a/b: -1 is outside"),
+        (["time,a/b\n", "0,nan\n"], "trace, line 2, a/b: nan is not a number"),
+    ],
+)
+def test_trace_that_does_not_fit_is_refused_by_line(lines: Sequence[str], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        parse_trace(lines)
