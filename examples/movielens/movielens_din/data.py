@@ -1,11 +1,11 @@
-"""Reads MovieLens-100k out of the wheel, splits it by time and gives every row the history its user had then."""
+"""Reads MovieLens-100k out of the wheel, and splits it by time."""
 
 from __future__ import annotations
 
 import csv
 import io
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 FOLDER: Final = "recbole/dataset_example/ml-100k"
-HISTORY_LENGTH: Final = 50
-LIKED_RATING: Final = 4.0
+LIKED_STARS: Final = 4
 """A rating of 4 or 5 stars is a positive label: 55 % of the ratings."""
 TRAIN_SHARE: Final = 0.8
-PADDING_ITEM: Final = 0
-"""Item ids start at 1, so 0 marks an empty place in a history and an unknown item."""
 
 Ids = NDArray[np.int64]
 Labels = NDArray[np.float32]
@@ -49,14 +46,18 @@ class Item:
 class Ratings:
     """Ratings in order of time, one row each.
 
-    user_ids, item_ids: int64 [rows]; labels: float32 [rows], 1 where the film was liked;
-    timestamps: int64 [rows], seconds since 1970.
+    user_ids, item_ids: int64 [rows]; stars: int64 [rows], 1 to 5; timestamps: int64 [rows], seconds since 1970.
     """
 
     user_ids: Ids
     item_ids: Ids
-    labels: Labels
+    stars: Ids
     timestamps: Ids
+
+    @property
+    def labels(self) -> Labels:
+        """float32 [rows]: 1 where the film was liked."""
+        return (self.stars >= LIKED_STARS).astype(np.float32)
 
     def __len__(self) -> int:
         return len(self.user_ids)
@@ -64,7 +65,7 @@ class Ratings:
     def rows(self, chosen: slice | NDArray[Any]) -> Ratings:
         """The chosen rows, in their order."""
         return Ratings(
-            self.user_ids[chosen], self.item_ids[chosen], self.labels[chosen], self.timestamps[chosen]
+            self.user_ids[chosen], self.item_ids[chosen], self.stars[chosen], self.timestamps[chosen]
         )
 
 
@@ -99,20 +100,20 @@ def read_movielens(wheel: Path) -> MovieLens:
         )
         ratings = ratings_of(
             [
-                (int(row["user_id"]), int(row["item_id"]), float(row["rating"]), int(float(row["timestamp"])))
+                (int(row["user_id"]), int(row["item_id"]), int(row["rating"]), int(float(row["timestamp"])))
                 for row in _rows(archive, "ml-100k.inter")
             ]
         )
     return MovieLens(users, items, ratings)
 
 
-def ratings_of(rows: Sequence[tuple[int, int, float, int]]) -> Ratings:
+def ratings_of(rows: Sequence[tuple[int, int, int, int]]) -> Ratings:
     """Ratings from (user id, item id, stars, seconds since 1970), put in order of time."""
     ordered = sorted(rows, key=lambda row: (row[3], row[0], row[1]))
     return Ratings(
         user_ids=np.array([row[0] for row in ordered], dtype=np.int64),
         item_ids=np.array([row[1] for row in ordered], dtype=np.int64),
-        labels=np.array([row[2] >= LIKED_RATING for row in ordered], dtype=np.float32),
+        stars=np.array([row[2] for row in ordered], dtype=np.int64),
         timestamps=np.array([row[3] for row in ordered], dtype=np.int64),
     )
 
@@ -122,38 +123,6 @@ def split_by_time(ratings: Ratings, train_share: float = TRAIN_SHARE) -> TimeSpl
     at = int(ratings.timestamps[int(len(ratings) * train_share)])
     cut = int(np.searchsorted(ratings.timestamps, at, side="left"))
     return TimeSplit(train=ratings.rows(slice(0, cut)), test=ratings.rows(slice(cut, None)), at=at)
-
-
-def histories_before(ratings: Ratings, length: int = HISTORY_LENGTH) -> Ids:
-    """For every row the films its user had liked strictly before it: int64 [rows, length], newest first, 0 pads.
-
-    Ratings of the same second do not see each other: a person who rates a page of films at once would otherwise
-    leak the answer.
-    """
-    out = np.full((len(ratings), length), PADDING_ITEM, dtype=np.int64)
-    liked: dict[int, list[int]] = {}
-    pending: dict[int, list[int]] = {}
-    second: dict[int, int] = {}
-    for row in range(len(ratings)):
-        user, at = int(ratings.user_ids[row]), int(ratings.timestamps[row])
-        if second.get(user) != at:
-            liked.setdefault(user, []).extend(pending.pop(user, ()))
-            second[user] = at
-        newest = liked.get(user, [])[-length:][::-1]
-        out[row, : len(newest)] = newest
-        if ratings.labels[row] > 0:
-            pending.setdefault(user, []).append(int(ratings.item_ids[row]))
-    return out
-
-
-def final_histories(ratings: Ratings, length: int = HISTORY_LENGTH) -> Mapping[int, tuple[int, ...]]:
-    """For every user the films liked in all of these ratings, newest first, padded with 0 to `length`."""
-    liked: dict[int, list[int]] = {}
-    for user, item, label in zip(ratings.user_ids, ratings.item_ids, ratings.labels, strict=True):
-        if label > 0:
-            liked.setdefault(int(user), []).append(int(item))
-    padding = (PADDING_ITEM,) * length
-    return {user: (*reversed(items[-length:]), *padding)[:length] for user, items in liked.items()}
 
 
 def _rows(archive: zipfile.ZipFile, name: str) -> Iterator[dict[str, str]]:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from movielens_din import din
-from movielens_din.data import HISTORY_LENGTH, PADDING_ITEM
-from movielens_din.din import HISTORY, ITEM, Architecture, Inputs
+from movielens_din.din import HISTORY, ITEM, PADDING_ITEM, Architecture, Inputs, NumberFeature
 from movielens_din.training import Parameters
 
 OPSET: Final = 17
@@ -53,7 +52,8 @@ class _Graph:
 
 
 def to_onnx(architecture: Architecture, parameters: Parameters, metadata: dict[str, str]) -> onnx.ModelProto:
-    """The inference graph: one INT64 input per feature, [rows, 1] or [rows, 50]; output score, FP32 [rows, 1].
+    """The inference graph: one input per feature, INT64 or FP32 [rows, 1], the history INT64 [rows, length]; output score,
+    FP32 [rows, 1].
 
     Each embedding is read by a Gather of its own, so that a server may move those to another machine.
     """
@@ -64,20 +64,22 @@ def to_onnx(architecture: Architecture, parameters: Parameters, metadata: dict[s
         table = graph.weight(f"embedding.{name}", _float32(parameters[f"embedding.{name}"]))
         rows = graph.add("Gather", [table, name], f"{name}.embedding", axis=0)
         scalars.append(graph.add("Squeeze", [rows, axis], f"{name}.vector"))
+    numbers = [_standardise(graph, number) for number in architecture.numbers]
     interest = _interest(graph, parameters)
-    hidden = graph.add("Concat", [*scalars, interest], "top.input", axis=1)
+    hidden = graph.add("Concat", [*scalars, interest, *numbers], "top.input", axis=1)
     hidden = graph.dense("top.0", hidden, parameters, relu=True)
     hidden = graph.dense("top.1", hidden, parameters, relu=True)
     graph.add("Sigmoid", [graph.dense("top.2", hidden, parameters, relu=False)], SCORE)
-    inputs = [(name, 1) for name in architecture.scalars] + [(HISTORY, HISTORY_LENGTH)]
+    inputs = [
+        *((name, TensorProto.INT64, 1) for name in architecture.scalars),
+        (HISTORY, TensorProto.INT64, architecture.history_length),
+        *((number.name, TensorProto.FLOAT, 1) for number in architecture.numbers),
+    ]
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             "din",
-            [
-                helper.make_tensor_value_info(name, TensorProto.INT64, ["rows", width])
-                for name, width in inputs
-            ],
+            [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, kind, width in inputs],
             [helper.make_tensor_value_info(SCORE, TensorProto.FLOAT, ["rows", 1])],
             list(graph.weights.values()),
         ),
@@ -123,6 +125,13 @@ def largest_difference(
             f"over {len(function_scores)} rows; {TOLERANCE:.0e} is allowed"
         )
     return difference
+
+
+def _standardise(graph: _Graph, number: NumberFeature) -> str:
+    mean = graph.weight(f"{number.name}.mean", np.array(number.mean, dtype=np.float32))
+    deviation = graph.weight(f"{number.name}.deviation", np.array(number.deviation, dtype=np.float32))
+    centred = graph.add("Sub", [number.name, mean], f"{number.name}.centred")
+    return graph.add("Div", [centred, deviation], f"{number.name}.standardised")
 
 
 def _interest(graph: _Graph, parameters: Parameters) -> str:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]  # publishes no typ
 from numpy.typing import NDArray
 
 from movielens_din.data import Ratings
+from movielens_din.events import moments_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,15 @@ def write_report(output: Path, report: VersionReport) -> Path:
 
 
 def write_held_out(output: Path, rows: Ratings, scores: dict[str, NDArray[np.float32]]) -> Path:
-    """Writes <output>/held-out.parquet: user_id, item_id, label and a column score_v<version> for each version.
+    """Writes <output>/held-out.parquet: user_id, item_id, as_of, label and a column score_v<version> for each version.
 
-    Columns of versions that were scored earlier, on the same rows, are kept. `scores`: float32 [rows, 1].
+    `as_of` is the time in milliseconds since 1970 whose features the scores are of. Columns of versions that were scored earlier, on the same rows, are kept. `scores`: float32 [rows, 1].
     """
     path = output / "held-out.parquet"
     columns: dict[str, NDArray[Any]] = {
         "user_id": rows.user_ids,
         "item_id": rows.item_ids,
+        "as_of": moments_before(rows),
         "label": rows.labels,
     }
     if path.exists():

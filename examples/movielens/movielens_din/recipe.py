@@ -1,4 +1,4 @@
-"""The recipe from end to end: data, tables, features, training, export, check, publication."""
+"""The recipe from end to end: data, tables and events, features, training, export, check, publication."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from movielens_din import din, export, publish
 from movielens_din.archive import sha256_of
-from movielens_din.data import MovieLens, TimeSplit, final_histories, histories_before, split_by_time
-from movielens_din.din import HISTORY, Architecture
+from movielens_din.data import MovieLens, TimeSplit, split_by_time
+from movielens_din.din import Architecture
+from movielens_din.events import EVENTS, write_events
 from movielens_din.features import Inputs, OfflineFeatures
 from movielens_din.metrics import area_under_curve
 from movielens_din.publish import VersionReport
@@ -33,23 +34,23 @@ class Prepared:
 
 
 def prepare(data: MovieLens, manifest: Path, output: Path) -> Prepared:
-    """Writes the feature tables and computes the inputs of all rows by the FeatureCompute of `manifest`.
+    """Writes tables and events, and computes the inputs of all rows by the FeatureCompute of `manifest`.
 
-    The tables hold histories as they are at the cut in time, which is what serving knows. A row of training
-    must not see its own future, so its history is replaced by what its user had liked before it.
+    Each row has the features of the moment before its rating, from all events until then: what was served, or would
+    have been.
     """
     split = split_by_time(data.ratings)
-    write_tables(output / "tables", data.users, data.items, final_histories(split.train))
-    features = OfflineFeatures.compile(manifest, output / "tables")
-    scalars = [one.name for one in features.plan.features if one.name != HISTORY]
-    train_inputs = features.compute(split.train.user_ids, split.train.item_ids)
+    write_tables(output / "tables", data.users, data.items)
+    write_events(output / EVENTS, data.ratings)
+    features = OfflineFeatures.compile(manifest, output / "tables", output / EVENTS)
+    train_inputs = features.compute(split.train)
     return Prepared(
         output=output,
         split=split,
         plan_hash=features.plan.hash,
-        architecture=Architecture(tuple((name, features.embedding_rows(name)) for name in scalars)),
-        train_inputs={**train_inputs, HISTORY: histories_before(split.train)},
-        test_inputs=features.compute(split.test.user_ids, split.test.item_ids),
+        architecture=features.make_architecture(train_inputs),
+        train_inputs=train_inputs,
+        test_inputs=features.compute(split.test),
     )
 
 

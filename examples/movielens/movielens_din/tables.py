@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]  # publishes no types
 
-from movielens_din.data import HISTORY_LENGTH, PADDING_ITEM, Item, User
+from movielens_din.data import Item, User
 
 USERS: Final = "users.parquet"
 ITEMS: Final = "items.parquet"
@@ -20,18 +20,14 @@ Columns = dict[str, Any]
 """Arrow arrays by name; pyarrow publishes no types."""
 
 
-def user_columns(users: Sequence[User], histories: Mapping[int, Sequence[int]]) -> Columns:
-    """One row per user; hist_items is a list of 50 item rows, newest first, padded with 0."""
-    nothing = (PADDING_ITEM,) * HISTORY_LENGTH
+def user_columns(users: Sequence[User]) -> Columns:
+    """One row per user."""
     return {
         "user_id": pa.array([user.user_id for user in users], pa.int64()),
         "age": pa.array([user.age for user in users], pa.int64()),
         "gender": pa.array([user.gender for user in users], pa.string()),
         "gender_id": pa.array([GENDERS[user.gender] for user in users], pa.int64()),
         "occupation": pa.array([user.occupation for user in users], pa.string()),
-        "hist_items": pa.array(
-            [list(histories.get(user.user_id, nothing)) for user in users], pa.list_(pa.int64())
-        ),
     }
 
 
@@ -51,12 +47,10 @@ def item_columns(items: Sequence[Item]) -> Columns:
     }
 
 
-def write_tables(
-    folder: Path, users: Sequence[User], items: Sequence[Item], histories: Mapping[int, Sequence[int]]
-) -> None:
+def write_tables(folder: Path, users: Sequence[User], items: Sequence[Item]) -> None:
     """Writes users.parquet and items.parquet, each appearing whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, columns in ((USERS, user_columns(users, histories)), (ITEMS, item_columns(items))):
+    for name, columns in ((USERS, user_columns(users)), (ITEMS, item_columns(items))):
         partial = folder / f".{name}.partial"
         pq.write_table(pa.table(columns), partial)
         partial.replace(folder / name)

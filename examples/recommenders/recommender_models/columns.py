@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from movielens_din.data import MovieLens, Ratings, histories_before
+from movielens_din.data import MovieLens, Ratings
 
 Inputs = dict[str, NDArray[Any]]
 """Of a model, by name; the first dimension of each is the rows."""
@@ -99,7 +99,7 @@ class _Pasts:
 def read_events(data: MovieLens) -> Events:
     """Return all ratings as events."""
     ratings = data.ratings
-    history = histories_before(ratings, HISTORY_LENGTH)
+    history = list_histories(ratings, HISTORY_LENGTH)
     users = {user.user_id: user for user in data.users}
     items = {item.item_id: item for item in data.items}
     genres = {name: number for number, name in enumerate(sorted({item.genre for item in data.items}), 1)}
@@ -147,6 +147,29 @@ def read_events(data: MovieLens) -> Events:
     )
 
 
+def list_histories(ratings: Ratings, length: int) -> NDArray[np.int64]:
+    """Return for each rating the films that its user had liked strictly before it, newest first: [rows, length], 0 pads.
+
+    Ratings of the same second do not see each other: a person who rates a page of films at once would otherwise leak
+    the answer.
+    """
+    histories = np.zeros((len(ratings), length), dtype=np.int64)
+    liked: dict[int, list[int]] = {}
+    pending: dict[int, list[int]] = {}
+    second: dict[int, int] = {}
+    labels = ratings.labels
+    for row in range(len(ratings)):
+        user, at = int(ratings.user_ids[row]), int(ratings.timestamps[row])
+        if second.get(user) != at:
+            liked.setdefault(user, []).extend(pending.pop(user, ()))
+            second[user] = at
+        newest = liked.get(user, [])[-length:][::-1]
+        histories[row, : len(newest)] = newest
+        if labels[row] > 0:
+            pending.setdefault(user, []).append(int(ratings.item_ids[row]))
+    return histories
+
+
 def _count_pasts(ratings: Ratings, genres: NDArray[Any]) -> NDArray[np.float64]:
     """Return for each rating: the user's ratings, mean and pause in minutes, the film's ratings and mean, the taste's mean.
 
@@ -154,6 +177,7 @@ def _count_pasts(ratings: Ratings, genres: NDArray[Any]) -> NDArray[np.float64]:
     """
     counted = np.zeros((len(ratings), 6))
     pasts = _Pasts()
+    labels = ratings.labels
     start = 0
     for stop in range(1, len(ratings) + 1):
         if stop < len(ratings) and ratings.timestamps[stop] == ratings.timestamps[start]:
@@ -167,7 +191,7 @@ def _count_pasts(ratings: Ratings, genres: NDArray[Any]) -> NDArray[np.float64]:
         for row in rows:
             user, item = int(ratings.user_ids[row]), int(ratings.item_ids[row])
             for past in (pasts.users[user], pasts.items[item], pasts.tastes[user, int(genres[row])]):
-                past.add_rating(float(ratings.labels[row]), int(ratings.timestamps[row]))
+                past.add_rating(float(labels[row]), int(ratings.timestamps[row]))
         start = stop
     return counted
 
