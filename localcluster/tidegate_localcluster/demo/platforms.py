@@ -28,6 +28,8 @@ CHART_IMAGES: Final[Mapping[str, str]] = {
 }
 """Name in the chart's values → name of the image."""
 LOCAL_MODELS_URI: Final = "file:///models"
+NATS_IMAGE: Final = "nats:2"
+"""The image in the example's manifest, which a cluster of the user's own pulls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class DemoSite:
     """Folder on this machine to which the demo publishes models."""
     models_uri: str
     """The same folder as the pods see it."""
+    nats_image: str = NATS_IMAGE
+    """Image of the example's broker."""
     values: Mapping[str, object] = field(default_factory=dict[str, object])
     """Values for the chart, by path."""
     kubectl_command: str = "kubectl"
@@ -113,6 +117,7 @@ class LocalPlatform:
             helm=helm.Helm(tools["helm"], kubectl),
             models_folder=cluster.files.models,
             models_uri=LOCAL_MODELS_URI,
+            nats_image=references["nats"],
             kubectl_command=f".venv/bin/tidegate local kubectl{self._state_option}",
             dashboard_command=f".venv/bin/tidegate dashboard --kubeconfig {cluster.files.kubeconfig}",
             values={
@@ -151,7 +156,7 @@ class LocalPlatform:
 
     def _load_newer_images(self, progress: Progress) -> Mapping[str, str]:
         """Build the images of the source tree, and load those that the running cluster does not have yet."""
-        images = ImageBuilder(self._home, find_source_root()).ensure(CHART_IMAGES.values(), progress)
+        images = ImageBuilder(self._home, find_source_root()).ensure([*CHART_IMAGES.values(), "nats"], progress)
         loaded_file = self._cluster.files.data / "demo-images.json"
         loaded = {image.ref for image in self._cluster.read_plan().images.values()}
         if loaded_file.exists():

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -60,22 +60,28 @@ class TrainingRecipe:
         missing = [version for version in requested if not self._report_path(version).exists()]
         if missing:
             arguments = [argument for version in missing for argument in ("--version", version)]
-            run_with_progress(
-                [
-                    sys.executable,
-                    self.example_folder / "train.py",
-                    "--output",
-                    self.output_folder,
-                    *arguments,
-                ],
+            self._run_script(
+                "train.py",
+                ["--output", self.output_folder, *arguments],
                 task=f"training version {' and '.join(missing)} of DIN on MovieLens-100k",
                 progress=progress,
-                environment={**os.environ, "PYTHONUNBUFFERED": "1"},
-                describe=lambda lines: lines[-1].partition("] ")[2],
             )
         else:
             progress(f"trained before, by the same code: {self.output_folder}")
         return {version: self._read_report(version) for version in requested}
+
+    def publish_events(self, address: str, progress: Progress) -> str:
+        """Publish the ratings to the NATS server at `address`, unless its stream has them; return the recipe's report.
+
+        Raises LocalClusterError with the end of the recipe's output.
+        """
+        lines = self._run_script(
+            "publish_events.py",
+            ["--events", self.output_folder / "events.parquet", "--url", f"nats://{address}"],
+            task="publishing the ratings as events",
+            progress=progress,
+        )
+        return lines[-1]
 
     def publish_tables(self, models: Path) -> None:
         """Copy the feature tables to where FeatureCompute reads them."""
@@ -92,6 +98,17 @@ class TrainingRecipe:
         pairs = [(f"{version}/model.onnx",) * 2, ("tables/users.parquet",) * 2, ("tables/items.parquet",) * 2]
         return all(
             _same_content(self.output_folder / source, models / FOLDER / target) for source, target in pairs
+        )
+
+    def _run_script(
+        self, name: str, arguments: Sequence[str | Path], *, task: str, progress: Progress
+    ) -> Sequence[str]:
+        return run_with_progress(
+            [sys.executable, self.example_folder / name, *arguments],
+            task=task,
+            progress=progress,
+            environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+            describe=lambda lines: lines[-1].partition("] ")[2],
         )
 
     def _report_path(self, version: str) -> Path:
@@ -115,8 +132,8 @@ class TrainingRecipe:
     def _compute_digest(self) -> str:
         """Return a digest of all that decides what is trained: code, manifests, feature engine, packages."""
         digest = hashlib.sha256()
-        folders = (self.example_folder, self.source_root / "dataplane" / "tidegate_dataplane" / "features")
-        for folder in folders:
+        engine = self.source_root / "dataplane" / "tidegate_dataplane"
+        for folder in (self.example_folder, engine / "features", engine / "event_store"):
             for path in sorted((*folder.rglob("*.py"), *folder.glob("feature-compute.yaml"))):
                 digest.update(f"{path.relative_to(self.source_root)}\0".encode())
                 digest.update(path.read_bytes())

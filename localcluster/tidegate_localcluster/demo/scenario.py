@@ -3,15 +3,24 @@
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.live_rating import HISTORY, rate_film
 from tidegate_localcluster.demo.load import CheckedLoad, LoadReport, ScoringBatch, Tensors
-from tidegate_localcluster.demo.platforms import LOCAL_MODELS_URI, DemoEndpoints, DemoPlatform, DemoSite
+from tidegate_localcluster.demo.platforms import (
+    LOCAL_MODELS_URI,
+    NATS_IMAGE,
+    DemoEndpoints,
+    DemoPlatform,
+    DemoSite,
+)
 from tidegate_localcluster.demo.prometheus import DataPlaneCounters, LoadMetrics, ObservedLoad
+from tidegate_localcluster.demo.rating_stream import RatingStream
 from tidegate_localcluster.demo.recipe import TrainingRecipe
 from tidegate_localcluster.demo.scoring import (
     GatewayClient,
@@ -19,6 +28,7 @@ from tidegate_localcluster.demo.scoring import (
     OnlineScores,
     ScoredAnswer,
     compute_features,
+    score_features,
     score_online,
 )
 from tidegate_localcluster.demo.steps import StepPrinter
@@ -32,6 +42,9 @@ MODEL: Final = "din"
 FEATURES: Final = "din-features"
 OBJECTS: Final = (f"inference/{INFERENCE}", f"featurecompute/{FEATURES}", f"modelaccess/{ACCESS}")
 KINDS: Final = "inferences,modelaccesses,featurecomputes"
+BROKER: Final = "nats"
+BROKER_PORT: Final = 4222
+BROKER_MANIFEST: Final = "nats.yaml"
 MANIFESTS: Final = ("inference.yaml", "feature-compute.yaml", "model-access.yaml")
 READY_TIMEOUT_S: Final = 180.0
 SWAP_TIMEOUT_S: Final = 60.0
@@ -82,21 +95,27 @@ class Demo:
             self._install_chart(site)
         with steps.print_step("Train a recommendation model on real data, and publish version 1"):
             self._train_versions(site)
+        with steps.print_step("Start a NATS server, and publish the ratings to a stream"):
+            self._publish_ratings(site)
         with steps.print_step("Apply three custom resources, and wait until they are Ready"):
             self._apply_manifests(site)
-        with self._platform.open_endpoints(site) as endpoints:
+        with self._platform.open_endpoints(site) as endpoints, _forward_broker(site) as broker:
+            stream = RatingStream(broker)
             gateway = GatewayClient(endpoints.gateway, NAMESPACE)
             rows = HeldOutRows.read_parquet(self._recipe.held_out_path)
             metrics = _make_metrics(endpoints)
             before = metrics.read_counters() if metrics is not None else None
             with steps.print_step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
-                features = compute_features(gateway, FEATURES, rows)
+                inputs = rows.make_inputs(stream.read_shift())
+                features = compute_features(gateway, FEATURES, inputs)
                 scores = self._score_rows(gateway, features, rows, FIRST)
                 self._show_scores(FIRST, scores)
+            with steps.print_step("Rate a film: the next answer has it"):
+                requests = scores.requests + self._rate_film(gateway, stream, rows)
             with steps.print_step("Publish version 2 under load, and swap to it"):
                 report = self._swap_versions(site, endpoints, features, rows)
                 if before is not None:
-                    before = before.add_requests(FIRST, scores.requests)
+                    before = before.add_requests(FIRST, requests)
                 self._show_load(report, self._observe_load(metrics, before, report))
                 if report.problems:
                     raise DemoError(f"requests under load: {'; '.join(report.problems)}")
@@ -129,19 +148,28 @@ class Demo:
             path = self._recipe.publish_version(FIRST, site.models_folder)
             self._steps.print_progress(f"published {path}")
 
+    def _publish_ratings(self, site: DemoSite) -> None:
+        site.kubectl.ensure_namespace(NAMESPACE)
+        manifest = (self._recipe.example_folder / BROKER_MANIFEST).read_text()
+        self._steps.print_progress(f"kubectl apply -n {NAMESPACE} -f examples/movielens/{BROKER_MANIFEST}")
+        self._steps.print_text(site.kubectl.apply(manifest.replace(NATS_IMAGE, site.nats_image), NAMESPACE))
+        site.kubectl.wait("condition=Available", (f"deployment/{BROKER}",), NAMESPACE, READY_TIMEOUT_S)
+        with _forward_broker(site) as broker:
+            self._steps.print_progress(self._recipe.publish_events(broker, self._steps.print_progress))
+
     def _delete_objects(self, site: DemoSite) -> None:
         site.kubectl.run(
             "delete", *OBJECTS, "-n", NAMESPACE, "--ignore-not-found", "--wait", timeout_s=READY_TIMEOUT_S
         )
 
     def _apply_manifests(self, site: DemoSite) -> None:
-        site.kubectl.ensure_namespace(NAMESPACE)
         documents = [(self._recipe.example_folder / name).read_text() for name in MANIFESTS]
         text = "---\n".join(documents).replace(LOCAL_MODELS_URI, site.models_uri)
         self._steps.print_progress(f"kubectl apply -n {NAMESPACE} -f examples/movielens")
         self._steps.print_text(site.kubectl.apply(text, NAMESPACE))
         self._steps.print_progress(f"kubectl wait --for=condition=Ready {' '.join(OBJECTS)}")
         site.kubectl.wait("condition=Ready", OBJECTS, NAMESPACE, READY_TIMEOUT_S)
+        site.kubectl.wait("condition=Fresh", (f"featurecompute/{FEATURES}",), NAMESPACE, READY_TIMEOUT_S)
         self._wait_serving(site, FIRST)
         self._steps.print_text(site.kubectl.run("get", KINDS, "-n", NAMESPACE))
         self._steps.print_text(site.kubectl.run("get", "pods", "-n", NAMESPACE))
@@ -156,6 +184,23 @@ class Demo:
             f"version {version}: AUC online {scores.auc_online:.6f}, offline {scores.auc_offline:.6f}; "
             f"scores differ by {scores.max_abs_difference:.1e} at most, over {len(scores.scores):,} rows"
         )
+
+    def _rate_film(self, gateway: GatewayClient, stream: RatingStream, rows: HeldOutRows) -> int:
+        """Show that a rating changes the next answer; return the number of requests to the model."""
+        user_id, item_id = int(rows.user_ids[-1, 0]), int(rows.item_ids[0, 0])
+        keys = {"user_id": rows.user_ids[-1:], "item_id": rows.item_ids[:1]}
+        rating = rate_film(stream, user_id, lambda: compute_features(gateway, FEATURES, keys))
+        moments = {"before": rating.before, "after": rating.after}
+        for moment, features in moments.items():
+            (answer,) = score_features(gateway, ACCESS, MODEL, features)
+            newest = ", ".join(str(item) for item in features[HISTORY][0, :3])
+            self._steps.print_progress(
+                f"{moment}: user {user_id} likes films {newest}, …; score of film {item_id}: {answer.scores[0]:.6f}"
+            )
+        self._steps.print_progress(
+            f"the rating of film {rating.rated_item} was in an answer {rating.seconds * 1000:.0f} ms after it was sent"
+        )
+        return len(moments)
 
     def _swap_versions(
         self, site: DemoSite, endpoints: DemoEndpoints, features: Tensors, rows: HeldOutRows
@@ -241,6 +286,10 @@ class Demo:
         say(f"  {kubectl} get {KINDS}")
         say(f"  {kubectl} patch inference {INFERENCE} --type=merge -p '{patch}'")
         say(f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{gateway}/v2/models/{MODEL}")
+
+
+def _forward_broker(site: DemoSite) -> AbstractContextManager[str]:
+    return site.kubectl.forward_port(f"service/{BROKER}", BROKER_PORT, NAMESPACE)
 
 
 def _make_metrics(endpoints: DemoEndpoints) -> LoadMetrics | None:

@@ -1,6 +1,6 @@
 """Score held-out rows through the gateway, as a ranking service would, and compare with offline scores."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -26,11 +26,13 @@ Tensors = Mapping[str, NDArray[Any]]
 class HeldOutRows:
     """Ratings later than all training, with the offline scores of each version.
 
-    user_ids and item_ids are int64 [rows, 1], labels float32 [rows], scores float32 [rows] by version.
+    user_ids, item_ids and moments are int64 [rows, 1], labels float32 [rows], scores float32 [rows] by version.
     """
 
     user_ids: NDArray[np.int64]
     item_ids: NDArray[np.int64]
+    moments: NDArray[np.int64]
+    """Milliseconds since 1970, just before each rating: the scores are of the features of then."""
     labels: NDArray[np.float32]
     scores: Mapping[str, NDArray[np.float32]]
 
@@ -42,6 +44,7 @@ class HeldOutRows:
         return cls(
             user_ids=columns["user_id"].astype(np.int64)[:, None],
             item_ids=columns["item_id"].astype(np.int64)[:, None],
+            moments=columns["as_of"].astype(np.int64)[:, None],
             labels=columns["label"].astype(np.float32),
             scores={
                 name.removeprefix("score_v"): values.astype(np.float32)
@@ -49,6 +52,10 @@ class HeldOutRows:
                 if name.startswith("score_v")
             },
         )
+
+    def make_inputs(self, shift_ms: int) -> Tensors:
+        """Return the request for the features of all rows, from events that happened `shift_ms` later than the ratings."""
+        return {"user_id": self.user_ids, "item_id": self.item_ids, "as_of": self.moments + shift_ms}
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -104,17 +111,28 @@ class GatewayClient:
         return cast(triton.InferResult, result)
 
 
-def compute_features(gateway: GatewayClient, name: str, rows: HeldOutRows) -> Tensors:
-    """Return the model's inputs for all rows, from the FeatureCompute. Raises DemoError."""
+def compute_features(gateway: GatewayClient, name: str, inputs: Tensors) -> Tensors:
+    """Return the model's inputs for all rows of `inputs`, from the FeatureCompute. Raises DemoError."""
     parts: list[Tensors] = []
-    for start in range(0, len(rows), ROWS_PER_REQUEST):
-        window = slice(start, start + ROWS_PER_REQUEST)
-        keys = {"user_id": rows.user_ids[window], "item_id": rows.item_ids[window]}
+    for start, batch in _split_rows(inputs):
         try:
-            parts.append(gateway.fetch_features(name, keys))
+            parts.append(gateway.fetch_features(name, batch))
         except InferenceServerException as error:
             raise DemoError(f"FeatureCompute {name}, rows {start} and on: {error}") from error
     return {tensor: np.concatenate([part[tensor] for part in parts]) for tensor in parts[0]}
+
+
+def score_features(
+    gateway: GatewayClient, access: str, model: str, features: Tensors
+) -> Sequence[ScoredAnswer]:
+    """Score all rows through the ModelAccess, and return the answers in their order. Raises DemoError."""
+    answers: list[ScoredAnswer] = []
+    for start, batch in _split_rows(features):
+        try:
+            answers.append(gateway.score(access, model, batch))
+        except InferenceServerException as error:
+            raise DemoError(f"ModelAccess {access}, rows {start} and on: {error}") from error
+    return answers
 
 
 def score_online(
@@ -124,13 +142,7 @@ def score_online(
 
     Raises DemoError if a request fails, another version answers, or a score differs by more than TOLERANCE.
     """
-    answers: list[ScoredAnswer] = []
-    for start in range(0, len(rows), ROWS_PER_REQUEST):
-        batch = {name: values[start : start + ROWS_PER_REQUEST] for name, values in features.items()}
-        try:
-            answers.append(gateway.score(access, model, batch))
-        except InferenceServerException as error:
-            raise DemoError(f"ModelAccess {access}, rows {start} and on: {error}") from error
+    answers = score_features(gateway, access, model, features)
     scores = np.concatenate([answer.scores for answer in answers])
     offline = rows.scores[version]
     result = OnlineScores(
@@ -161,6 +173,12 @@ def area_under_curve(labels: NDArray[np.float32], scores: NDArray[np.float32]) -
     middle = np.cumsum(counts) - (counts - 1) / 2
     total = float(middle[place][positive].sum())
     return (total - wins * (wins + 1) / 2) / (wins * (len(labels) - wins))
+
+
+def _split_rows(tensors: Tensors) -> Iterator[tuple[int, Tensors]]:
+    """Yield requests that the model accepts, each with the number of its first row."""
+    for start in range(0, len(next(iter(tensors.values()))), ROWS_PER_REQUEST):
+        yield start, {name: values[start : start + ROWS_PER_REQUEST] for name, values in tensors.items()}
 
 
 def _make_input(name: str, values: NDArray[Any]) -> triton.InferInput:

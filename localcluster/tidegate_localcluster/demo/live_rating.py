@@ -1,0 +1,48 @@
+"""Rate a film as a user does, and measure how soon the features of the user's next request have it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.rating_stream import RatingStream
+from tidegate_localcluster.demo.scoring import Tensors
+
+HISTORY: Final = "hist_items"
+STARS: Final = 5
+TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRating:
+    """A rating, and the features of the same user and film, one row each, before and after it."""
+
+    rated_item: int
+    seconds: float
+    """From the publication of the rating until the first answer that had it."""
+    before: Tensors
+    after: Tensors
+
+
+def rate_film(stream: RatingStream, user_id: int, ask_features: Callable[[], Tensors]) -> LiveRating:
+    """Let the user like a film that is not in their history, and ask until the features have it.
+
+    Raises DemoError if they do not after TIMEOUT_S.
+    """
+    before = ask_features()
+    history = before[HISTORY][0]
+    # MovieLens numbers its films from 1.
+    rated_item = next(item for item in range(1, len(history) + 2) if item not in history)
+    published_s = stream.publish_rating(user_id, rated_item, STARS)
+    while True:
+        after = ask_features()
+        seconds = time.monotonic() - published_s
+        newest = int(after[HISTORY][0, 0])
+        if newest == rated_item:
+            return LiveRating(rated_item, seconds, before, after)
+        if seconds > TIMEOUT_S:
+            raise DemoError(
+                f"user {user_id} rated film {rated_item} {TIMEOUT_S:g} s ago, and {HISTORY} still begins with "
+                f"film {newest}: kubectl describe featurecompute shows in Fresh why"
+            )

@@ -1,0 +1,67 @@
+"""The stream of ratings that the example's features are computed from, as its producers see it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import nats
+from nats.js import JetStreamContext
+
+from tidegate_localcluster.demo.errors import DemoError
+
+STREAM: Final = "RATINGS"
+SUBJECT: Final = "ratings"
+SHIFT_MS: Final = "shift-ms"
+"""Key in the stream's metadata, from the example: milliseconds that were added to the time of each rating."""
+CONNECT_TIMEOUT_S: Final = 10
+CALL_TIMEOUT_S: Final = 10.0
+
+T = TypeVar("T")
+
+
+class RatingStream:
+    """The stream, on the NATS server at an address that this machine can reach."""
+
+    def __init__(self, address: str) -> None:
+        """Connect for each call to `address`, host:port."""
+        self._url = f"nats://{address}"
+
+    def read_shift(self) -> int:
+        """Return how many milliseconds after its real time each rating is in the stream. Raises DemoError."""
+
+        async def read_metadata(stream: JetStreamContext) -> int:
+            info = await stream.stream_info(STREAM)
+            return int((info.config.metadata or {})[SHIFT_MS])
+
+        return self._call_server(read_metadata)
+
+    def publish_rating(self, user_id: int, item_row: int, stars: int) -> float:
+        """Publish a rating of this moment; return time.monotonic() as it was then. Raises DemoError."""
+
+        async def publish(stream: JetStreamContext) -> float:
+            event = {
+                "user_id": user_id,
+                "ts": time.time_ns() // 1_000_000,
+                "item_row": item_row,
+                "stars": stars,
+            }
+            published_s = time.monotonic()
+            await stream.publish(SUBJECT, json.dumps(event).encode())
+            return published_s
+
+        return self._call_server(publish)
+
+    def _call_server(self, call: Callable[[JetStreamContext], Awaitable[T]]) -> T:
+        async def connect_and_call() -> T:
+            client = await nats.connect(self._url, allow_reconnect=False, connect_timeout=CONNECT_TIMEOUT_S)
+            try:
+                return await call(client.jetstream(timeout=CALL_TIMEOUT_S))
+            finally:
+                await client.close()
+
+        try:
+            return asyncio.run(connect_and_call())
+        except (OSError, nats.errors.Error, TimeoutError, KeyError) as error:
+            raise DemoError(f"stream {STREAM} at {self._url}: {error or type(error).__name__}") from error
