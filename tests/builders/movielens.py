@@ -7,7 +7,7 @@ import numpy as np
 from movielens_din.data import Item, MovieLens, User, ratings_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "movielens"
-DAY_S = 86_400
+HOUR_S = 3_600
 
 
 def a_movielens(*, users: int = 30, items: int = 40, ratings: int = 1_200, seed: int = 7) -> MovieLens:
@@ -23,5 +23,5 @@ def a_movielens(*, users: int = 30, items: int = 40, ratings: int = 1_200, seed:
     for row in range(ratings):
         user, item = int(generator.integers(1, users + 1)), int(generator.integers(1, items + 1))
         likes = user % 2 == item % 2
-        rows.append((user, item, 5.0 if likes == bool(generator.random() < 0.9) else 2.0, row * DAY_S))
+        rows.append((user, item, 5 if likes == bool(generator.random() < 0.9) else 2, row * HOUR_S))
     return MovieLens(people, films, ratings_of(rows))

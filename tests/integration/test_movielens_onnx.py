@@ -14,14 +14,18 @@ from builders.movielens import EXAMPLE, a_movielens
 from movielens_din import export
 from movielens_din.archive import sha256_of
 from movielens_din.recipe import Prepared, make_version, prepare
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.planning.features.feature_plan import compile_plan
 
 pytestmark = [pytest.mark.slow("trains a model; the tutorial does so too"), pytest.mark.integration]
 MANIFEST = EXAMPLE / "feature-compute.yaml"
+RATINGS = 6_000
+"""Enough for several steps of training in one epoch."""
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    made = prepare(a_movielens(), MANIFEST, tmp_path_factory.mktemp("recipe"))
+    made = prepare(a_movielens(ratings=RATINGS), MANIFEST, tmp_path_factory.mktemp("recipe"))
     for version in ("1", "2"):
         make_version(made, version, lambda _: None)
     return made
@@ -32,21 +36,21 @@ def model_of(prepared: Prepared, version: str) -> onnx.ModelProto:
 
 
 def test_inputs_are_the_outputs_of_the_feature_compute(prepared: Prepared) -> None:
-    spec = yaml.safe_load(MANIFEST.read_text())["spec"]
-    widths = {one["name"]: one.get("lookup", {}).get("length", 1) for one in spec["features"]}
+    plan = compile_plan(FeatureCompute.parse(yaml.safe_load(MANIFEST.read_text())))
+    kinds = {onnx.TensorProto.INT64: "INT64", onnx.TensorProto.FLOAT: "FP32"}
     found = {}
     for one in model_of(prepared, "1").graph.input:
         kind = one.type.tensor_type
-        assert kind.elem_type == onnx.TensorProto.INT64
         assert kind.shape.dim[0].dim_param, "the batch dimension is symbolic"
-        found[one.name] = kind.shape.dim[1].dim_value
-    assert found == widths
+        found[one.name] = (kinds[kind.elem_type], kind.shape.dim[1].dim_value)
+    assert found == {output.name: (output.dtype, output.shape[1]) for output in plan.outputs}
 
 
 def test_every_embedding_is_read_by_a_gather(prepared: Prepared) -> None:
     gathers = [node for node in model_of(prepared, "1").graph.node if node.op_type == "Gather"]
-    assert len(gathers) == len(prepared.test_inputs)
-    assert {node.input[1] for node in gathers} == set(prepared.test_inputs)
+    indices = {name for name, values in prepared.test_inputs.items() if values.dtype == np.int64}
+    assert len(gathers) == len(indices)
+    assert {node.input[1] for node in gathers} == indices
 
 
 def test_a_reported_version_is_the_file_and_equals_the_trained_function(prepared: Prepared) -> None:
@@ -65,7 +69,7 @@ def test_scores_do_not_depend_on_the_batch(prepared: Prepared) -> None:
 
 def test_held_out_rows_carry_the_scores_of_both_versions(prepared: Prepared) -> None:
     table = pq.read_table(prepared.output / "held-out.parquet")
-    assert table.column_names == ["user_id", "item_id", "label", "score_v1", "score_v2"]
+    assert table.column_names == ["user_id", "item_id", "as_of", "label", "score_v1", "score_v2"]
     assert len(table) == len(prepared.split.test)
     first, second = (table.column(f"score_v{version}").to_numpy() for version in (1, 2))
     assert np.abs(first - second).max() > 0.01, "the versions are really different"
@@ -86,6 +90,6 @@ def test_an_altered_graph_is_not_published(prepared: Prepared) -> None:
 
 
 def test_the_same_seed_gives_the_same_file(prepared: Prepared, tmp_path: Path) -> None:
-    again = prepare(a_movielens(), MANIFEST, tmp_path)
+    again = prepare(a_movielens(ratings=RATINGS), MANIFEST, tmp_path)
     make_version(again, "1", lambda _: None)
     assert sha256_of(tmp_path / "1" / "model.onnx") == sha256_of(prepared.output / "1" / "model.onnx")

@@ -1,9 +1,11 @@
 """A cluster of the user's own: what the demo must be told, and what it says when it is not."""
 
 import pytest
+import yaml
 
+from builders.movielens import EXAMPLE
 from tidegate_localcluster.demo.errors import DemoError
-from tidegate_localcluster.demo.platforms import OwnClusterSettings
+from tidegate_localcluster.demo.platforms import NATS_IMAGE, OwnClusterSettings
 
 COMPLETE = {
     "TIDEGATE_IMAGE_OPERATOR": "r/operator:1",
@@ -26,3 +28,9 @@ def test_what_is_missing_is_named(name: str) -> None:
     incomplete = {key: value for key, value in COMPLETE.items() if key != name}
     with pytest.raises(DemoError, match=rf"also needs {name} \(docs/how-to"):
         OwnClusterSettings.from_environment(incomplete)
+
+
+def test_the_image_of_the_broker_is_the_one_that_a_platform_replaces() -> None:
+    documents = list(yaml.safe_load_all((EXAMPLE / "nats.yaml").read_text()))
+    containers = documents[0]["spec"]["template"]["spec"]["containers"]
+    assert [container["image"] for container in containers] == [NATS_IMAGE]

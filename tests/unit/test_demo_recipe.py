@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidegate_localcluster.demo.recipe import TrainingRecipe
+from tidegate_localcluster.errors import LocalClusterError
 
 
 @pytest.fixture
@@ -59,3 +60,17 @@ def test_another_model_under_the_same_version_is_noticed(recipe: TrainingRecipe,
     assert not recipe.is_published("1", models)
     recipe.publish_version("1", models)
     assert recipe.is_published("1", models)
+
+
+def test_events_are_published_by_the_example(recipe: TrainingRecipe) -> None:
+    script = recipe.example_folder / "publish_events.py"
+    script.write_text("import sys; print('reading'); print(*sys.argv[1:])")
+    found = recipe.publish_events("127.0.0.1:4222", lambda _: None)
+    events = recipe.output_folder / "events.parquet"
+    assert found == f"--events {events} --url nats://127.0.0.1:4222"
+
+
+def test_a_stream_that_refuses_is_an_error_with_its_words(recipe: TrainingRecipe) -> None:
+    (recipe.example_folder / "publish_events.py").write_text("raise SystemExit('no servers available')")
+    with pytest.raises(LocalClusterError, match="(?s)publishing the ratings as events.*no servers available"):
+        recipe.publish_events("127.0.0.1:4222", lambda _: None)

@@ -12,6 +12,7 @@ def test_batches_carry_the_right_answers_of_every_version() -> None:
     held_out = HeldOutRows(
         user_ids=numbers[:, None],
         item_ids=numbers[:, None],
+        moments=numbers[:, None],
         labels=np.zeros(rows, dtype=np.float32),
         scores={"1": numbers.astype(np.float32), "2": -numbers.astype(np.float32)},
     )

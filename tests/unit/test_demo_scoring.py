@@ -17,6 +17,7 @@ from tidegate_localcluster.demo.scoring import (
 )
 
 ROWS = 600
+SHIFT_MS = 7
 
 
 def held_out() -> HeldOutRows:
@@ -25,6 +26,7 @@ def held_out() -> HeldOutRows:
     return HeldOutRows(
         user_ids=np.arange(ROWS, dtype=np.int64)[:, None],
         item_ids=np.arange(ROWS, dtype=np.int64)[:, None],
+        moments=1_000 * np.arange(ROWS, dtype=np.int64)[:, None],
         labels=(generator.random(ROWS) < scores).astype(np.float32),
         scores={"1": scores, "2": 1 - scores},
     )
@@ -40,6 +42,7 @@ class FakeGateway:
         self.sizes: list[int] = []
 
     def fetch_features(self, name: str, inputs: Tensors) -> Tensors:
+        np.testing.assert_array_equal(inputs["as_of"], 1_000 * inputs["user_id"] + SHIFT_MS)
         return {"row": inputs["user_id"]}
 
     def score(self, access: str, model: str, inputs: Tensors) -> ScoredAnswer:
@@ -52,7 +55,7 @@ class FakeGateway:
 
 def scored(gateway: FakeGateway, rows: HeldOutRows, version: str = "1") -> Any:
     cluster = cast(GatewayClient, gateway)
-    features = compute_features(cluster, "features", rows)
+    features = compute_features(cluster, "features", rows.make_inputs(SHIFT_MS))
     return score_online(cluster, "access", "model", features, rows, version)
 
 

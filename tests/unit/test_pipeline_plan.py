@@ -16,6 +16,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.planning.access.pipeline_plan import Callees, compile_pipeline
+from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.pipeline import CompiledPipeline
 from tidegate_dataplane.contract import DEFAULTED
@@ -210,8 +211,8 @@ def test_the_example_asks_clients_for_keys_alone() -> None:
     inner, scene_ = (
         ModelAccess.parse(example(f"{one}/model-access.yaml")) for one in ("movielens", "pipelines")
     )
-    widths = {feature.name: 50 if feature.name == "hist_items" else 1 for feature in features.spec.features}
-    din = a_loaded_inference("din", [a_tensor(name, "INT64", -1, width) for name, width in widths.items()])
+    outputs = compile_plan(features).outputs
+    din = a_loaded_inference("din", [a_tensor(spec.name, spec.dtype, *spec.shape) for spec in outputs])
     found = compiled(scene_, Callees({"din": din}, {"din-features": features}, {"din": inner}))
 
     assert isinstance(found, CompiledPipeline), found

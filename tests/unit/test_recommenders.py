@@ -14,11 +14,11 @@ from onnx_ir.passes.common import ShapeInferencePass
 from builders.movielens import a_movielens
 from builders.recommenders import an_untrained_model, random_events
 from movielens_din import din as movielens_din
-from movielens_din.data import MovieLens, Ratings
+from movielens_din.data import MovieLens, Ratings, ratings_of
 from movielens_din.export import ExportError
 from movielens_din.training import Parameters
 from recommender_models import bst, din
-from recommender_models.columns import COLUMNS, Inputs, read_events
+from recommender_models.columns import COLUMNS, Inputs, list_histories, read_events
 from recommender_models.recipe import MODELS, measure_difference, run_function
 from tidegate_dataplane.graph_passes import proof
 from tidegate_dataplane.graph_passes.pipeline import PASSES, Pass, optimize_model
@@ -113,6 +113,29 @@ def test_din_is_the_network_of_the_movielens_example() -> None:
         din.ARCHITECTURE, renamed, {**inputs, movielens_din.HISTORY: inputs[din.HISTORY]}
     )
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-6)
+
+
+def test_a_history_holds_what_was_liked_strictly_before_newest_first() -> None:
+    ratings = ratings_of([(1, 10, 5, 1), (1, 11, 2, 2), (1, 12, 4, 3), (1, 13, 5, 4), (2, 14, 5, 5)])
+    assert list_histories(ratings, length=3).tolist() == [
+        [0, 0, 0],
+        [10, 0, 0],
+        [10, 0, 0],
+        [12, 10, 0],
+        [0, 0, 0],
+    ]
+
+
+def test_ratings_of_the_same_second_are_not_in_their_histories() -> None:
+    ratings = ratings_of([(1, 10, 5, 1), (1, 11, 5, 1), (1, 12, 5, 2)])
+    histories = list_histories(ratings, length=2)
+    assert histories[:2].tolist() == [[0, 0], [0, 0]]
+    assert sorted(histories[2].tolist()) == [10, 11]
+
+
+def test_a_long_history_keeps_the_newest() -> None:
+    ratings = ratings_of([(1, item, 5, item) for item in range(1, 8)])
+    assert list_histories(ratings, length=3)[-1].tolist() == [6, 5, 4]
 
 
 def test_columns_of_a_rating_do_not_see_it_nor_what_comes_later() -> None:

@@ -15,7 +15,6 @@ STREAM: Final = "RATINGS"
 SUBJECT: Final = "ratings"
 SHIFT_MS: Final = "shift-ms"
 """Key in the stream's metadata, from the example: milliseconds that were added to the time of each rating."""
-CONNECT_TIMEOUT_S: Final = 10
 CALL_TIMEOUT_S: Final = 10.0
 
 T = TypeVar("T")
@@ -33,7 +32,10 @@ class RatingStream:
 
         async def read_metadata(stream: JetStreamContext) -> int:
             info = await stream.stream_info(STREAM)
-            return int((info.config.metadata or {})[SHIFT_MS])
+            shift_ms = (info.config.metadata or {}).get(SHIFT_MS)
+            if shift_ms is None:
+                raise DemoError(f"stream {STREAM} at {self._url} was not made by the example: it has no {SHIFT_MS}")
+            return int(shift_ms)
 
         return self._call_server(read_metadata)
 
@@ -54,8 +56,19 @@ class RatingStream:
         return self._call_server(publish)
 
     def _call_server(self, call: Callable[[JetStreamContext], Awaitable[T]]) -> T:
+        errors: list[Exception] = []
+
+        async def record_error(error: Exception) -> None:
+            errors.append(error)
+
         async def connect_and_call() -> T:
-            client = await nats.connect(self._url, allow_reconnect=False, connect_timeout=CONNECT_TIMEOUT_S)
+            client = await nats.connect(
+                self._url,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,  # without it, a first connection is tried for minutes
+                reconnect_time_wait=0,
+                error_cb=record_error,
+            )
             try:
                 return await call(client.jetstream(timeout=CALL_TIMEOUT_S))
             finally:
@@ -63,5 +76,6 @@ class RatingStream:
 
         try:
             return asyncio.run(connect_and_call())
-        except (OSError, nats.errors.Error, TimeoutError, KeyError) as error:
-            raise DemoError(f"stream {STREAM} at {self._url}: {error or type(error).__name__}") from error
+        except (OSError, nats.errors.Error, TimeoutError) as error:
+            cause = errors[-1] if errors else error
+            raise DemoError(f"stream {STREAM} at {self._url}: {cause or type(cause).__name__}") from error

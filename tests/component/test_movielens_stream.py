@@ -1,0 +1,115 @@
+"""The example's ratings in a real NATS server: published once, again when they are others or old, and found by the demo."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.nats import RunningNats, a_nats
+from movielens_din.data import ratings_of
+from movielens_din.events import write_events
+from movielens_din.stream import MAX_AGE_MS, STREAM, SUBJECT, PublishedEvents, StreamError, publish_events
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.rating_stream import RatingStream
+
+NOW_MS = 1_800_000_000_000
+NEWEST_MS = 30_000
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningNats]:
+    with a_nats(tmp_path / "nats") as running:
+        yield running
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Path:
+    path = tmp_path / "events.parquet"
+    write_events(path, ratings_of([(1, 10, 5, 10), (2, 11, 2, 20), (1, 12, 4, 30)]))
+    return path
+
+
+def publish(server: RunningNats, events: Path, now_ms: int = NOW_MS) -> PublishedEvents:
+    return asyncio.run(publish_events(server.url, events, now_ms))
+
+
+def read_messages(server: RunningNats) -> list[dict[str, Any]]:
+    async def read(stream: Any) -> list[dict[str, Any]]:
+        state = (await stream.stream_info(STREAM)).state
+        numbers = range(state.first_seq, state.last_seq + 1)
+        return [json.loads((await stream.get_msg(STREAM, number)).data) for number in numbers]
+
+    return server.ask(read)
+
+
+def test_ratings_are_events_of_the_last_months_in_order(server: RunningNats, events: Path) -> None:
+    published = publish(server, events)
+    assert published == PublishedEvents(count=3, shift_ms=NOW_MS - NEWEST_MS, is_new=True)
+    assert read_messages(server) == [
+        {"user_id": 1, "ts": NOW_MS - 20_000, "item_row": 10, "stars": 5},
+        {"user_id": 2, "ts": NOW_MS - 10_000, "item_row": 11, "stars": 2},
+        {"user_id": 1, "ts": NOW_MS, "item_row": 12, "stars": 4},
+    ]
+
+
+def test_what_the_stream_has_is_not_published_again(server: RunningNats, events: Path) -> None:
+    first = publish(server, events)
+    second = publish(server, events, NOW_MS + MAX_AGE_MS)
+    assert (second.is_new, second.shift_ms) == (False, first.shift_ms)
+    assert len(read_messages(server)) == 3
+
+
+def test_ratings_that_have_become_old_are_published_again(server: RunningNats, events: Path) -> None:
+    publish(server, events)
+    later_ms = NOW_MS + MAX_AGE_MS + 1
+    assert publish(server, events, later_ms).is_new
+    assert [message["ts"] for message in read_messages(server)][-1] == later_ms
+    assert len(read_messages(server)) == 3
+
+
+def test_other_ratings_replace_them(server: RunningNats, events: Path, tmp_path: Path) -> None:
+    publish(server, events)
+    others = tmp_path / "others.parquet"
+    write_events(others, ratings_of([(3, 13, 1, 40)]))
+    assert publish(server, others).is_new
+    assert [message["user_id"] for message in read_messages(server)] == [3]
+
+
+def test_a_publication_that_was_interrupted_is_made_again(server: RunningNats, events: Path) -> None:
+    publish(server, events)
+    server.ask(lambda stream: stream.delete_msg(STREAM, 2))
+    assert publish(server, events).is_new
+    assert len(read_messages(server)) == 3
+
+
+def test_the_demo_finds_the_shift_and_rates_in_the_same_form(server: RunningNats, events: Path) -> None:
+    published = publish(server, events)
+    stream = RatingStream(server.url.removeprefix("nats://"))
+    assert stream.read_shift() == published.shift_ms
+    before_ms = time.time_ns() // 1_000_000
+    stream.publish_rating(7, 14, 5)
+    *earlier, rating = read_messages(server)
+    assert rating.keys() == earlier[0].keys()
+    assert (rating["user_id"], rating["item_row"], rating["stars"]) == (7, 14, 5)
+    assert before_ms <= rating["ts"] <= time.time_ns() // 1_000_000
+    assert not publish(server, events).is_new
+
+
+def test_a_server_that_is_not_there_is_named(events: Path) -> None:
+    with pytest.raises(StreamError, match=r"nats://127\.0\.0\.1:1, stream RATINGS: .*Connect call failed"):
+        asyncio.run(publish_events("nats://127.0.0.1:1", events, NOW_MS))
+    with pytest.raises(DemoError, match=r"stream RATINGS at nats://127\.0\.0\.1:1: .*Connect call failed"):
+        RatingStream("127.0.0.1:1").read_shift()
+
+
+def test_a_stream_of_somebody_else_is_no_stream_of_the_example(server: RunningNats) -> None:
+    stream = RatingStream(server.url.removeprefix("nats://"))
+    with pytest.raises(DemoError, match="stream not found"):
+        stream.read_shift()
+    server.make_stream(STREAM, SUBJECT)
+    with pytest.raises(DemoError, match="was not made by the example: it has no shift-ms"):
+        stream.read_shift()

@@ -1,0 +1,54 @@
+"""The demo's rating: which film is rated, what counts as seen, and what is an error."""
+
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import pytest
+
+from tidegate_localcluster.demo import live_rating
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.live_rating import HISTORY, rate_film
+from tidegate_localcluster.demo.rating_stream import RatingStream
+from tidegate_localcluster.demo.scoring import Tensors
+
+USER = 17
+
+
+class FakeStream:
+    """Puts a rating into the history when the features were asked for `delay` times."""
+
+    def __init__(self, history: list[int], delay: int = 1) -> None:
+        self.ratings: list[tuple[int, int, int]] = []
+        self._history = history
+        self._delay = delay
+
+    def publish_rating(self, user_id: int, item_row: int, stars: int) -> float:
+        self.ratings.append((user_id, item_row, stars))
+        return live_rating.time.monotonic()
+
+    def ask_features(self) -> Tensors:
+        if self.ratings and self._delay == 0:
+            self._history = [self.ratings[-1][1], *self._history[:-1]]
+        self._delay -= bool(self.ratings)
+        return {HISTORY: np.array([self._history])}
+
+
+def rate(stream: FakeStream) -> Callable[[], live_rating.LiveRating]:
+    return lambda: rate_film(cast(RatingStream, stream), USER, stream.ask_features)
+
+
+def test_a_film_that_is_not_in_the_history_is_rated_and_awaited() -> None:
+    stream = FakeStream([3, 1, 0], delay=2)
+    rating = rate(stream)()
+    assert stream.ratings == [(USER, 2, 5)]
+    assert rating.rated_item == 2
+    assert rating.before[HISTORY].tolist() == [[3, 1, 0]]
+    assert rating.after[HISTORY].tolist() == [[2, 3, 1]]
+    assert rating.seconds > 0
+
+
+def test_a_rating_that_does_not_arrive_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_rating, "TIMEOUT_S", 0.0)
+    with pytest.raises(DemoError, match="user 17 rated film 1 0 s ago, and hist_items still begins with film 2"):
+        rate(FakeStream([2, 0, 0], delay=10**6))()
