@@ -50,5 +50,7 @@ def test_a_film_that_is_not_in_the_history_is_rated_and_awaited() -> None:
 
 def test_a_rating_that_does_not_arrive_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_rating, "TIMEOUT_S", 0.0)
-    with pytest.raises(DemoError, match="user 17 rated film 1 0 s ago, and hist_items still begins with film 2"):
+    with pytest.raises(
+        DemoError, match="user 17 rated film 1 0 s ago, and hist_items still begins with film 2"
+    ):
         rate(FakeStream([2, 0, 0], delay=10**6))()

@@ -72,5 +72,7 @@ def test_events_are_published_by_the_example(recipe: TrainingRecipe) -> None:
 
 def test_a_stream_that_refuses_is_an_error_with_its_words(recipe: TrainingRecipe) -> None:
     (recipe.example_folder / "publish_events.py").write_text("raise SystemExit('no servers available')")
-    with pytest.raises(LocalClusterError, match="(?s)publishing the ratings as events.*no servers available"):
+    with pytest.raises(
+        LocalClusterError, match=r"(?s)publishing the ratings as events.*no servers available"
+    ):
         recipe.publish_events("127.0.0.1:4222", lambda _: None)

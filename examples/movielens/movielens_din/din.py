@@ -25,7 +25,7 @@ ITEM: Final = "item"
 PADDING_ITEM: Final = 0
 """Films are numbered from 1, so 0 is an empty place in a history, and a film that is not in the table."""
 EMBEDDING_SCALE: Final = 0.005
-"""Near zero: 85 % of the test rows are of users without a past, whose untrained embedding must say nothing."""
+"""Near zero: 85 % of the test rows are of users who were not in training, whose untrained embedding must say nothing."""
 
 Inputs = Mapping[str, NDArray[Any]]
 """By feature: int64 [rows, 1] for an embedding, int64 [rows, length] for the history, float32 [rows, 1] for a number."""
@@ -86,6 +86,8 @@ def initial_parameters(architecture: Architecture, seed: int) -> Parameters:
         scale = (2.0 / inputs) ** 0.5
         values[f"{name}.weight"] = scale * generator.standard_normal((inputs, outputs))
         values[f"{name}.bias"] = np.zeros((outputs,))
+    # At first each film of a history counts the same: with weights near zero it would count for nothing, and not learn.
+    values["attention.1.bias"] += 1.0
     return {name: jnp.asarray(array, dtype=jnp.float32) for name, array in values.items()}
 
 
@@ -146,8 +148,8 @@ def _to_device(inputs: Inputs) -> dict[str, jax.Array]:
 def _attend(parameters: Parameters, item: jax.Array, history: jax.Array, mask: jax.Array) -> jax.Array:
     """The history weighed by relevance: float32 [rows, dimension].
 
-    No softmax, as in the paper, but the mean in place of its sum: at the cut in time everybody's history is longer
-    than it was on average in training, and a sum would grow with it (AUC 0.690 against 0.699).
+    No softmax, as in the paper, but the mean in place of its sum: a sum grows with the history, whose length says little
+    (AUC 0.735 against 0.738).
     """
     target = jnp.broadcast_to(item[:, None, :], history.shape)
     pairs = jnp.concatenate([target, history, target - history, target * history], axis=-1)

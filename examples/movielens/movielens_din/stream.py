@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import nats
+import nats.errors
 from nats.js import JetStreamContext
 from nats.js.api import StreamConfig
 from nats.js.errors import NotFoundError

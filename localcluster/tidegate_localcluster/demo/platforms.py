@@ -156,7 +156,9 @@ class LocalPlatform:
 
     def _load_newer_images(self, progress: Progress) -> Mapping[str, str]:
         """Build the images of the source tree, and load those that the running cluster does not have yet."""
-        images = ImageBuilder(self._home, find_source_root()).ensure([*CHART_IMAGES.values(), "nats"], progress)
+        images = ImageBuilder(self._home, find_source_root()).ensure(
+            [*CHART_IMAGES.values(), "nats"], progress
+        )
         loaded_file = self._cluster.files.data / "demo-images.json"
         loaded = {image.ref for image in self._cluster.read_plan().images.values()}
         if loaded_file.exists():

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 import nats
+import nats.errors
 from nats.js import JetStreamContext
 
 from tidegate_localcluster.demo.errors import DemoError
@@ -34,7 +35,9 @@ class RatingStream:
             info = await stream.stream_info(STREAM)
             shift_ms = (info.config.metadata or {}).get(SHIFT_MS)
             if shift_ms is None:
-                raise DemoError(f"stream {STREAM} at {self._url} was not made by the example: it has no {SHIFT_MS}")
+                raise DemoError(
+                    f"stream {STREAM} at {self._url} was not made by the example: it has no {SHIFT_MS}"
+                )
             return int(shift_ms)
 
         return self._call_server(read_metadata)
@@ -42,7 +45,7 @@ class RatingStream:
     def publish_rating(self, user_id: int, item_row: int, stars: int) -> float:
         """Publish a rating of this moment; return time.monotonic() as it was then. Raises DemoError."""
 
-        async def publish(stream: JetStreamContext) -> float:
+        async def send_event(stream: JetStreamContext) -> float:
             event = {
                 "user_id": user_id,
                 "ts": time.time_ns() // 1_000_000,
@@ -53,7 +56,7 @@ class RatingStream:
             await stream.publish(SUBJECT, json.dumps(event).encode())
             return published_s
 
-        return self._call_server(publish)
+        return self._call_server(send_event)
 
     def _call_server(self, call: Callable[[JetStreamContext], Awaitable[T]]) -> T:
         errors: list[Exception] = []
