@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 import nats
 import nats.errors
 from nats.js import JetStreamContext
+from nats.js.errors import NotFoundError
 
 from tidegate_localcluster.demo.errors import DemoError
 
@@ -28,17 +29,18 @@ class RatingStream:
         """Connect for each call to `address`, host:port."""
         self._url = f"nats://{address}"
 
-    def read_shift(self) -> int:
-        """Return how many milliseconds after its real time each rating is in the stream. Raises DemoError."""
+    def find_shift(self) -> int | None:
+        """Return how many milliseconds after its real time each rating is in the stream; None if it has none.
 
-        async def read_metadata(stream: JetStreamContext) -> int:
-            info = await stream.stream_info(STREAM)
-            shift_ms = (info.config.metadata or {}).get(SHIFT_MS)
-            if shift_ms is None:
-                raise DemoError(
-                    f"stream {STREAM} at {self._url} was not made by the example: it has no {SHIFT_MS}"
-                )
-            return int(shift_ms)
+        Raises DemoError if the server cannot be reached.
+        """
+
+        async def read_metadata(stream: JetStreamContext) -> int | None:
+            try:
+                metadata = (await stream.stream_info(STREAM)).config.metadata or {}
+            except NotFoundError:
+                return None
+            return int(metadata[SHIFT_MS]) if SHIFT_MS in metadata else None
 
         return self._call_server(read_metadata)
 

@@ -96,7 +96,7 @@ class Demo:
         with steps.print_step("Train a recommendation model on real data, and publish version 1"):
             self._train_versions(site)
         with steps.print_step("Start a NATS server, and publish the ratings to a stream"):
-            self._publish_ratings(site)
+            shift_ms = self._publish_ratings(site)
         with steps.print_step("Apply three custom resources, and wait until they are Ready"):
             self._apply_manifests(site)
         with self._platform.open_endpoints(site) as endpoints, _forward_broker(site) as broker:
@@ -106,8 +106,7 @@ class Demo:
             metrics = _make_metrics(endpoints)
             before = metrics.read_counters() if metrics is not None else None
             with steps.print_step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
-                inputs = rows.make_inputs(stream.read_shift())
-                features = compute_features(gateway, FEATURES, inputs)
+                features = compute_features(gateway, FEATURES, rows.make_inputs(shift_ms))
                 scores = self._score_rows(gateway, features, rows, FIRST)
                 self._show_scores(FIRST, scores)
             with steps.print_step("Rate a film: the next answer has it"):
@@ -143,23 +142,35 @@ class Demo:
             )
         if not self._recipe.is_published(FIRST, site.models_folder):
             # A version's files never change while it is served: what an earlier recipe published goes first.
-            self._delete_objects(site)
+            self._delete_objects(site, *OBJECTS)
             self._recipe.publish_tables(site.models_folder)
             path = self._recipe.publish_version(FIRST, site.models_folder)
             self._steps.print_progress(f"published {path}")
 
-    def _publish_ratings(self, site: DemoSite) -> None:
+    def _publish_ratings(self, site: DemoSite) -> int:
+        """Return how many milliseconds after its real time each rating is in the stream."""
         site.kubectl.ensure_namespace(NAMESPACE)
         manifest = (self._recipe.example_folder / BROKER_MANIFEST).read_text()
         self._steps.print_progress(f"kubectl apply -n {NAMESPACE} -f examples/movielens/{BROKER_MANIFEST}")
         self._steps.print_text(site.kubectl.apply(manifest.replace(NATS_IMAGE, site.nats_image), NAMESPACE))
         site.kubectl.wait("condition=Available", (f"deployment/{BROKER}",), NAMESPACE, READY_TIMEOUT_S)
         with _forward_broker(site) as broker:
+            stream = RatingStream(broker)
+            earlier_ms = stream.find_shift()
             self._steps.print_progress(self._recipe.publish_events(broker, self._steps.print_progress))
+            shift_ms = stream.find_shift()
+        if shift_ms is None:
+            raise DemoError(
+                f"publish_events.py ended well, and the stream at service/{BROKER} has no ratings"
+            )
+        if shift_ms != earlier_ms:
+            # Pods that have read another stream serve its events until they notice.
+            self._delete_objects(site, f"featurecompute/{FEATURES}")
+        return shift_ms
 
-    def _delete_objects(self, site: DemoSite) -> None:
+    def _delete_objects(self, site: DemoSite, *objects: str) -> None:
         site.kubectl.run(
-            "delete", *OBJECTS, "-n", NAMESPACE, "--ignore-not-found", "--wait", timeout_s=READY_TIMEOUT_S
+            "delete", *objects, "-n", NAMESPACE, "--ignore-not-found", "--wait", timeout_s=READY_TIMEOUT_S
         )
 
     def _apply_manifests(self, site: DemoSite) -> None:
