@@ -86,7 +86,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         source=labels.get(SOURCE_LABEL, ""),
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
-        ready_since=_parse_ready_since(conditions.get("Ready", {})),
+        ready_since=find_ready_time(body),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         problem=_find_problem(body),
@@ -106,6 +106,12 @@ def is_ready(body: Mapping[str, Any]) -> bool:
     """Return whether a pod takes traffic."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+
+
+def find_ready_time(body: Mapping[str, Any]) -> datetime | None:
+    """Return since when a pod has been ready without a break; None if it is not ready, or has no time."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return next((_parse_ready_since(item) for item in conditions if item["type"] == "Ready"), None)
 
 
 def _parse_ready_since(condition: Mapping[str, Any]) -> datetime | None:

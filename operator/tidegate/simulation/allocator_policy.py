@@ -9,6 +9,7 @@ from typing import Final
 
 from tidegate.allocation.assembly import SolveLimits
 from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.errors import MAX_AMOUNT
 from tidegate.allocation.snapshot import (
     AllocationSnapshot,
     DemandInput,
@@ -66,7 +67,7 @@ class AllocatorPolicy:
             pool = replace(pool, price=self._price)
         dwell_s = self._scenario.dwell_s if self._options.prices_moves else 0.0
         assignment = self._solve(AllocationSnapshot((pool,), models, _HORIZON, dwell_s=dwell_s), _LIMITS)
-        self._price = max(dict(assignment.prices).get(pool.name, 0.0), 0.0)
+        self._price = min(max(dict(assignment.prices).get(pool.name, 0.0), 0.0), MAX_AMOUNT)
         replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
         order = sorted(
             self._scenario.models, key=lambda model: (list(Tier).index(model.tier), -model.value_density)

@@ -8,7 +8,7 @@ from typing import Final
 
 from tidegate.allocation import snapshot as solver
 from tidegate.allocation.curves import CapacityCorrection, CapacityCurve, linear_curve
-from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.errors import MAX_AMOUNT, InvalidInputError
 from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, HorizonStep, ReplicaBounds, TierRule
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
@@ -27,6 +27,8 @@ from tidegate.planning.pools.pool_slices import PoolSlices
 
 HORIZON_STEPS: Final = (HorizonStep(600.0),)
 """One step of ten minutes with the present rate, since there is no forecast."""
+DEFAULT_LOAD_S: Final = 30.0
+"""Time to load of a replica while no pod of the Inference shows it."""
 _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
 _POLLING_SHARE: Final = 0.05
@@ -232,7 +234,7 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
         ),
         budget=budget.remaining if budget is not None else None,
         hold=observed.effective_mode is PolicyMode.HOLD or observed.is_held,
-        price=newest.spec.price if newest is not None else 0.0,
+        price=min(newest.spec.price, MAX_AMOUNT) if newest is not None else 0.0,
     )
 
 
@@ -277,6 +279,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
             draining=member.draining_replicas + member.assigned_replicas - assigned,
             spare=member.warm_spares,
         ),
+        load_s=DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s,
         since_up_s=up_s,
         since_down_s=down_s,
     )

@@ -2,14 +2,17 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
 from typing import Any, Final
 
 from tidegate.api.inference import ArtefactFormat, Inference, Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.inference.deployments import LiveWorkload
-from tidegate.planning.pods import is_ready
+from tidegate.planning.pods import find_ready_time, is_ready
 from tidegate.resources.names import POOL_LABEL, TIER_LABEL, parse_slices, to_label_value
 
+_MAX_LOAD_S: Final = 900.0
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -24,6 +27,8 @@ class AssignedPod:
     tier: str
     ready: bool = False
     """Whether it is ready, and not terminating."""
+    load_s: float | None = None
+    """Seconds from its creation until it was ready; None before, and once a container has been restarted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,8 @@ class PoolClaim:
     """Its pods in this pool that are ready."""
     nodes: Mapping[str, NodeShare] = field(default_factory=dict[str, NodeShare])
     """Slices that its pods have in this pool, by node."""
+    load_s: float | None = None
+    """Seconds that its present pods in this pool took to load, in the median; None if none shows it."""
 
     @property
     def kept_replicas(self) -> int:
@@ -92,7 +99,28 @@ def read_assigned_pod(body: Mapping[str, Any]) -> AssignedPod | None:
     if ended or not spec.get("nodeName") or not slices or POOL_LABEL not in labels:
         return None
     ready = "deletionTimestamp" not in body["metadata"] and is_ready(body)
-    return AssignedPod(labels[POOL_LABEL], spec["nodeName"], slices, labels.get(TIER_LABEL, ""), ready=ready)
+    return AssignedPod(
+        labels[POOL_LABEL],
+        spec["nodeName"],
+        slices,
+        labels.get(TIER_LABEL, ""),
+        ready=ready,
+        load_s=_measure_load(body) if ready else None,
+    )
+
+
+def _measure_load(body: Mapping[str, Any]) -> float | None:
+    """Return the seconds from a ready pod's creation until it was ready.
+
+    A pod whose readiness was lost for a while looks as if it had loaded ever since: more than a quarter of an hour is not
+    counted.
+    """
+    ready_since, created = find_ready_time(body), body["metadata"].get("creationTimestamp")
+    statuses = (body.get("status") or {}).get("containerStatuses") or ()
+    if ready_since is None or not created or any(item.get("restartCount") for item in statuses):
+        return None
+    seconds = (ready_since - datetime.fromisoformat(created)).total_seconds()
+    return seconds if 0 <= seconds <= _MAX_LOAD_S else None
 
 
 def make_claim(
@@ -105,6 +133,7 @@ def make_claim(
     """Make the claim of an Inference on the pool of this placement; `pods` are its pods in every pool."""
     pool = to_label_value(placement.pool)
     created, nodes = inference.metadata.creation_timestamp, _sum_by_node(pool, pods)
+    measured = [pod.load_s for pod in pods if pod.pool == pool and pod.load_s is not None]
     # Anyone may edit a Deployment, until we write it again: so count what it has beyond the spec only if pods have it.
     assigned = min(_count_assigned(live, pool), inference.spec.replicas * placement.slices)
     return PoolClaim(
@@ -121,6 +150,7 @@ def make_claim(
         assumed=assumed,
         ready=sum(pod.ready for pod in pods if pod.pool == pool),
         nodes=nodes,
+        load_s=median(measured) if measured else None,
     )
 
 
