@@ -1,6 +1,8 @@
 """Small files of the pod: the first order, the accepted and proven orders, and the control key."""
 
+import os
 import secrets
+import shutil
 from pathlib import Path
 
 import structlog
@@ -84,3 +86,11 @@ def write_whole(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)
     part.replace(path)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` the same file; a copy if they are on different file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

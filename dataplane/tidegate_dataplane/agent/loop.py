@@ -13,8 +13,9 @@ import structlog
 
 from tidegate_dataplane.agent import state
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
-from tidegate_dataplane.agent.artefacts.fetch import OpenSource, fetch_artefact
+from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
+from tidegate_dataplane.agent.artefacts.source import OpenSource
 from tidegate_dataplane.agent.config_text import ModelConfig, to_config_text
 from tidegate_dataplane.agent.files import OrderCheckpoint
 from tidegate_dataplane.agent.graph_switcher import GraphSwitcher, SwitchResult
@@ -28,11 +29,13 @@ from tidegate_dataplane.agent.state import (
     AgentMemory,
     CleanUp,
     FetchArtefact,
+    LoadTables,
     LoadVersions,
     ObservedPod,
     ServerState,
     SwitchGraph,
 )
+from tidegate_dataplane.agent.table_refresh import TableRefresher
 from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.compiler.exchange import CompileFolder
 from tidegate_dataplane.contract import (
@@ -142,6 +145,9 @@ class Agent:
         self._unproven: _UnprovenVersion | None = None
         folder = CompileFolder(settings.cache_dir / "compile")
         self._graphs = GraphSwitcher(folder, repository, metrics, self._load_versions, clock)
+        self.tables = TableRefresher(
+            settings.pod_name, repository, open_source, metrics, self._load_versions, self._changed.set, clock
+        )
 
     def start_with(self, order: DesiredState | None) -> None:
         """Start with the newer order: the one in the pod's ConfigMap, or the one that an earlier agent accepted."""
@@ -185,6 +191,7 @@ class Agent:
                 "batching": self._report_batching(report.serving, native=native),
                 "samples": self._samples.report(native=native) if self._samples is not None else None,
                 "stream": self._stream.report() if self._stream is not None else None,
+                "tables": self.tables.report(),
                 "ended": self._runners.report() if self._runners is not None else None,
             }
         )
@@ -242,12 +249,8 @@ class Agent:
                 await self._fetch_artefact(action)
             case LoadVersions():
                 await self._load_model(action)
-            case SwitchGraph():
-                self._current_step = CurrentStep(action.load)
-                result = await self._graphs.switch_graph(action, self._observed)
-                self._record_switch(action.load, result)
-                if not result.switched:
-                    self._memory = replace(self._memory, next_switch_s=self._clock() + state.SWITCH_RETRY_S)
+            case SwitchGraph() | LoadTables():
+                if not await self._reload_version(action):
                     self._current_step = CurrentStep()
                     return False
             case state.RefuseOrder(order, refusal):
@@ -287,6 +290,7 @@ class Agent:
             except (OSError, ValueError) as error:
                 # A full disk, or a damaged record: versions are served as they are.
                 log.warning("graphs_not_observed", error=str(error))
+        self._observed = self.tables.observe_tables(desired, self._observed, self._memory)
         self._memory = state.learn_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
@@ -369,8 +373,10 @@ class Agent:
         refusal = await self._server.load(
             order.model, order.version, action.config, timeout_s=self._settings.load_timeout_s
         )
-        if refusal is None and self._runners is not None:
-            self._runners.reset_model(order.model)
+        if refusal is None:
+            self.tables.record_load()
+            if self._runners is not None:
+                self._runners.reset_model(order.model)
         return refusal
 
     async def _load_model(self, action: LoadVersions) -> None:
@@ -397,6 +403,20 @@ class Agent:
         seconds = self._clock() - started
         self._metrics.load_seconds.observe(seconds)
         log.info("model_loaded", model=order.model, versions=action.versions, seconds=round(seconds, 3))
+
+    async def _reload_version(self, action: SwitchGraph | LoadTables) -> bool:
+        """Let the server load the version once more, because its files change; return whether it did."""
+        self._current_step = CurrentStep(action.load)
+        if isinstance(action, LoadTables):
+            loaded = await self.tables.load_tables(action.load)
+            if loaded:
+                await self._record_success(action.load)
+            return loaded
+        result = await self._graphs.switch_graph(action, self._observed)
+        self._record_switch(action.load, result)
+        if not result.switched:
+            self._memory = replace(self._memory, next_switch_s=self._clock() + state.SWITCH_RETRY_S)
+        return result.switched
 
     def _refuse_second_crash(self, order: DesiredState) -> VersionRefusal | None:
         """Return a refusal once the server has ended twice under the same load.

@@ -11,7 +11,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
-from tidegate_dataplane.agent.files import write_whole
+from tidegate_dataplane.agent.artefacts.table_fetch import StoredTables
+from tidegate_dataplane.agent.files import link_or_copy, write_whole
 from tidegate_dataplane.agent.formats import MODEL_FILES, SERVED_GRAPH, UNKNOWN_GRAPH
 from tidegate_dataplane.contract import DesiredState, ModelFormat
 
@@ -100,6 +101,14 @@ class ModelRepository:
         write_whole(record, facts.model_dump_json())
         return InstalledVersion(folder, displaced)
 
+    def find_tables(self, order: DesiredState, facts: ArtefactFacts, changed: str) -> StoredTables:
+        """Return the tables of a stored version, of which one has changed at its source."""
+        return StoredTables(self._root / order.model / str(order.version), facts, changed)
+
+    def update_record(self, order: DesiredState, facts: ArtefactFacts) -> None:
+        """Replace the facts of a stored version whose files have not changed."""
+        write_whole(self._records / order.model / f"{order.version}.json", facts.model_dump_json())
+
     def model_file(self, model: str, version: int) -> Path:
         """Return where the published graph of a stored ONNX version is."""
         return self._root / model / str(version) / MODEL_FILES[ModelFormat.ONNX]
@@ -122,7 +131,7 @@ class ModelRepository:
         write_whole(record, UNKNOWN_GRAPH)
         part = folder / f".{SERVED_GRAPH}.part"
         part.unlink(missing_ok=True)
-        _link_or_copy(graph if graph is not None else folder / MODEL_FILES[ModelFormat.ONNX], part)
+        link_or_copy(graph if graph is not None else folder / MODEL_FILES[ModelFormat.ONNX], part)
         part.chmod(0o644)
         part.replace(folder / SERVED_GRAPH)
         if graph is not None:
@@ -171,7 +180,7 @@ def _add_runtime_files(folder: Path, order: DesiredState) -> None:
         shutil.copyfile(host, folder / "model.py")
         _copy_package(folder / PACKAGE.name, RUNTIME_PARTS[order.format])
     if order.format is ModelFormat.ONNX:
-        _link_or_copy(folder / MODEL_FILES[ModelFormat.ONNX], folder / SERVED_GRAPH)
+        link_or_copy(folder / MODEL_FILES[ModelFormat.ONNX], folder / SERVED_GRAPH)
     if order.format is ModelFormat.FEATURES and order.plan is not None:
         (folder / "plan.json").write_text(order.plan.to_json(), encoding="utf-8")
     if order.format is ModelFormat.PIPELINE and order.pipeline is not None:
@@ -179,14 +188,6 @@ def _add_runtime_files(folder: Path, order: DesiredState) -> None:
     for directory, _, names in os.walk(folder):
         for name in names:
             (Path(directory) / name).chmod(0o644)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """Make `target` the same file; a copy if they are on different file systems."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _copy_package(target: Path, parts: Sequence[str]) -> None:

@@ -63,6 +63,8 @@ class ObservedPod:
     compile_result: CompileResult | None = None
     """What the compiler made of the order's version; None as long as it has not ended."""
     is_compiling: bool = False
+    must_load_tables: bool = False
+    """Whether a new table is ready to be loaded, or it is not known which tables the server has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,13 @@ class SwitchGraph:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadTables:
+    """Load the serving version again, with tables that have changed."""
+
+    load: LoadVersions
+
+
+@dataclass(frozen=True, slots=True)
 class RefuseOrder:
     """Record that `order` cannot be carried out."""
 
@@ -142,7 +151,7 @@ class CleanUp:
     remove: tuple[tuple[str, int], ...]
 
 
-Action = Wait | FetchArtefact | LoadVersions | SwitchGraph | RefuseOrder | CleanUp
+Action = Wait | FetchArtefact | LoadVersions | SwitchGraph | LoadTables | RefuseOrder | CleanUp
 
 
 def content_of(desired: DesiredState) -> DesiredState:
@@ -169,6 +178,7 @@ def plan_step(
     if not _is_backing_off(memory, order, now_s):
         return (
             _next_step(order, observed, memory, intra_op_threads)
+            or _plan_tables(order, observed, memory, intra_op_threads)
             or _plan_graph(desired, observed, memory, now_s, intra_op_threads)
             or _plan_clean_up(order, observed)
         )
@@ -180,7 +190,7 @@ def plan_step(
         back = _next_step(memory.proven, observed, memory, intra_op_threads)
         if isinstance(back, LoadVersions):
             return back
-    return Wait()
+    return _plan_tables(order, observed, memory, intra_op_threads) or Wait()
 
 
 def _is_backing_off(memory: AgentMemory, order: DesiredState, now_s: float) -> bool:
@@ -230,6 +240,17 @@ def _plan_load(order: DesiredState, observed: ObservedPod, config: ModelConfig) 
     versions = _versions_to_load(order, observed, config)
     mark = observed.marks.get(order.model, "")
     return LoadVersions(order, versions, with_versions(config, versions, mark=mark))
+
+
+def _plan_tables(
+    order: DesiredState, observed: ObservedPod, memory: AgentMemory, intra_op_threads: int | None
+) -> LoadTables | None:
+    """Return the step that loads new tables, also for an order that fails with the stored ones; None if there are none."""
+    if not observed.must_load_tables or not observed.server.live:
+        return None
+    facts = observed.stored[order.model][order.version]
+    config = render_config(order, facts, backend=memory.backend, intra_op_threads=intra_op_threads)
+    return None if isinstance(config, VersionRefusal) else LoadTables(_plan_load(order, observed, config))
 
 
 def _plan_graph(

@@ -35,6 +35,7 @@ from tidegate_dataplane.contract.features import (
     RequestField,
     RequestFieldType,
     SessionMeasure,
+    TableRefresh,
     TimeSince,
     ValueOrigin,
     Window,
@@ -80,6 +81,7 @@ from tidegate_dataplane.contract.serving import (
     VersionFailure,
     VersionMemory,
 )
+from tidegate_dataplane.contract.tables import TableProblem, TableReport
 from tidegate_dataplane.contract.tensors import TensorSpec
 from tidegate_dataplane.contract.uris import (
     REVISION_SCHEMES,
@@ -163,6 +165,9 @@ __all__ = [
     "StreamOrder",
     "StreamProblem",
     "StreamReport",
+    "TableProblem",
+    "TableRefresh",
+    "TableReport",
     "TensorSpec",
     "TimeSince",
     "UriScheme",

@@ -64,6 +64,22 @@ EVENTS_REFUSED: Final = EVENTS.add_counter(
     "refused_total", "Messages that are no event that can be stored.", "source", "reason"
 )
 
+TABLE: Final = MetricCatalog("tidegate_agent_table_")
+TABLE_LOADED: Final = TABLE.add_gauge(
+    "loaded_timestamp_seconds",
+    "Time at which the pod fetched the table that it serves from, in seconds since 1970, for tables with refresh.",
+    "source",
+)
+TABLE_KEYS: Final = TABLE.add_gauge(
+    "keys", "Keys of the table that the pod serves from, for tables with refresh.", "source"
+)
+TABLE_REFUSALS: Final = TABLE.add_counter(
+    "refusals_total",
+    "Checks of a table with refresh that did not lead to the newest one: TableRefused or TableUnreachable.",
+    "source",
+    "reason",
+)
+
 NEARLINE: Final = MetricCatalog("tidegate_agent_nearline_")
 CONSUMING: Final = NEARLINE.add_gauge("consuming", "1 if the pod consumes its stream.")
 BACKLOG: Final = NEARLINE.add_gauge(

@@ -32,13 +32,24 @@ class Entity(ContractModel):
     type: EntityKeyType
 
 
+class TableRefresh(ContractModel):
+    """How often a pod looks whether a table has changed, and when a new one is refused.
+
+    The new table needs at least `min_keys_percent` percent of the keys of the loaded one.
+    """
+
+    interval_ms: int = Field(ge=1)
+    min_keys_percent: int = Field(default=0, ge=0, le=100)
+
+
 class FeatureTable(ContractModel):
-    """A Parquet file with one row per key of its entity."""
+    """A Parquet file with one row per key of its entity; without `refresh` it is read once."""
 
     name: str
     entity: str
     uri: str
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    refresh: TableRefresh | None = Field(default=None, exclude_if=lambda refresh: refresh is None)
 
 
 class RequestFieldType(StrEnum):

@@ -12,6 +12,7 @@ from tidegate_dataplane.contract.events import EventStreamReport
 from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
 from tidegate_dataplane.contract.pipeline import PipelinePlan
+from tidegate_dataplane.contract.tables import TableReport
 from tidegate_dataplane.contract.tensors import TensorSpec
 from tidegate_dataplane.runner_interface import JoinLimit
 
@@ -219,6 +220,9 @@ class AgentReport(ContractModel):
     batching: BatchingReport | None = Field(default=None, exclude_if=lambda batching: batching is None)
     events: tuple[EventStreamReport, ...] = Field(
         default=(), exclude_if=lambda reports: not reports, description="by stream of the plan"
+    )
+    tables: tuple[TableReport, ...] = Field(
+        default=(), exclude_if=lambda reports: not reports, description="by refreshed table of the plan"
     )
     ended: RunnerEnd | None = Field(
         default=None, exclude_if=lambda ended: ended is None, description="a few seconds ago"

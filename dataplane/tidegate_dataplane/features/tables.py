@@ -111,17 +111,35 @@ def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) ->
         FeatureError: a file is not Parquet, a column is missing, or a key is null, duplicate or of another type.
     """
     names = sorted({entity.key, *columns})
+    count_rows(path, name, names)
     try:
-        available = pq.ParquetDataset(path).schema.names
-        missing = [column for column in names if column not in available]
+        content = pq.read_table(path, columns=names)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable_table(name, error) from error
+    return LoadedTable(name, content, _make_index(content.column(entity.key), name, entity))
+
+
+def count_rows(path: Path, name: str, columns: Iterable[str]) -> int:
+    """Return the number of rows of a Parquet file, or of all in a folder, reading no more than its metadata.
+
+    Raises:
+        FeatureError: a file is not Parquet, or one of the columns is missing.
+    """
+    try:
+        dataset = pq.ParquetDataset(path)
+        available = dataset.schema.names
+        missing = [column for column in sorted(columns) if column not in available]
         if missing:
             raise FeatureError(
                 f"table {name!r} has no column {missing[0]!r}; it has {', '.join(sorted(available)[:50])}"
             )
-        content = pq.read_table(path, columns=names)
+        return sum(fragment.count_rows() for fragment in dataset.fragments)
     except (pa.ArrowException, OSError) as error:
-        raise FeatureError(f"table {name!r} cannot be read as Parquet: {error}") from error
-    return LoadedTable(name, content, _make_index(content.column(entity.key), name, entity))
+        raise _unreadable_table(name, error) from error
+
+
+def _unreadable_table(name: str, error: Exception) -> FeatureError:
+    return FeatureError(f"table {name!r} cannot be read as Parquet: {error}")
 
 
 def _make_index(column: Any, table: str, entity: Entity) -> KeyIndex:

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
@@ -26,6 +29,19 @@ def artefact_digest(files: Sequence[FetchedFile]) -> str:
     ordered = sorted(files, key=lambda file: file.path.encode())
     listing = "".join(f"{file.sha256}  {file.path}\n" for file in ordered)
     return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def check_pin(pin: str | None, digest: str, subject: str, pin_field: str) -> None:
+    """Compare a digest with a pin, if there is one.
+
+    Raises:
+        ArtefactError: ChecksumMismatch, naming the subject and the field of the pin.
+    """
+    if pin is not None and pin != digest:
+        raise ArtefactError(
+            FailureReason.CHECKSUM_MISMATCH,
+            f"{subject} has sha256 {digest}, {pin_field} is {pin}: correct the pin or publish the artefact again",
+        )
 
 
 def hash_file(path: Path) -> str:

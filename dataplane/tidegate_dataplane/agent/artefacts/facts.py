@@ -1,7 +1,10 @@
 """Facts about a stored artefact: enough to render its configuration without reading it again."""
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict
 
+from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
 from tidegate_dataplane.agent.artefacts.onnx_file import OnnxFacts
 from tidegate_dataplane.contract import DesiredState, ModelFormat, TensorSpec
 from tidegate_dataplane.runner_interface import SHARED_ROWS
@@ -17,11 +20,21 @@ class StoredFile(BaseModel):
     sha256: str
 
 
+class SourceContent(BaseModel):
+    """What a source had when a table was fetched: the text that identifies it, and the time in seconds since 1970."""
+
+    model_config = ConfigDict(frozen=True)
+
+    identity: str
+    fetched_s: float
+
+
 class ArtefactFacts(BaseModel):
     """Record of a stored version.
 
     `inputs` and `outputs` are whole shapes; they are empty for a Python artefact, whose `config_text` declares them.
     `digest` is compared with the pin; it covers the files, or is that of an OCI manifest.
+    `tables` has, for each table that is refreshed, the content of its source.
     `batched` is true if the first dimension of every tensor is free, so that requests can be joined.
     """
 
@@ -38,6 +51,7 @@ class ArtefactFacts(BaseModel):
     outputs: tuple[TensorSpec, ...] = ()
     batched: bool = False
     config_text: str | None = None
+    tables: dict[str, SourceContent] = {}
 
     def matches_order(self, order: DesiredState) -> bool:
         """Return whether this is the artefact of the order: same URI, version, format and pin."""
@@ -49,6 +63,19 @@ class ArtefactFacts(BaseModel):
             and self.plan_hash == plan_hash(order)
             and order.sha256 in (None, self.digest)
         )
+
+
+def make_facts(order: DesiredState, files: Sequence[FetchedFile]) -> ArtefactFacts:
+    """Return the facts of an artefact of these files, without its signature."""
+    return ArtefactFacts(
+        uri=order.uri,
+        version=order.version,
+        revision=order.revision,
+        format=order.format,
+        plan_hash=plan_hash(order),
+        digest=artefact_digest(files),
+        files=tuple(StoredFile(path=file.path, size=file.size, sha256=file.sha256) for file in files),
+    )
 
 
 def plan_hash(order: DesiredState) -> str:

@@ -1,27 +1,29 @@
 """Fetch and verify the artefact of an order into an empty folder."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
-from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
+from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, check_pin
 from tidegate_dataplane.agent.artefacts.compiled_file import check_compiled
-from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, StoredFile, is_batched, plan_hash
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, is_batched, make_facts
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
-from tidegate_dataplane.agent.artefacts.partial_files import PartialFiles
 from tidegate_dataplane.agent.artefacts.paths import check_relative_path
-from tidegate_dataplane.agent.artefacts.receive import DownloadProgress, FetchTarget, receive_file
-from tidegate_dataplane.agent.artefacts.source import ArtefactSource
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
+from tidegate_dataplane.agent.artefacts.receive import (
+    DownloadProgress,
+    FetchTarget,
+    open_target,
+    receive_file,
+)
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource, OpenSource
+from tidegate_dataplane.agent.artefacts.table_fetch import fetch_tables
+from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.formats import CODE_FORMATS, MODEL_FILES
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import DesiredState, FailureReason, FeatureTable, ModelFormat
+from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 
 MAX_CONFIG_BYTES = 1 << 20
 CONFIG_FILE = "config.pbtxt"
-
-OpenSource = Callable[[ArtefactUri, DesiredState], ArtefactSource]
 
 
 async def fetch_artefact(
@@ -47,26 +49,23 @@ async def fetch_artefact(
         )
     if order.format is ModelFormat.PIPELINE:
         return _pipeline_facts(order)
-    artefact = f"{order.uri}/{order.version}"
-    partial_files = PartialFiles(partial_dir, f"{artefact}\n{order.revision}")
-    partial_files.prepare_folder()
-    target = FetchTarget(folder, order.max_artefact_bytes, progress, artefact, partial_files)
+    target = open_target(order, folder, progress, partial_dir=partial_dir)
     if order.format is ModelFormat.FEATURES:
-        facts = await _fetch_tables(order, target, open_source)
-        _check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
+        facts = await fetch_tables(order, target, open_source)
+        check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
         return facts
     source = open_source(parse_uri(order.uri), order)
     try:
         facts = await _fetch_model(order, source, target)
     finally:
-        await asyncio.to_thread(partial_files.remove_scratch)
-    _check_pin(order.sha256, facts.digest, target.artefact, "spec.model.sha256")
+        await asyncio.to_thread(target.parts.remove_scratch)
+    check_pin(order.sha256, facts.digest, target.artefact, "spec.model.sha256")
     return facts
 
 
 async def _fetch_model(order: DesiredState, source: ArtefactSource, target: FetchTarget) -> ArtefactFacts:
     if isinstance(source, OciSource):
-        _check_pin(order.sha256, await source.fetch_digest(), target.artefact, "spec.model.sha256")
+        check_pin(order.sha256, await source.fetch_digest(), target.artefact, "spec.model.sha256")
         await source.unpack_layers(target)
     config_text = await _fetch_config(source, target)
     facts = await _FETCHERS[order.format](order, source, target)
@@ -87,7 +86,7 @@ async def _fetch_onnx(order: DesiredState, source: ArtefactSource, target: Fetch
                 f"external data file {path} has {data.size} bytes and the model reads {needed}: publish it again",
             )
         files.append(data)
-    return _make_facts(order, files).model_copy(
+    return make_facts(order, files).model_copy(
         update={
             "inputs": tuple(tensor.spec for tensor in onnx.inputs),
             "outputs": tuple(tensor.spec for tensor in onnx.outputs),
@@ -108,13 +107,13 @@ async def _fetch_python(order: DesiredState, source: ArtefactSource, target: Fet
         for path in paths
         if "__pycache__" not in path.split("/")
     ]
-    return _make_facts(order, files)
+    return make_facts(order, files)
 
 
 async def _fetch_compiled(order: DesiredState, source: ArtefactSource, target: FetchTarget) -> ArtefactFacts:
     model = await _fetch_model_file(order, source, target)
     await asyncio.to_thread(check_compiled, target.folder / model.path, order.format)
-    return _make_facts(order, [model])
+    return make_facts(order, [model])
 
 
 _FETCHERS = {
@@ -145,40 +144,13 @@ def _model_file_missing(order: DesiredState) -> ArtefactError:
     )
 
 
-async def _fetch_tables(order: DesiredState, target: FetchTarget, open_source: OpenSource) -> ArtefactFacts:
-    plan = order.plan
-    if plan is None:
-        raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{order.owner} orders features without a plan")
-    (target.folder / "tables").mkdir()
-    files: list[FetchedFile] = []
-    for table in plan.tables:
-        path = check_relative_path(f"tables/{table.name}.parquet", subject="table")
-        file = await _fetch_table(table, path, order, target, open_source)
-        _check_pin(
-            table.sha256, file.sha256, f"table {table.name!r} at {table.uri}", "its sha256 in the spec"
-        )
-        files.append(file)
-    facts = _make_facts(order, files)
-    return facts.model_copy(update={"inputs": plan.inputs, "outputs": plan.outputs, "batched": True})
-
-
 def _pipeline_facts(order: DesiredState) -> ArtefactFacts:
     """Return the facts of a pipeline, which consists of its plan: there is nothing to fetch."""
     plan = order.pipeline
     if plan is None:
         raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{order.owner} orders a pipeline without a plan")
-    facts = _make_facts(order, [])
+    facts = make_facts(order, [])
     return facts.model_copy(update={"inputs": plan.inputs, "outputs": plan.outputs, "batched": True})
-
-
-async def _fetch_table(
-    table: FeatureTable, path: str, order: DesiredState, target: FetchTarget, open_source: OpenSource
-) -> FetchedFile:
-    folder, _, name = table.uri.rstrip("/").rpartition("/")
-    try:
-        return await receive_file(open_source(parse_uri(folder), order), name, path, target)
-    except ArtefactError as error:
-        raise ArtefactError(error.refusal.reason, f"table {table.name!r}: {error.refusal.message}") from error
 
 
 async def _fetch_config(source: ArtefactSource, target: FetchTarget) -> str | None:
@@ -203,23 +175,3 @@ async def _fetch_config(source: ArtefactSource, target: FetchTarget) -> str | No
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID, f"{CONFIG_FILE} of {target.artefact} is not UTF-8"
         ) from error
-
-
-def _check_pin(pin: str | None, digest: str, subject: str, pin_field: str) -> None:
-    if pin is not None and pin != digest:
-        raise ArtefactError(
-            FailureReason.CHECKSUM_MISMATCH,
-            f"{subject} has sha256 {digest}, {pin_field} is {pin}: correct the pin or publish the artefact again",
-        )
-
-
-def _make_facts(order: DesiredState, files: list[FetchedFile]) -> ArtefactFacts:
-    return ArtefactFacts(
-        uri=order.uri,
-        version=order.version,
-        revision=order.revision,
-        format=order.format,
-        plan_hash=plan_hash(order),
-        digest=artefact_digest(files),
-        files=tuple(StoredFile(path=file.path, size=file.size, sha256=file.sha256) for file in files),
-    )

@@ -46,6 +46,13 @@ class FolderSource:
         os.close(descriptor)
         return size
 
+    async def identify_content(self, path: str) -> str:
+        """Return what changes when a file is written or replaced: its time, its size and its number."""
+        descriptor, _ = await asyncio.to_thread(self._open_file, path)
+        status = os.fstat(descriptor)
+        os.close(descriptor)
+        return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+
     async def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return `length` bytes of one file from `start` on."""
         descriptor, _ = await asyncio.to_thread(self._open_file, path)

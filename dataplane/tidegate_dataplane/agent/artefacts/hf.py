@@ -106,6 +106,11 @@ class HfSource:
         _, files = await self._list_commit()
         return tuple(sorted(set(files) - {"config.pbtxt"}))
 
+    async def identify_content(self, path: str) -> str:
+        """Return the commit, which identifies all files."""
+        del path
+        return (await self._list_commit())[0]
+
     def _auth_header(self) -> str | None:
         token = self._credentials.get("HF_TOKEN")
         return f"Bearer {token}" if token else None

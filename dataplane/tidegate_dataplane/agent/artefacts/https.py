@@ -46,6 +46,22 @@ class HttpsSource:
         """Return None: https: has no listing."""
         del folder
 
+    async def identify_content(self, path: str) -> str:
+        """Return the ETag of a file, or the time of its last change; asks for its first byte alone."""
+        url = f"{self._uri.text.rstrip('/')}/{quote(path)}"
+        authorization = self._credentials.https_authorization()
+        headers = {"Range": "bytes=0-0"}
+        async with self._client.get(url, headers=headers, authorization=authorization) as response:
+            if response.status not in (FULL, PARTIAL, RANGE_NOT_SATISFIABLE):
+                raise _status_error(response.status, url, self._credentials.explain_denial())
+            identity = response.headers.get("ETag") or response.headers.get("Last-Modified")
+        if not identity:
+            raise ArtefactError(
+                FailureReason.FETCH_FAILED,
+                f"{strip_query(url)} has neither an ETag nor a Last-Modified, so that a change of it cannot be noticed",
+            )
+        return identity
+
 
 @asynccontextmanager
 async def open_url(

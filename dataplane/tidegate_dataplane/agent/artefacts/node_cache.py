@@ -169,6 +169,10 @@ class CachedSource:
         """Return the listing of the source itself."""
         return await self._source.list(folder)
 
+    async def identify_content(self, path: str) -> str:
+        """Return what the source itself answers."""
+        return await self._source.identify_content(path)
+
     @asynccontextmanager
     async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncGenerator[Download, None]:
         """Start reading one file; ask the source first, unless the path is the digest of the content."""

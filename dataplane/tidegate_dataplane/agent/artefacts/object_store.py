@@ -17,7 +17,7 @@ from tidegate_dataplane.agent.refusals import ArtefactError, DeniedError
 from tidegate_dataplane.contract import FailureReason, UriScheme
 
 if TYPE_CHECKING:
-    from obstore import BytesStream, GetOptions
+    from obstore import BytesStream, GetOptions, ObjectMeta
     from obstore.store import GCSStore, S3Store
 
 # Of one whole object; a stall is noticed by the time without a chunk.
@@ -141,12 +141,20 @@ class ObjectSource:
 
     async def size(self, path: str) -> int:
         """Return the size of one object in bytes."""
+        return int((await self._read_meta(path))["size"])
+
+    async def identify_content(self, path: str) -> str:
+        """Return the ETag of one object, or without one its time and size."""
+        meta = await self._read_meta(path)
+        return meta["e_tag"] or f"{meta['last_modified'].isoformat()}-{meta['size']}"
+
+    async def _read_meta(self, path: str) -> "ObjectMeta":
         from obstore import head_async
 
         try:
             store = self._open_store()
             async with asyncio.timeout(self._stall_timeout_s):
-                return int((await head_async(store, self._object_key(path)))["size"])
+                return await head_async(store, self._object_key(path))
         except ArtefactError:
             raise
         except Exception as error:

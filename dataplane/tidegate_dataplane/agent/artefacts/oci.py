@@ -127,6 +127,11 @@ class OciSource:
         unpacked = await self._unpacked.list("") if self._unpacked is not None else ()
         return tuple(sorted({*contents.files, *unpacked} - {"config.pbtxt"}))
 
+    async def identify_content(self, path: str) -> str:
+        """Return the digest of the manifest, which identifies all files."""
+        del path
+        return await self.fetch_digest()
+
     @asynccontextmanager
     async def open_blob(self, digest: str, resume: ResumePoint | None) -> AsyncGenerator[Download, None]:
         """Start reading one layer."""
@@ -255,6 +260,10 @@ class _BlobSource:
     async def list(self, folder: str) -> None:
         """Return None: a manifest lists the layers."""
         del folder
+
+    async def identify_content(self, path: str) -> str:
+        """Return the digest, by which a layer is named."""
+        return path
 
 
 def _unpack_blob(path: Path, folder: Path, below: str, budget: UnpackBudget) -> None:

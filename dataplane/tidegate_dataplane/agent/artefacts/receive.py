@@ -11,7 +11,7 @@ from tidegate_dataplane.agent.artefacts.checksum import FetchedFile
 from tidegate_dataplane.agent.artefacts.partial_files import PartialFile, PartialFiles
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, Download
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.contract import FailureReason
+from tidegate_dataplane.contract import DesiredState, FailureReason
 
 # Pauses between attempts that bring nothing; one that brings bytes starts them again.
 RESUME_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 4.0)
@@ -39,6 +39,16 @@ class FetchTarget:
     parts: PartialFiles
     pause: Pause = asyncio.sleep
     used: int = 0
+
+
+def open_target(
+    order: DesiredState, folder: Path, progress: DownloadProgress, *, partial_dir: Path
+) -> FetchTarget:
+    """Return the target of an order's downloads, with what an earlier attempt received of it."""
+    artefact = f"{order.uri}/{order.version}"
+    partial_files = PartialFiles(partial_dir, f"{artefact}\n{order.revision}")
+    partial_files.prepare_folder()
+    return FetchTarget(folder, order.max_artefact_bytes, progress, artefact, partial_files)
 
 
 async def receive_file(

@@ -1,9 +1,12 @@
 """Interface of every source of artefacts: open one file as a stream, list a folder."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
+
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.contract import DesiredState
 
 CHUNK_BYTES = 1 << 20
 
@@ -41,7 +44,7 @@ class Download:
 class ArtefactSource(Protocol):
     """A source, opened for one artefact; paths are relative to the artefact's URI.
 
-    Both methods raise ArtefactError: ArtefactNotFound for a missing file, UriNotAllowed for one that must not be read,
+    All methods raise ArtefactError: ArtefactNotFound for a missing file, UriNotAllowed for one that must not be read,
     FetchFailed for an error that may pass.
     """
 
@@ -52,3 +55,11 @@ class ArtefactSource(Protocol):
     async def list(self, folder: str) -> tuple[str, ...] | None:
         """Return the paths of the files below `folder`, relative to it; None if the source has no listing."""
         ...
+
+    async def identify_content(self, path: str) -> str:
+        """Return a text that changes whenever the content of one file does, without reading it."""
+        ...
+
+
+OpenSource = Callable[[ArtefactUri, DesiredState], ArtefactSource]
+"""Opens the source of a URI for an order."""

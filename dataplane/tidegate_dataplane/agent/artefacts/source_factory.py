@@ -6,14 +6,13 @@ from typing import assert_never
 
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import read_credentials
-from tidegate_dataplane.agent.artefacts.fetch import OpenSource
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.hf import HfSource
 from tidegate_dataplane.agent.artefacts.https import HttpsSource
 from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCache
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
 from tidegate_dataplane.agent.artefacts.oci import OciSource
-from tidegate_dataplane.agent.artefacts.source import ArtefactSource
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource, OpenSource
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.contract import DesiredState, UriScheme

@@ -1,0 +1,359 @@
+"""Look whether tables have changed, beside the loop, and let the server load a new one in place of the old one."""
+
+import asyncio
+import random
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from tidegate_dataplane.agent import state
+from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts
+from tidegate_dataplane.agent.artefacts.receive import DownloadProgress, open_target
+from tidegate_dataplane.agent.artefacts.source import OpenSource
+from tidegate_dataplane.agent.artefacts.table_fetch import (
+    StoredTables,
+    fetch_tables,
+    identify_table,
+    table_path,
+)
+from tidegate_dataplane.agent.metrics import AgentMetrics
+from tidegate_dataplane.agent.refusals import ArtefactError, VersionRefusal
+from tidegate_dataplane.agent.repository import InstalledVersion, ModelRepository
+from tidegate_dataplane.agent.state import AgentMemory, LoadVersions, ObservedPod
+from tidegate_dataplane.agent.triton import ServerGoneError
+from tidegate_dataplane.contract import (
+    DesiredState,
+    FailureReason,
+    FeaturePlan,
+    FeatureTable,
+    TableProblem,
+    TableRefresh,
+    TableReport,
+)
+
+log = structlog.get_logger()
+
+CHECK_POLL_S = 1.0
+JITTER = 0.1
+"""Share of the interval by which checks differ, so that the pods of a FeatureCompute do not read a table at one moment."""
+UNREACHABLE_REASONS = frozenset(
+    {FailureReason.FETCH_FAILED, FailureReason.ARTEFACT_NOT_FOUND, FailureReason.URI_NOT_ALLOWED}
+)
+
+Load = Callable[[LoadVersions], Awaitable[VersionRefusal | None]]
+"""Loads versions; returns why the order's version does not serve, None if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ServedTables:
+    """The stored version with the tables that serve, if `serves`."""
+
+    order: DesiredState
+    plan: FeaturePlan
+    facts: ArtefactFacts
+    serves: bool
+
+    @property
+    def refreshed(self) -> tuple[tuple[FeatureTable, TableRefresh], ...]:
+        """Return the tables that are refreshed, with how."""
+        return tuple((table, table.refresh) for table in self.plan.tables if table.refresh is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewTable:
+    """A table that was fetched and checked, in a version folder that waits to be installed."""
+
+    name: str
+    staging: Path
+    facts: ArtefactFacts
+
+
+@dataclass(slots=True)
+class _TableChecks:
+    """When a table is checked next, and why its newest content was not taken."""
+
+    next_check_s: float
+    refused_identity: str = ""
+    refusal: VersionRefusal | None = None
+
+    def clear_refusal(self) -> None:
+        self.refused_identity, self.refusal = "", None
+
+
+class TableRefresher:
+    """Refreshes the tables of the pod's plan, one at a time: `run` fetches a new one, and the loop lets it be loaded."""
+
+    def __init__(
+        self,
+        pod: str,
+        repository: ModelRepository,
+        open_source: OpenSource,
+        metrics: AgentMetrics,
+        load: Load,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`wake` lets the loop take a step, in which it calls `load_tables`."""
+        self._repository = repository
+        self._open_source = open_source
+        self._metrics = metrics
+        self._load = load
+        self._wake = wake
+        self._clock = clock
+        self._random = random.Random(pod)  # noqa: S311 - spreads checks, and keeps no secret
+        self._served: _ServedTables | None = None
+        self._new: _NewTable | None = None
+        self._checks: dict[str, _TableChecks] = {}
+        self._keys: dict[str, int] = {}
+        self._confirmed = False
+        self._next_load_s = 0.0
+
+    def observe_tables(
+        self, desired: DesiredState | None, observed: ObservedPod, memory: AgentMemory
+    ) -> ObservedPod:
+        """Return the observation with whether the server must load the version's tables."""
+        self._served = served = _find_served_tables(desired, observed, memory)
+        if served is None:
+            return observed
+        self._metrics.set_tables(self.report())
+        # After a start of the agent it is not known which tables the server has: a load without a change does nothing.
+        unconfirmed = served.serves and not self._confirmed and self._clock() >= self._next_load_s
+        return replace(observed, must_load_tables=self._new is not None or unconfirmed)
+
+    def record_load(self) -> None:
+        """Record that the server has just loaded the stored tables."""
+        self._confirmed = True
+
+    def report(self) -> tuple[TableReport, ...]:
+        """Return which tables serve, and why the newest ones do not."""
+        if self._served is None:
+            return ()
+        reports: list[TableReport] = []
+        for table, _ in self._served.refreshed:
+            content = self._served.facts.tables.get(table.name)
+            if content is None:
+                continue
+            checks = self._checks.get(table.name)
+            refusal = checks.refusal if checks is not None else None
+            reports.append(
+                TableReport(
+                    source=table.name,
+                    keys=self._keys.get(_find_sha256(self._served.facts, table)),
+                    loaded_s=content.fetched_s,
+                    problem=_classify_refusal(refusal) if refusal is not None else None,
+                    message=refusal.message if refusal is not None else "",
+                )
+            )
+        return tuple(reports)
+
+    async def run(self) -> None:
+        """Check the tables whenever they are due, until cancelled."""
+        while True:
+            await self.check_tables()
+            await asyncio.sleep(CHECK_POLL_S)
+
+    async def check_tables(self) -> None:
+        """Check each table that is due, until one is ready to be loaded."""
+        served = self._served
+        if served is None:
+            return
+        for table, refresh in served.refreshed:
+            if self._new is not None:
+                return
+            checks = self._checks.get(table.name)
+            if checks is None:
+                self._checks[table.name] = checks = _TableChecks(self._plan_check(refresh))
+                await self._try_work(self._count_served_keys(served, table), table, checks)
+            if self._clock() < checks.next_check_s:
+                continue
+            await self._try_work(self._check_table(served, table, refresh, checks), table, checks)
+            checks.next_check_s = self._plan_check(refresh)
+
+    def _plan_check(self, refresh: TableRefresh) -> float:
+        return self._clock() + refresh.interval_ms / 1000 * self._random.uniform(1 - JITTER, 1 + JITTER)
+
+    async def _try_work(self, work: Awaitable[object], table: FeatureTable, checks: _TableChecks) -> None:
+        """Await the work; whatever fails is a refusal, and the loaded tables serve on."""
+        try:
+            await work
+        except ArtefactError as error:
+            self._record_refusal(table.name, checks, error.refusal)
+        except OSError as error:
+            message = f"table {table.name!r} cannot be stored: {error}"
+            self._record_refusal(table.name, checks, VersionRefusal(FailureReason.FETCH_FAILED, message))
+        except Exception as error:  # noqa: BLE001 - an unexpected table or server must not end the agent
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            message = f"table {table.name!r} cannot be read ({type(error).__name__} in {Path(place.filename).name}:{place.lineno})"
+            self._record_refusal(table.name, checks, VersionRefusal(FailureReason.ARTEFACT_INVALID, message))
+
+    async def _check_table(
+        self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh, checks: _TableChecks
+    ) -> None:
+        """Fetch and check a table that its source has changed; raise ArtefactError if it cannot be taken."""
+        identity = await identify_table(table, served.order, self._open_source)
+        present = served.facts.tables.get(table.name)
+        if present is not None and present.identity == identity:
+            checks.clear_refusal()
+            return
+        if identity == checks.refused_identity and checks.refusal is not None:
+            raise ArtefactError(checks.refusal.reason, checks.refusal.message)
+        try:
+            self._new = await self._fetch_table(served, table, refresh)
+        except ArtefactError as error:
+            if not error.refusal.is_transient:
+                checks.refused_identity = identity
+            raise
+        if self._new is None:
+            checks.clear_refusal()
+        else:
+            self._wake()
+
+    async def _fetch_table(
+        self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh
+    ) -> _NewTable | None:
+        """Fetch and check a table; return None if its content is that of the loaded one."""
+        order, progress = served.order, DownloadProgress()
+        stored = self._repository.find_tables(order, served.facts, table.name)
+        staging = await asyncio.to_thread(self._repository.make_staging)
+        new: _NewTable | None = None
+        try:
+            target = open_target(order, staging, progress, partial_dir=self._repository.partial_dir)
+            facts = await fetch_tables(order, target, self._open_source, stored)
+            if facts.digest == served.facts.digest:
+                await asyncio.to_thread(self._record_identity, served, table, facts)
+                return None
+            keys = await asyncio.to_thread(_count_keys, served.plan, table, staging)
+            if served.serves:
+                await self._compare_keys(served, table, refresh, keys)
+            self._keys[_find_sha256(facts, table)] = keys
+            new = _NewTable(table.name, staging, facts)
+        finally:
+            self._metrics.fetched_bytes.inc(progress.done)
+            if new is None:
+                await asyncio.to_thread(self._repository.discard_folder, staging)
+        return new
+
+    def _record_identity(self, served: _ServedTables, table: FeatureTable, facts: ArtefactFacts) -> None:
+        """Record that the source has the loaded content under another identity."""
+        content = facts.tables[table.name]
+        present = served.facts.tables.get(table.name, content)
+        tables = {**facts.tables, table.name: content.model_copy(update={"fetched_s": present.fetched_s})}
+        self._repository.update_record(served.order, facts.model_copy(update={"tables": tables}))
+
+    async def _compare_keys(
+        self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh, keys: int
+    ) -> None:
+        """Raise ArtefactError if the new table has too few keys."""
+        loaded = await self._count_served_keys(served, table)
+        if keys * 100 < loaded * refresh.min_keys_percent:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_INVALID,
+                f"table {table.name!r} has {keys:,} keys and the loaded one {loaded:,}, so it has less than "
+                f"{refresh.min_keys_percent} % of them (minKeysPercent): publish the complete table, or lower minKeysPercent",
+            )
+
+    async def _count_served_keys(self, served: _ServedTables, table: FeatureTable) -> int:
+        sha256 = _find_sha256(served.facts, table)
+        if sha256 not in self._keys:
+            stored: StoredTables = self._repository.find_tables(served.order, served.facts, table.name)
+            self._keys[sha256] = await asyncio.to_thread(_count_keys, served.plan, table, stored.folder)
+        return self._keys[sha256]
+
+    async def load_tables(self, action: LoadVersions) -> bool:
+        """Let the server load the new table, or once more the stored ones; return whether it did.
+
+        Until it has, and if it does not, it answers from the tables that it has.
+        """
+        new, self._new = self._new, None
+        started, served = self._clock(), self._served
+        installed, refusal = await self._install_table(new, action)
+        if refusal is None:
+            if new is not None:
+                await asyncio.to_thread(
+                    self._repository.discard_folder, installed.displaced if installed else None
+                )
+                self._checks[new.name].clear_refusal()
+                seconds = round(self._clock() - started, 3)
+                log.info("table_loaded", source=new.name, sha256=new.facts.digest, seconds=seconds)
+            return True
+        self._confirmed, self._next_load_s = False, self._clock() + state.SWITCH_RETRY_S
+        if installed is not None and served is not None:
+            await asyncio.to_thread(self._repository.restore_displaced, installed, served.facts)
+        if new is not None:
+            checks = self._checks[new.name]
+            checks.refused_identity = new.facts.tables[new.name].identity
+            self._record_refusal(new.name, checks, refusal)
+            await asyncio.to_thread(self._repository.discard_folder, new.staging)
+        return False
+
+    async def _install_table(
+        self, new: _NewTable | None, action: LoadVersions
+    ) -> tuple[InstalledVersion | None, VersionRefusal | None]:
+        """Return the version that was installed, and why the server does not serve it."""
+        installed: InstalledVersion | None = None
+        try:
+            if new is not None:
+                installed = await asyncio.to_thread(
+                    self._repository.install_version, new.staging, action.order, new.facts
+                )
+            return installed, await self._load(action)
+        except OSError as error:
+            message = f"the new table cannot be stored: {error}"
+            return installed, VersionRefusal(FailureReason.LOAD_FAILED, message)
+        except ServerGoneError:
+            message = "Triton ended while it loaded the new table: out of memory, if both do not fit; raise spec.resources.memory"
+            return installed, VersionRefusal(FailureReason.SERVER_ENDED, message)
+
+    def _record_refusal(self, source: str, checks: _TableChecks, refusal: VersionRefusal) -> None:
+        problem = _classify_refusal(refusal)
+        self._metrics.table_refusals.labels(source, problem).inc()
+        if refusal != checks.refusal:
+            log.warning("table_refused", source=source, reason=refusal.reason, message=refusal.message)
+        checks.refusal = refusal
+
+
+def _find_served_tables(
+    desired: DesiredState | None, observed: ObservedPod, memory: AgentMemory
+) -> _ServedTables | None:
+    """Return the stored version of the order if one of its tables is refreshed."""
+    if desired is None or desired.plan is None:
+        return None
+    order = state.content_of(desired)
+    facts = observed.stored.get(order.model, {}).get(order.version)
+    if facts is None or not facts.matches_order(order):
+        return None
+    serves = memory.proven == order and state.serves_order(order, observed.server)
+    served = _ServedTables(order, desired.plan, facts, serves and order.model not in observed.broken)
+    return served if served.refreshed else None
+
+
+def _classify_refusal(refusal: VersionRefusal) -> TableProblem:
+    if refusal.reason in UNREACHABLE_REASONS:
+        return TableProblem.TABLE_UNREACHABLE
+    return TableProblem.TABLE_REFUSED
+
+
+def _find_sha256(facts: ArtefactFacts, table: FeatureTable) -> str:
+    return next(file.sha256 for file in facts.files if file.path == table_path(table.name))
+
+
+def _count_keys(plan: FeaturePlan, table: FeatureTable, folder: Path) -> int:
+    """Return the number of keys of a table in a version folder; the server checks when it loads it that no key comes twice.
+
+    Raises:
+        ArtefactError: ArtefactInvalid if it is not Parquet or lacks a column.
+    """
+    # Imported here: a pod without such tables does not pay 60 MiB for it.
+    from tidegate_dataplane.features.errors import FeatureError
+    from tidegate_dataplane.features.references import list_columns
+    from tidegate_dataplane.features.tables import count_rows
+
+    key = next(entity.key for entity in plan.entities if entity.name == table.entity)
+    try:
+        return count_rows(folder / table_path(table.name), table.name, {key, *list_columns(plan)[table.name]})
+    except FeatureError as error:
+        raise ArtefactError(FailureReason.ARTEFACT_INVALID, str(error)) from error
