@@ -160,6 +160,11 @@ def _features(name: str, path: str, says: str, **spec: Any) -> Refusal:
     return Refusal(name, feature_compute_body(**spec), f"spec.{path}", says)
 
 
+def _table(name: str, path: str, says: str, **table: Any) -> Refusal:
+    body = feature_compute_body(sources=[{**_PROFILES, "table": {**_TABLE, **table}}])
+    return Refusal(f"table-{name}", body, f"spec.sources[0].table{path}", says)
+
+
 def _stream(name: str, path: str, says: str, **stream: Any) -> Refusal:
     body = feature_compute_body(sources=[_PROFILES, stream_source(**stream)])
     return Refusal(f"stream-{name}", body, f"spec.sources[1].stream{path}", says)
@@ -1022,6 +1027,18 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
         "give exactly one of table, stream",
         sources=[_PROFILES, {**stream_source(), "table": _TABLE}],
     ),
+    _table("refresh-short", ".refresh", "must be from 10s to 168h", refresh="5s"),
+    _table("refresh-long", ".refresh", "must be from 10s to 168h", refresh="169h"),
+    _table("refresh-no-duration", ".refresh", "should match", refresh="often"),
+    _table(
+        "refresh-of-a-pinned-one",
+        ".refresh",
+        "a table with a sha256 never changes: remove refresh or sha256",
+        refresh="10m",
+        sha256="a" * 64,
+    ),
+    _table("percent-above", ".minKeysPercent", "less than or equal to 100", minKeysPercent=101),
+    _table("percent-below", ".minKeysPercent", "greater than or equal to 0", minKeysPercent=-1),
     _features("event-storage", "eventStorage", "must be from 64Mi to 1Ti", eventStorage="1Mi"),
     _features("request-type", "request[0].type", _UNSUPPORTED, request=[{"name": "x", "type": "float64"}]),
     _features(

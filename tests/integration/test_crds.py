@@ -202,6 +202,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
     features = created(kubectl, namespace, feature_compute_body(**live_features_spec(resources=None)))["spec"]
     stream = features["sources"][1]["stream"]
     assert (stream["lateness"], stream["ttl"], stream["maxEvents"]) == ("1m", "168h", 256)
+    assert features["sources"][0]["table"]["minKeysPercent"] == 50
     assert features["eventStorage"] == "4Gi"
     defaults = {name: item["default"] for item in features["features"] for name, item in _defaulted(item)}
     assert defaults == {"lookup": "0", "window": "0", "timeSince": "-1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, cast
 
@@ -28,11 +29,13 @@ from tidegate.api.feature_operations import (
 )
 from tidegate.api.fields import (
     MAX_REPLICAS,
+    DurationText,
     Identifier,
     QuantityBetween,
     Resources,
     Sha256,
     TableUri,
+    duration_between,
 )
 from tidegate.api.inference import TensorMetadata
 from tidegate.api.matching import exactly_one
@@ -89,7 +92,16 @@ class RequestInput(ApiModel):
 
 
 class SourceTable(ApiModel):
-    """One Parquet file, read at start."""
+    """One Parquet file with a row for each key, read at start and, with refresh, whenever it changes."""
+
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            cel="!has(self.refresh) || !has(self.sha256)",
+            message="a table with a sha256 never changes: remove refresh or sha256",
+            check=lambda table: table.refresh is None or table.sha256 is None,
+            field="refresh",
+        ),
+    )
 
     uri: Annotated[
         TableUri,
@@ -101,6 +113,23 @@ class SourceTable(ApiModel):
     sha256: Annotated[
         Sha256 | None, Field(description="SHA-256 of the file, in lower-case hex. Absent: not checked.")
     ] = None
+    refresh: Annotated[
+        Annotated[DurationText, duration_between("10s", "168h")] | None,
+        Field(
+            description="How often each replica looks whether the file has changed, from 10s to 168h. It loads a changed file "
+            "beside the old one, and answers from the old one meanwhile. Absent: never."
+        ),
+    ] = None
+    min_keys_percent: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=0,
+            le=100,
+            description="With refresh, a changed file with fewer keys than this percentage of those of the loaded one is "
+            "refused, 0 to 100; 0 refuses none.",
+        ),
+    ] = 50
 
 
 class FeatureSource(ApiModel):
@@ -333,6 +362,16 @@ class SourceWatermark(StatusModel):
     ] = 0
 
 
+class LoadedTable(StatusModel):
+    """The oldest table of a source with refresh that a replica serves from."""
+
+    source: Annotated[str, Field(max_length=63, description="Name of the source.")]
+    keys: Annotated[
+        int | None, Field(ge=0, description="Number of its keys; absent until a replica has counted them.")
+    ] = None
+    loaded_at: Annotated[datetime, Field(description="When the replica fetched it.")]
+
+
 class FeatureComputeStatus(StatusModel):
     """The compiled plan, and the state that the replicas report."""
 
@@ -356,12 +395,19 @@ class FeatureComputeStatus(StatusModel):
         Field(max_length=MAX_SOURCES, description="How current the events of each stream are."),
         ListMap("source"),
     ] = ()
+    tables: Annotated[
+        tuple[LoadedTable, ...],
+        Field(
+            max_length=MAX_SOURCES, description="Tables of the sources with refresh that replicas serve from."
+        ),
+        ListMap("source"),
+    ] = ()
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady, EndpointsPublished and, with streams, "
-            "Fresh.",
+            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady, EndpointsPublished and, with streams or "
+            "refreshed tables, Fresh.",
         ),
         ListMap("type"),
     ] = ()

@@ -113,6 +113,10 @@ class Reason(StrEnum):
     EVENTS_CURRENT = "EventsCurrent"
     EVENTS_BEHIND = "EventsBehind"
     EVENTS_UNKNOWN = "EventsUnknown"
+    # FeatureCompute: tables with refresh
+    TABLES_CURRENT = "TablesCurrent"
+    TABLE_REFUSED = "TableRefused"
+    TABLE_UNREACHABLE = "TableUnreachable"
     # ComputePool
     POOL_READY = "PoolReady"
     NODES_HEALTHY = "NodesHealthy"

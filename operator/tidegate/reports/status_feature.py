@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Literal
 
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import ApiModel
 from tidegate.planning.features.freshness import format_lag
@@ -26,6 +28,19 @@ class WatermarkReport(ApiModel):
         return f"{self.source} lags by {format_lag(self.lag_s)}{refused}"
 
 
+class TableStatusReport(ApiModel):
+    """The table of one source with refresh, in the replica that loaded its table first."""
+
+    source: str
+    keys: int | None
+    loaded_at: datetime
+
+    def format_line(self) -> str:
+        """Return when it was loaded, and the number of its keys."""
+        keys = "" if self.keys is None else f", {self.keys:,} keys"
+        return f"{self.source} loaded at {format_timestamp(self.loaded_at)}{keys}"
+
+
 class FeatureStatusReport(StatusReport):
     """One FeatureCompute."""
 
@@ -37,15 +52,19 @@ class FeatureStatusReport(StatusReport):
     ready: int
     watermarks: tuple[WatermarkReport, ...] = ()
     """Of the streams that replicas serve from."""
+    tables: tuple[TableStatusReport, ...] = ()
+    """Of the sources with refresh."""
 
     def summary_lines(self, *, wide: bool) -> Iterator[str]:
-        """Yield plan, outputs, replicas, and a line for each stream of events."""
+        """Yield plan, outputs, replicas, and a line for each stream of events and each table with refresh."""
         plan = self.plan_hash or "none"
         yield format_field("plan", plan if wide else plan[:12])
         yield format_field("outputs", ", ".join(self.outputs) or "-")
         yield format_field("replicas", f"{self.ready} ready of {self.replicas}, {self.existing} exist")
         for watermark in self.watermarks:
             yield format_field("events", watermark.format_line())
+        for table in self.tables:
+            yield format_field("table", table.format_line())
 
 
 def report_features(features: FeatureCompute, related: RelatedObjects) -> FeatureStatusReport:
@@ -61,5 +80,9 @@ def report_features(features: FeatureCompute, related: RelatedObjects) -> Featur
         watermarks=tuple(
             WatermarkReport(source=item.source, lag_s=item.lag_seconds, refused_events=item.refused_events)
             for item in status.watermarks
+        ),
+        tables=tuple(
+            TableStatusReport(source=item.source, keys=item.keys, loaded_at=item.loaded_at)
+            for item in status.tables
         ),
     )

@@ -55,4 +55,26 @@ MESSAGES: Final = {
         "No replica has reported yet how current its events are.",
         "Wait.",
     ),
+    Reason.TABLES_CURRENT: CatalogueMessage(
+        "TG3009",
+        MessageLevel.INFO,
+        "No replica has refused a newer table or failed to look for one.",
+        NO_ACTION,
+    ),
+    Reason.TABLE_REFUSED: CatalogueMessage(
+        "TG3010",
+        MessageLevel.WARNING,
+        "A table has changed, and the new one was refused: it cannot be read, lacks a column or too many keys, or Triton did not "
+        "load it. Replicas answer from the table that they loaded before.",
+        "Publish a complete table, or change the spec; the message has the numbers. A replica takes the next change of the file "
+        "by itself.",
+    ),
+    Reason.TABLE_UNREACHABLE: CatalogueMessage(
+        "TG3011",
+        MessageLevel.WARNING,
+        "The source of a table with refresh does not answer, or does not have it. Replicas answer from the table that they "
+        "loaded before.",
+        "Publish the file, or correct the credentials or the network; the message has the details. Replicas ask again by "
+        "themselves.",
+    ),
 }

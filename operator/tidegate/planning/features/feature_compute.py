@@ -14,11 +14,12 @@ from tidegate.planning.access.proxies import PROXY_REQUEUE, ProxyView, judge_end
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.freshness import (
     FRESHNESS_REQUEUE,
-    StreamReadings,
+    SourceReadings,
     describe_reading,
     make_fresh_condition,
     make_watermarks,
 )
+from tidegate.planning.features.table_freshness import make_loaded_tables
 from tidegate.planning.inference.deployments import delete_stale
 from tidegate.planning.inference.node_resources import NodeResources
 from tidegate.planning.inference.reported_problems import make_transition_events
@@ -45,7 +46,7 @@ from tidegate.resources.feature_compute import (
 )
 from tidegate.resources.serving import find_template_hash
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import AgentReport, FeaturePlan, StreamProblem
+from tidegate_dataplane.contract import AgentReport, FeaturePlan, StreamProblem, TableProblem
 
 _LOADING_REQUEUE: Final = timedelta(seconds=1)
 _UNREACHABLE_REQUEUE: Final = timedelta(seconds=3)
@@ -86,7 +87,12 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
     pods = [pod for pod in observed.pods if pod.is_reachable and pod.source == source]
     replicas = [ObservedReplica(pod, observed.reports.get(pod.uid)) for pod in pods]
     reports = [replica.report for replica in replicas if replica.report is not None]
-    readings = StreamReadings(tuple(stream.name for stream in plan.streams), replicas, features.spec.replicas)
+    readings = SourceReadings(
+        sources=tuple(stream.name for stream in plan.streams),
+        tables=tuple(table.name for table in plan.tables if table.refresh is not None),
+        replicas=replicas,
+        desired_pods=features.spec.replicas,
+    )
     sources = _judge_sources(features, pods, reports, describe_reading(readings))
     objects = build_features_objects(features, plan, settings, start)
     availability = judge_pods(
@@ -106,13 +112,13 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
         delete=delete_stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
         events=(
-            *_list_events(features.status, status),
+            *_list_events(features.status, status, plan),
             *runner_events(features.status.conditions, status.conditions, exit_verdict),
         ),
         requeue_after=_compute_requeue(observed, sources, pods, reports)
         or _requeue_unpublished(availability, published)
         or (RUNNER_REQUEUE if exit_verdict is not None else None)
-        or (FRESHNESS_REQUEUE if plan.streams else None),
+        or (FRESHNESS_REQUEUE if readings.can_age else None),
     )
 
 
@@ -147,7 +153,7 @@ def _plan_invalid(observed: FeaturesObserved, message: str) -> ReconcilePlan:
             "conditions": tuple(ObservedCondition.model_validate(item) for item in merged),
         }
     )
-    return ReconcilePlan(status=status.dump(), events=_list_events(features.status, status))
+    return ReconcilePlan(status=status.dump(), events=_list_failures(features.status, status))
 
 
 def _judge_sources(
@@ -167,7 +173,7 @@ def _judge_sources(
 
 
 def _build_status(
-    observed: FeaturesObserved, plan: FeaturePlan, verdicts: _FeatureVerdicts, readings: StreamReadings
+    observed: FeaturesObserved, plan: FeaturePlan, verdicts: _FeatureVerdicts, readings: SourceReadings
 ) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
@@ -177,12 +183,12 @@ def _build_status(
         make_condition(ConditionType.PLAN_COMPILED, compiled, generation),
         make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
         make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
-        *((make_fresh_condition(readings, generation),) if plan.streams else ()),
+        *((make_fresh_condition(readings, generation),) if readings.can_age else ()),
     )
     previous = [
         condition
         for condition in features.status.conditions
-        if plan.streams or condition.type != ConditionType.FRESH.value
+        if readings.can_age or condition.type != ConditionType.FRESH.value
     ]
     merged = merge_conditions(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
@@ -194,6 +200,7 @@ def _build_status(
         ready_replicas=sum(pod.ready for pod in alive),
         selector=format_selector(make_features_selector(features)),
         watermarks=make_watermarks(readings),
+        tables=make_loaded_tables(readings.tables, readings.replicas),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
@@ -211,18 +218,28 @@ def _judge_readiness(observed: FeaturesObserved, verdicts: _FeatureVerdicts) -> 
     return pods if published.holds else published
 
 
-def _list_events(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:
-    """Return events for a plan that does not compile, a source that begins to fail, and a stream that does or recovers."""
+def _list_events(
+    previous: FeatureComputeStatus, current: FeatureComputeStatus, plan: FeaturePlan
+) -> tuple[Event, ...]:
+    """Return events for a source that begins to fail, and for a stream or a refreshed table that does or recovers."""
+    return _list_failures(previous, current) + make_transition_events(
+        ConditionType.FRESH,
+        Reason.EVENTS_CURRENT if plan.streams else Reason.TABLES_CURRENT,
+        (*StreamProblem, *TableProblem),
+        previous.conditions,
+        current.conditions,
+    )
+
+
+def _list_failures(previous: FeatureComputeStatus, current: FeatureComputeStatus) -> tuple[Event, ...]:
+    """Return events for a plan that does not compile, and for a source that begins to fail."""
     previous_states = {item.type: (item.status, item.message) for item in previous.conditions}
-    failures = tuple(
+    return tuple(
         Event(EventType.WARNING, item.reason, item.message)
         for item in current.conditions
         if (item.type == ConditionType.PLAN_COMPILED.value and item.status.value == "False")
         or (item.type == ConditionType.SOURCES_READY.value and item.reason == Reason.SOURCE_FAILED.value)
         if previous_states.get(item.type) != (item.status, item.message)
-    )
-    return failures + make_transition_events(
-        ConditionType.FRESH, Reason.EVENTS_CURRENT, StreamProblem, previous.conditions, current.conditions
     )
 
 

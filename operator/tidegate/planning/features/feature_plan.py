@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Final
 
+from tidegate.api.durations import parse_duration
 from tidegate.api.feature_compute import Feature, FeatureCompute, FeatureComputeSpec, FeatureSource, KeyType
 from tidegate.api.feature_operations import (
     BucketizeOperation,
@@ -85,7 +87,13 @@ def _make_table(source: FeatureSource) -> contract.FeatureTable | None:
     table = source.table
     if table is None:
         return None
-    return contract.FeatureTable(name=source.name, entity=source.entity, uri=table.uri, sha256=table.sha256)
+    refresh = None
+    if table.refresh is not None:
+        interval_ms = parse_duration(table.refresh) // timedelta(milliseconds=1)
+        refresh = contract.TableRefresh(interval_ms=interval_ms, min_keys_percent=table.min_keys_percent)
+    return contract.FeatureTable(
+        name=source.name, entity=source.entity, uri=table.uri, sha256=table.sha256, refresh=refresh
+    )
 
 
 def _compile_feature(

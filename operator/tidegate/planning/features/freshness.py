@@ -1,4 +1,4 @@
-"""Judge how current the events of a FeatureCompute's streams are, from the reports of its pods."""
+"""Judge how current the events and tables of a FeatureCompute are, from the reports of its pods."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
 from tidegate.api.durations import format_duration
 from tidegate.api.feature_compute import SourceWatermark
 from tidegate.api.reasons import Reason
+from tidegate.planning.features.table_freshness import find_table_problem, list_table_reports
 from tidegate.planning.inference.reported_problems import judge_reports
 from tidegate.planning.inference.serving_status import Verdict, make_condition
 from tidegate.planning.inference.swap_failures import ObservedReplica
@@ -26,14 +27,21 @@ _TOLERATED_PROBLEM_S: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
-class StreamReadings:
-    """What the pods of one plan report about their events."""
+class SourceReadings:
+    """What the pods of one plan report about their events and tables."""
 
     sources: tuple[str, ...]
     """Names of the plan's streams, in its order."""
+    tables: tuple[str, ...]
+    """Names of the plan's tables with refresh, in its order."""
     replicas: Sequence[ObservedReplica]
     desired_pods: int
     """How many pods should run."""
+
+    @property
+    def can_age(self) -> bool:
+        """Return whether there is a source that changes while pods serve."""
+        return bool(self.sources or self.tables)
 
     def list_reports(self, source: str) -> list[EventStreamReport]:
         """Return the reports about a source of every pod."""
@@ -48,19 +56,26 @@ class StreamReadings:
         return self.list_serving_reports(source) or self.list_reports(source)
 
 
-def make_fresh_condition(readings: StreamReadings, generation: int) -> Condition:
+def make_fresh_condition(readings: SourceReadings, generation: int) -> Condition:
     """Return the condition Fresh; it is Unknown until a pod has reported every source."""
     if readings.desired_pods == 0:
-        verdict = Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no stream is read")
+        verdict = Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no source is read")
         return make_condition(ConditionType.FRESH, verdict, generation)
-    problem = _find_problem(readings)
+    problem = _find_problem(readings) or find_table_problem(readings.tables, readings.replicas)
     silent = [source for source in readings.sources if not readings.list_reports(source)]
     if problem is None and silent:
         message = f"no replica has reported the events of source {silent[0]} yet"
         return Condition(
             ConditionType.FRESH, ConditionStatus.UNKNOWN, Reason.EVENTS_UNKNOWN, message, generation
         )
-    verdict = problem or _find_lag(readings) or _CURRENT
+    unread = [source for source in readings.tables if not list_table_reports(source, readings.replicas)]
+    if problem is None and unread:
+        message = f"no replica has reported the table of source {unread[0]} yet"
+        return Condition(
+            ConditionType.FRESH, ConditionStatus.UNKNOWN, Reason.SOURCES_LOADING, message, generation
+        )
+    healthy = _CURRENT if readings.sources else _TABLES_CURRENT
+    verdict = problem or _find_lag(readings) or healthy
     return make_condition(ConditionType.FRESH, verdict, generation)
 
 
@@ -71,7 +86,12 @@ _CURRENT: Final = Verdict(
 )
 
 
-def make_watermarks(readings: StreamReadings) -> tuple[SourceWatermark, ...]:
+_TABLES_CURRENT: Final = Verdict(
+    True, Reason.TABLES_CURRENT, "every replica that reports has the newest tables, as of its last check"
+)
+
+
+def make_watermarks(readings: SourceReadings) -> tuple[SourceWatermark, ...]:
     """Return how current each source is in the pods that answer requests; without any, nothing about it."""
     return tuple(
         SourceWatermark(
@@ -84,7 +104,7 @@ def make_watermarks(readings: StreamReadings) -> tuple[SourceWatermark, ...]:
     )
 
 
-def describe_reading(readings: StreamReadings) -> str:
+def describe_reading(readings: SourceReadings) -> str:
     """Return how far the first pod that does not serve yet has read its streams; empty if none has reported."""
     for replica in readings.replicas:
         if replica.report is None or replica.report.serving is not None:
@@ -112,7 +132,7 @@ def _list_reports(replicas: Iterable[ObservedReplica], source: str) -> list[Even
     ]
 
 
-def _find_problem(readings: StreamReadings) -> Verdict | None:
+def _find_problem(readings: SourceReadings) -> Verdict | None:
     """Return the first source whose broker a pod has not been able to read for a while, with the broker's own text."""
     for source in readings.sources:
         verdict = judge_reports(
@@ -127,7 +147,7 @@ def _find_lasting_problem(report: EventStreamReport) -> StreamProblem | None:
     return report.problem if report.failing_s > _TOLERATED_PROBLEM_S else None
 
 
-def _find_lag(readings: StreamReadings) -> Verdict | None:
+def _find_lag(readings: SourceReadings) -> Verdict | None:
     """Return the first source of which a pod lacks events; pods that do not serve count only if none does."""
     for source in readings.sources:
         reports = readings.list_judged_reports(source)
