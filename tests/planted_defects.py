@@ -166,7 +166,7 @@ DEFECTS: Final = (
         name="accept-wrong-checksum",
         suffered="A model with another checksum than the pinned one serves.",
         file="dataplane/tidegate_dataplane/agent/artefacts/fetch.py",
-        text='    _check_pin(order.sha256, facts.digest, target.artefact, "spec.model.sha256")\n    return facts',
+        text='    check_pin(order.sha256, facts.digest, target.artefact, "spec.model.sha256")\n    return facts',
         by="    return facts",
         seen_by=("tests/unit/test_agent_artefacts.py::TestFolders::test_a_wrong_pin_names_both_checksums",),
     ),
