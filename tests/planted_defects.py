@@ -173,12 +173,30 @@ DEFECTS: Final = (
     Defect(
         name="accept-wrong-table",
         suffered="A feature table with another checksum than the pinned one is used.",
-        file="dataplane/tidegate_dataplane/agent/artefacts/fetch.py",
-        text='table.sha256, file.sha256, f"table',
-        by='file.sha256, file.sha256, f"table',
+        file="dataplane/tidegate_dataplane/agent/artefacts/table_fetch.py",
+        text="check_pin(table.sha256, file.sha256,",
+        by="check_pin(file.sha256, file.sha256,",
         seen_by=(
             "tests/unit/test_agent_artefacts.py::TestFeatures::test_a_table_that_is_not_the_pinned_one_is_refused",
         ),
+    ),
+    Defect(
+        name="take-half-a-table",
+        suffered="A table that is half written replaces a complete one, and half of the users get defaults.",
+        file="dataplane/tidegate_dataplane/agent/table_refresh.py",
+        text="if keys * 100 < loaded * refresh.min_keys_percent:",
+        by="if keys < 0:",
+        seen_by=(
+            "tests/unit/test_table_refresh.py::test_a_table_without_most_keys_is_refused_once_with_both_numbers",
+        ),
+    ),
+    Defect(
+        name="leave-a-refused-table",
+        suffered="A table that Triton refused is on disk, and the pod fails when Triton starts again.",
+        file="dataplane/tidegate_dataplane/agent/table_refresh.py",
+        text="        if installed is not None and served is not None:",
+        by="        if installed is None and served is not None:",
+        seen_by=("tests/unit/test_table_refresh.py::test_a_bad_table_changes_nothing",),
     ),
     Defect(
         name="double-result",

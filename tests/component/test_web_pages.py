@@ -184,6 +184,7 @@ def fill(dashboard: Dashboard, said: str) -> None:
             status={
                 "observedGeneration": 1,
                 "watermarks": [{"source": "clicks", "lagSeconds": 604_800, "refusedEvents": 7}],
+                "tables": [{"source": "profiles", "keys": 20_000, "loadedAt": "2026-01-01T00:00:00Z"}],
                 "conditions": conditions,
             },
         ),

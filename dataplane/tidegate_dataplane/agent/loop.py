@@ -191,7 +191,7 @@ class Agent:
                 "batching": self._report_batching(report.serving, native=native),
                 "samples": self._samples.report(native=native) if self._samples is not None else None,
                 "stream": self._stream.report() if self._stream is not None else None,
-                "tables": self.tables.report(),
+                "tables": self.tables.make_reports(),
                 "ended": self._runners.report() if self._runners is not None else None,
             }
         )

@@ -88,7 +88,7 @@ async def run_agent(settings: AgentSettings, environment: Mapping[str, str] = os
     await web.TCPSite(probes, settings.address, settings.http_port).start()
     log.info("agent_started", pod=settings.pod_name, http_port=probes.addresses[0][1])
     try:
-        await run_until(stop, agent.run, agent.tables.run, control.watch_authority, drain_on_signal)
+        await run_until(stop, agent.run, agent.tables.watch_tables, control.watch_authority, drain_on_signal)
         await drain.run()
         await stream.finish_work()
         await samples.finish_writing()

@@ -58,7 +58,7 @@ class _ServedTables:
     serves: bool
 
     @property
-    def refreshed(self) -> tuple[tuple[FeatureTable, TableRefresh], ...]:
+    def refreshed_tables(self) -> tuple[tuple[FeatureTable, TableRefresh], ...]:
         """Return the tables that are refreshed, with how."""
         return tuple((table, table.refresh) for table in self.plan.tables if table.refresh is not None)
 
@@ -85,7 +85,7 @@ class _TableChecks:
 
 
 class TableRefresher:
-    """Refreshes the tables of the pod's plan, one at a time: `run` fetches a new one, and the loop lets it be loaded."""
+    """Refreshes the tables of the pod's plan, one at a time: `watch_tables` fetches a new one, and the loop lets it be loaded."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class TableRefresher:
         self._served = served = _find_served_tables(desired, observed, memory)
         if served is None:
             return observed
-        self._metrics.set_tables(self.report())
+        self._metrics.set_tables(self.make_reports())
         # After a start of the agent it is not known which tables the server has: a load without a change does nothing.
         unconfirmed = served.serves and not self._confirmed and self._clock() >= self._next_load_s
         return replace(observed, must_load_tables=self._new is not None or unconfirmed)
@@ -128,12 +128,12 @@ class TableRefresher:
         """Record that the server has just loaded the stored tables."""
         self._confirmed = True
 
-    def report(self) -> tuple[TableReport, ...]:
+    def make_reports(self) -> tuple[TableReport, ...]:
         """Return which tables serve, and why the newest ones do not."""
         if self._served is None:
             return ()
         reports: list[TableReport] = []
-        for table, _ in self._served.refreshed:
+        for table, _ in self._served.refreshed_tables:
             content = self._served.facts.tables.get(table.name)
             if content is None:
                 continue
@@ -150,7 +150,7 @@ class TableRefresher:
             )
         return tuple(reports)
 
-    async def run(self) -> None:
+    async def watch_tables(self) -> None:
         """Check the tables whenever they are due, until cancelled."""
         while True:
             await self.check_tables()
@@ -161,7 +161,7 @@ class TableRefresher:
         served = self._served
         if served is None:
             return
-        for table, refresh in served.refreshed:
+        for table, refresh in served.refreshed_tables:
             if self._new is not None:
                 return
             checks = self._checks.get(table.name)
@@ -328,7 +328,7 @@ def _find_served_tables(
         return None
     serves = memory.proven == order and state.serves_order(order, observed.server)
     served = _ServedTables(order, desired.plan, facts, serves and order.model not in observed.broken)
-    return served if served.refreshed else None
+    return served if served.refreshed_tables else None
 
 
 def _classify_refusal(refusal: VersionRefusal) -> TableProblem:

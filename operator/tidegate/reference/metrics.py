@@ -113,6 +113,12 @@ METRIC_SECTIONS: Final = (
         after="Why events are [refused](../how-to/live-features.md#refused-events).",
     ),
     MetricSection(
+        "Agents",
+        (exported.TABLE,),
+        part="Tables",
+        before="Of the pods of a FeatureCompute that [refreshes tables](../how-to/refresh-tables.md), for each source.",
+    ),
+    MetricSection(
         "Batch",
         (exported.BATCH,),
         before="On port 8083 of a Job's pods, while the shard runs.",
