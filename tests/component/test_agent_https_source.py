@@ -26,7 +26,7 @@ from tidegate_dataplane.agent.artefacts.fetch import fetch_artefact
 from tidegate_dataplane.agent.artefacts.https import HttpsSource
 from tidegate_dataplane.agent.artefacts.receive import DownloadProgress
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason
 
@@ -437,3 +437,45 @@ async def test_who_is_denied_is_told_of_the_secret_and_never_its_content(
     assert words in message
     assert CANARY not in message
     assert CANARY not in repr(secret)
+
+
+async def identified(store: Store, headers: dict[str, str], path: str) -> tuple[str, str]:
+    """What identifies a file that is answered with these headers, and the range that was asked for."""
+    ranges: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        ranges.append(request.headers.get("Range", ""))
+        return web.Response(status=206, body=b"P", headers={"Content-Range": "bytes 0-0/9", **headers})
+
+    store.answer = answer
+    rules = HttpRules((store.host,), True, store.authority, 10.0)
+    source = HttpsSource(parse_uri(f"https://{store.host}/ctr/1"), rules, NOBODY)
+    return await source.identify_content(path), ranges[0]
+
+
+async def test_a_file_is_identified_by_its_etag_from_one_byte(store: Store) -> None:
+    time = "Thu, 01 Jan 2026 00:00:00 GMT"
+
+    assert await identified(store, {"ETag": '"v1"', "Last-Modified": time}, "model.onnx") == (
+        '"v1"',
+        "bytes=0-0",
+    )
+    assert (await identified(store, {"ETag": 'W/"v2"'}, "model.onnx"))[0] == 'W/"v2"'
+    assert (await identified(store, {"Last-Modified": time}, "model.onnx"))[0] == time
+
+
+async def test_a_file_without_an_etag_and_a_time_cannot_be_identified(store: Store) -> None:
+    with pytest.raises(ArtefactError) as raised:
+        await identified(store, {}, "model.onnx")
+
+    assert raised.value.refusal.reason is FailureReason.FETCH_FAILED
+    assert raised.value.refusal.message == (
+        f"https://{store.host}/ctr/1/model.onnx has neither an ETag nor a Last-Modified, so that a change of it cannot be noticed"
+    )
+
+
+async def test_a_file_that_is_gone_is_not_identified(store: Store) -> None:
+    with pytest.raises(ArtefactError) as raised:
+        await identified(store, {}, "absent.parquet")
+
+    assert raised.value.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND

@@ -210,3 +210,24 @@ def test_the_hub_is_found_under_the_name_that_kubectl_writes(registry: str) -> N
 
     assert credentials.registry_authorization(registry) == f"Basic {auth}"
     assert credentials.registry_authorization("registry.example.com") is None
+
+
+@pytest.mark.usefixtures("bucket")
+async def test_an_object_is_identified_until_it_is_written_again() -> None:
+    source = object_source(parse_uri("s3://models/tables"))
+    await source.put("users.parquet", b"one")
+    first = await source.identify_content("users.parquet")
+    again = await source.identify_content("users.parquet")
+    await source.put("users.parquet", b"two")
+
+    assert first == again
+    assert await source.identify_content("users.parquet") != first
+
+
+@pytest.mark.usefixtures("bucket")
+async def test_an_object_that_is_gone_is_not_identified() -> None:
+    with pytest.raises(ArtefactError) as raised:
+        await object_source(parse_uri("s3://models/tables")).identify_content("absent.parquet")
+
+    assert raised.value.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
+    assert raised.value.refusal.message == "there is no s3://models/tables/absent.parquet"

@@ -46,6 +46,9 @@ class Store:
         del folder
         return tuple(self.files)
 
+    async def identify_content(self, path: str) -> str:
+        return f'"{hash(self.files[path])}"'
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeCache:
@@ -188,3 +191,11 @@ async def test_many_agents_at_once_stay_within_the_bound_and_each_gets_its_file(
     assert kept
     assert sum(blob.stat().st_size for blob in kept) <= 250
     assert all(sha256(blob.read_bytes()) == blob.name for blob in kept)
+
+
+async def test_a_look_at_the_source_neither_reads_nor_fills_the_cache(cache: NodeCache) -> None:
+    store = Store(a=A)
+
+    assert await CachedSource(store, cache, "s3://models/ctr").identify_content("a") == f'"{hash(A)}"'
+    assert store.sent == 0
+    assert not (cache.root / "blobs").exists()
