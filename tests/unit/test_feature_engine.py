@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bisect
+import gc
 import hashlib
 import math
 import struct
@@ -29,6 +30,7 @@ from builders.features import (
 )
 from stages.examples import examples
 from tidegate_dataplane.contract import Feature, FieldRef
+from tidegate_dataplane.features import tables
 from tidegate_dataplane.features.engine import FeatureEngine
 from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.offline import compute_parquet
@@ -242,6 +244,44 @@ def test_offline_over_files_equals_online(tmp_path: Path) -> None:
     for name, values in online.items():
         column = np.array(written.column(name).to_pylist(), dtype=values.dtype).reshape(values.shape)
         np.testing.assert_array_equal(column, values, err_msg=name)
+
+
+@pytest.mark.parametrize("block_rows", [1, 2, 4, 100])
+def test_lists_are_the_same_however_many_are_decoded_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_rows: int
+) -> None:
+    monkeypatch.setattr(tables, "BLOCK_ROWS", block_rows)
+    lists = [[1, 2, 3], None, [4], [], [5, None, 6, 7], [None], [8, 9]]
+    path = write_table(tmp_path / "t", user_id=list(range(len(lists))), c=lists)
+    lookup = Lookup(name="f", field=of_user("c"), type=LookupType.INT64, length=3, default="-1")
+    engine = FeatureEngine.from_files(a_plan(lookup), {"profiles": path})
+
+    answer = engine.compute_features({"user_id": np.arange(len(lists) + 1)})["f"]
+
+    assert answer.tolist() == [
+        [1, 2, 3],
+        [-1, -1, -1],
+        [4, -1, -1],
+        [-1, -1, -1],
+        [5, -1, 6],
+        [-1, -1, -1],
+        [8, 9, -1],
+        [-1, -1, -1],
+    ]
+
+
+def test_what_was_read_of_a_table_is_freed_when_its_features_are_prepared(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t", user_id=list(range(10_000)), c=[1] * 10_000)
+    gc.collect()
+    before = pa.total_allocated_bytes()
+
+    engine = FeatureEngine.from_files(
+        a_plan(Lookup(name="f", field=of_user("c"), type=LookupType.INT64)), {"profiles": path}
+    )
+
+    gc.collect()
+    assert pa.total_allocated_bytes() <= before
+    assert engine.compute_features({"user_id": np.array([1])})["f"].tolist() == [[1]]
 
 
 class TestWhatDoesNotFit:

@@ -45,7 +45,7 @@ from tidegate_dataplane.features.references import (
     check_fields,
     list_columns,
 )
-from tidegate_dataplane.features.tables import LoadedTable, read_table
+from tidegate_dataplane.features.tables import LoadedTable, read_table, release_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ class FeatureEngine:
             FeatureError: the plan and the tables or the streams do not fit.
         """
         self._plan = plan
-        self._tables = tables
+        # Of a table only this and what features gather from stay in memory.
+        self._indexes = {name: table.index for name, table in tables.items()}
         self._events = events or {}
         if missing := {stream.name for stream in plan.streams} - self._events.keys():
             raise FeatureError(f"stream {min(missing)!r} has no events here")
@@ -111,7 +112,7 @@ class FeatureEngine:
         self._gathers: dict[str, Array] = {}
         self._hashes: dict[FieldRef, hashing.Hashes] = {}
         for feature in plan.features:
-            self._prepare_feature(feature)
+            self._prepare_feature(feature, tables)
 
     @classmethod
     def from_files(
@@ -129,7 +130,10 @@ class FeatureEngine:
             table.name: read_table(paths[table.name], table.name, entities[table.entity], columns[table.name])
             for table in plan.tables
         }
-        return cls(plan, tables, events)
+        engine = cls(plan, tables, events)
+        tables.clear()
+        release_memory()
+        return engine
 
     def compute_features(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every feature, [n, k], for `inputs`, [n] or [n, 1] each, named as the plan's inputs.
@@ -163,7 +167,7 @@ class FeatureEngine:
         if len(set(lengths.values())) > 1:
             raise FeatureError(f"the inputs differ in length: {lengths}")
         rows = {
-            table.name: self._tables[table.name].index.find_rows(keys[table.entity])
+            table.name: self._indexes[table.name].find_rows(keys[table.entity])
             for table in self._plan.tables
             if table.entity in keys
         }
@@ -184,21 +188,21 @@ class FeatureEngine:
         visible = events.limit_times(times - stream.ttl_ms, times).limit_counts(stream.max_events)
         return _VisibleEvents(visible, times, positions)
 
-    def _prepare_feature(self, feature: Feature) -> None:
+    def _prepare_feature(self, feature: Feature, tables: Mapping[str, LoadedTable]) -> None:
         """Compute what depends on a table's row alone."""
         if isinstance(feature, Lookup):
-            self._gathers[feature.name] = self._tables[feature.field.table or ""].look_up_values(feature)
+            self._gathers[feature.name] = tables[feature.field.table or ""].look_up_values(feature)
             return
         for reference in list_references(feature):
             table = reference.table
             if table is None:
                 continue
             if isinstance(feature, Bucketize):
-                values, present = self._tables[table].read_numbers(reference.column)
+                values, present = tables[table].read_numbers(reference.column)
                 buckets = transforms.assign_buckets(values, present, feature.boundaries)
                 self._gathers[feature.name] = buckets[:, None]
             elif reference not in self._hashes:
-                self._hashes[reference] = self._tables[table].hash_column(reference.column)
+                self._hashes[reference] = tables[table].hash_column(reference.column)
 
     def _compute_feature(self, feature: Feature, call: _Call) -> Array:
         match feature:

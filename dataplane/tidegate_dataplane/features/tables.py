@@ -17,6 +17,8 @@ from tidegate_dataplane.features.errors import FeatureError
 from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
 
 NUMPY_TYPES: dict[LookupType, type[np.generic]] = {LookupType.INT64: np.int64, LookupType.FLOAT32: np.float32}
+BLOCK_ROWS = 16_384
+"""Rows whose lists are decoded at once; it bounds the memory for that."""
 INT64_MAX = np.iinfo(np.int64).max
 
 
@@ -45,16 +47,23 @@ class LoadedTable:
             return values
         if not _is_list(column.type):
             raise self._wrong_type(feature.field.column, column.type, "a lookup with a length needs a list")
+        for start in range(0, self.row_count, BLOCK_ROWS):
+            block = column.slice(start, BLOCK_ROWS)
+            self._fill_lists(values[start : start + len(block)], block, feature)
+        return values
+
+    def _fill_lists(self, values: npt.NDArray[np.generic], column: Any, feature: Lookup) -> None:
+        """Write the first elements of each list into its row of `values`, [rows, k], which holds defaults."""
         offsets = column.offsets.to_numpy()
-        flat, present = self._read_scalars(column.values, feature.field.column, feature.type)
-        flat = np.where(present, flat, default).astype(dtype)
-        starts, ends = offsets[:-1], offsets[1:]
+        elements = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+        flat, present = self._read_scalars(elements, feature.field.column, feature.type)
+        starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
         # A null list counts as an empty one.
         ends = np.where(np.asarray(column.is_valid()), ends, starts)
-        positions = starts[:, None] + np.arange(feature.length)
+        positions = starts[:, None] + np.arange(values.shape[1])
         inside = positions < ends[:, None]
-        values[:-1][inside] = flat[positions[inside]]
-        return values
+        inside[inside] = present[positions[inside]]
+        values[inside] = flat[positions[inside]].astype(values.dtype)
 
     def read_numbers(self, column_name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """Return (values [rows + 1], present [rows + 1]) of a numeric column, int64 or float64; the last is absent."""
@@ -117,6 +126,14 @@ def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) ->
     except (pa.ArrowException, OSError) as error:
         raise _unreadable_table(name, error) from error
     return LoadedTable(name, content, _make_index(content.column(entity.key), name, entity))
+
+
+def release_memory() -> None:
+    """Return to the system what was used to read tables that are no longer referenced.
+
+    Arrow's pool would keep it: several times what features gather from.
+    """
+    pa.default_memory_pool().release_unused()
 
 
 def count_rows(path: Path, name: str, columns: Iterable[str]) -> int:
