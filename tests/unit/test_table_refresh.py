@@ -346,8 +346,8 @@ async def test_a_table_that_changes_while_it_is_downloaded_is_fetched_again(pod:
     assert pod.table.problem is None
 
 
-async def test_a_server_that_ends_while_it_loads_gets_the_old_table(pod: RefreshWorld) -> None:
-    pod.publish_users(2)
+async def end_server_while_it_loads(pod: RefreshWorld) -> None:
+    """Let the server end under the next load, and start again."""
     pod.server.ends = True
     pod.now_s += LONGEST_S
     await pod.agent.tables.check_tables()
@@ -355,8 +355,29 @@ async def test_a_server_that_ends_while_it_loads_gets_the_old_table(pod: Refresh
     pod.server.ends = False
     await pod.settle()
 
+
+async def test_a_server_that_ends_while_it_loads_gets_the_old_table(pod: RefreshWorld) -> None:
+    pod.publish_users(2)
+    await end_server_while_it_loads(pod)
+
     assert pod.answer() == [1, 1, 1]
     assert "Triton ended while it loaded the new table" in pod.table.message
+
+    await pod.pass_interval()
+    assert pod.answer() == [2, 2, 2]
+
+
+async def test_a_table_under_which_the_server_ends_twice_is_not_loaded_again(pod: RefreshWorld) -> None:
+    pod.publish_users(2)
+    await end_server_while_it_loads(pod)
+    await end_server_while_it_loads(pod)
+    loads, downloads = len(pod.server.loads), len(pod.downloads)
+
+    await pod.pass_interval()
+
+    assert pod.answer() == [1, 1, 1]
+    assert (len(pod.server.loads), len(pod.downloads)) == (loads, downloads)
+    assert pod.table.problem is TableProblem.TABLE_REFUSED
 
 
 async def test_an_agent_that_starts_again_lets_the_stored_table_be_loaded_once(pod: RefreshWorld) -> None:
@@ -404,6 +425,24 @@ async def test_only_the_changed_table_is_downloaded(tmp_path: Path) -> None:
     answer = pod.server.engine.compute_features(inputs)
     assert (answer["age"].item(), answer["price"].item()) == (2, 7)
     assert [report.source for report in pod.agent.build_report().tables] == ["profiles", "catalogue"]
+
+
+async def test_two_tables_written_again_with_the_same_content_are_downloaded_once(tmp_path: Path) -> None:
+    pod = RefreshWorld(tmp_path)
+    items = write_table(pod.models / "items.parquet", item_id=["a"], price=[7])
+    tables = [pod.make_table("profiles", "user", pod.users), pod.make_table("catalogue", "item", items)]
+    pod.plan = a_plan(AGE, PRICE, tables=tables)
+    pod.publish_users(1)
+    pod.accept_order()
+    await pod.settle()
+    pod.downloads.clear()
+
+    for path in (pod.users, items):
+        os.utime(path, ns=(1, 1))
+    await pod.pass_interval()
+    await pod.pass_interval()
+
+    assert pod.downloads == ["users.parquet", "items.parquet"]
 
 
 async def test_a_table_without_refresh_is_never_looked_at_again(tmp_path: Path) -> None:

@@ -158,11 +158,9 @@ class TableRefresher:
 
     async def check_tables(self) -> None:
         """Check each table that is due, until one is ready to be loaded."""
-        served = self._served
-        if served is None:
-            return
-        for table, refresh in served.refreshed_tables:
-            if self._new is not None:
+        for table, refresh in self._served.refreshed_tables if self._served is not None else ():
+            served = self._served
+            if served is None or self._new is not None:
                 return
             checks = self._checks.get(table.name)
             if checks is None:
@@ -242,7 +240,9 @@ class TableRefresher:
         content = facts.tables[table.name]
         present = served.facts.tables.get(table.name, content)
         tables = {**facts.tables, table.name: content.model_copy(update={"fetched_s": present.fetched_s})}
-        self._repository.update_record(served.order, facts.model_copy(update={"tables": tables}))
+        facts = facts.model_copy(update={"tables": tables})
+        self._repository.update_record(served.order, facts)
+        self._served = replace(served, facts=facts)
 
     async def _compare_keys(
         self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh, keys: int
@@ -277,17 +277,22 @@ class TableRefresher:
                     self._repository.discard_folder, installed.displaced if installed else None
                 )
                 self._checks[new.name].clear_refusal()
+                stored = {file.sha256 for file in new.facts.files}
+                self._keys = {sha256: keys for sha256, keys in self._keys.items() if sha256 in stored}
                 seconds = round(self._clock() - started, 3)
                 log.info("table_loaded", source=new.name, sha256=new.facts.digest, seconds=seconds)
             return True
         self._confirmed, self._next_load_s = False, self._clock() + state.SWITCH_RETRY_S
         if installed is not None and served is not None:
             await asyncio.to_thread(self._repository.restore_displaced, installed, served.facts)
-        if new is not None:
-            checks = self._checks[new.name]
+        if new is None:
+            log.warning("tables_not_loaded", reason=refusal.reason, message=refusal.message)
+            return False
+        checks = self._checks[new.name]
+        if not refusal.is_transient and not _is_first_end(refusal, checks.refusal):
             checks.refused_identity = new.facts.tables[new.name].identity
-            self._record_refusal(new.name, checks, refusal)
-            await asyncio.to_thread(self._repository.discard_folder, new.staging)
+        self._record_refusal(new.name, checks, refusal)
+        await asyncio.to_thread(self._repository.discard_folder, new.staging)
         return False
 
     async def _install_table(
@@ -303,7 +308,7 @@ class TableRefresher:
             return installed, await self._load(action)
         except OSError as error:
             message = f"the new table cannot be stored: {error}"
-            return installed, VersionRefusal(FailureReason.LOAD_FAILED, message)
+            return installed, VersionRefusal(FailureReason.FETCH_FAILED, message)
         except ServerGoneError:
             message = "Triton ended while it loaded the new table: out of memory, if both do not fit; raise spec.resources.memory"
             return installed, VersionRefusal(FailureReason.SERVER_ENDED, message)
@@ -329,6 +334,12 @@ def _find_served_tables(
     serves = memory.proven == order and state.serves_order(order, observed.server)
     served = _ServedTables(order, desired.plan, facts, serves and order.model not in observed.broken)
     return served if served.refreshed_tables else None
+
+
+def _is_first_end(refusal: VersionRefusal, earlier: VersionRefusal | None) -> bool:
+    """Return whether the server ended under a load for the first time, which may be a coincidence."""
+    ended = refusal.reason is FailureReason.SERVER_ENDED
+    return ended and (earlier is None or earlier.reason is not FailureReason.SERVER_ENDED)
 
 
 def _classify_refusal(refusal: VersionRefusal) -> TableProblem:

@@ -72,8 +72,8 @@ MESSAGES: Final = {
     Reason.TABLE_UNREACHABLE: CatalogueMessage(
         "TG3011",
         MessageLevel.WARNING,
-        "The source of a table with refresh does not answer, or does not have it. Replicas answer from the table that they "
-        "loaded before.",
+        "A table with refresh could not be looked at or fetched: its source does not answer or does not have it, it changed "
+        "meanwhile, or the pod's disk is full. Replicas answer from the table that they loaded before.",
         "Publish the file, or correct the credentials or the network; the message has the details. Replicas ask again by "
         "themselves.",
     ),
