@@ -358,7 +358,7 @@ def _count_keys(plan: FeaturePlan, table: FeatureTable, folder: Path) -> int:
     Raises:
         ArtefactError: ArtefactInvalid if it is not Parquet or lacks a column.
     """
-    # Imported here: a pod without such tables does not pay 60 MiB for it.
+    # Imported here: a pod without such tables does not pay 50 MiB for it.
     from tidegate_dataplane.features.errors import FeatureError
     from tidegate_dataplane.features.references import list_columns
     from tidegate_dataplane.features.tables import count_rows
