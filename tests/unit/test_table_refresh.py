@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class CountingSource:
         self._opened = opened
 
     @contextlib.asynccontextmanager
-    async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncIterator[Any]:
+    async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncGenerator[Any, None]:
         self._opened(path)
         async with self._source.open(path, resume) as download:
             yield download
