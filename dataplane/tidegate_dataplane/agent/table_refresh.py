@@ -106,6 +106,7 @@ class TableRefresher:
         self._clock = clock
         self._random = random.Random(pod)  # noqa: S311 - spreads checks, and keeps no secret
         self._served: _ServedTables | None = None
+        self._order: DesiredState | None = None
         self._new: _NewTable | None = None
         self._checks: dict[str, _TableChecks] = {}
         self._keys: dict[str, int] = {}
@@ -119,6 +120,8 @@ class TableRefresher:
         self._served = served = _find_served_tables(desired, observed, memory)
         if served is None:
             return observed
+        if served.order != self._order:
+            self._order, self._checks, self._new = served.order, {}, None
         self._metrics.set_tables(self.make_reports())
         # After a start of the agent it is not known which tables the server has: a load without a change does nothing.
         unconfirmed = served.serves and not self._confirmed and self._clock() >= self._next_load_s
