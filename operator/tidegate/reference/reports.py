@@ -27,6 +27,7 @@ from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
 from tidegate.reports.report import VersionReport
+from tidegate.reports.simulation import SimulationReport
 from tidegate.reports.status_access import AccessStatusReport
 from tidegate.reports.status_feature import FeatureStatusReport
 from tidegate.reports.status_inference import InferenceStatusReport
@@ -53,6 +54,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "release": (ReleaseReport,),
     "report": (BundleReport,),
     "resume": (SteeringReport,),
+    "simulate": (SimulationReport,),
     "status": (FleetReport, InferenceStatusReport, AccessStatusReport, FeatureStatusReport, PoolStatusReport),
     "top inferences": (TopInferences,),
     "top pools": (TopPools,),
