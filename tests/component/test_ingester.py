@@ -18,6 +18,7 @@ from aiokafka.errors import TopicAlreadyExistsError
 from nats.js import JetStreamContext
 
 from builders.events import DAY, HOUR, MINUTE, Click, a_click_plan, clicks
+from builders.protobuf import CLICK_NUMBERS, encode_click
 from builders.waiting import wait_until
 from fixtures.ingester import RunningIngester, an_ingester
 from fixtures.kafka import RunningKafka
@@ -217,6 +218,19 @@ def test_no_event_is_lost_or_stored_twice_whoever_is_killed(source: StreamOfClic
         assert stored_rows(ingester, list(expected)) == expected
         assert report.stored == len(events)
         assert report.refused == {}
+
+
+def test_events_in_protobuf_are_stored_as_those_in_json(source: StreamOfClicks, tmp_path: Path) -> None:
+    events = some_clicks(500)
+    stream = source.stream.model_copy(update={"protobuf_numbers": CLICK_NUMBERS})
+    source.publish([*(encode_click(event.message) for event in events[:250]), b"{}", b"\xff"])
+    source.publish([encode_click(event.message) for event in events[250:]])
+    with an_ingester(tmp_path / "pod", a_click_plan(stream)) as ingester:
+        report = ingester.wait_for("all is stored", lambda report: report.stored == len(events))
+        ingester.wait_for("the end is reached", lambda report: report.pending == 0 and report.problem is None)
+        expected = expected_rows(events, stream)
+        assert stored_rows(ingester, list(expected)) == expected
+        assert report.refused == {RefusalReason.MALFORMED: 2}
 
 
 def test_what_is_no_event_is_refused_with_its_place_and_reason_and_the_rest_goes_on(

@@ -33,7 +33,9 @@ class NatsEvents(ContractModel):
 
 
 class EventStream(ContractModel):
-    """A stream of JSON objects, each an event of one key of `entity`: exactly one of `nats` and `kafka` has it.
+    """A stream of events, each of one key of `entity`: exactly one of `nats` and `kafka` has it.
+
+    They are JSON objects, or with `protobuf_numbers` Protobuf messages: the number of the key, of the time and of each field.
 
     A pod stores for each key its newest `max_events` events by event time that are younger than `ttl_ms`. An event that is
     more than `lateness_ms` older than the newest one of its partition is refused.
@@ -48,6 +50,7 @@ class EventStream(ContractModel):
     lateness_ms: int = Field(ge=0)
     ttl_ms: int = Field(ge=1)
     max_events: int = Field(ge=1)
+    protobuf_numbers: dict[str, int] | None = Field(default=None, exclude_if=lambda numbers: numbers is None)
 
     @property
     def secret_name(self) -> str:

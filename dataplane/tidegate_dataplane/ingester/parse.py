@@ -3,7 +3,7 @@
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -19,6 +19,8 @@ from tidegate_dataplane.contract import (
 from tidegate_dataplane.event_store.rows import encode_integer, encode_text
 from tidegate_dataplane.event_store.times import parse_moment
 from tidegate_dataplane.features.hashing import hash_text
+from tidegate_dataplane.ingester.protobuf_decoder import ProtobufDecoder
+from tidegate_dataplane.ingester.refusal import EventRefusedError
 
 MAX_AHEAD_MS: Final = 60_000
 """How far a producer's clock may be ahead of the broker's."""
@@ -26,18 +28,7 @@ SECONDS_BELOW: Final = 100_000_000_000
 """A time below is before 1973-03-03 in milliseconds, and most likely in seconds."""
 INT64: Final = range(-(2**63), 2**63)
 SHOWN_CHARS: Final = 60
-MAX_REASON_CHARS: Final = 300
 _CELL_FORMATS: Final = {EventFieldType.INT64: "q", EventFieldType.FLOAT64: "d", EventFieldType.STRING: "Q"}
-
-
-class EventRefusedError(Exception):
-    """The message is no event that can be stored; the text names the field and the value."""
-
-    def __init__(self, reason: RefusalReason, message: str) -> None:
-        # A message of any size may have any text in it, also half of a surrogate pair.
-        self.message = message.encode(errors="backslashreplace").decode()[:MAX_REASON_CHARS]
-        super().__init__(self.message)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +41,14 @@ class ParsedEvent:
 
 
 class EventParser:
-    """Parses the messages of one stream: JSON objects."""
+    """Parses the messages of one stream."""
 
     def __init__(self, stream: EventStream, entity: Entity) -> None:
         self._stream = stream
         self._entity = entity
+        self._decode: Callable[[bytes], Mapping[str, Any]] = _parse_object
+        if stream.protobuf_numbers is not None:
+            self._decode = ProtobufDecoder(stream, stream.protobuf_numbers, entity).decode_message
         self._row = struct.Struct("<q" + "".join(_CELL_FORMATS[field.type] for field in stream.fields))
 
     def parse_event(self, body: bytes) -> ParsedEvent:
@@ -64,7 +58,7 @@ class EventParser:
             EventRefusedError: it has none, or one without the declared fields.
         """
         try:
-            return self._parse_document(_parse_object(body))
+            return self._parse_document(self._decode(body))
         except EventRefusedError:
             raise
         except Exception as error:  # whatever a message holds, those behind it are read

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from tidegate_dataplane.contract import RefusedEvent
 from tidegate_dataplane.event_store.state import StreamState
 from tidegate_dataplane.ingester.broker import ReadMessages
-from tidegate_dataplane.ingester.parse import EventParser, EventRefusedError
+from tidegate_dataplane.ingester.parse import EventParser
+from tidegate_dataplane.ingester.refusal import EventRefusedError
 
 
 @dataclass(frozen=True, slots=True)

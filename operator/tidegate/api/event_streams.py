@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
@@ -16,10 +17,12 @@ from tidegate_dataplane.contract import EventFieldType
 
 MAX_EVENTS: Final = 4096
 _MAX_FIELDS: Final = 32
+MAX_FIELD_NUMBER: Final = 2**29 - 1
+"""The largest number of a field in Protobuf."""
 
 
 class StreamField(ApiModel):
-    """A field of every event's JSON object."""
+    """A field of every event."""
 
     name: Annotated[Identifier, Field(description="Name of the field, like item_id.")]
     type: Annotated[
@@ -28,8 +31,26 @@ class StreamField(ApiModel):
     ]
 
 
+class ProtobufEncoding(ApiModel):
+    """Events are Protobuf messages, whose other fields are skipped."""
+
+    numbers: Annotated[
+        Mapping[
+            Annotated[str, Field(max_length=64)],
+            Annotated[int, Field(strict=True, ge=1, le=MAX_FIELD_NUMBER)],
+        ],
+        Field(
+            min_length=1,
+            max_length=_MAX_FIELDS + 2,
+            description="Number in the message of the entity's key, of the event's time and of each field. An int64 may be "
+            "int32, int64, uint32, uint64, bool or an enum there, a float64 is a double. A field that the message does not "
+            "contain is 0 or empty, as in proto3.",
+        ),
+    ]
+
+
 class SourceStream(ApiModel):
-    """A stream of events: JSON objects with the entity's key. Every replica reads all of it."""
+    """A stream of events with the entity's key: JSON objects, or Protobuf messages. Every replica reads all of it."""
 
     RULES: ClassVar[tuple[ValidationRule, ...]] = (
         exactly_one("nats", "kafka"),
@@ -46,10 +67,11 @@ class SourceStream(ApiModel):
     event_time: Annotated[
         MessageFieldName,
         Field(
-            description="Field with the time of the event: RFC 3339 with a time zone, or milliseconds since 1970. At most a "
-            "minute after the broker got the event."
+            description="Field with the time of the event: RFC 3339 with a time zone, or milliseconds since 1970, in Protobuf "
+            "as int64. At most a minute after the broker got the event."
         ),
     ]
+    protobuf: Annotated[ProtobufEncoding | None, Field(description=ProtobufEncoding.__doc__)] = None
     fields: Annotated[
         tuple[StreamField, ...],
         Field(

@@ -31,14 +31,18 @@ EventOperation: TypeAlias = (
     | DwellOperation
 )
 
+_RESERVED_NUMBERS: Final = range(19_000, 20_000)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _INT64: Final = range(-(2**63), 2**63)
 _COUNTS: Final = frozenset({Aggregate.COUNT, Aggregate.DISTINCT})
 _DTYPES: Final = {EventFieldType.INT64: "INT64", EventFieldType.FLOAT64: "FP32"}
 
 
-def make_event_stream(source: FeatureSource) -> contract.EventStream | None:
-    """Return the order to read a source; None for a table."""
+def make_event_stream(source: FeatureSource, key: str, path: str) -> contract.EventStream | None:
+    """Return the order to read a source whose entity has the key `key`; None for a table.
+
+    Raises InvalidSpecError for numbers of Protobuf that are not those of the key, the time and the fields.
+    """
     stream = source.stream
     if stream is None:
         return None
@@ -52,7 +56,34 @@ def make_event_stream(source: FeatureSource) -> contract.EventStream | None:
         lateness_ms=_to_milliseconds(stream.lateness),
         ttl_ms=_to_milliseconds(stream.ttl),
         max_events=stream.max_events,
+        protobuf_numbers=_number_fields(stream, key, f"{path}.stream.protobuf.numbers"),
     )
+
+
+def _number_fields(stream: SourceStream, key: str, path: str) -> dict[str, int] | None:
+    """Return the number of each field in Protobuf; None for JSON."""
+    if stream.protobuf is None:
+        return None
+    numbers = stream.protobuf.numbers
+    names = [key, stream.event_time, *(field.name for field in stream.fields)]
+    missing = [name for name in names if name not in numbers]
+    if missing:
+        message = f"has no number for '{missing[0]}'; give one to {', '.join(dict.fromkeys(names))}"
+        raise InvalidSpecError(message, path=path)
+    unknown = sorted(numbers.keys() - set(names))
+    if unknown:
+        message = (
+            f"'{unknown[0]}' is not a field of the stream; its fields are {', '.join(dict.fromkeys(names))}"
+        )
+        raise InvalidSpecError(message, path=path)
+    by_number: dict[int, str] = {}
+    for name, number in sorted(numbers.items()):
+        if number in _RESERVED_NUMBERS:
+            raise InvalidSpecError(f"{number} of '{name}' is reserved by Protobuf", path=path)
+        if number in by_number:
+            raise InvalidSpecError(f"'{by_number[number]}' and '{name}' both have {number}", path=path)
+        by_number[number] = name
+    return {name: numbers[name] for name in dict.fromkeys(names)}
 
 
 def compile_event_operation(

@@ -1,7 +1,7 @@
 """Compile a FeatureCompute's spec into the plan that the feature engine runs, online and offline alike."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -62,7 +62,7 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     plan = contract.FeaturePlan(
         entities=entities,
         tables=tuple(table for source in sources if (table := _make_table(source)) is not None),
-        streams=tuple(stream for source in sources if (stream := make_event_stream(source)) is not None),
+        streams=_make_streams(spec, sources),
         request=request,
         features=tuple(compiled),
         inputs=(
@@ -81,6 +81,17 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     )
     _check_names(spec, plan)
     return plan.model_copy(update={"hash": plan.compute_digest()})
+
+
+def _make_streams(
+    spec: FeatureComputeSpec, sources: Sequence[FeatureSource]
+) -> tuple[contract.EventStream, ...]:
+    keys = {entity.name: entity.key for entity in spec.entities}
+    streams = (
+        make_event_stream(source, keys[source.entity], f"spec.sources[{spec.sources.index(source)}]")
+        for source in sources
+    )
+    return tuple(stream for stream in streams if stream is not None)
 
 
 def _make_table(source: FeatureSource) -> contract.FeatureTable | None:
