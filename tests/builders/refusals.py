@@ -933,6 +933,12 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
         _KNOWN,
         features=[{"name": "f", "hash": {"field": "x.y", "buckets": 2}}],
     ),
+    _feature(
+        "hash-of-padding-alone",
+        ".hash.buckets",
+        "buckets must be at least 2 with padded: the first one is padding",
+        hash={"field": "user.user_id", "buckets": 1, "padded": True},
+    ),
     _features(
         "cross-of-nothing",
         "features",

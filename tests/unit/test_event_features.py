@@ -23,6 +23,7 @@ from builders.events import (
     compute_plainly,
     of_clicks,
     of_feature,
+    of_request,
     recorded,
     to_columns,
     window,
@@ -39,6 +40,8 @@ from tidegate_dataplane.contract import (
     Log,
     Lookup,
     LookupType,
+    RequestField,
+    RequestFieldType,
     Window,
 )
 from tidegate_dataplane.event_store.state import StreamState
@@ -373,3 +376,39 @@ class TestWhatDoesNotFit:
             engine.compute_features(
                 {"user_id": np.array([1, 2]), "position": np.array([1, 2]), AS_OF: np.array([NOW])}
             )
+
+
+def test_a_padded_hash_is_the_bucket_of_the_same_value_in_a_sequence() -> None:
+    plan = a_click_plan().model_copy(
+        update={
+            "request": (
+                RequestField(name="item", type=RequestFieldType.INT64),
+                RequestField(name="page", type=RequestFieldType.STRING),
+            ),
+            "features": (
+                EventSequence(name="items", field=of_clicks("item_id"), last=2, buckets=7),
+                EventSequence(name="pages", field=of_clicks("page"), last=2, buckets=7),
+                Hash(name="item_id", field=of_request("item"), buckets=7, padded=True),
+                Hash(name="page_id", field=of_request("page"), buckets=7, padded=True),
+                Hash(name="unpadded", field=of_request("item"), buckets=6),
+            ),
+        }
+    )
+    items, pages = list(range(40)), [f"page {number}" for number in range(40)]
+    events = [
+        Click(number, NOW - 1, item, 1, 0.0, page)
+        for number, (item, page) in enumerate(zip(items, pages, strict=True))
+    ]
+    found = FeatureEngine(plan, {}, {"clicks": recorded(events, clicks())}).compute_features(
+        {
+            "user_id": np.arange(40, dtype=np.int64),
+            "item": np.array(items, dtype=np.int64)[:, None],
+            "page": np.array([page.encode() for page in pages], dtype=object)[:, None],
+            AS_OF: np.full((40, 1), NOW, dtype=np.int64),
+        }
+    )
+    assert found["items"][:, 0].tolist() == found["item_id"][:, 0].tolist()
+    assert found["pages"][:, 0].tolist() == found["page_id"][:, 0].tolist()
+    assert found["item_id"].tolist() == (1 + found["unpadded"]).tolist()
+    assert set(found["items"][:, 1].tolist()) == {0}
+    assert set(found["item_id"][:, 0].tolist()) == {1, 2, 3, 4, 5, 6}

@@ -119,12 +119,13 @@ class Bucketize(ContractModel):
 
 
 class Hash(ContractModel):
-    """The stable 64-bit hash of the value modulo `buckets`."""
+    """The stable 64-bit hash of the value modulo `buckets`; `padded`: 1 plus the hash modulo `buckets` - 1."""
 
     op: Literal["hash"] = "hash"
     name: str
     field: FieldRef
     buckets: int = Field(ge=1)
+    padded: bool = Field(default=False, exclude_if=lambda padded: not padded)
 
 
 class Cross(ContractModel):

@@ -214,6 +214,9 @@ class FeatureEngine:
                 values = self._read_values(feature.field, call)
                 present = np.ones(len(values), dtype=bool)
                 return transforms.assign_buckets(values, present, feature.boundaries)[:, None]
+            case Hash(padded=True):
+                hashes = self._hash_values(feature.field, call)
+                return hashing.to_padded_bucket(hashes, feature.buckets)[:, None]
             case Hash() | Cross():
                 parts = [self._hash_values(reference, call) for reference in list_references(feature)]
                 return hashing.to_bucket(hashing.combine_hashes(parts), feature.buckets)[:, None]

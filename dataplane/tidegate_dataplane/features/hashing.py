@@ -76,6 +76,11 @@ def combine_hashes(parts: Sequence[Hashes]) -> Hashes:
     return combined
 
 
+def to_padded_bucket(hashes: Hashes, buckets: int) -> npt.NDArray[np.int64]:
+    """Return 1 plus each hash modulo `buckets` - 1, as int64: 0 is padding."""
+    return 1 + to_bucket(hashes, buckets - 1)
+
+
 def to_bucket(hashes: Hashes, buckets: int) -> npt.NDArray[np.int64]:
     """Return each hash modulo `buckets`, as int64."""
     return (hashes % np.uint64(buckets)).astype(np.int64)

@@ -47,7 +47,7 @@ def list_sequence(events: SelectedEvents, feature: EventSequence) -> Values:
     inside = positions >= events.starts[:, None]
     values = events.columns[feature.field.column][positions[inside]]
     if feature.buckets is not None:
-        values = 1 + hashing.to_bucket(hashing.hash_numbers(values), feature.buckets - 1)
+        values = hashing.to_padded_bucket(hashing.hash_numbers(values), feature.buckets)
     result = np.full(positions.shape, _parse_number(feature.pad, values.dtype), dtype=values.dtype)
     result[inside] = values
     return result

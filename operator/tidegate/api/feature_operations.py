@@ -104,8 +104,25 @@ class BucketizeOperation(ApiModel):
 class HashOperation(ApiModel):
     """A stable hash of a value, modulo a number of buckets."""
 
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            cel="!self.padded || self.buckets >= 2",
+            message="buckets must be at least 2 with padded: the first one is padding",
+            check=lambda operation: not operation.padded or operation.buckets >= 2,
+            field="buckets",
+        ),
+    )
+
     field: Annotated[FieldReference, Field(description=f"{_ANY_FIELD}.")]
     buckets: Annotated[BucketCount, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
+    padded: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="1 plus the hash modulo buckets - 1, as a sequence with buckets has it: an item and a history of items "
+            "then share one embedding, whose row 0 is padding.",
+        ),
+    ] = False
 
 
 class CrossOperation(ApiModel):

@@ -119,9 +119,10 @@ def _compile_feature(
                 for index, reference in enumerate(references)
             )
             return contract.Cross(name=name, fields=fields, buckets=buckets), make_output(name, "INT64")
-        case HashOperation(field=reference, buckets=buckets):
+        case HashOperation(field=reference, buckets=buckets, padded=padded):
             field = scope.resolve_value(reference, field_path)
-            return contract.Hash(name=name, field=field, buckets=buckets), make_output(name, "INT64")
+            hashed = contract.Hash(name=name, field=field, buckets=buckets, padded=padded)
+            return hashed, make_output(name, "INT64")
         case BucketizeOperation() as bucketize:
             return _compile_bucketize(name, bucketize, scope, field_path), make_output(name, "INT64")
         case LookupOperation() as lookup:
