@@ -155,15 +155,7 @@ async def _record_fault(recorder: Recorder, daemon: MpsDaemon) -> None:
             await recorder.record_state("a new client during the fault", innocent=other, newcomer=admitted)
             innocent.kill()
             seconds = await recorder.wait_for("the end of the fault", lambda report: not _has_fault(report))
-            began = time.monotonic()
-            if not admitted.startswith("ready"):
-                admitted = await asyncio.to_thread(_describe_start, newcomer, 30.0)
-            await recorder.record_state(
-                "the last old client gone",
-                seconds=seconds,
-                newcomer=admitted,
-                newcomer_seconds=round(time.monotonic() - began, 2),
-            )
+            await recorder.record_state("the last old client gone", seconds=seconds)
         finally:
             newcomer.kill()
     with ready_worker("hog", {}, daemon.environment) as (later, _):

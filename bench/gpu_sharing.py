@@ -10,7 +10,7 @@ caps     p99 of a model beside a process that uses all of the GPU that it may: w
 memory   a process over its memory limit gets an error, and the model beside it none
 streams  answers per second of k streams in a process, and of k processes with MPS and without, from which `instances` is chosen
 
-Prints one JSON document that names the card, and tables to stderr; exits 1 if an answer is wrong.
+Prints one JSON document that names the card, and tables to stderr; exits 1 if an answer is wrong or missing.
 """
 
 from __future__ import annotations
@@ -199,11 +199,12 @@ def name_card() -> str:
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def count_wrong(measured: Any) -> int:
-    """Return the number of wrong answers anywhere in a document."""
-    if isinstance(measured, Mapping):
-        return int(measured.get("wrong", 0)) + sum(count_wrong(value) for value in measured.values())
-    return 0
+def count_problems(measured: Any) -> int:
+    """Return the number of wrong answers and of errors of models anywhere in a document."""
+    if not isinstance(measured, Mapping):
+        return 0
+    errors = measured.get("errors", ())
+    return int(measured.get("wrong", 0)) + len(errors) + sum(map(count_problems, measured.values()))
 
 
 SECTIONS: Mapping[str, Callable[[Settings], dict[str, Any]]] = {
@@ -238,7 +239,7 @@ def main() -> int:
     print(json.dumps(document, indent=1))
     return (
         1
-        if count_wrong(document) or any("failed" in document[name] for name in document if name != "card")
+        if count_problems(document) or any("failed" in document[name] for name in document if name != "card")
         else 0
     )
 

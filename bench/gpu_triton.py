@@ -28,7 +28,7 @@ from typing import Any
 
 from gpu.mps_daemon import running_daemon
 from gpu.workers import START_TIMEOUT_S, WITHOUT_MPS, Worker, WorkerError, measure_round
-from gpu_sharing import name_card, summarize_results
+from gpu_sharing import count_problems, name_card, summarize_results
 
 from tidegate_localcluster.ports import find_unused_port
 
@@ -128,15 +128,15 @@ def measure_servers(
         "clients": max(settings.clients // LOAD_PROCESSES, 1),
     }
     with ExitStack() as stack:
-        opened = [start_server(settings, instances, environment) for _ in range(servers)]
-        for server in opened:
-            stack.callback(server.stop)
-        loads = [
-            Worker(opened[number % servers].address, options, WITHOUT_MPS, program=_LOAD)
-            for number in range(LOAD_PROCESSES)
-        ]
-        for load in loads:
-            stack.callback(load.kill)
+        opened: list[GpuServer] = []
+        for _ in range(servers):
+            opened.append(start_server(settings, instances, environment))
+            stack.callback(opened[-1].stop)
+        loads: list[Worker] = []
+        for number in range(LOAD_PROCESSES):
+            address = opened[number % servers].address
+            loads.append(Worker(address, options, WITHOUT_MPS, program=_LOAD))
+            stack.callback(loads[-1].kill)
         for server in opened:
             server.wait_until_ready()
         return {
@@ -186,7 +186,7 @@ def main() -> int:
         try:
             for name, measured in measure_arms(settings):
                 arms[name] = measured
-                failed |= any(figures["wrong"] or figures["errors"] for figures in measured.values())
+                failed |= count_problems(measured) > 0
                 print(f"{name:24} {json.dumps(measured)}", file=sys.stderr, flush=True)
                 if options.output is not None:
                     options.output.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""P12: what allocation policies make of real days: value, missed minutes and moves, against others' policies and the bound.
+"""P12: what allocation policies make of real days: value, missed minutes and moves, against other policies and an oracle.
 
     python bench/policies.py [--series nyc_taxi,...] [--folder DIR] [--hours 24] [--models 60] [--output FILE]
 
@@ -7,7 +7,7 @@ with a delay, a share and noise of its own, on a pool that is a tenth too small 
 that forecasts and the fixed split look at; the next day is simulated by the minute. A replica takes 45 to 120 s to load.
 
 The policies are Tidegate's with forecasts, with the present rates, and without the price of a move; and the baselines of
-tidegate.simulation. The oracle knows each minute's demand, and its replicas load in no time: no policy can reach it. Prints one
+tidegate.simulation. The oracle is the allocator with the demand of each minute, and with replicas that load in no time. Prints one
 JSON document, and a table to stderr; exits 1 unless Tidegate with forecasts serves the most value on each series.
 """
 

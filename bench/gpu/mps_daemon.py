@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = "nvidia-cuda-mps-control"
+_NAME = "nvidia-cuda-mps"
+"""How the names of its processes begin, which the kernel cuts."""
 _COMMAND_TIMEOUT_S = 20.0
 _END_TIMEOUT_S = 20.0
 
@@ -62,13 +64,8 @@ class MpsDaemon:
         )
 
     def kill(self) -> None:
-        """End the daemon and its servers, whatever state they are in."""
-        try:
-            pid = self.read_pid()
-        except (OSError, ValueError):
-            return
-        servers = _list_children(pid)
-        for process in (pid, *servers):
+        """End the daemon of this folder and the servers of its pipe, whatever state they are in."""
+        for process in _find_processes(self.pipe):
             _send_signal(process, signal.SIGCONT)
             _send_signal(process, signal.SIGKILL)
 
@@ -80,32 +77,30 @@ def running_daemon(folder: Path) -> Iterator[MpsDaemon]:
     shutil.rmtree(folder, ignore_errors=True)
     for path in (daemon.pipe, daemon.log):
         path.mkdir(parents=True)
-    daemon.start()
     try:
+        daemon.start()
         yield daemon
     finally:
         with suppress(subprocess.TimeoutExpired):
             daemon.send_command("quit -t 1")
         deadline = time.monotonic() + _END_TIMEOUT_S
-        while is_running(daemon) and time.monotonic() < deadline:
+        while _find_processes(daemon.pipe) and time.monotonic() < deadline:
             time.sleep(0.1)
         daemon.kill()
 
 
-def is_running(daemon: MpsDaemon) -> bool:
-    """Return whether the process of the daemon exists."""
-    try:
-        return Path(f"/proc/{daemon.read_pid()}").exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _list_children(pid: int) -> tuple[int, ...]:
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        return tuple(int(word) for task in tasks for word in (task / "children").read_text().split())
-    except OSError:
-        return ()
+def _find_processes(pipe: Path) -> list[int]:
+    """Return the pids of the daemons and servers of a pipe directory, also of those whose daemon was killed."""
+    found: list[int] = []
+    for process in Path("/proc").iterdir():
+        try:
+            name = (process / "comm").read_text()
+            environment = (process / "environ").read_bytes().split(b"\0")
+        except (OSError, NotADirectoryError):
+            continue
+        if name.startswith(_NAME) and f"CUDA_MPS_PIPE_DIRECTORY={pipe}".encode() in environment:
+            found.append(int(process.name))
+    return found
 
 
 def _send_signal(pid: int, number: signal.Signals) -> None:

@@ -61,6 +61,8 @@ class Worker:
             message = f"no line within {timeout_s:g} s; errors: {self._quote_errors()}"
             raise WorkerError(message) from None
         if line is None:
+            # For the next call.
+            self._lines.put(None)
             self._process.wait(_END_TIMEOUT_S)
             message = f"ended with {self._process.returncode}; errors: {self._quote_errors()}"
             raise WorkerError(message)
@@ -122,9 +124,10 @@ def run_rounds(
 ) -> list[list[dict[str, Any]]]:
     """Run a worker in each environment, all at the same time; return their results, [rounds][workers]."""
     with ExitStack() as stack:
-        workers = [Worker(role, options, environment) for environment in environments]
-        for worker in workers:
-            stack.callback(worker.kill)
+        workers: list[Worker] = []
+        for environment in environments:
+            workers.append(Worker(role, options, environment))
+            stack.callback(workers[-1].kill)
         return [measure_round(workers, timeout_s) for _ in range(rounds)]
 
 

@@ -78,12 +78,23 @@ def write(path: Path, text: str) -> Path:
         (("--pool", "gpu-a"), "has no ComputePool gpu-a; there are: cpu-a"),
         (("--quantile", "1.5"), "forecast.quantile: 1.5 is not between 0 and 1"),
         (("--interval", "2h"), "interval: 7200 s is not between 1 s and an hour"),
+        (("--last", "0s"), "last: is shorter than an interval"),
+        (("--html", "/nonexistent/day.html"), "cannot write /nonexistent/day.html"),
     ],
 )
 def test_option_that_does_not_fit_is_named(trace: Path, arguments: tuple[str, ...], message: str) -> None:
     result = run(trace, "-f", POOL, "--slices", "20", *arguments)
     assert result.exit_code == 1
     assert message in result.stderr
+
+
+def test_column_of_no_inference_is_reported_and_a_mark_of_utf_8_is_not(trace: Path, tmp_path: Path) -> None:
+    header, *lines = trace.read_text().splitlines()
+    text = "\n".join([f"\ufeff{header},ads/embedd", *(f"{line}," for line in lines)])
+    marked = write(tmp_path / "trace.csv", text)
+    result = run(marked, "-f", POOL, "--slices", "20", "--last", "10m", "--policy", "static")
+    assert result.exit_code == 0, result.stderr
+    assert "columns that are no Inference of cpu-a: ads/embedd" in result.stderr
 
 
 def test_duration_that_is_none_is_a_usage_error(trace: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import PoolInput
+from tidegate.allocation.snapshot import PoolInput, TierRule
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 from tidegate.simulation.baselines import StaticSplit, StrictPriority, UtilizationScaling, fill_equally
@@ -107,7 +108,7 @@ def test_no_policy_has_more_slices_than_there_are_or_serves_more_than_is_asked(n
     outcome = run(where, name)
     assert len(outcome.intervals) == 12
     for interval in outcome.intervals:
-        assert sum(interval.slices.values()) <= where.pool.slices
+        assert sum(interval.slices.values()) <= where.pool.slices + 1e-9
     asked = {model.tier: 60 * sum(demand[model]) for model in (CTR, LOG)}
     assert outcome.value[Tier.REALTIME] <= 2 * asked[Tier.REALTIME] + 1e-3
     assert outcome.value[Tier.REALTIME] == pytest.approx(2 * (asked[Tier.REALTIME] - outcome.unserved))
@@ -163,6 +164,44 @@ def test_autoscaler_keeps_within_its_tolerance_and_waits_before_it_scales_down()
     assert policy.choose_replicas(idle) == {CTR.key: 14}
     later = _view(where, {CTR: 100.0}, ready=10, now_s=400.0)
     assert policy.choose_replicas(later) == {CTR.key: 2}
+
+
+def test_a_start_that_waits_begins_when_a_stopped_replica_is_gone() -> None:
+    # At the second interval the stream needs both slices, which offline work frees after 10 s; loading takes 60 s more.
+    where = scenario(2, {LOG: [0.0, 100.0, 100.0], EMBED: [8.0] * 3}, interval_s=120.0)
+    outcome = run(where, "priority")
+    served_s = 120 - 10 - 60
+    assert outcome.value[Tier.NEARLINE] == pytest.approx(100 * served_s)
+    assert outcome.value[Tier.OFFLINE] == pytest.approx(5 * 2 * 240)
+    assert outcome.slice_s[Tier.NEARLINE] == pytest.approx(2 * 110)
+
+
+def test_rules_of_the_pool_hold_for_every_policy_and_the_oracle_serves_the_most() -> None:
+    pool = PoolInput(
+        "pool",
+        12,
+        spares=1,
+        tiers=(TierRule(Tier.OFFLINE, floor=3, ceiling=6), TierRule(Tier.REALTIME, ceiling=7)),
+    )
+    rates = evening(1)[1100:1300]
+    where = replace(scenario(12, {CTR: rates, LOG: [60.0] * 200, EMBED: [8.0] * 200}), pool=pool)
+    outcomes = {name: run(where, name) for name in DESCRIPTIONS}
+    for name, outcome in outcomes.items():
+        for interval in outcome.intervals[2:]:
+            assert interval.slices[Tier.OFFLINE] <= 6 + 1e-9, name
+            assert interval.slices[Tier.REALTIME] <= 7 + 1e-9, name
+            assert sum(interval.slices.values()) <= 12 + 1e-9, name
+        assert outcome.total_value <= outcomes[ORACLE].total_value * (1 + 1e-9), name
+
+
+def test_the_oracle_knows_each_interval_however_short_it_is() -> None:
+    model = replace(CTR, floor=0, load_s=0.0, drain_s=0.0)
+    values = []
+    for interval_s, every in ((60.0, 1), (10.0, 6)):
+        rates = [rate for rate in (1500.0, 200.0) * 10 for _ in range(every)]
+        where = scenario(15, {model: rates, EMBED: [8.0] * len(rates)}, interval_s=interval_s)
+        values.append(run(where, ORACLE).total_value)
+    assert values[0] == pytest.approx(values[1])
 
 
 def test_priority_gives_offline_work_the_rest() -> None:
@@ -236,7 +275,12 @@ def test_rate_of_a_trace_holds_until_the_next_line() -> None:
     )
     assert trace.sample_rates("ads/ctr", 60.0) == [10.0, 10.0, 10.0, 30.0]
     assert trace.sample_rates("ads/rank", 60.0) == [0.0, 0.0, 5.0, 5.0]
-    assert trace.sample_rates("ads/ctr", 120.0) == [10.0, 10.0]
+
+
+def test_a_rate_counts_for_its_share_of_an_interval() -> None:
+    trace = parse_trace(["time,ads/ctr\n", "0,10\n", "90,40\n", "300,0\n"])
+    assert trace.sample_rates("ads/ctr", 120.0) == pytest.approx([17.5, 40.0, 20.0])
+    assert trace.sample_rates("ads/ctr", 300.0) == pytest.approx([31.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -248,8 +292,14 @@ def test_rate_of_a_trace_holds_until_the_next_line() -> None:
         (["time,a/b,a/b\n"], "trace, line 1: names an Inference twice"),
         (["time,a/b\n"], "trace: has no line of rates"),
         (["time,a/b\n", "0,1,2\n"], "trace, line 2: has 3 cells, the header 2"),
-        (["time,a/b\n", "now,1\n"], "trace, line 2: 'now' is neither a time"),
-        (["time,a/b\n", "2026-11-02T00:00:00,1\n"], "trace, line 2: .* has no time zone"),
+        (["time,a/b\n", "now,1\n"], "trace, line 2: 'now' is neither seconds"),
+        (
+            ["time,a/b\n", "2026-11-02T00:00:00,1\n"],
+            "trace, line 2: .* neither seconds nor a time in RFC 3339",
+        ),
+        (["time,a/b\n", "2026-11-02,1\n"], "trace, line 2: .* neither seconds nor a time in RFC 3339"),
+        (["time,a/b\n", "nan,1\n"], "trace, line 2: 'nan' is neither seconds"),
+        (["time,a/b\n", f"0,{'1' * 200_000}\n"], "trace, line 2: is no CSV: field larger"),
         (["time,a/b\n", "60,1\n", "60,1\n"], "trace, line 3: its time is not after"),
         (["time,a/b\n", "0,many\n"], "trace, line 2, a/b: 'many' is not a number"),
         (["time,a/b\n", "0,-1\n"], "trace, line 2, a/b: -1 is outside"),

@@ -18,7 +18,8 @@ _MAX_OUTPUT_CHARS = 300
 """Characters of the program's output that a report quotes."""
 _BUSY = "Cannot send command to MPS control daemon process"
 """Output for a command that met another program's; seen on driver 580, and rare."""
-_REPETITIONS = 2
+_PAUSES_S = (0.02, 0.1)
+"""Before the command is sent again."""
 
 
 class DaemonGoneError(Exception):
@@ -62,11 +63,12 @@ class MpsControl:
     async def run_command(self, text: str) -> str:
         """Write one command to the program's standard input; return its output."""
         status, printed = await self._send_command(text)
-        for _ in range(_REPETITIONS):
+        for pause_s in _PAUSES_S:
             if _BUSY not in printed:
                 break
+            await asyncio.sleep(pause_s)
             status, printed = await self._send_command(text)
-        if status == 0:
+        if status == 0 and _BUSY not in printed:
             return printed
         raise DaemonGoneError(printed[:_MAX_OUTPUT_CHARS] or f"{self._program} ended with {status}")
 

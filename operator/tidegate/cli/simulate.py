@@ -99,14 +99,21 @@ def simulate_trace(
     def print_step(step: str) -> None:
         typer.echo(step, err=True)
 
+    if html is not None:
+        # Before minutes of work, and not after them.
+        _write_page(html, "")
     report = run_or_exit(simulate_policies(request, print_step))
     if html is not None:
-        try:
-            html.write_text(report.render_page(), encoding="utf-8")
-        except OSError as error:
-            typer.echo(f"tidegate: cannot write {html}: {error}", err=True)
-            sys.exit(1)
+        _write_page(html, report.render_page())
     print_report(report, output)
+
+
+def _write_page(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        typer.echo(f"tidegate: cannot write {path}: {error}", err=True)
+        sys.exit(1)
 
 
 def _parse_option(option: str, text: str) -> timedelta:

@@ -52,7 +52,7 @@ async def simulate_policies(request: SimulationRequest, print_step: PrintStep) -
     Raises PermanentError that names the object, the field or the line that does not fit.
     """
     names = select_names(request.policies)
-    scenario = make_scenario(request)
+    scenario = make_scenario(request, print_step)
     solver = Solver(time.monotonic)
     outcomes: list[SimulationOutcome] = []
     for name in names:
@@ -72,8 +72,10 @@ def _make_progress(name: str, intervals: int, print_step: PrintStep) -> Callable
     return report_step
 
 
-def make_scenario(request: SimulationRequest) -> Scenario:
-    """Build the scenario. Raises PermanentError."""
+def make_scenario(request: SimulationRequest, print_step: PrintStep) -> Scenario:
+    """Build the scenario; `print_step` gets a line about columns that are not used. Raises PermanentError."""
+    if request.last < request.interval:
+        raise InvalidInputError("last", "is shorter than an interval")
     manifests = read_manifests(request.files, request.namespace)
     if manifests.rejected:
         first = manifests.rejected[0]
@@ -92,9 +94,12 @@ def make_scenario(request: SimulationRequest) -> Scenario:
         raise PermanentError(message)
     trace = _read_trace(request.trace)
     models = tuple(_make_model(inference, request) for inference in inferences)
+    unused = sorted(trace.rates.keys() - {model.key for model in models})
+    if unused:
+        print_step(f"columns that are no Inference of {pool.metadata.name}: {', '.join(unused[:10])}")
     interval_s = request.interval.total_seconds()
     rates = {model.key: _sample_demand(model, trace, interval_s) for model in models}
-    simulated = max(round(request.last.total_seconds() / interval_s), 1)
+    simulated = int(request.last.total_seconds() // interval_s)
     total = len(next(iter(rates.values())))
     if total < simulated:
         message = (
@@ -127,7 +132,7 @@ def _select_pool(request: SimulationRequest, pools: Sequence[ComputePool]) -> Co
 
 def _read_trace(path: Path) -> DemandTrace:
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
             return parse_trace(lines)
     except (OSError, UnicodeDecodeError) as error:
         message = f"cannot read {path}: {error}"
@@ -176,7 +181,6 @@ def _sample_demand(model: SimulatedModel, trace: DemandTrace, interval_s: float)
     if model.key in trace.rates:
         return trace.sample_rates(model.key, interval_s)
     if model.tier is Tier.OFFLINE and model.ceiling is not None:
-        count = int((trace.times[-1] - trace.times[0]) // interval_s) + 1
-        return [float(model.ceiling * model.slices)] * count
+        return [float(model.ceiling * model.slices)] * trace.count_intervals(interval_s)
     listed = ", ".join(sorted(trace.rates)[:5])
     raise InvalidInputError("trace", f"has no column {model.key}; it has {listed}")

@@ -13,29 +13,28 @@ from tidegate.allocation.errors import MAX_AMOUNT
 from tidegate.allocation.snapshot import (
     AllocationSnapshot,
     DemandInput,
-    HorizonStep,
     ModelInput,
     PlacementInput,
     ReplicaBounds,
 )
 from tidegate.api.inference import Tier
 from tidegate.forecast.book import BLOCK_S, ForecastBook
+from tidegate.planning.allocator.peaks import PEAK_WINDOW
+from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
 from tidegate.simulation.engine import PolicyView
 from tidegate.simulation.scenario import Scenario, SimulatedModel
 
-_HORIZON: Final = (HorizonStep(600.0),)
 _LIMITS: Final = SolveLimits(seconds=10.0)
-_PEAK_S: Final = 60.0
-"""How long a peak of the demand counts, as in production."""
 
 Solve = Callable[[AllocationSnapshot, SolveLimits], Assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorOptions:
-    """Parts of the policy that can be left out: the price of a move, and the forecast with its quantile."""
+    """Parts of the policy that can be left out: the price of a move, the memory of peaks, and the forecast's quantile."""
 
     prices_moves: bool = True
+    peak_s: float = PEAK_WINDOW.total_seconds()
     forecast_quantile: float | None = None
 
 
@@ -57,7 +56,7 @@ class AllocatorPolicy:
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the solver's replicas."""
         for key, rate in view.rates.items():
-            count = max(1, ceil(_PEAK_S / self._scenario.interval_s))
+            count = max(1, ceil(self._options.peak_s / self._scenario.interval_s))
             self._recent[key] = [*self._recent[key], rate][-count:]
             if self._forecasts is not None and view.step:
                 self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
@@ -66,7 +65,7 @@ class AllocatorPolicy:
         if self._options.prices_moves:
             pool = replace(pool, price=self._price)
         dwell_s = self._scenario.dwell_s if self._options.prices_moves else 0.0
-        assignment = self._solve(AllocationSnapshot((pool,), models, _HORIZON, dwell_s=dwell_s), _LIMITS)
+        assignment = self._solve(AllocationSnapshot((pool,), models, HORIZON_STEPS, dwell_s=dwell_s), _LIMITS)
         self._price = min(max(dict(assignment.prices).get(pool.name, 0.0), 0.0), MAX_AMOUNT)
         replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
         order = sorted(
@@ -97,7 +96,7 @@ class AllocatorPolicy:
     def _estimate_rate(self, model: SimulatedModel, view: PolicyView) -> float:
         rate = view.rates[model.key]
         if model.tier is Tier.NEARLINE:
-            return rate + view.backlog[model.key] / _HORIZON[0].seconds
+            return rate + view.backlog[model.key] / HORIZON_STEPS[0].seconds
         if model.tier is Tier.OFFLINE:
             return rate
         rate = max(self._recent[model.key])
@@ -118,16 +117,15 @@ def _read_history(scenario: Scenario, quantile: float) -> ForecastBook[str]:
 
 
 class ClairvoyantPolicy:
-    """The bound: it knows the demand of the interval that begins, and is meant for replicas that load in no time."""
+    """The allocator if it knew the demand of the interval that begins; it is run with replicas that load in no time."""
 
     name = "oracle"
 
     def __init__(self, scenario: Scenario, solve: Solve) -> None:
         self._scenario = scenario
-        pool = replace(scenario.pool, nodes=1, spares=0, budget=None)
-        self._policy = AllocatorPolicy(
-            self.name, replace(scenario, pool=pool, history={}), solve, AllocatorOptions(prices_moves=False)
-        )
+        pool = replace(scenario.pool, nodes=1)
+        options = AllocatorOptions(prices_moves=False, peak_s=0.0)
+        self._policy = AllocatorPolicy(self.name, replace(scenario, pool=pool, history={}), solve, options)
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the replicas that serve the interval's own demand best."""

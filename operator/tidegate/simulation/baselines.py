@@ -1,14 +1,14 @@
 """What others do with the same pool: fixed shares, autoscalers, priorities and quotas.
 
 Each is the idea of a system and not its code; none of them knows what a request is worth, but for the order of tiers and of
-Inferences. Sources: the Kubernetes documentation of the HorizontalPodAutoscaler (target, tolerance, stabilization); Kueue's
+Inferences. All keep the floors, ceilings and warm spares of the pool. Sources: the Kubernetes documentation of the HorizontalPodAutoscaler (target, tolerance, stabilization); Kueue's
 documentation of cohorts (nominal quota, borrowing, reclaim); KAI-Scheduler's documentation of queues (quota, over-quota weight);
 max-min fairness by progressive filling (Bertsekas and Gallager, Data Networks, 1992).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Final
 
@@ -24,9 +24,9 @@ _ACTING_TIERS: Final = (Tier.REALTIME, Tier.NEARLINE, Tier.OFFLINE)
 
 
 class StaticSplit:
-    """Each Inference has what its peak takes, for ever; what remains is offline work's.
+    """Each Inference always has what its peak takes; offline work has the rest.
 
-    The peak is that of the history, or of the day itself without one, which nobody knows beforehand.
+    The peak is that of the history; without a history it is that of the day itself, which is not known in practice.
     """
 
     name = "static"
@@ -61,7 +61,8 @@ class UtilizationScaling:
         """Return what the utilization of each asks for, at least the most that it asked for in the last five minutes."""
         if view.step == 0:
             return self._static.choose_replicas(view)
-        return {model.key: self._scale_model(model, view) for model in self._scenario.models}
+        replicas = {model.key: self._scale_model(model, view) for model in self._scenario.models}
+        return keep_tier_limits(self._scenario, replicas)
 
     def _scale_model(self, model: SimulatedModel, view: PolicyView) -> int:
         counts = view.replicas[model.key]
@@ -106,8 +107,9 @@ class MaxMinFairness:
         needs = {
             model.key: model.count_needed(rates[model.key]) * model.slices for model in self._scenario.models
         }
-        shares = fill_equally(needs, self._scenario.pool.slices)
-        return {model.key: shares[model.key] // model.slices for model in self._scenario.models}
+        shares = fill_equally(needs, self._scenario.assignable_slices)
+        replicas = {model.key: shares[model.key] // model.slices for model in self._scenario.models}
+        return keep_tier_limits(self._scenario, replicas)
 
 
 class QuotaBorrowing:
@@ -124,7 +126,7 @@ class QuotaBorrowing:
         """Return the replicas of each tier within its quota and what it borrows."""
         needs = count_wanted(self._scenario, estimate_rates(view))
         granted = {tier: min(needs[tier], self._quota[tier]) for tier in _ACTING_TIERS}
-        free = self._scenario.pool.slices - sum(granted.values())
+        free = self._scenario.assignable_slices - sum(granted.values())
         for tier in _ACTING_TIERS:
             borrowed = min(needs[tier] - granted[tier], free)
             granted[tier] += borrowed
@@ -142,7 +144,7 @@ class OverQuotaWeights(QuotaBorrowing):
         rates = estimate_rates(view)
         needs = count_wanted(self._scenario, rates)
         granted = {tier: min(needs[tier], self._quota[tier]) for tier in _ACTING_TIERS}
-        free = self._scenario.pool.slices - sum(granted.values())
+        free = self._scenario.assignable_slices - sum(granted.values())
         while free > 0 and (hungry := [tier for tier in _ACTING_TIERS if granted[tier] < needs[tier]]):
             weights = sum(max(self._quota[tier], 1) for tier in hungry)
             shares = {tier: max(free * max(self._quota[tier], 1) // weights, 1) for tier in hungry}
@@ -159,16 +161,41 @@ def estimate_rates(view: PolicyView) -> Mapping[str, float]:
 
 
 def count_wanted(scenario: Scenario, rates: Mapping[str, float]) -> Mapping[Tier, int]:
-    """Return the slices that each tier can use."""
+    """Return the slices that each tier can use within its limits."""
     return {
-        tier: sum(model.count_needed(rates[model.key]) * model.slices for model in scenario.select_tier(tier))
+        tier: min(
+            sum(model.count_needed(rates[model.key]) * model.slices for model in scenario.select_tier(tier)),
+            scenario.tier_limits[tier],
+        )
         for tier in _ACTING_TIERS
     }
 
 
 def fill_by_priority(scenario: Scenario, rates: Mapping[str, float]) -> dict[str, int]:
-    """Return the replicas that each model needs, tier by tier, until the pool is full; floors come first."""
-    return _fill_models([*_list_by_tier(scenario)], rates, scenario.pool.slices)
+    """Return the replicas that each model needs, tier by tier, until the pool is full; later tiers keep their minimums."""
+    free = scenario.assignable_slices
+    reserved = sum(model.floor * model.slices for model in scenario.models)
+    replicas: dict[str, int] = {}
+    for tier in _ACTING_TIERS:
+        models = scenario.select_tier(tier)
+        reserved -= sum(model.floor * model.slices for model in models)
+        replicas |= _fill_models(models, rates, min(scenario.tier_limits[tier], max(free - reserved, 0)))
+        free -= sum(replicas[model.key] * model.slices for model in models)
+    return replicas
+
+
+def keep_tier_limits(scenario: Scenario, replicas: Mapping[str, int]) -> dict[str, int]:
+    """Return the replicas without those beyond the limits of their tier, from the Inferences whose slices earn least."""
+    limited = dict(replicas)
+    for tier in _ACTING_TIERS:
+        models = scenario.select_tier(tier)
+        excess = sum(limited[model.key] * model.slices for model in models) - scenario.tier_limits[tier]
+        for model in reversed(models):
+            if excess > 0:
+                count = min(-(-excess // model.slices), limited[model.key])
+                limited[model.key] -= count
+                excess -= count * model.slices
+    return limited
 
 
 def fill_tiers(
@@ -194,11 +221,6 @@ def fill_equally(needs: Mapping[str, int], slices: int) -> Mapping[str, int]:
             free -= given
         hungry = [key for key in hungry if shares[key] < needs[key]]
     return shares
-
-
-def _list_by_tier(scenario: Scenario) -> Iterable[SimulatedModel]:
-    for tier in _ACTING_TIERS:
-        yield from scenario.select_tier(tier)
 
 
 def _fill_models(models: Sequence[SimulatedModel], rates: Mapping[str, float], slices: int) -> dict[str, int]:

@@ -80,11 +80,18 @@ class _PolicyRun:
         if step == 0:
             # The day begins with what the policy wants, loaded.
             self._start_loaded(targets)
-        else:
-            self._outcome.moved_slices += fleet.apply_targets(targets, start_s)
-        interval = IntervalOutcome(start_s, dict.fromkeys(Tier, 0), dict.fromkeys(Tier, 0.0), 0.0, 0.0)
-        for model in scenario.models:
-            self._serve_interval(model, step, start_s, interval)
+            fleet = self._fleet
+        interval = IntervalOutcome(start_s, dict.fromkeys(Tier, 0.0))
+        end_s = start_s + scenario.interval_s
+        now_s: float | None = start_s
+        while now_s is not None:
+            fleet.advance_to(now_s)
+            self._outcome.moved_slices += fleet.apply_targets(targets, now_s)
+            # What did not fit starts as soon as replicas that drain are gone.
+            next_s = fleet.find_next_end(targets, end_s)
+            for model in scenario.models:
+                self._serve_model(model, step, now_s, end_s if next_s is None else next_s, interval)
+            now_s = next_s
         self._outcome.intervals.append(interval)
         self._outcome.missed_minutes += interval.missed_minutes
 
@@ -119,13 +126,13 @@ class _PolicyRun:
             free -= initial[key] * slices
         self._fleet = SimulatedFleet(self._scenario, initial)
 
-    def _serve_interval(
-        self, model: SimulatedModel, step: int, start_s: float, interval: IntervalOutcome
+    def _serve_model(
+        self, model: SimulatedModel, step: int, start_s: float, end_s: float, interval: IntervalOutcome
     ) -> None:
         scenario, replicas = self._scenario, self._fleet.sets[model.key]
         demand = scenario.demand[model.key][step]
         served = missed_s = 0.0
-        for seconds, ready in replicas.iter_phases(start_s, start_s + scenario.interval_s):
+        for seconds, ready in replicas.iter_phases(start_s, end_s):
             capacity = model.capacity_curve.rate_at(ready) * seconds
             offered = demand * seconds + self._backlog.get(model.key, 0.0)
             answered = min(offered, capacity)
@@ -136,15 +143,14 @@ class _PolicyRun:
                 missed_s += seconds
                 self._outcome.unserved += offered - answered
         interval.missed_minutes += missed_s / 60
-        interval.value_per_s[model.tier] += model.value * served / scenario.interval_s
-        interval.demand_value_per_s += model.value * demand
-        interval.slices[model.tier] += replicas.occupied_slices
+        slice_s = replicas.occupied_slices * (end_s - start_s)
+        interval.slices[model.tier] += slice_s / scenario.interval_s
         self._outcome.value[model.tier] += model.value * served
-        self._outcome.slice_s[model.tier] += replicas.occupied_slices * scenario.interval_s
-        self._outcome.idle_slice_s += _count_idle_seconds(replicas, start_s, scenario.interval_s)
+        self._outcome.slice_s[model.tier] += slice_s
+        self._outcome.idle_slice_s += _count_idle_seconds(replicas, start_s, end_s)
 
 
-def _count_idle_seconds(replicas: ReplicaSet, start_s: float, interval_s: float) -> float:
-    """Return the slice-seconds of an interval in which replicas loaded or drained."""
+def _count_idle_seconds(replicas: ReplicaSet, start_s: float, end_s: float) -> float:
+    """Return the slice-seconds of a time in which replicas loaded or drained."""
     phases = [*replicas.loading, *replicas.draining]
-    return sum(min(end_s - start_s, interval_s) * count for end_s, count in phases) * replicas.model.slices
+    return sum((min(done_s, end_s) - start_s) * count for done_s, count in phases) * replicas.model.slices

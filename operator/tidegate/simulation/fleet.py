@@ -52,7 +52,7 @@ class ReplicaSet:
         self.advance_to(now_s)
 
     def stop_replicas(self, count: int, now_s: float) -> None:
-        """Stop replicas: first those that load, the newest first, which serve nobody; then ready ones."""
+        """Stop replicas: first those that load, the newest first, since they serve nothing; then ready ones."""
         self.lowered_s = now_s
         remaining = count
         while remaining and self.loading:
@@ -79,7 +79,7 @@ class ReplicaSet:
 
 
 class SimulatedFleet:
-    """Replicas of all models of a scenario; it starts with what the first interval needs, as far as that fits."""
+    """Replicas of all models of a scenario; `initial` has those that are ready at the start."""
 
     def __init__(self, scenario: Scenario, initial: Mapping[str, int]) -> None:
         self._slices = scenario.pool.slices
@@ -113,3 +113,11 @@ class SimulatedFleet:
                 moved += count * replicas.model.slices
                 free -= count * replicas.model.slices
         return moved
+
+    def find_next_end(self, targets: Mapping[str, int], before_s: float) -> float | None:
+        """Return when the next draining replicas are gone, if that is before `before_s` and some target waits for slices."""
+        if all(self.sets[key].active_replicas >= target for key, target in targets.items()):
+            return None
+        ends = [end_s for replicas in self.sets.values() for end_s, _ in replicas.draining]
+        next_s = min(ends, default=inf)
+        return next_s if next_s < before_s else None

@@ -10,13 +10,11 @@ from tidegate.api.inference import Tier
 
 @dataclass(slots=True)
 class IntervalOutcome:
-    """One interval: slices by tier, loading and draining ones included, and value per second by tier."""
+    """One interval: the mean of the slices by tier, loading and draining ones included, and the minutes missed."""
 
     start_s: float
-    slices: dict[Tier, int]
-    value_per_s: dict[Tier, float]
-    demand_value_per_s: float
-    missed_minutes: float
+    slices: dict[Tier, float]
+    missed_minutes: float = 0.0
 
 
 @dataclass(slots=True)

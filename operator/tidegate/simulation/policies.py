@@ -46,7 +46,7 @@ DESCRIPTIONS: Final[Mapping[str, str]] = {
     "max-min": "equal shares, as far as each can use them",
     "borrowing": "a quota for each tier, lent while it is idle (Kueue)",
     "over-quota": "the same, and the rest in proportion to the quotas (KAI)",
-    ORACLE: "the bound: knows the demand, and loads in no time",
+    ORACLE: "the allocator, if it knew the demand and replicas loaded in no time",
 }
 
 
@@ -65,12 +65,16 @@ def make_policy(name: str, scenario: Scenario, solve: Solve, quantile: float) ->
     for baseline in _BASELINES:
         if baseline.name == name:
             return scenario, baseline(scenario)
-    raise InvalidInputError("policy", f"there is no {name!r}; there are {', '.join(DESCRIPTIONS)}")
+    raise _unknown_policy(name)
 
 
 def select_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return the policies to run, in the order of the list, the oracle always; all of them without names."""
     unknown = [name for name in names if name not in DESCRIPTIONS]
     if unknown:
-        raise InvalidInputError("policy", f"there is no {unknown[0]!r}; there are {', '.join(DESCRIPTIONS)}")
+        raise _unknown_policy(unknown[0])
     return tuple(name for name in DESCRIPTIONS if not names or name in names or name == ORACLE)
+
+
+def _unknown_policy(name: str) -> InvalidInputError:
+    return InvalidInputError("policy", f"there is no {name!r}; there are {', '.join(DESCRIPTIONS)}")

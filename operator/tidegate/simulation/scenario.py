@@ -11,7 +11,7 @@ from tidegate.allocation.errors import InvalidInputError, check_amount, check_co
 from tidegate.allocation.snapshot import PoolInput
 from tidegate.api.inference import Tier
 
-_MAX_INTERVALS = 200_000
+MAX_INTERVALS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class Scenario:
         lengths = {len(self.demand[model.key]) for model in self.models}
         if len(lengths) > 1:
             raise InvalidInputError("demand", f"has between {min(lengths)} and {max(lengths)} intervals")
-        if self.interval_count > _MAX_INTERVALS:
+        if self.interval_count > MAX_INTERVALS:
             raise InvalidInputError(
-                "demand", f"has {self.interval_count} intervals, more than {_MAX_INTERVALS}"
+                "demand", f"has {self.interval_count} intervals, more than {MAX_INTERVALS}"
             )
         for model in self.models:
             for number, rate in enumerate(self.demand[model.key]):
@@ -103,6 +103,23 @@ class Scenario:
     def interval_count(self) -> int:
         """Return the number of intervals."""
         return len(self.demand[self.models[0].key])
+
+    @property
+    def assignable_slices(self) -> int:
+        """Return the slices without those that the pool keeps for warm spares."""
+        return max(self.pool.slices - self.pool.spares, 0)
+
+    @cached_property
+    def tier_limits(self) -> Mapping[Tier, int]:
+        """Return the most slices of each tier: its ceiling, and what the floors of the others leave."""
+        rules = {rule.tier: rule for rule in self.pool.tiers}
+        floors = {tier: rules[tier].floor if tier in rules else 0 for tier in Tier}
+        limits: dict[Tier, int] = {}
+        for tier in Tier:
+            free = max(self.assignable_slices - sum(floors.values()) + floors[tier], 0)
+            ceiling = rules[tier].ceiling if tier in rules else None
+            limits[tier] = free if ceiling is None else min(free, ceiling)
+        return limits
 
     @cached_property
     def by_key(self) -> Mapping[str, SimulatedModel]:

@@ -4,52 +4,75 @@
     2026-11-02T00:00:00Z,120.5,80
     2026-11-02T00:01:00Z,,82
 
-A time is in RFC 3339, or in seconds. A rate holds until the next line; an empty cell is unknown, and the rate before it holds.
+A time is in RFC 3339, or in seconds. A rate holds until the next line; an empty cell continues the rate before it.
 """
 
 from __future__ import annotations
 
 import csv
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from itertools import pairwise
+from math import isfinite
+from typing import Final, Protocol
 
 from tidegate.allocation.errors import InvalidInputError, check_amount
+from tidegate.simulation.scenario import MAX_INTERVALS
 
 TIME_COLUMN: Final = "time"
-_MAX_INTERVALS: Final = 1_000_000
+
+
+class _Rows(Protocol):
+    """A reader of CSV."""
+
+    line_num: int
+
+    def __iter__(self) -> _Rows: ...
+
+    def __next__(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class DemandTrace:
-    """Times in seconds, in order, and the rates of each Inference at these times; None is unknown."""
+    """Times in seconds, in order, and the rates of each Inference from these times on; None continues the one before."""
 
     times: tuple[float, ...]
     rates: Mapping[str, tuple[float | None, ...]]
 
-    def sample_rates(self, name: str, interval_s: float) -> list[float]:
-        """Return one rate for each interval from the first time to the last; before the first known rate it is 0."""
+    def count_intervals(self, interval_s: float) -> int:
+        """Return the number of intervals from the first time to the last. Raises InvalidInputError if they are too many."""
         count = int((self.times[-1] - self.times[0]) // interval_s) + 1
-        if count > _MAX_INTERVALS:
+        if count > MAX_INTERVALS:
             raise InvalidInputError(
                 "trace", f"has {count} intervals of {interval_s:g} s: use a longer interval"
             )
+        return count
+
+    def sample_rates(self, name: str, interval_s: float) -> list[float]:
+        """Return the mean rate of each interval; before the first rate that is present it is 0, after the last one the same."""
         present = [
-            (time, rate) for time, rate in zip(self.times, self.rates[name], strict=True) if rate is not None
+            (time - self.times[0], rate)
+            for time, rate in zip(self.times, self.rates[name], strict=True)
+            if rate is not None
         ]
-        present_times = [time for time, _ in present]
-        sampled: list[float] = []
-        for number in range(count):
-            position = bisect_right(present_times, self.times[0] + number * interval_s)
-            sampled.append(present[position - 1][1] if position else 0.0)
-        return sampled
+        sums = [0.0] * self.count_intervals(interval_s)
+        end_s = len(sums) * interval_s
+        for (start_s, rate), (next_s, _) in pairwise([*present, (end_s, 0.0)]):
+            _add_rate(sums, interval_s, start_s, min(next_s, end_s), rate)
+        return [total / interval_s for total in sums]
 
 
 def parse_trace(lines: Iterable[str]) -> DemandTrace:
     """Parse the lines of a CSV file. Raises InvalidInputError that names the line and the column."""
     reader = csv.reader(lines)
+    try:
+        return _parse_rows(reader)
+    except csv.Error as error:
+        raise InvalidInputError(f"trace, line {reader.line_num}", f"is no CSV: {error}") from error
+
+
+def _parse_rows(reader: _Rows) -> DemandTrace:
     header = next(reader, [])
     if header[:1] != [TIME_COLUMN] or len(header) < 2:
         raise InvalidInputError(
@@ -77,24 +100,32 @@ def parse_trace(lines: Iterable[str]) -> DemandTrace:
     return DemandTrace(tuple(times), {name: tuple(values) for name, values in rates.items()})
 
 
-def format_trace_line(time: datetime, rates: Mapping[str, float | None], names: Sequence[str]) -> str:
-    """Return a line of a trace with the columns `names`."""
-    cells = ("" if (rate := rates.get(name)) is None else f"{rate:.6g}" for name in names)
-    return ",".join((time.isoformat(timespec="seconds"), *cells))
+def _add_rate(sums: list[float], interval_s: float, start_s: float, end_s: float, rate: float) -> None:
+    """Add what a rate from `start_s` to `end_s` has in each interval."""
+    number = int(start_s // interval_s)
+    while start_s < end_s:
+        until_s = min((number + 1) * interval_s, end_s)
+        sums[number] += rate * (until_s - start_s)
+        start_s, number = until_s, number + 1
 
 
 def _parse_time(path: str, text: str) -> float:
+    message = (
+        f"{text[:40]!r} is neither seconds nor a time in RFC 3339 with a time zone, like 2026-11-02T00:00:00Z"
+    )
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        pass
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInputError(path, f"{text[:40]!r} is neither a time in RFC 3339 nor seconds") from error
-    if parsed.tzinfo is None:
-        raise InvalidInputError(path, f"{text[:40]!r} has no time zone; append Z for UTC")
-    return parsed.timestamp()
+        try:
+            parsed = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise InvalidInputError(path, message) from error
+        if parsed.tzinfo is None:
+            raise InvalidInputError(path, message) from None
+        return parsed.timestamp()
+    if not isfinite(seconds):
+        raise InvalidInputError(path, message)
+    return seconds
 
 
 def _parse_rate(path: str, text: str) -> float | None:
