@@ -2,7 +2,7 @@
 
     python bench/load_to_weights.py [--promotions 8] [--interval 2]
 
-Real: API server, controller manager, scheduler, the processes `tidegate controllers` and `tidegate xds`, and an Envoy.
+Real: API server, controller manager, scheduler, the processes `tidegate controllers` and `tidegate xds serve`, and an Envoy.
 Pretended: the node, and the models: servers on loopback that answer at once. Port 8080 of this machine has to be free.
 Each model gets 70 % of what a replica bears, and at a moment that has nothing to do with the allocator's looks more than twice
 that. A promotion is over with the first request that the spare gets; before, it must not have had any.

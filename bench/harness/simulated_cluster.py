@@ -95,7 +95,7 @@ class SimulatedCluster:
     def run_xds(
         self, arguments: Mapping[str, str], *, name: str = "xds", server: str = ""
     ) -> Generator[ChildProcess]:
-        """Run `tidegate xds` in the same way."""
+        """Run `tidegate xds serve` in the same way."""
         with self._run_process("xds", name, arguments, server) as process:
             yield process
 

@@ -136,7 +136,7 @@ def list_process_settings() -> Sequence[ProcessSettings]:
     return (
         ProcessSettings(
             "Control plane",
-            "`tidegate controllers`, `tidegate xds` and `tidegate web`; each reads the settings that it needs.",
+            "`tidegate controllers`, `tidegate xds serve` and `tidegate web`; each reads the settings that it needs.",
             ControlPlaneSettings,
             lambda name: f"TIDEGATE_{name}".upper(),
         ),

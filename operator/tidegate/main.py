@@ -73,7 +73,7 @@ def start_controllers(kubeconfig: Kubeconfig = None) -> None:
 
 
 xds = typer.Typer(
-    name="xds", help="Run the xDS server; the subcommands inspect running ones.", invoke_without_command=True
+    name="xds", help="Inspect the xDS servers, which configure the gateways.", no_args_is_help=True
 )
 register_commands(xds)
 app.add_typer(xds)
@@ -111,11 +111,9 @@ def _group_pools() -> None:
     """Make `pools` a group, although it has only one command."""
 
 
-@xds.callback()
-def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
-    """Run the xDS server that configures the gateways; the subcommands inspect running ones."""
-    if context.invoked_subcommand is not None:
-        return
+@xds.command("serve")
+def serve_xds(kubeconfig: Kubeconfig = None) -> None:
+    """Run the xDS server that configures the gateways."""
     from tidegate.processes.xds import run_xds
     from tidegate.settings import PodIdentity
 

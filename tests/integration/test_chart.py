@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from fixtures.chart import CHART, PROCESSES, Objects, rendered, rendered_anew, template
+from fixtures.chart import CHART, PROCESSES, Objects, pod_of, rendered, rendered_anew, template
 from tidegate.generate import COLLECTOR
 from tidegate.planning.certificates import CertificatePart
 from tidegate.routing.bootstrap import CollectorSettings, collector_bootstrap
@@ -272,6 +272,15 @@ def told_of_spans(
     environment = {each["name"]: each.get("value", "") for each in container["env"] if "OTLP" in each["name"]}
     mounts = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
     return environment, container.get("args", ()), mounts
+
+
+def test_every_process_starts_its_own_server(helm: Path) -> None:
+    objects = rendered(helm)
+    commands = {
+        component: pod_of(objects, component)["spec"]["containers"][0]["command"][3:]
+        for component in ("controllers", "xds", "web")
+    }
+    assert commands == {"controllers": ["controllers"], "xds": ["xds", "serve"], "web": ["web"]}
 
 
 def test_every_process_is_told_of_the_receiver_of_spans(helm: Path) -> None:

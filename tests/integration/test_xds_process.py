@@ -1,4 +1,4 @@
-"""`tidegate xds` as a real process against a real API server: what it sends follows the objects, and it ends in good order."""
+"""`tidegate xds serve` as a real process against a real API server: what it sends follows the objects, and it ends in good order."""
 
 from __future__ import annotations
 

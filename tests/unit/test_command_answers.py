@@ -23,6 +23,7 @@ from tidegate.reports.xds import XdsStatusReport
 WITHOUT = {
     "controllers": "a process",
     "web": "a process",
+    "xds serve": "a process",
     "dashboard": "a process, that opens a browser",
     "xds bootstrap": "prints nothing but the JSON that gRPC reads",
 }

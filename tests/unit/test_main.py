@@ -53,6 +53,28 @@ def test_without_the_option_the_environment_decides(tmp_path: Path, monkeypatch:
     assert _select_kubeconfig(None) is None
 
 
+def test_a_group_without_a_command_shows_its_commands_and_starts_nothing() -> None:
+    for group in ("xds", "pools", "release", "top", "features"):
+        done = CliRunner().invoke(app, [group], env={"COLUMNS": "200", "TERM": "dumb"})
+        assert (done.exit_code, "Usage:" in done.output, "Commands" in done.output) == (2, True, True), group
+
+
+def test_a_missing_kubeconfig_is_the_error_that_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / "missing"
+    done = CliRunner().invoke(app, ["get", "--kubeconfig", str(missing)])
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"tidegate: kubeconfig {missing} does not exist; set $KUBECONFIG or --kubeconfig to another file\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(variable, raising=False)
+    done = CliRunner().invoke(app, ["get"])
+    assert done.stderr.startswith("tidegate: no kubeconfig: set $KUBECONFIG or --kubeconfig, or create ")
+
+
 def test_whoever_asks_for_help_does_not_wait_for_what_other_commands_need() -> None:
     heavy = {
         "aiohttp",

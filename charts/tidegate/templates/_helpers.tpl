@@ -303,7 +303,7 @@ spec:
       - name: {{ .component }}
         image: {{ .root.Values.images.operator }}
         imagePullPolicy: {{ .root.Values.images.pullPolicy }}
-        command: [python3, -m, tidegate, {{ .component }}]
+        command: [python3, -m, tidegate, {{ .component }}{{ if eq .component "xds" }}, serve{{ end }}]
         env:
           {{- include "tidegate.env" .root | nindent 10 }}
           {{- with .env }}

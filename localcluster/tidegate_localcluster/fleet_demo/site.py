@@ -305,7 +305,8 @@ def tidegate_process(
         "TIDEGATE_RELEASE": objects.RELEASE,
         "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
     }
-    arguments = [sys.executable, "-m", "tidegate", command]
+    subcommand = ["serve"] if command == "xds" else []
+    arguments = [sys.executable, "-m", "tidegate", command, *subcommand]
     return ChildProcess(name or command, arguments, log=log, environment={**common, **environment})
 
 

@@ -1,4 +1,4 @@
-"""`tidegate xds`: configures the gateways from the same objects and pods that the controllers see."""
+"""`tidegate xds serve`: configures the gateways from the same objects and pods that the controllers see."""
 
 import asyncio
 from pathlib import Path
