@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from builders.alert_cases import climbing, traffic
-from fixtures.chart import rendered
+from fixtures.chart import rendered, template
 from fixtures.promtool import asked, played, playing
 from tidegate.telemetry import scope
 from tidegate.telemetry.alerts import ALERTS
@@ -43,6 +43,7 @@ def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> No
     assert {rule["annotations"]["runbook_url"] for rule in rules} == {
         f"{base}/{alert.runbook_name}.md" for alert in ALERTS
     }
+    assert not [rule for rule in rules if "runbook" in rule["annotations"]]
     assert {rule["labels"]["helm_release"] for rule in rules} == {"tidegate-system/tidegate"}
     pods = (
         'namespace="tidegate-system",pod=~"tidegate-(controllers|gateway|node-agent|web|xds)-[^-]+(-[^-]+)?"'
@@ -50,6 +51,21 @@ def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> No
     assert [rule["expr"] for rule in rules] == [
         alert.expression.replace(scope.OWN_PODS, pods) for alert in ALERTS
     ]
+
+
+def test_without_an_address_an_alert_names_the_page_and_no_url(helm: Path) -> None:
+    made = rendered(helm, {"metrics.rules": {"enabled": True}})["PrometheusRule", "tidegate-alerts"]
+    rules = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+    assert [rule["annotations"]["runbook"] for rule in rules] == [
+        f"docs/runbooks/{alert.runbook_name}.md" for alert in ALERTS
+    ]
+    assert not [rule for rule in rules if "runbook_url" in rule["annotations"]]
+
+
+def test_the_address_of_runbooks_is_a_url(helm: Path) -> None:
+    refused = template(helm, {"metrics.rules": {"enabled": True, "runbookBase": "docs/runbooks"}})
+    assert refused.returncode != 0
+    assert "runbookBase" in refused.stderr
 
 
 def test_signals_can_be_recorded_without_alerts(helm: Path) -> None:
