@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -66,11 +67,16 @@ class NotAllowedError(PermanentError):
 
 
 class InvalidSpecError(PermanentError):
-    """Object that does not parse; `path` names the field (`spec.routes[0].timeout`), the message says why."""
+    """Object that does not parse; `path` names the field (`spec.routes[0].timeout`), the message says why.
 
-    def __init__(self, message: str, *, path: str = "") -> None:
-        super().__init__(f"{path}: {message}" if path else message)
+    `problems` has a line for every invalid field; the message counts those after the first.
+    """
+
+    def __init__(self, message: str, *, path: str = "", further_problems: Sequence[str] = ()) -> None:
+        first = f"{path}: {message}" if path else message
+        super().__init__(f"{first} (and {len(further_problems)} more)" if further_problems else first)
         self.path = path
+        self.problems = (first, *further_problems)
 
 
 def describe_without_message(error: Exception) -> str:

@@ -78,6 +78,57 @@ def test_what_the_api_server_would_refuse_is_told_and_its_name_is_not_missed(fil
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "ModelAcces"}, 'kind: "ModelAcces" is not in tidegate.io/v1alpha1; use ModelAccess (in '),
+        (
+            {"apiVersion": "tidegate.io/v1beta1"},
+            'apiVersion: "tidegate.io/v1beta1" is not served; use tidegate.io/v1alpha1 (in ',
+        ),
+        (
+            {"apiVersion": "tidegat.io/v1alpha1"},
+            'apiVersion: "tidegat.io/v1alpha1" does not have ModelAccess; use tidegate.io/v1alpha1 (in ',
+        ),
+        ({"apiVersion": None}, 'apiVersion: "" does not have ModelAccess; use tidegate.io/v1alpha1 (in '),
+        (
+            {"kind": "Zebra"},
+            'kind: "Zebra" is not in tidegate.io/v1alpha1; use Inference or ModelAccess or FeatureCompute or ',
+        ),
+    ],
+)
+def test_a_misspelt_type_of_ours_is_refused(files: Files, change: dict[str, Any], message: str) -> None:
+    files.write("all.yaml", inference_body(replicas=2), {**model_access_body(), **change})
+    done = files.run()
+    assert done.exit_code == 1
+    assert f"Error    TG5002 {change.get('kind', 'ModelAccess')} ads/ctr: {message}" in done.stdout
+    assert "in 2 looked at" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"apiVersion": "serving.example.com/v1", "kind": "Inference"},
+        {"apiVersion": "tidegate.io/v1alpha1", "kind": "AllocationDecision"},
+    ],
+)
+def test_a_type_that_only_resembles_ours_or_that_nobody_applies_is_skipped(
+    files: Files, body: dict[str, Any]
+) -> None:
+    files.write("all.yaml", inference_body(replicas=2), model_access_body(), body)
+    done = files.run()
+    assert (done.exit_code, "Skipped  1 document of another kind" in done.stdout) == (0, True)
+
+
+def test_every_error_of_a_manifest_is_a_finding(files: Files) -> None:
+    broken = inference_body(replicas=-1, tier="sometime", unknown=1)
+    files.write("all.yaml", broken)
+    done = files.run("-o", "json")
+    messages = [finding["message"].partition(":")[0] for finding in json.loads(done.stdout)["findings"]]
+    assert sorted(messages) == ["spec.replicas", "spec.tier", "spec.unknown"]
+    assert json.loads(done.stdout)["lookedAt"] == 1
+
+
+@pytest.mark.parametrize(
     ("suppressed", "codes"),
     [
         ((), [("TG5006", "ads/ctr"), ("TG5005", "ads/cvr")]),
@@ -110,7 +161,7 @@ def test_stdin_lists_and_other_kinds(files: Files) -> None:
     done = files.run("-f", "-", "-n", "shop", "-o", "json", stdin=yaml.safe_dump(listed))
     said = json.loads(done.stdout)
     assert [each["object"] for each in said["findings"]] == ["shop/ctr"]
-    assert (said["lookedAt"], said["skipped"]) == (1, ["1 documents of other kinds"])
+    assert (said["lookedAt"], said["skipped"]) == (1, ["1 document of another kind"])
 
 
 def test_odd_documents_are_refused_or_left_out(files: Files) -> None:

@@ -193,7 +193,7 @@ class CustomResource(ApiModel):
         """Parse an object and fill in the defaults.
 
         A status that does not parse (a client has forged it) counts as empty, because we write it again.
-        Raises InvalidSpecError, which names the first invalid field.
+        Raises InvalidSpecError, which names the invalid fields.
         """
         fields = dict(body)
         try:
@@ -254,18 +254,22 @@ def _list_errors(error: ValidationError) -> list[ErrorDetails]:
 
 
 def _to_invalid_spec_error(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
-    """Convert the first of pydantic's errors: the field's path as kubectl prints it, and the message."""
-    first = errors[0]
-    broken = first.get("ctx", {}).get("error")
+    """Convert pydantic's errors: the fields' paths as kubectl prints them, and the messages."""
+    problems = [_describe_field(error) for error in errors]
+    path, message = problems[0]
+    further = [f"{path}: {message}" if path else message for path, message in problems[1:]]
+    return InvalidSpecError(message, path=path, further_problems=further)
+
+
+def _describe_field(error: ErrorDetails) -> tuple[str, str]:
+    """Return the path of an invalid field and what is wrong with it."""
+    broken = error.get("ctx", {}).get("error")
     location = (
-        (*first["loc"], broken.field)
+        (*error["loc"], broken.field)
         if isinstance(broken, BrokenRuleError) and broken.field
-        else first["loc"]
+        else error["loc"]
     )
-    message = first["msg"].removeprefix("Value error, ")
-    if len(errors) > 1:
-        message += f" (and {len(errors) - 1} more)"
-    return InvalidSpecError(message, path=format_field_path(location))
+    return format_field_path(location), error["msg"].removeprefix("Value error, ")
 
 
 def format_field_path(location: Sequence[int | str]) -> str:

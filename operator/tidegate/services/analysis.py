@@ -45,7 +45,7 @@ async def analyse_cluster(
     planned = _apply_manifests(objects, manifests)
     problems = (*_rejected_findings(manifests), *find_problems(planned))
     if manifests.other_kinds:
-        reader.skipped.append(f"{manifests.other_kinds} documents of other kinds in the files")
+        reader.skipped.append(f"{_count_documents(manifests)} in the files")
     looked_at = len(list(planned.iterate())) + len(manifests.rejected)
     return report_findings(problems, looked_at, suppressed=suppressed_codes, skipped=reader.skipped)
 
@@ -59,7 +59,7 @@ def analyse_manifests(manifests: Manifests, suppressed_codes: Collection[str]) -
     placed = any(inference.spec.placement is not None for inference in planned.inferences)
     skipped = ["computepools: the files have none"] if placed and not pools else []
     if manifests.other_kinds:
-        skipped.append(f"{manifests.other_kinds} documents of other kinds")
+        skipped.append(_count_documents(manifests))
     looked_at = len(manifests.objects) + len(manifests.rejected)
     problems = (*_rejected_findings(manifests), *find_problems(planned))
     return report_findings(problems, looked_at, suppressed=suppressed_codes, skipped=skipped)
@@ -111,9 +111,16 @@ def _with_creation_time(resource: ResourceT, existing: ResourceT) -> ResourceT:
     return resource.model_copy(update={"metadata": resource.metadata.model_copy(update=creation)})
 
 
+def _count_documents(manifests: Manifests) -> str:
+    """Return how many documents are of other kinds."""
+    count = manifests.other_kinds
+    return "1 document of another kind" if count == 1 else f"{count} documents of other kinds"
+
+
 def _rejected_findings(manifests: Manifests) -> tuple[Finding, ...]:
     text = PROBLEM_MESSAGES[ProblemReason.MANIFEST_REFUSED]
     return tuple(
-        Finding(ProblemReason.MANIFEST_REFUSED.value, text, manifest.kind, manifest.key, manifest.message)
+        Finding(ProblemReason.MANIFEST_REFUSED.value, text, manifest.kind, manifest.key, message)
         for manifest in manifests.rejected
+        for message in manifest.messages
     )

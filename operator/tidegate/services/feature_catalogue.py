@@ -61,7 +61,9 @@ def load_catalogue(manifest: Path, namespace: str) -> FeatureCatalogue:
     features = _select_kind(manifests.objects, FeatureCompute)
     accesses = _select_kind(manifests.objects, ModelAccess)
     inferences = _select_kind(manifests.objects, Inference)
-    skipped = tuple(f"{item.kind} {item.key}: {item.message}" for item in manifests.rejected)
+    skipped = tuple(
+        f"{item.kind} {item.key}: {message}" for item in manifests.rejected for message in item.messages
+    )
     return FeatureCatalogue("", features, find_usage(features, accesses, inferences), skipped)
 
 

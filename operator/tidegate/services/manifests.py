@@ -5,32 +5,36 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
-from tidegate.api.meta import API_VERSION, CustomResource, ObjectKey
+from tidegate.api.meta import API_VERSION, GROUP, CustomResource, ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError, PermanentError
 
 MANIFEST_KINDS: Final[dict[str, type[CustomResource]]] = {
     kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
+_SERVED_KINDS: Final = frozenset({*MANIFEST_KINDS, AllocationDecision.KIND})
 _SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedManifest:
-    """A manifest of one of our kinds that the API server would reject."""
+    """A manifest of our group that the API server would reject."""
 
     kind: str
     key: ObjectKey
-    message: str
+    messages: Sequence[str]
+    """One for each invalid field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +57,40 @@ def read_manifests(files: Sequence[Path], namespace: str) -> Manifests:
     other_kinds = 0
     for source, text in _read_texts(files):
         for body in _parse_documents(source, text):
-            kind = (
-                MANIFEST_KINDS.get(str(body.get("kind"))) if body.get("apiVersion") == API_VERSION else None
-            )
-            if kind is None:
-                other_kinds += 1
-                continue
+            kind_name, api_version = str(body.get("kind")), str(body.get("apiVersion") or "")
+            kind = MANIFEST_KINDS.get(kind_name)
             raw_metadata = body.get("metadata")
             metadata = {**raw_metadata} if isinstance(raw_metadata, dict) else {}
-            if kind.NAMESPACED:
+            if kind is None or kind.NAMESPACED:
                 metadata["namespace"] = metadata.get("namespace") or namespace
             key = ObjectKey(str(metadata.get("namespace", "")), str(metadata.get("name", "?")))
-            try:
-                objects.append(kind.parse({**body, "metadata": metadata, "status": {}}))
-            except InvalidSpecError as error:
-                refused.append(RejectedManifest(kind.KIND, key, f"{error} (in {source})"))
+            problem = _find_type_problem(kind_name, api_version)
+            if problem:
+                refused.append(RejectedManifest(kind_name, key, (f"{problem} (in {source})",)))
+            elif kind is None or api_version != API_VERSION:
+                other_kinds += 1
+            else:
+                try:
+                    objects.append(kind.parse({**body, "metadata": metadata, "status": {}}))
+                except InvalidSpecError as error:
+                    messages = tuple(f"{line} (in {source})" for line in error.problems)
+                    refused.append(RejectedManifest(kind.KIND, key, messages))
     return Manifests(objects, refused, other_kinds)
+
+
+def _find_type_problem(kind: str, api_version: str) -> str:
+    """Return why the API server would not accept this type although it looks like one of ours; empty if neither."""
+    group, slash, _ = api_version.rpartition("/")
+    if not slash:
+        group = api_version
+    if group == GROUP and api_version != API_VERSION:
+        return f'apiVersion: "{api_version}" is not served; use {API_VERSION}'
+    if group == GROUP and kind not in _SERVED_KINDS:
+        similar = get_close_matches(kind, MANIFEST_KINDS, n=1)
+        return f'kind: "{kind}" is not in {API_VERSION}; use {" or ".join(similar or MANIFEST_KINDS)}'
+    if kind in MANIFEST_KINDS and group != GROUP and (not group or get_close_matches(group, [GROUP])):
+        return f'apiVersion: "{api_version}" does not have {kind}; use {API_VERSION}'
+    return ""
 
 
 def _read_texts(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
