@@ -19,11 +19,17 @@ from structlog.testing import capture_logs
 from builders.loopback import kubeconfig_of, on_loopback
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, ConflictError, LeadershipLostError, PermanentError
+from tidegate.errors import (
+    ApiUnavailableError,
+    ConflictError,
+    LeadershipLostError,
+    PermanentError,
+    UnknownKindError,
+)
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import Fence
-from tidegate.kube.kinds import POD
+from tidegate.kube.kinds import EVENT, INFERENCE, POD, WORKLOAD, Kind
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector, WatchSettings
 
@@ -92,6 +98,20 @@ async def test_each_status_becomes_one_of_our_errors(tmp_path: Path) -> None:
         async with talking_to(status(code, "quota exceeded"), tmp_path) as (client, _):
             with pytest.raises(error, match=f"GET /api/v1/namespaces/ads/pods/a: {code} quota exceeded"):
                 await client.get(POD, A)
+
+
+@pytest.mark.parametrize(
+    ("kind", "way_out"),
+    [
+        (INFERENCE, "are the CRDs installed"),
+        (EVENT, "a version or an add-on that serves v1"),
+        (WORKLOAD, "a version or an add-on that serves kueue.x-k8s.io/v1beta2"),
+    ],
+)
+async def test_only_kinds_of_ours_need_our_crds(kind: Kind, way_out: str, tmp_path: Path) -> None:
+    async with talking_to(status(404), tmp_path) as (client, _):
+        with pytest.raises(UnknownKindError, match=f"does not know the kind {kind}: .*{way_out}"):
+            await client.list(kind)
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("99999999999", 300), ("soon", None), ("-1", None)])

@@ -15,6 +15,7 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference, inference_body
 from builders.release import a_release, released
 from tidegate.api.meta import CustomResource, ObjectKey
+from tidegate.cli.options import OutputFormat, print_report
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
 from tidegate.reports.listing import ColumnWidths, FollowedRows, ListReport, sort_rows
@@ -107,8 +108,18 @@ def test_a_list_of_one_namespace_does_not_repeat_it_and_an_empty_one_says_so() -
     head, *_ = a_list(WELL, namespace="ads").render_lines(wide=False)
     assert head.startswith("NAME ")
     empty = ListReport(kind="Inference", namespace="ads", at=NOW, items=(), skipped=("pods: no",))
-    assert list(empty.render_lines(wide=False)) == ["no Inference in namespace ads", "left out   pods: no"]
+    assert list(empty.render_lines(wide=False)) == ["left out   pods: no"]
+    assert empty.empty_message() == "no Inference in namespace ads"
+    assert a_list(WELL).empty_message() == ""
     assert list(a_list(WELL).object_names()) == ["inference.tidegate.io/a"]
+
+
+def test_that_a_list_is_empty_is_written_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    empty = ListReport(kind="Inference", namespace="ads", at=NOW, items=(), skipped=())
+    print_report(empty, OutputFormat.TEXT)
+    assert capsys.readouterr() == ("", "no Inference in namespace ads\n")
+    print_report(empty, OutputFormat.NAME)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_lines_one_after_the_other_stay_below_each_other() -> None:

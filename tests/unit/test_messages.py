@@ -26,6 +26,18 @@ def test_a_code_never_changes_its_meaning(check_golden: CheckGolden) -> None:
     check_golden(GOLDEN, "\n".join(rows) + "\n")
 
 
+def test_no_message_names_an_object_of_one_release() -> None:
+    """Objects of the chart are called after the release, which is not always `tidegate`."""
+    for name, message in messages_by_name().items():
+        assert not re.search(r"tidegate-(gateway|xds|web|controllers|realtime)", message.what_to_do), name
+
+
+def test_the_advice_about_served_names_does_not_change_an_existing_one() -> None:
+    """The API server refuses that change."""
+    advice = REASON_MESSAGES[Reason.SERVED_NAME_MISMATCH].what_to_do
+    assert advice.startswith("Create another Inference")
+
+
 def test_a_message_says_what_to_do_unless_nothing_is_wrong() -> None:
     for name, message in messages_by_name().items():
         assert message.meaning.endswith("."), name

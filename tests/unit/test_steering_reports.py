@@ -367,9 +367,20 @@ def test_namespace_is_that_of_the_context(tmp_path: Path) -> None:
         "ads",
         "default",
     ]
+    second = tmp_path / "second"
+    other = {"name": "b", "context": {"namespace": "shop"}}
+    second.write_text(yaml.safe_dump({"current-context": "b", "contexts": [other]}))
+    listed = Path(f"{tmp_path / 'missing'}:{second}:{path}")
+    assert [read_default_namespace(listed, context) for context in (None, "a", "b")] == [
+        "shop",
+        "ads",
+        "shop",
+    ]
     path.write_text("- no kubeconfig")
     with pytest.raises(PermanentError, match="cannot read the context's namespace"):
         read_default_namespace(path, None)
+    with pytest.raises(PermanentError, match="does not exist"):
+        read_default_namespace(tmp_path / "missing", None)
 
 
 @pytest.mark.parametrize(
@@ -386,6 +397,10 @@ def test_namespace_is_that_of_the_context(tmp_path: Path) -> None:
         (("override", "ads/ctr", "--end", "--for", "2h"), "leave --for"),
         (("why", "ctr", "-A", "-n", "ads"), "leave one of them out"),
         (("why",), "INFERENCE|POOL"),
+        (("hold", "cpu-a", "--for", "9y", "--reason", "x"), "9y"),
+        (("hold", "cpu-a", "--for", "30s", "--reason", "x"), "an override lasts from 1m to"),
+        (("hold", "cpu-a", "--for", "2h", "--reason", " "), "--reason is empty"),
+        (("override", "ads/ctr", "--pin", "2", "--for", "9y", "--reason", "x"), "9y"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments: tuple[str, ...], said: str) -> None:

@@ -12,8 +12,10 @@ from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ActingFor,
     Context,
+    Everywhere,
     Kubeconfig,
     KubeOptions,
+    Namespace,
     Output,
     OutputFormat,
     print_report,
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(
-        help="namespace/name of the Inference.", autocompletion=complete_names(CompletedKind.INFERENCE)
+        metavar="INFERENCE",
+        help="Name, namespace/name, or inference/name.",
+        autocompletion=complete_names(CompletedKind.INFERENCE),
     ),
 ]
 
@@ -48,6 +52,8 @@ def calibrate(
     length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
     largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    namespace: Namespace = None,
+    everywhere: Everywhere = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     acting_for: ActingFor = "",
@@ -59,26 +65,31 @@ def calibrate(
     """
     # The load generator takes a second to import, which --help should not.
     from tidegate.api.durations import parse_duration
-    from tidegate.api.meta import ObjectKey
+    from tidegate.cli.object_names import find_target
+    from tidegate.kube.kinds import INFERENCE
     from tidegate.planning.diagnosis.calibration import RandomInputs
     from tidegate.services.load_tests import RampLimits, calibrate_inference
 
     ramp = RampLimits(max_concurrency, step_seconds, total_seconds)
     inputs = RandomInputs(rows, length, largest, seed)
     try:
-        key = ObjectKey.parse(inference)
         limit_s = None if slo is None else parse_duration(slo).total_seconds()
     except ValueError as error:
-        typer.echo(f"tidegate: {error}", err=True)
-        sys.exit(1)
-    options = KubeOptions(None, False, kubeconfig, context, acting_for)
+        message = f"--slo {slo}: {error}"
+        raise typer.BadParameter(message) from error
+    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
 
     def print_step(step: str) -> None:
         typer.echo(step, err=output not in {OutputFormat.TEXT, OutputFormat.WIDE})
 
     async def measure_replica() -> CalibrationReport:
-        async with open_client(options) as (client, _):
-            return await calibrate_inference(client, key, limit_s, pod, address, ramp, inputs, print_step)
+        async with open_client(options) as (client, default_namespace):
+            target = await find_target(
+                client, inference, options, default_namespace, allowed_kinds=(INFERENCE,)
+            )
+            return await calibrate_inference(
+                client, target.key, limit_s, pod, address, ramp, inputs, print_step
+            )
 
     report = run_or_exit(measure_replica())
     print_report(report, output)

@@ -116,7 +116,7 @@ def run_or_exit(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
 
 
 def print_report(report: Report, output: OutputFormat) -> None:
-    """Print a report to stdout."""
+    """Print a report to stdout, and to stderr that a table has no rows."""
     if output is OutputFormat.JSON:
         typer.echo(json.dumps(report.to_json(), indent=2))
     elif output is OutputFormat.YAML:
@@ -129,3 +129,5 @@ def print_report(report: Report, output: OutputFormat) -> None:
     else:
         for line in report.render_lines(wide=output is OutputFormat.WIDE):
             typer.echo(line)
+        if message := report.empty_message():
+            typer.echo(message, err=True)

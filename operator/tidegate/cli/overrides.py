@@ -22,6 +22,7 @@ from tidegate.cli.options import (
     print_report,
     run_or_exit,
 )
+from tidegate.errors import PermanentError
 
 if TYPE_CHECKING:
     from tidegate.planning.pools.override_requests import OverrideRequest
@@ -61,7 +62,8 @@ def hold(
     from tidegate.planning.pools.override_requests import OverrideRequest
 
     options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    print_report(run_or_exit(_apply_override(target, options, OverrideRequest(duration, reason))), output)
+    request = _check_request(OverrideRequest(duration, reason))
+    print_report(run_or_exit(_apply_override(target, options, request)), output)
 
 
 def resume(
@@ -115,8 +117,19 @@ def override(
     if duration is None or reason is None:
         message = "--for and --reason are needed: how long, and why"
         raise typer.BadParameter(message)
-    request = OverrideRequest(duration, reason, pin=pin, floor=floor)
+    request = _check_request(OverrideRequest(duration, reason, pin=pin, floor=floor))
     print_report(run_or_exit(_apply_override(inference, options, request)), output)
+
+
+def _check_request(request: OverrideRequest) -> OverrideRequest:
+    """Return the request. Raises BadParameter for a wrong reason or duration, before any request to the API server."""
+    from tidegate.planning.pools.override_requests import check_request
+
+    try:
+        check_request(request)
+    except (PermanentError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    return request
 
 
 async def _apply_override(text: str, options: KubeOptions, request: OverrideRequest) -> SteeringReport:

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import aiohttp
 
 from tidegate.api.conditions import select_own_conditions
-from tidegate.api.meta import ObjectKey
+from tidegate.api.meta import GROUP, ObjectKey
 from tidegate.errors import (
     ApiUnavailableError,
     ConflictError,
@@ -157,8 +157,7 @@ class KubeClient:
                 ApiRequest("GET", kind.url_path(namespace), self._settings.list_timeout, query=query)
             )
             if page is None:
-                message = f"the API server does not know the kind {kind}: are the CRDs installed?"
-                raise UnknownKindError(message)
+                raise UnknownKindError(_describe_unknown_kind(kind))
             items, next_page, version = _parse_page(kind, page)
             del page
             yield items, version
@@ -403,6 +402,16 @@ def _parse_page(kind: Kind, page: Mapping[str, Any]) -> tuple[Sequence[Manifest]
     except (KeyError, TypeError, AttributeError) as exc:
         message = f"the API server's response to a listing of {kind} is no list"
         raise ApiUnavailableError(message) from exc
+
+
+def _describe_unknown_kind(kind: Kind) -> str:
+    """Return that the API server does not serve the kind, and the way out."""
+    way_out = (
+        "are the CRDs installed?"
+        if kind.group == GROUP
+        else f"it needs a version or an add-on that serves {kind.api_version}"
+    )
+    return f"the API server does not know the kind {kind}: {way_out}"
 
 
 def _selector_query(selector: str, fields: str = "") -> Mapping[str, str]:

@@ -29,6 +29,7 @@ from tidegate.errors import (
     TidegateError,
     UnauthorizedError,
 )
+from tidegate.kube.kubeconfig import check_kubeconfig
 from tidegate.kube.port import Manifest
 
 APPLY_PATCH: Final = "application/apply-patch+yaml"
@@ -112,6 +113,8 @@ class ApiTransport:
         # Otherwise each request looks for a proxy and a ~/.netrc in a thread: slower, and with other credentials.
         # A cookie that a proxy before the API server sets for one user must not be sent for another.
         configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
+        if kubeconfig is not None:
+            check_kubeconfig(kubeconfig)
         try:
             if kubeconfig is None:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -120,8 +123,12 @@ class ApiTransport:
                     config_file=str(kubeconfig), context=context, client_configuration=configuration
                 )
         except (ConfigException, OSError, yaml.YAMLError) as exc:
-            source = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
-            message = f"cannot read the cluster's address and credentials from {source}: {exc}"
+            message = (
+                f"cannot read the cluster's address and credentials from kubeconfig {kubeconfig}: {exc}"
+                if kubeconfig
+                else "no kubeconfig: set $KUBECONFIG or --kubeconfig, or create ~/.kube/config; "
+                f"and this is no pod with a ServiceAccount: {exc}"
+            )
             raise PermanentError(message) from exc
         if anonymous:
             _forget_credentials(configuration)

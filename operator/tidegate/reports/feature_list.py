@@ -64,15 +64,17 @@ class FeatureListReport(Report):
         """Yield a table, then a line for each problem; `wide` adds parameters, and the route of each model."""
         if self.items:
             yield from align_columns(list(self._list_cells(wide=wide)))
-        else:
-            place = f" in namespace {self.namespace}" if self.namespace is not None else ""
-            yield f"no FeatureCompute{place}"
         for plan in self.plan_problems:
             yield f"featurecompute/{plan.feature_compute} does not compile: {plan.message}"
         for pipeline in self.pipeline_problems:
             yield pipeline.format_text()
         for reason in self.skipped:
             yield f"left out   {reason}"
+
+    def empty_message(self) -> str:
+        """Return that there is no FeatureCompute, and where."""
+        place = f" in namespace {self.namespace}" if self.namespace is not None else ""
+        return "" if self.items else f"no FeatureCompute{place}"
 
     def object_names(self) -> Iterator[str]:
         """Yield the FeatureComputes."""

@@ -28,13 +28,15 @@ class ListReport(Report):
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield a table, with the namespace where there may be several."""
-        if not self.items:
-            place = f" in namespace {self.namespace}" if self.namespace is not None else ""
-            yield f"no {self.kind}{place}"
-        else:
+        if self.items:
             yield from align_columns(self.table_rows(wide=wide))
         for reason in self.skipped:
             yield f"left out   {reason}"
+
+    def empty_message(self) -> str:
+        """Return that there is no such object, and where."""
+        place = f" in namespace {self.namespace}" if self.namespace is not None else ""
+        return "" if self.items else f"no {self.kind}{place}"
 
     def object_names(self) -> Iterator[str]:
         """Yield the objects' names."""

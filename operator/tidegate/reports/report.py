@@ -20,6 +20,10 @@ class Report(ApiModel):
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield the report as lines of text."""
 
+    def empty_message(self) -> str:
+        """Return what to write to stderr instead of a table without rows; empty if there are rows."""
+        return ""
+
     @abstractmethod
     def object_names(self) -> Iterator[str]:
         """Yield the objects that the report is about, as kubectl takes them."""

@@ -90,15 +90,18 @@ class TopInferences(Report):
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield a row per Inference; `wide` adds state, served requests and the allocator's demand."""
-        if not self.items:
-            yield "no Inference" + (f" in namespace {self.namespace}" if self.namespace else "")
-        else:
+        if self.items:
             head = ["INFERENCE", "TIER", "POOL", "READY", "SLICES", "REQ/S", "P99 MS", "SLO MS", "VALUE/S"]
             head.append("VALUE/SLICE")
             rows = [[*head, "STATE", "SERVED/S", "DEMAND/S"] if wide else head]
             rows += [_render_inference(model, wide=wide) for model in self.items]
             yield from align_columns(rows)
         yield from _render_notes(self.notes)
+
+    def empty_message(self) -> str:
+        """Return that there is no Inference, and where."""
+        place = f" in namespace {self.namespace}" if self.namespace else ""
+        return "" if self.items else f"no Inference{place}"
 
     def object_names(self) -> Iterator[str]:
         """Yield the Inferences."""
@@ -141,9 +144,7 @@ class TopPools(Report):
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield a row per pool; `wide` adds its tiers."""
-        if not self.items:
-            yield "no ComputePool"
-        else:
+        if self.items:
             head = ["POOL", "MODE", "NODES", "USED", "HEALTHY", "USE", "MODELS", "REQ/S", "VALUE/S"]
             head += ["VALUE/SLICE", "PRICE"]
             rows = [[*head, *(tier.upper() for tier in Tier)] if wide else head]
@@ -153,6 +154,10 @@ class TopPools(Report):
             if pool.unknown:
                 yield f"note   {pool.pool}: of {pool.unknown} of its Inferences the value is not known, and not in the sums"
         yield from _render_notes(self.notes)
+
+    def empty_message(self) -> str:
+        """Return that there is no ComputePool."""
+        return "" if self.items else "no ComputePool"
 
     def object_names(self) -> Iterator[str]:
         """Yield the pools."""

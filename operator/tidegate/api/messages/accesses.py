@@ -29,7 +29,7 @@ MESSAGES: Final = {
         "TG2004",
         MessageLevel.ERROR,
         "No proxy is connected, so clients cannot reach this endpoint.",
-        "Check the pods of deployment tidegate-gateway.",
+        "Check the gateways' pods: kubectl get pods -A -l app.kubernetes.io/component=gateway.",
     ),
     Reason.PROXY_REJECTED: CatalogueMessage(
         "TG2005",
@@ -42,7 +42,7 @@ MESSAGES: Final = {
         "TG2006",
         MessageLevel.WARNING,
         "The controllers cannot ask the xDS servers what the proxies run.",
-        "Check the pods of deployment tidegate-xds; traffic is not affected.",
+        "Check the xDS servers' pods: kubectl get pods -A -l app.kubernetes.io/component=xds. Traffic is not affected.",
     ),
     Reason.TARGETS_READY: CatalogueMessage(
         "TG2007",
@@ -66,7 +66,8 @@ MESSAGES: Final = {
         "TG2010",
         MessageLevel.ERROR,
         "The targets serve different model names, but a request has only one.",
-        "Set the same spec.model.name on all of them.",
+        "Create another Inference with the spec.model.name of the first target, and route to that one: the name of an existing "
+        "Inference cannot change.",
     ),
     Reason.HOST_CONFLICT: CatalogueMessage(
         "TG2011",

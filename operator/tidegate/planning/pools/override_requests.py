@@ -108,12 +108,21 @@ def make_override_name(action: OverrideAction, kind: OverrideKind, key: ObjectKe
     return make_child_name(action.value.lower(), full_name)
 
 
+def check_request(request: OverrideRequest) -> None:
+    """Check what needs no cluster: the reason and the duration. Raises PermanentError or ValueError, with the way out."""
+    if not request.reason.strip():
+        message = "--reason is empty: say why, in words for those who find it"
+        raise PermanentError(message)
+    _parse_lifetime(request.duration)
+
+
 def plan_override_write(context: OverrideContext, request: OverrideRequest) -> OverrideWrite:
     """Return the override to write.
 
     Raises PermanentError or ValueError, with the way out, for an impossible request.
     """
-    _check_request(context, request)
+    check_request(request)
+    _check_target(context, request)
     lifetime = _parse_lifetime(request.duration)
     name = make_override_name(request.action, context.kind, context.key)
     existing = context.find_own(request.action)
@@ -161,10 +170,7 @@ def plan_ending(context: OverrideContext, *actions: OverrideAction) -> tuple[Com
     return tuple(override for override in map(context.find_own, actions) if override is not None)
 
 
-def _check_request(context: OverrideContext, request: OverrideRequest) -> None:
-    if not request.reason.strip():
-        message = "--reason is empty: say why, in words for those who find it"
-        raise PermanentError(message)
+def _check_target(context: OverrideContext, request: OverrideRequest) -> None:
     if context.inference is not None and context.inference.spec.scaling is None:
         message = f"an override decides nothing about Inference {context.key}, whose {NO_RANGE}"
         raise PermanentError(message)
