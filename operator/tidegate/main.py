@@ -18,16 +18,16 @@ from tidegate import __version__
 from tidegate.cli.analyze import register_commands as register_analyze
 from tidegate.cli.bench import register_commands as register_bench
 from tidegate.cli.calibrate import calibrate
+from tidegate.cli.cluster_options import ActingFor, Context
 from tidegate.cli.decisions import register_commands as register_decisions
 from tidegate.cli.doctor import register_commands as register_doctor
 from tidegate.cli.feature_catalogue import register_commands as register_feature_catalogue
 from tidegate.cli.feature_drift import register_commands as register_feature_drift
 from tidegate.cli.features import register_commands as register_features
 from tidegate.cli.get import register_commands as register_get
+from tidegate.cli.help_pages import SERVER_PANEL, PanelGroup, complete_help, find_panel
 from tidegate.cli.optimize import optimize_file
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
     Output,
     OutputFormat,
     SystemNamespace,
@@ -53,6 +53,7 @@ app = typer.Typer(
     help="Serves recommendation and ads models on Kubernetes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    cls=PanelGroup,
 )
 
 Kubeconfig = Annotated[
@@ -111,7 +112,7 @@ def _group_pools() -> None:
     """Make `pools` a group, although it has only one command."""
 
 
-@xds.command("serve")
+@xds.command("serve", rich_help_panel=SERVER_PANEL)
 def serve_xds(kubeconfig: Kubeconfig = None) -> None:
     """Run the xDS server that configures the gateways."""
     from tidegate.processes.xds import run_xds
@@ -179,7 +180,7 @@ def open_dashboard(
     )
 
 
-app.command()(calibrate)
+app.command("calibrate")(calibrate)
 app.command("optimize")(optimize_file)
 register_status(app)
 register_get(app)
@@ -202,6 +203,9 @@ def print_version(output: Output = OutputFormat.TEXT) -> None:
     from tidegate.reports.report import VersionReport
 
     print_report(VersionReport(version=__version__), output)
+
+
+complete_help(app)
 
 
 def _load_settings() -> "ControlPlaneSettings":
@@ -239,11 +243,15 @@ def _mount_local_cluster() -> None:
     for name, module, about in _LOCAL_COMMANDS:
         if _completion_variable(Path(sys.argv[0]).name) in os.environ:
             # Completion needs their commands.
-            app.add_typer(import_module(module).app, name=name)
+            app.add_typer(import_module(module).app, name=name, rich_help_panel=find_panel(name))
         else:
-            app.command(name, help=about, add_help_option=False, context_settings=_PASS_THROUGH)(
-                _delegate_to(module)
-            )
+            app.command(
+                name,
+                help=about,
+                rich_help_panel=find_panel(name),
+                add_help_option=False,
+                context_settings=_PASS_THROUGH,
+            )(_delegate_to(module))
 
 
 _LOCAL_COMMANDS: Final = (

@@ -96,5 +96,5 @@ async def test_nobody_at_the_address_is_an_error_and_no_figure() -> None:
             stderr=asyncio.subprocess.PIPE,
         )
         said, complained = await asyncio.wait_for(process.communicate(), 60)
-    assert (process.returncode, said) == (1, b"")
+    assert (process.returncode, said) == (3, b"")
     assert b"UNAVAILABLE" in complained

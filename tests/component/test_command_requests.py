@@ -10,16 +10,26 @@ import pytest
 from aiohttp import web
 
 from builders.loopback import kubeconfig_of, on_loopback
+from tidegate.cli.options import ExitStatus
 
 INFERENCES = "/apis/tidegate.io/v1alpha1/namespaces/{}/inferences/ctr"
 
 
-async def run_command(folder: Path, *arguments: str) -> tuple[int, str, list[str]]:
-    """Exit status, stderr, and the paths that the command asked for, all of them answered with 404."""
+async def run_command(
+    folder: Path, *arguments: str, headers: list[tuple[str, str]] | None = None, silent: bool = False
+) -> tuple[int, str, list[str]]:
+    """Exit status, stderr, and the paths that the command asked for, all of them answered with 404, or not at all.
+
+    Adds the headers of impersonation to `headers`.
+    """
     paths: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         paths.append(request.path)
+        if headers is not None:
+            headers.extend(item for item in request.headers.items() if item[0].startswith("Impersonate"))
+        if silent:
+            await asyncio.Event().wait()
         return web.json_response({"kind": "Status", "code": 404}, status=404)
 
     application = web.Application()
@@ -43,11 +53,61 @@ async def run_command(folder: Path, *arguments: str) -> tuple[int, str, list[str
         (("ctr", "-n", "shop"), "shop"),
         (("ads/ctr",), "ads"),
         (("inference/ads/ctr",), "ads"),
+        (("inference", "ctr", "-n", "shop"), "shop"),
+        (("inf", "ads/ctr"), "ads"),
     ],
 )
 async def test_calibrate_finds_an_inference_by_any_name(
     arguments: tuple[str, ...], namespace: str, tmp_path: Path
 ) -> None:
-    _, complaint, paths = await run_command(tmp_path, "calibrate", *arguments)
-    assert paths == [INFERENCES.format(namespace)]
+    status, complaint, paths = await run_command(tmp_path, "calibrate", *arguments)
+    assert (status, paths) == (ExitStatus.UNKNOWN, [INFERENCES.format(namespace)])
     assert complaint.startswith(f'tidegate: Inference "ctr" not found in namespace "{namespace}"')
+
+
+async def test_a_user_is_impersonated_with_groups(tmp_path: Path) -> None:
+    headers: list[tuple[str, str]] = []
+    groups = ("--as", "eve", "--as-group", "ops", "--as-group", "sre")
+    await run_command(tmp_path, "calibrate", "ads/ctr", *groups, headers=headers)
+    assert headers == [
+        ("Impersonate-User", "eve"),
+        ("Impersonate-Group", "ops"),
+        ("Impersonate-Group", "sre"),
+    ]
+
+
+async def test_a_silent_api_server_is_given_up_after_the_request_timeout(tmp_path: Path) -> None:
+    for arguments in (("calibrate", "ads/ctr"), ("get", "-A")):
+        _, complaint, paths = await run_command(
+            tmp_path, *arguments, "--request-timeout", "50ms", silent=True
+        )
+        assert (len(paths), "did not answer" in complaint) == (1, True), complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        (("status", "modelaccess", "ranking", "-n", "ads"), "namespaces/ads/modelaccesses/ranking"),
+        (("why", "pool", "gold"), "computepools/gold"),
+        (("history", "inference", "ads/ctr"), "namespaces/ads/inferences/ctr"),
+        (("hold", "pool", "gold", "--for", "1h", "--reason", "x"), "computepools/gold"),
+        (("resume", "inference", "ctr"), "namespaces/default/inferences/ctr"),
+        (("override", "inf", "ads/ctr", "--end"), "namespaces/ads/inferences/ctr"),
+        (
+            ("release", "status", "modelaccess", "ranking", "-n", "ads"),
+            "namespaces/ads/modelaccesses/ranking",
+        ),
+        (("release", "pause", "access/ads/ranking"), "namespaces/ads/modelaccesses/ranking"),
+        (("bench", "inference", "ctr", "-n", "ads"), "namespaces/ads/inferences/ctr"),
+    ],
+)
+async def test_a_kind_and_a_name_may_be_two_arguments(
+    arguments: tuple[str, ...], path: str, tmp_path: Path
+) -> None:
+    status, complaint, paths = await run_command(tmp_path, *arguments)
+    assert (status, paths[0]) == (ExitStatus.UNKNOWN, f"/apis/tidegate.io/v1alpha1/{path}"), complaint
+
+
+async def test_a_release_is_looked_for_in_all_namespaces(tmp_path: Path) -> None:
+    _, _, paths = await run_command(tmp_path, "release", "status", "ranking", "-A")
+    assert paths == ["/apis/tidegate.io/v1alpha1/modelaccesses"]

@@ -130,9 +130,9 @@ async def test_a_revision_that_nobody_keeps_is_an_error_with_a_way_out(gateway: 
     await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
     async with served(gateway) as address:
         code, output = await run("dump", "0123456789", "--address", address)
-        assert (code, "no such revision" in output) == (1, True)
+        assert (code, "no such revision" in output) == (3, True)
         code, output = await run("diff", "--address", address)
-        assert (code, "no such revision" in output) == (1, True)
+        assert (code, "no such revision" in output) == (3, True)
     code, output = await run("status", "--address", address)
     assert (code, "no xDS server answers" in output) == (1, True)
 

@@ -395,7 +395,7 @@ async def test_the_certificate_of_a_client_does_not_make_it_a_gateway(
 def test_the_bootstrap_with_certificates_asks_whom_they_are_for() -> None:
     asked = ["xds", "bootstrap", "--certificates", "/etc/keys"]
     refused = CliRunner().invoke(app, asked)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "--node" in refused.output
     printed = json.loads(CliRunner().invoke(app, [*asked, "--node", "web-1.ads"]).output)
     (credentials,) = printed["xds_servers"][0]["channel_creds"]

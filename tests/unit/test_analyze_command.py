@@ -185,7 +185,7 @@ def test_files_that_cannot_be_read_are_named(files: Files, text: str | None, sai
     if text is not None:
         path.write_text(text)
     done = files.run("-f", str(path))
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (3, "")
     assert str(path) in done.stderr
     assert said in done.stderr
 

@@ -349,5 +349,5 @@ class TestManifest:
     def test_another_kind_is_refused(self, manifest: str) -> None:
         done = run("explain", "inference/ctr", "-f", manifest)
 
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         assert "'inference/ctr' is no FeatureCompute" in done.stderr

@@ -220,7 +220,7 @@ class TestInterruption:
 
         done = run(files / "features.yaml", *options(files))
 
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         message = "rows/b.parquet, rows 0 to 3: column 'user_id' has 2 nulls, and every row needs a value"
         assert message in done.stderr
         assert written(files / "out") == ["a.parquet"]
@@ -267,7 +267,7 @@ class TestWhatIsRefused:
 
         done = run(files / "features.yaml", *options(files))
 
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         assert (
             f"out/a.parquet has the features of plan {an_order(files).plan.hash}, and this is" in done.stderr
         )
@@ -358,7 +358,7 @@ class TestWhatIsRefused:
 
         done = run(files / "features.yaml", *given[:at], *given[at + 2 :])
 
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         assert message in done.stderr
 
     def test_names_that_the_manifest_does_not_have(self, files: Path) -> None:
@@ -368,7 +368,7 @@ class TestWhatIsRefused:
     def test_a_time_for_features_that_have_none(self, files: Path) -> None:
         manifest = save(files / "table.yaml", feature_compute_body(**TABLE_ONLY))
         done = run(manifest, "--rows", files / "rows", "--write", files / "out", "--time", "shown_at")
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         assert "leave out --time" in done.stderr
 
     @pytest.mark.parametrize("shard", ["2/2", "1", "-1/2", "0/0"])
@@ -394,7 +394,7 @@ class TestTheManifest:
     def test_a_manifest_that_the_api_server_would_reject(self, files: Path) -> None:
         manifest = save(files / "bad.yaml", feature_compute_body(**live_features_spec(replicas=-1)))
         done = run(manifest, *options(files))
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         assert "FeatureCompute user-features: spec.replicas" in done.stderr
 
     def test_the_missing_extra_is_named(self, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,7 @@ class TestWhatFails:
 
         done = run("--training", folder / "training", "--recent", folder / "recent", *options)
 
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         assert message in done.stderr
 
     def test_paths_without_files(self, folder: Path) -> None:
@@ -252,7 +252,7 @@ class TestWhatFails:
             ("text.parquet", "text.parquet cannot be read as Parquet"),
         ):
             done = run("--training", folder / "training", "--recent", folder / name)
-            assert done.exit_code == 1
+            assert done.exit_code == 3
             assert message in done.stderr
 
     def test_without_pyarrow_the_extra_is_named(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,5 +270,5 @@ class TestWhatFails:
 
         done = run("--training", folder / "training", "--recent", folder / "recent")
 
-        assert done.exit_code == 1
+        assert done.exit_code == 3
         assert "pyarrow is not installed: install tidegate[features]" in done.stderr

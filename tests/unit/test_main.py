@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from documented.programs import of_tidegate
 from tidegate import __version__
+from tidegate.cli.help_pages import EXAMPLES, SERVER_PANEL, list_commands
 from tidegate.main import _select_kubeconfig, app
 
 
@@ -57,6 +60,36 @@ def test_a_group_without_a_command_shows_its_commands_and_starts_nothing() -> No
     for group in ("xds", "pools", "release", "top", "features"):
         done = CliRunner().invoke(app, [group], env={"COLUMNS": "200", "TERM": "dumb"})
         assert (done.exit_code, "Usage:" in done.output, "Commands" in done.output) == (2, True, True), group
+
+
+def test_help_lists_servers_after_the_commands_of_users() -> None:
+    help_text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
+    assert help_text.index(" Inspect ") < help_text.index(" Steer ") < help_text.index(f" {SERVER_PANEL} ")
+    assert help_text.index(f" {SERVER_PANEL} ") < help_text.index("controllers ") < help_text.index("web ")
+    xds_help = CliRunner().invoke(app, ["xds", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
+    assert xds_help.index("bootstrap") < xds_help.index(f" {SERVER_PANEL} ") < xds_help.index("serve ")
+
+
+def test_every_command_has_a_panel_and_examples_that_call_it() -> None:
+    names = {name for name, _ in list_commands(app)}
+    assert names == set(EXAMPLES)
+    for name, calls in EXAMPLES.items():
+        assert calls, name
+        for call in calls:
+            words = shlex.split(call)
+            assert call.startswith(f"tidegate {name}"), call
+            assert of_tidegate(tuple(words[1:])) == "", call
+    help_text = CliRunner().invoke(app, ["hold", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).stdout
+    assert all(call in help_text for call in EXAMPLES["hold"])
+
+
+def test_groups_are_impersonated_only_with_a_user() -> None:
+    done = CliRunner().invoke(app, ["get", "--as-group", "ops"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert (done.exit_code, "--as-group needs --as" in done.output) == (2, True)
+    done = CliRunner().invoke(
+        app, ["get", "--request-timeout", "soon"], env={"COLUMNS": "200", "TERM": "dumb"}
+    )
+    assert (done.exit_code, "--request-timeout soon: " in done.output) == (2, True)
 
 
 def test_a_missing_kubeconfig_is_the_error_that_is_shown(

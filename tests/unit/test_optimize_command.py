@@ -110,7 +110,7 @@ def test_what_is_no_model_ends_with_one_line(tmp_path: Path, content: bytes, mes
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
     done = run(path)
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert message in done.stderr
     assert "Traceback" not in done.output
 

@@ -397,6 +397,12 @@ def test_namespace_is_that_of_the_context(tmp_path: Path) -> None:
         (("override", "ads/ctr", "--end", "--for", "2h"), "leave --for"),
         (("why", "ctr", "-A", "-n", "ads"), "leave one of them out"),
         (("why",), "INFERENCE|POOL"),
+        (
+            ("why", "pol", "gold"),
+            'unknown kind "pol"; expected one of: AllocationDecision, ComputeOverride, ',
+        ),
+        (("plan", "inference", "ctr"), "'inference/ctr' is no ComputePool"),
+        (("get", "sevices"), 'unknown kind "sevices"; expected one of: inferences, '),
         (("hold", "cpu-a", "--for", "9y", "--reason", "x"), "9y"),
         (("hold", "cpu-a", "--for", "30s", "--reason", "x"), "an override lasts from 1m to"),
         (("hold", "cpu-a", "--for", "2h", "--reason", " "), "--reason is empty"),

@@ -160,9 +160,9 @@ def test_the_report_says_moves_and_what_they_are_for() -> None:
     ("arguments", "code", "said"),
     [
         (("--demand", "ads/ctr"), 2, "want name=number"),
-        (("--demand", "ads/ctr=many"), 1, "inferences.0.demand"),
-        (("--floor", "sometime=1"), 1, "tiers.0.tier"),
-        ((), 1, "no controllers process answers at 127.0.0.1:1"),
+        (("--demand", "ads/ctr=many"), 2, "inferences.0.demand"),
+        (("--floor", "sometime=1"), 2, "tiers.0.tier"),
+        ((), 3, "no controllers process answers at 127.0.0.1:1"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments: tuple[str, ...], code: int, said: str) -> None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
     AllNamespaces,
-    Context,
+    ExitStatus,
     FailOn,
-    Kubeconfig,
     KubeOptions,
     ObjectsNamespace,
     Output,
@@ -42,6 +41,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("analyze")(analyze)
 
 
+@with_cluster_options
 def analyze(
     files: Files = None,
     offline: Annotated[
@@ -51,13 +51,12 @@ def analyze(
     fail_on: Threshold = FailOn.ERROR,
     namespace: ObjectsNamespace = None,
     everywhere: AllNamespaces = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Find problems of objects, by their conditions and in combination; each has a code and says what to do."""
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
     if offline:
         if not files:
             message = "--offline checks files alone: name them with -f"
@@ -67,7 +66,7 @@ def analyze(
         report = run_or_exit(_analyse_cluster(options, files or (), suppressed or ()))
     print_report(report, output)
     if report.reaches_threshold(fail_on.threshold):
-        sys.exit(1)
+        sys.exit(ExitStatus.FINDING)
 
 
 async def _analyse_files(files: Sequence[Path], namespace: str, suppressed: Sequence[str]) -> AnalysisReport:

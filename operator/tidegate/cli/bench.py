@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
-    Kubeconfig,
+    Everywhere,
+    ExitStatus,
     KubeOptions,
+    NameAfterKind,
     Output,
     OutputFormat,
     SystemNamespace,
@@ -33,15 +34,17 @@ def register_commands(app: typer.Typer) -> None:
     app.command("bench")(bench)
 
 
+@with_cluster_options
 def bench(
     target: Annotated[
         str,
         typer.Argument(
             metavar="INFERENCE|URL",
-            help="Name, namespace/name, or grpc://host:port.",
+            help="Name, namespace/name, inference/name, or grpc://host:port.",
             autocompletion=complete_names(CompletedKind.INFERENCE),
         ),
     ],
+    name: NameAfterKind = None,
     duration: Annotated[str, typer.Option("--for", help="Duration, at most 5m.")] = "10s",
     concurrency: Annotated[
         int, typer.Option(min=1, max=1024, help="Requests at once; with --rate, the most at once.")
@@ -75,16 +78,17 @@ def bench(
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of the Inference; default that of the context."),
     ] = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
+    everywhere: Everywhere = False,
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Send random requests to one replica, or through a gateway, for a while: requests per second, latency, errors.
 
     The load comes from this machine, so the result is not the most a model can do. Real callers share the server with it.
     """
     from tidegate.api.durations import parse_duration
+    from tidegate.cli.object_names import join_kind
     from tidegate.planning.diagnosis.bench import LoadSpec
     from tidegate.planning.diagnosis.calibration import RandomInputs
     from tidegate.reports.bench import BenchLimits
@@ -97,10 +101,10 @@ def bench(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if not 0 < seconds <= _MAX_SECONDS:
-        message = f"--for {duration}: want more than nothing and at most 5m"
+        message = f"--for {duration}: must be between 1ms and 5m"
         raise typer.BadParameter(message)
     request = BenchRequest(
-        target=target,
+        target=join_kind(target, name),
         load=LoadSpec(seconds, concurrency, rate),
         inputs=RandomInputs(rows, length, largest, seed),
         limits=BenchLimits(limit_s, share),
@@ -109,28 +113,22 @@ def bench(
         pod=pod,
         system_namespace=system,
     )
-    report = run_or_exit(
-        _run_load_test(request, KubeOptions(namespace, False, kubeconfig, context, acting_for))
-    )
+    report = run_or_exit(_run_load_test(request, KubeOptions(namespace, everywhere, cluster)))
     print_report(report, output)
     if not report.passed:
-        sys.exit(1)
+        sys.exit(ExitStatus.FINDING)
 
 
 async def _run_load_test(request: BenchRequest, options: KubeOptions) -> BenchReport:
-    from tidegate.cli.object_names import find_object
-    from tidegate.errors import PermanentError
+    from tidegate.cli.object_names import find_key
     from tidegate.kube.kinds import INFERENCE
     from tidegate.services.load_tests import GRPC_SCHEME, bench_address, bench_inference
 
     if request.target.startswith(GRPC_SCHEME):
         return await bench_address(request)
     async with open_client(options) as (client, default_namespace):
-        match = await find_object(client, request.target, options, default_namespace)
-        if match.kind != INFERENCE:
-            message = f"{match.kind} {match.key} is no Inference: name one, and --access for the way through a gateway"
-            raise PermanentError(message)
-        return await bench_inference(client, match.key, request)
+        key = await find_key(client, request.target, options, default_namespace, INFERENCE)
+        return await bench_inference(client, key, request)
 
 
 def parse_share(text: str) -> float:

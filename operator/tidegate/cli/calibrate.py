@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
     Everywhere,
-    Kubeconfig,
+    ExitStatus,
     KubeOptions,
+    NameAfterKind,
     Namespace,
     Output,
     OutputFormat,
@@ -35,8 +35,10 @@ Name = Annotated[
 ]
 
 
+@with_cluster_options
 def calibrate(
     inference: Name,
+    name: NameAfterKind = None,
     slo: Annotated[
         str | None, typer.Option(help="Highest p99, like 30ms; default spec.slo.latencyP99.")
     ] = None,
@@ -54,10 +56,9 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Measure what one replica answers within the SLO: random requests, more and more at once, through its own port.
 
@@ -65,11 +66,12 @@ def calibrate(
     """
     # The load generator takes a second to import, which --help should not.
     from tidegate.api.durations import parse_duration
-    from tidegate.cli.object_names import find_target
+    from tidegate.cli.object_names import find_key, join_kind
     from tidegate.kube.kinds import INFERENCE
     from tidegate.planning.diagnosis.calibration import RandomInputs
     from tidegate.services.load_tests import RampLimits, calibrate_inference
 
+    text = join_kind(inference, name)
     ramp = RampLimits(max_concurrency, step_seconds, total_seconds)
     inputs = RandomInputs(rows, length, largest, seed)
     try:
@@ -77,21 +79,17 @@ def calibrate(
     except ValueError as error:
         message = f"--slo {slo}: {error}"
         raise typer.BadParameter(message) from error
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
 
     def print_step(step: str) -> None:
         typer.echo(step, err=output not in {OutputFormat.TEXT, OutputFormat.WIDE})
 
     async def measure_replica() -> CalibrationReport:
         async with open_client(options) as (client, default_namespace):
-            target = await find_target(
-                client, inference, options, default_namespace, allowed_kinds=(INFERENCE,)
-            )
-            return await calibrate_inference(
-                client, target.key, limit_s, pod, address, ramp, inputs, print_step
-            )
+            key = await find_key(client, text, options, default_namespace, INFERENCE)
+            return await calibrate_inference(client, key, limit_s, pod, address, ramp, inputs, print_step)
 
     report = run_or_exit(measure_replica())
     print_report(report, output)
     if report.requests_per_second is None:
-        sys.exit(1)
+        sys.exit(ExitStatus.FINDING)

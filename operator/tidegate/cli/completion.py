@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import KubeOptions
 
@@ -48,9 +49,9 @@ def _list_completions(
     """
     kube_options = KubeOptions(
         options.get("namespace"),
-        kubeconfig=options.get("kubeconfig"),
-        context=options.get("context"),
-        acting_for=options.get("acting_for") or "",
+        cluster=ClusterOptions(
+            options.get("kubeconfig"), options.get("context"), options.get("acting_for") or ""
+        ),
     )
     from tidegate.errors import TidegateError
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tidegate.kube.client import KubeClient
 
 _REQUEST_TIMEOUT: Final = timedelta(seconds=30)
+_LIST_TIMEOUT: Final = timedelta(minutes=1)
 
 
 @asynccontextmanager
@@ -26,17 +27,20 @@ async def open_client(options: KubeOptions) -> AsyncGenerator[tuple[KubeClient, 
     """
     from tidegate.kube.client import ClientSettings, KubeClient
     from tidegate.kube.kubeconfig import find_kubeconfig, read_default_namespace
+    from tidegate.kube.transport import ImpersonatedUser
 
     _log_to_stderr()
+    cluster = options.cluster
     settings = ClientSettings(
         field_manager="tidegate-cli",
         user_agent="tidegate-cli",
-        request_timeout=_REQUEST_TIMEOUT,
-        impersonated_user=options.acting_for,
+        request_timeout=cluster.request_timeout or _REQUEST_TIMEOUT,
+        list_timeout=cluster.request_timeout or _LIST_TIMEOUT,
+        impersonated=ImpersonatedUser(cluster.acting_for, cluster.groups) if cluster.acting_for else None,
     )
-    kubeconfig = options.kubeconfig or find_kubeconfig()
-    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=options.context) as client:
-        yield client, options.namespace or read_default_namespace(kubeconfig, options.context)
+    kubeconfig = cluster.kubeconfig or find_kubeconfig()
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=cluster.context) as client:
+        yield client, options.namespace or read_default_namespace(kubeconfig, cluster.context)
 
 
 def _log_to_stderr() -> None:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
     Everywhere,
-    Kubeconfig,
     KubeOptions,
+    NameAfterKind,
     Namespace,
     Output,
     OutputFormat,
@@ -37,7 +36,7 @@ Target = Annotated[
 OptionalTarget = Annotated[
     str | None,
     typer.Argument(
-        metavar="[INFERENCE|POOL]",
+        metavar="INFERENCE|POOL",
         help="Inference or pool of the decisions; default all. A name; namespace/name of an Inference; inference/name or pool/name.",
         autocompletion=complete_names(CompletedKind.INFERENCE, CompletedKind.POOL),
     ),
@@ -50,35 +49,42 @@ def register_commands(app: typer.Typer) -> None:
     app.command("why")(explain)
 
 
+@with_cluster_options
 def history(
     target: OptionalTarget = None,
+    name: NameAfterKind = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show what the allocators decided, the newest first; without a name, -n keeps to decisions that move its Inferences."""
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    print_report(run_or_exit(_read_history(target, options)), output)
+    from tidegate.cli.object_names import join_kind
+
+    options = KubeOptions(namespace, everywhere, cluster)
+    text = None if target is None else join_kind(target, name)
+    print_report(run_or_exit(_read_history(text, options)), output)
 
 
+@with_cluster_options
 def explain(
     target: Target,
+    name: NameAfterKind = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show what an Inference or a ComputePool has, which decision gave it that and why, and which conditions are unhealthy.
 
     For a ModelAccess: how far its newest spec has come, from the API server to the gateways, and the first stage that is behind.
     """
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    print_report(run_or_exit(_read_explanation(target, options)), output)
+    from tidegate.cli.object_names import join_kind
+
+    options = KubeOptions(namespace, everywhere, cluster)
+    print_report(run_or_exit(_read_explanation(join_kind(target, name), options)), output)
 
 
 async def _read_history(text: str | None, options: KubeOptions) -> HistoryReport:

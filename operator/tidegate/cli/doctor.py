@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
+    ExitStatus,
     FailOn,
     InstallationNamespace,
-    Kubeconfig,
     KubeOptions,
     Output,
     OutputFormat,
@@ -33,21 +32,21 @@ def register_commands(app: typer.Typer) -> None:
     app.command("doctor")(doctor)
 
 
+@with_cluster_options
 def doctor(
     suppressed: Suppressed = None,
     fail_on: Threshold = FailOn.ERROR,
     namespace: InstallationNamespace = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Find problems of the installation: kinds, processes, leader, policies and certificates."""
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, False, cluster)
     report = run_or_exit(_check_installation(options, suppressed or ()))
     print_report(report, output)
     if report.reaches_threshold(fail_on.threshold):
-        sys.exit(1)
+        sys.exit(ExitStatus.FINDING)
 
 
 async def _check_installation(options: KubeOptions, suppressed: Sequence[str]) -> AnalysisReport:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
     AllNamespaces,
-    Context,
-    Kubeconfig,
     KubeOptions,
     ObjectsNamespace,
     Output,
@@ -43,23 +41,24 @@ def register_commands(app: typer.Typer) -> None:
     app.command("explain")(explain_features)
 
 
+@with_cluster_options
 def list_features(
     file: ManifestFile = None,
     namespace: ObjectsNamespace = None,
     everywhere: AllNamespaces = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """List all features: how each is made and of what, its type, and the features and models that use it.
 
     A FeatureCompute whose plan does not compile is listed with its error.
     """
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
     print_report(run_or_exit(_list_features(file, options)), output)
 
 
+@with_cluster_options
 def explain_features(
     name: Annotated[
         str,
@@ -72,13 +71,12 @@ def explain_features(
     file: ManifestFile = None,
     namespace: ObjectsNamespace = None,
     everywhere: AllNamespaces = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Explain features: the tables, streams and features that each is made of, how current these are, and what reads it."""
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
     print_report(run_or_exit(_explain_features(name, file, options)), output)
 
 

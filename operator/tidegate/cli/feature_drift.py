@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.options import Output, OutputFormat, print_report, run_or_exit
+from tidegate.cli.options import ExitStatus, Output, OutputFormat, print_report, run_or_exit
 
 if TYPE_CHECKING:
     from tidegate.reports.feature_drift import DriftReport
@@ -63,7 +63,7 @@ def compare_features(
     print_report(report, output)
     if fail_above is not None and report.exceeds_psi(fail_above):
         typer.echo(f"tidegate: a feature has moved farther than {fail_above:g}", err=True)
-        sys.exit(1)
+        sys.exit(ExitStatus.FINDING)
 
 
 def _compare_files(

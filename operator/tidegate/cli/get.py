@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
     AllNamespaces,
-    Context,
-    Kubeconfig,
     KubeOptions,
     ObjectsNamespace,
     Output,
@@ -40,15 +38,16 @@ def register_commands(app: typer.Typer) -> None:
     app.command("get")(get)
 
 
+@with_cluster_options
 def get(
     kind: Annotated[
         str,
         typer.Argument(
-            metavar="[KIND]",
+            metavar="KIND",
             help="inferences, modelaccesses, featurecomputes, computepools, overrides or decisions, or a short name.",
         ),
     ] = "inferences",
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Name of one object.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of one object.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow changes.")] = False,
     selector: Annotated[str, typer.Option("--selector", "-l", help="Labels, like team=ads.")] = "",
     sort: Annotated[
@@ -56,13 +55,20 @@ def get(
     ] = ListOrder.NAME,
     namespace: ObjectsNamespace = None,
     everywhere: AllNamespaces = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """List objects of Tidegate's kinds with their states; -w follows changes: a live table on a terminal, otherwise a line each."""
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    from tidegate.cli.object_names import ALIASES
+
+    if kind.lower() not in ALIASES:
+        message = (
+            f'unknown kind "{kind}"; expected one of: inferences, modelaccesses, featurecomputes, '
+            "computepools, overrides, decisions"
+        )
+        raise typer.BadParameter(message)
+    options = KubeOptions(namespace, everywhere, cluster)
     if not watch:
         print_report(run_or_exit(_read_list(kind, name, selector, sort, options)), output)
         return
@@ -107,10 +113,7 @@ def _select_objects(
     from tidegate.cli.object_names import ALIASES, parse_object_name
     from tidegate.services.listing import ObjectSelector
 
-    kind = ALIASES.get(kind_name.lower())
-    if kind is None:
-        message = f"'{kind_name}' is no kind of ours: inferences, modelaccesses, featurecomputes, computepools, overrides or decisions"
-        raise ValueError(message)
+    kind = ALIASES[kind_name.lower()]
     object_name = parse_object_name(name) if name is not None else None
     within = ""
     if kind.namespaced and not options.everywhere:

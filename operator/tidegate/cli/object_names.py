@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import typer
+
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.crd import KIND_DEFINITIONS
 from tidegate.api.meta import ObjectKey
@@ -22,7 +24,16 @@ TARGET_KINDS: Final = (kinds.INFERENCE, kinds.COMPUTE_POOL)
 _KINDS: Final = {
     kind.kind: kind for kind in (*STATEFUL_KINDS, kinds.COMPUTE_OVERRIDE, kinds.ALLOCATION_DECISION)
 }
-_SHORT_NAMES: Final = {"pool": "ComputePool", "override": "ComputeOverride", "decision": "AllocationDecision"}
+_SHORT_NAMES: Final = {
+    "access": "ModelAccess",
+    "accesses": "ModelAccess",
+    "pool": "ComputePool",
+    "pools": "ComputePool",
+    "override": "ComputeOverride",
+    "overrides": "ComputeOverride",
+    "decision": "AllocationDecision",
+    "decisions": "AllocationDecision",
+}
 
 
 def _build_aliases() -> Mapping[str, Kind]:
@@ -32,7 +43,7 @@ def _build_aliases() -> Mapping[str, Kind]:
         for alias in (kind.kind.lower(), kind.plural, definition.short_name):
             aliases[alias] = kind
     for alias, name in _SHORT_NAMES.items():
-        aliases[alias] = aliases[f"{alias}s"] = _KINDS[name]
+        aliases[alias] = _KINDS[name]
     return aliases
 
 
@@ -56,6 +67,19 @@ class ObjectMatch:
     kind: Kind
     key: ObjectKey
     alternatives: Sequence[str] = ()
+
+
+def join_kind(kind: str, name: str | None) -> str:
+    """Return `kind/name` for a kind and a name that are two arguments, and the only argument otherwise.
+
+    Raises BadParameter if the first argument is not a kind.
+    """
+    if name is None:
+        return kind
+    if kind.lower() not in ALIASES:
+        message = f'unknown kind "{kind}"; expected one of: {", ".join(sorted(_KINDS))}'
+        raise typer.BadParameter(message)
+    return f"{kind}/{name}"
 
 
 def parse_object_name(text: str) -> ObjectName:
@@ -136,6 +160,18 @@ async def find_target(
         message = f"'{text}' could be {' or '.join(map(str, targets))}: say {', '.join(ways)}"
         raise PermanentError(message)
     return targets[0]
+
+
+async def find_key(
+    client: KubeClient, text: str, options: KubeOptions, namespace: str, kind: Kind
+) -> ObjectKey:
+    """Find the object of a kind that a name means. Raises as `find_target`."""
+    name = parse_target_name(text, (kind,))
+    keys = [str(key) for _, key in await find_matches(client, name, options, namespace, (kind,))]
+    if len(keys) > 1:
+        message = f"there are {len(keys)} of the kind {kind} with that name: say {' or '.join(keys)}"
+        raise PermanentError(message)
+    return ObjectKey.parse(keys[0])
 
 
 async def find_matches(

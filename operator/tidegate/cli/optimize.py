@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from tidegate.cli.options import Output, OutputFormat, print_report
+from tidegate.cli.options import ExitStatus, Output, OutputFormat, exit_with_error, print_report
 
 if TYPE_CHECKING:
     from tidegate.reports.optimization import OptimizationReport, PassReport
@@ -121,5 +120,4 @@ def _make_folder(path: Path) -> None:
 
 
 def _exit_with(message: str) -> NoReturn:
-    typer.echo(f"tidegate: {message}", err=True)
-    sys.exit(1)
+    exit_with_error(message, ExitStatus.UNKNOWN)

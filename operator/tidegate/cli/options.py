@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Coroutine
-from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions
 from tidegate.cli.interrupts import run_async
 from tidegate.errors import TidegateError
 
@@ -32,6 +32,17 @@ class OutputFormat(StrEnum):
     NAME = "name"
 
 
+class ExitStatus(IntEnum):
+    """The exit status of a command that does not end well."""
+
+    FINDING = 1
+    """The command did its work, and its result is a problem."""
+    USAGE = 2
+    """The arguments are wrong; nothing was done."""
+    UNKNOWN = 3
+    """The command could not do its work, for example because the cluster did not answer or the object does not exist."""
+
+
 class FailOn(StrEnum):
     """The lowest level of a finding that makes the exit status 1."""
 
@@ -50,14 +61,12 @@ class FailOn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KubeOptions:
-    """The cluster, the user and the namespaces that a command works on."""
+    """The cluster, and the namespaces that a command works on."""
 
     namespace: str | None = None
     """None means the namespace of the kubeconfig's context."""
     everywhere: bool = False
-    kubeconfig: Path | None = None
-    context: str | None = None
-    acting_for: str = ""
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
 
     def __post_init__(self) -> None:
         if self.everywhere and self.namespace is not None:
@@ -68,6 +77,10 @@ class KubeOptions:
 Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Namespace of the Inference; default that of the context."),
+]
+NameAfterKind = Annotated[
+    str | None,
+    typer.Argument(metavar="NAME", help="Name of the object, if the first argument is its kind."),
 ]
 Everywhere = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Look for the Inference in all namespaces.")
@@ -86,14 +99,6 @@ SystemNamespace = Annotated[
     str | None,
     typer.Option("--system-namespace", help="Namespace of the installation, if there are several."),
 ]
-Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(help="Cluster to connect to; default $KUBECONFIG, then ~/.kube/config.", show_default=False),
-]
-Context = Annotated[
-    str | None, typer.Option("--context", help="Context of the kubeconfig; default its current one.")
-]
-ActingFor = Annotated[str, typer.Option("--as", help="User to impersonate.")]
 Threshold = Annotated[
     FailOn, typer.Option("--fail-on", help="Exit status 1 if a finding has this level or a worse one.")
 ]
@@ -107,12 +112,20 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="text, wide
 
 
 def run_or_exit(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    """Run a command's coroutine and return its result; on an error, print one line to stderr and exit with 1."""
+    """Run a command's coroutine and return its result; on an error, print one line to stderr and exit.
+
+    A ValueError is about the arguments; every other error means that there is no result.
+    """
     try:
         return run_async(work)
     except (TidegateError, ValueError) as error:
-        typer.echo(f"tidegate: {error}", err=True)
-        sys.exit(1)
+        exit_with_error(error, ExitStatus.USAGE if isinstance(error, ValueError) else ExitStatus.UNKNOWN)
+
+
+def exit_with_error(error: object, status: ExitStatus) -> NoReturn:
+    """Print one line to stderr and exit."""
+    typer.echo(f"tidegate: {error}", err=True)
+    sys.exit(status)
 
 
 def print_report(report: Report, output: OutputFormat) -> None:

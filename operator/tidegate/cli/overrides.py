@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.decisions import Target
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
     Everywhere,
-    Kubeconfig,
+    ExitStatus,
     KubeOptions,
+    NameAfterKind,
     Namespace,
     Output,
     OutputFormat,
@@ -47,44 +47,51 @@ def register_commands(app: typer.Typer) -> None:
     app.command("override")(override)
 
 
+@with_cluster_options
 def hold(
     target: Target,
+    name: NameAfterKind = None,
+    *,
     duration: Duration,
     reason: OverrideReason,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    cluster: ClusterOptions,
 ) -> None:
     """Keep the replicas of an Inference, or a whole ComputePool, as they are for a while; run it again to change the end."""
+    from tidegate.cli.object_names import join_kind
     from tidegate.planning.pools.override_requests import OverrideRequest
 
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
     request = _check_request(OverrideRequest(duration, reason))
-    print_report(run_or_exit(_apply_override(target, options, request)), output)
+    print_report(run_or_exit(_apply_override(join_kind(target, name), options, request)), output)
 
 
+@with_cluster_options
 def resume(
     target: Target,
+    name: NameAfterKind = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """End what `tidegate hold` made; exit status 1 while something else still holds it."""
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
-    report = run_or_exit(_end_overrides(target, options, holds=True))
+    from tidegate.cli.object_names import join_kind
+
+    options = KubeOptions(namespace, everywhere, cluster)
+    report = run_or_exit(_end_overrides(join_kind(target, name), options, holds=True))
     print_report(report, output)
     if report.still_held:
-        sys.exit(1)
+        sys.exit(ExitStatus.FINDING)
 
 
+@with_cluster_options
 def override(
     inference: InferenceName,
+    name: NameAfterKind = None,
     pin: Annotated[int | None, typer.Option(min=0, help="Exact number of replicas.")] = None,
     floor: Annotated[int | None, typer.Option(min=1, help="Least number of replicas.")] = None,
     end: Annotated[bool, typer.Option("--end", help="End the override that this command made.")] = False,
@@ -96,15 +103,16 @@ def override(
     ] = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Override the allocator's number of replicas of an Inference, within its range, for a while; run it again to change it."""
+    from tidegate.cli.object_names import join_kind
     from tidegate.planning.pools.override_requests import OverrideRequest
 
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
+    text = join_kind(inference, name)
     if [pin is not None, floor is not None, end].count(True) != 1:
         message = "give exactly one of --pin, --floor and --end"
         raise typer.BadParameter(message)
@@ -112,13 +120,13 @@ def override(
         if duration is not None or reason is not None:
             message = "--end ends it now: leave --for and --reason out"
             raise typer.BadParameter(message)
-        print_report(run_or_exit(_end_overrides(inference, options, holds=False)), output)
+        print_report(run_or_exit(_end_overrides(text, options, holds=False)), output)
         return
     if duration is None or reason is None:
         message = "--for and --reason are needed: how long, and why"
         raise typer.BadParameter(message)
     request = _check_request(OverrideRequest(duration, reason, pin=pin, floor=floor))
-    print_report(run_or_exit(_apply_override(inference, options, request)), output)
+    print_report(run_or_exit(_apply_override(text, options, request)), output)
 
 
 def _check_request(request: OverrideRequest) -> OverrideRequest:

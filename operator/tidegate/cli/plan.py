@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
     InstallationNamespace,
-    Kubeconfig,
     KubeOptions,
+    NameAfterKind,
     Output,
     OutputFormat,
     print_report,
     run_or_exit,
 )
+from tidegate.errors import PermanentError
 
 if TYPE_CHECKING:
+    from tidegate.api.what_if import WhatIf
     from tidegate.reports.plan import PlanReport
 
 Pairs = list[str] | None
@@ -32,13 +33,17 @@ def register_commands(app: typer.Typer) -> None:
     app.command("plan")(plan)
 
 
+@with_cluster_options
 def plan(
     pool: Annotated[
         str,
         typer.Argument(
-            metavar="POOL", help="Name of a ComputePool.", autocompletion=complete_names(CompletedKind.POOL)
+            metavar="POOL",
+            help="Name of a ComputePool, or pool/name.",
+            autocompletion=complete_names(CompletedKind.POOL),
         ),
     ],
+    name: NameAfterKind = None,
     demand: Annotated[
         Pairs,
         typer.Option(
@@ -64,27 +69,28 @@ def plan(
         str | None,
         typer.Option("--address", help="Query the controllers at this host:port, without the API server."),
     ] = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show what the allocator would decide with these changes, or without any, what it would decide now; changes nothing."""
+    from tidegate.cli.object_names import join_kind
+
     inferences: dict[str, dict[str, Any]] = {}
-    for name, text in _parse_pairs("--demand", demand):
+    for subject, text in _parse_pairs("--demand", demand):
         field = "factor" if text.startswith("x") else "demand"
-        inferences.setdefault(name, {"inference": name})[field] = text.removeprefix("x")
+        inferences.setdefault(subject, {"inference": subject})[field] = text.removeprefix("x")
     for option, field, values in (
         ("--min", "minReplicas", min_replicas),
         ("--max", "maxReplicas", max_replicas),
         ("--value", "value", value),
     ):
-        for name, text in _parse_pairs(option, values):
-            inferences.setdefault(name, {"inference": name})[field] = text
+        for subject, text in _parse_pairs(option, values):
+            inferences.setdefault(subject, {"inference": subject})[field] = text
     tiers: dict[str, dict[str, Any]] = {}
     for option, field, values in (("--floor", "floor", floor), ("--ceiling", "ceiling", ceiling)):
-        for name, text in _parse_pairs(option, values):
-            tiers.setdefault(name, {"tier": name})[field] = text
+        for subject, text in _parse_pairs(option, values):
+            tiers.setdefault(subject, {"tier": subject})[field] = text
     body = {
         "factor": factor,
         "slices": slices,
@@ -92,18 +98,20 @@ def plan(
         "tiers": list(tiers.values()),
         "withoutBudget": without_budget,
     }
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-    print_report(run_or_exit(_plan_what_if(pool, options, body, address)), output)
+    options = KubeOptions(namespace, False, cluster)
+    print_report(
+        run_or_exit(
+            _plan_what_if(_parse_pool(join_kind(pool, name)), options, _parse_question(body), address)
+        ),
+        output,
+    )
 
 
-async def _plan_what_if(
-    pool: str, options: KubeOptions, body: Mapping[str, Any], address: str | None
-) -> PlanReport:
+async def _plan_what_if(pool: str, options: KubeOptions, question: WhatIf, address: str | None) -> PlanReport:
     """Ask the controllers at `address`, or the leader of the installation."""
     from tidegate.services import what_if
     from tidegate.services.installation import find_release
 
-    question = what_if.parse_what_if(body)
     if address is not None:
         last = await what_if.fetch_from_address(address, pool)
     else:
@@ -111,6 +119,31 @@ async def _plan_what_if(
             release, namespace = await find_release(client, options.namespace)
             last = await what_if.fetch_from_leader(client, pool, release, namespace)
     return await what_if.plan_what_if(pool, question, last)
+
+
+def _parse_pool(text: str) -> str:
+    """Return the name of a pool. Raises BadParameter if the text names something else."""
+    from tidegate.cli.object_names import parse_object_name
+    from tidegate.kube.kinds import COMPUTE_POOL
+
+    try:
+        parsed = parse_object_name(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if parsed.kind not in {None, COMPUTE_POOL} or parsed.namespace is not None:
+        message = f"'{text}' is no ComputePool"
+        raise typer.BadParameter(message)
+    return parsed.name
+
+
+def _parse_question(body: Mapping[str, Any]) -> WhatIf:
+    """Return the changes to plan with. Raises BadParameter that names a wrong one."""
+    from tidegate.services.what_if import parse_what_if
+
+    try:
+        return parse_what_if(body)
+    except PermanentError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _parse_pairs(option: str, texts: Pairs) -> Sequence[tuple[str, str]]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tidegate.api.release_commands import RELEASE_COMMANDS, ReleaseCommand
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
-    Kubeconfig,
+    ExitStatus,
     KubeOptions,
+    NameAfterKind,
     Output,
     OutputFormat,
     print_report,
@@ -25,6 +25,7 @@ from tidegate.cli.options import (
 
 if TYPE_CHECKING:
     from tidegate.api.meta import ObjectKey
+    from tidegate.kube.client import KubeClient
     from tidegate.reports.release import ReleaseReport
 
 _TIMEOUT: Final = timedelta(seconds=30)
@@ -33,13 +34,16 @@ Access = Annotated[
     str,
     typer.Argument(
         metavar="MODELACCESS",
-        help="Name, or namespace/name.",
+        help="Name, namespace/name, or modelaccess/name.",
         autocompletion=complete_names(CompletedKind.ACCESS),
     ),
 ]
 Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Namespace of the ModelAccess; default that of the context."),
+]
+Everywhere = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Look for the ModelAccess in all namespaces.")
 ]
 
 
@@ -51,35 +55,42 @@ def register_commands(app: typer.Typer) -> None:
         app.command(command.value, help=text)(_make_command(command))
 
 
+@with_cluster_options
 def status(
     access: Access,
+    name: NameAfterKind = None,
     namespace: Namespace = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
+    everywhere: Everywhere = False,
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show how far a release is, and the results of its checks."""
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-    print_report(run_or_exit(_read_release(access, options)), output)
+    from tidegate.cli.object_names import join_kind
+
+    options = KubeOptions(namespace, everywhere, cluster)
+    print_report(run_or_exit(_read_release(join_kind(access, name), options)), output)
 
 
 def _make_command(command: ReleaseCommand) -> Callable[..., None]:
+    @with_cluster_options
     def run_command(
         access: Access,
+        name: NameAfterKind = None,
         namespace: Namespace = None,
-        context: Context = None,
-        acting_for: ActingFor = "",
+        everywhere: Everywhere = False,
         output: Output = OutputFormat.TEXT,
-        kubeconfig: Kubeconfig = None,
+        *,
+        cluster: ClusterOptions,
     ) -> None:
+        from tidegate.cli.object_names import join_kind
         from tidegate.reports.release import ReleaseCommandResult
 
-        options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
-        report = run_or_exit(_send_command(access, options, command))
+        options = KubeOptions(namespace, everywhere, cluster)
+        report = run_or_exit(_send_command(join_kind(access, name), options, command))
         print_report(report, output)
         if report.acted in {ReleaseCommandResult.ASKED, ReleaseCommandResult.WITHOUT_EFFECT}:
-            sys.exit(1)
+            sys.exit(ExitStatus.FINDING)
 
     return run_command
 
@@ -88,18 +99,20 @@ async def _read_release(text: str, options: KubeOptions) -> ReleaseReport:
     from tidegate.services.releases import read_release
 
     async with open_client(options) as (client, namespace):
-        return await read_release(client, _parse_key(text, namespace))
+        key = await _find_access(client, text, options, namespace)
+        return await read_release(client, key)
 
 
 async def _send_command(text: str, options: KubeOptions, command: ReleaseCommand) -> ReleaseReport:
     from tidegate.services.releases import send_command
 
     async with open_client(options) as (client, namespace):
-        return await send_command(client, _parse_key(text, namespace), command, _TIMEOUT)
+        key = await _find_access(client, text, options, namespace)
+        return await send_command(client, key, command, _TIMEOUT)
 
 
-def _parse_key(text: str, namespace: str) -> ObjectKey:
-    from tidegate.api.meta import ObjectKey
+async def _find_access(client: KubeClient, text: str, options: KubeOptions, namespace: str) -> ObjectKey:
+    from tidegate.cli.object_names import find_key
+    from tidegate.kube.kinds import MODEL_ACCESS
 
-    key = ObjectKey.parse(text.removeprefix("modelaccess/").removeprefix("access/"))
-    return key if key.namespace else ObjectKey(namespace, key.name)
+    return await find_key(client, text, options, namespace, MODEL_ACCESS)

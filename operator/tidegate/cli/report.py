@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
-    Kubeconfig,
     KubeOptions,
     Output,
     OutputFormat,
@@ -29,6 +27,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("report")(report)
 
 
+@with_cluster_options
 def report(
     file: Annotated[
         Path | None,
@@ -47,10 +46,9 @@ def report(
         str | None,
         typer.Option("--namespace", "-n", help="Namespace of the objects; default all that can be listed."),
     ] = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Write a support bundle: objects, events, the operator's logs, and the output of status, analyze, doctor and xds status.
 
@@ -58,7 +56,7 @@ def report(
     """
     from tidegate.services.support_bundle import BundleLimits, BundleNamespaces, write_bundle
 
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, False, cluster)
     limits = BundleLimits(max_bytes=max_size << 20, log_lines=log_lines)
 
     async def write_archive() -> BundleReport:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol, TypeVar
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
-    Kubeconfig,
+    ExitStatus,
     KubeOptions,
+    NameAfterKind,
     Output,
     OutputFormat,
     print_report,
@@ -35,7 +35,7 @@ STALLED_TIMEOUT_S: Final = 10.0
 OptionalObject = Annotated[
     str | None,
     typer.Argument(
-        metavar="[INFERENCE|MODELACCESS|FEATURECOMPUTE|POOL]",
+        metavar="INFERENCE|MODELACCESS|FEATURECOMPUTE|POOL",
         help="Name; namespace/name; or with its kind: modelaccess/name, computepool/name. Default the fleet.",
         autocompletion=complete_names(*CompletedKind),
     ),
@@ -47,8 +47,10 @@ def register_commands(app: typer.Typer) -> None:
     app.command("status")(status)
 
 
+@with_cluster_options
 def status(
     target: OptionalObject = None,
+    name: NameAfterKind = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until it is ready; progress goes to stderr.")
     ] = False,
@@ -64,27 +66,28 @@ def status(
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Look for the object in all namespaces.")
     ] = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show the state of the fleet, or of one object with its pods, routes and events; exit status 1 if it is not healthy."""
     from tidegate.api.durations import parse_duration
+    from tidegate.cli.object_names import join_kind
 
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
     try:
         max_wait = parse_duration(timeout) if wait else None
     except ValueError as error:
         message = f"--timeout {timeout}: {error}"
         raise typer.BadParameter(message) from error
-    report = run_or_exit(_read_status(target, options, max_wait))
+    text = None if target is None else join_kind(target, name)
+    report = run_or_exit(_read_status(text, options, max_wait))
     print_report(report, output)
     if wait and not report.settled:
         problem = "it is stalled" if report.stalled else f"it was not ready within {timeout}"
         typer.echo(f"tidegate: {problem}: {report.headline()}", err=True)
     if not (report.settled if wait else report.healthy):
-        sys.exit(1)
+        sys.exit(ExitStatus.FINDING)
 
 
 async def _read_status(

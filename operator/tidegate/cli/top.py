@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
-    Kubeconfig,
     KubeOptions,
     Output,
     OutputFormat,
@@ -41,6 +39,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("pools")(show_pools)
 
 
+@with_cluster_options
 def show_inferences(
     window: Window = 5.0,
     sort: Annotated[
@@ -55,15 +54,14 @@ def show_inferences(
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Inferences of all namespaces.")
     ] = False,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show requests, p99 and value per slice of Inferences, counted by the gateways for a few seconds; - means unknown."""
     from tidegate.services.traffic import TopOptions, read_top_inferences
 
-    options = KubeOptions(namespace, everywhere, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, everywhere, cluster)
     sampling = TopOptions(window, gateways or (), system)
 
     async def read_inferences() -> TopInferences:
@@ -73,19 +71,19 @@ def show_inferences(
     print_report(run_or_exit(read_inferences()), output)
 
 
+@with_cluster_options
 def show_pools(
     window: Window = 5.0,
     gateways: Gateways = None,
     system: SystemNamespace = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
-    kubeconfig: Kubeconfig = None,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show slices in use, requests and value per slice of ComputePools, and what one more slice would earn."""
     from tidegate.services.traffic import TopOptions, read_top_pools
 
-    options = KubeOptions(None, False, kubeconfig, context, acting_for)
+    options = KubeOptions(None, False, cluster)
 
     async def read_pools() -> TopPools:
         async with open_client(options) as (client, _):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -11,14 +10,14 @@ from urllib.parse import quote, urlencode
 
 import typer
 
+from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    ActingFor,
-    Context,
-    Kubeconfig,
+    ExitStatus,
     KubeOptions,
     Output,
     OutputFormat,
+    exit_with_error,
     print_report,
     run_or_exit,
 )
@@ -50,34 +49,34 @@ def register_commands(app: typer.Typer) -> None:
     app.command("bootstrap")(bootstrap)
 
 
+@with_cluster_options
 def status(
     address: Address = None,
     namespace: Namespace = "tidegate-system",
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED); and the Secrets of their TLS port."""
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, False, cluster)
     answers = _query_servers(options, address, "/v1/proxies")
     from tidegate.reports.xds import XdsStatusReport
 
     print_report(_parse_or_exit(lambda: XdsStatusReport.from_answers(answers)), output)
 
 
+@with_cluster_options
 def dump(
     revision: Revision = "current",
     name: Name = None,
     address: Address = None,
     namespace: Namespace = "tidegate-system",
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show the names and versions of a snapshot's resources, or the contents of those with one name. Secrets are left out."""
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, False, cluster)
     path = f"/v1/snapshots/{quote(revision, safe='')}"
     body = _query_first(options, address, path, {}, name)
     from tidegate.reports.xds import SnapshotReport
@@ -85,19 +84,19 @@ def dump(
     _print_content(_parse_or_exit(lambda: SnapshotReport.model_validate(body)), name, output)
 
 
+@with_cluster_options
 def diff(
     before: Revision = "previous",
     after: Revision = "current",
     name: Name = None,
     address: Address = None,
     namespace: Namespace = "tidegate-system",
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    acting_for: ActingFor = "",
     output: Output = OutputFormat.TEXT,
+    *,
+    cluster: ClusterOptions,
 ) -> None:
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
-    options = KubeOptions(namespace, False, kubeconfig, context, acting_for)
+    options = KubeOptions(namespace, False, cluster)
     body = _query_first(options, address, "/v1/diff", {"from": before, "to": after}, name)
     from tidegate.reports.xds import SnapshotDiffReport
 
@@ -110,16 +109,13 @@ def _print_content(report: Report, name: str | None, output: OutputFormat) -> No
 
 
 def _parse_or_exit(parse: Callable[[], ReportT]) -> ReportT:
-    """Parse the answer; print one line to stderr and exit with 1 if it does not come from an xDS server."""
+    """Parse the answer; print one line to stderr and exit if it does not come from an xDS server."""
     try:
         return parse()
     except ValueError as error:
         details = " ".join(str(error).split())
-        typer.echo(
-            f"tidegate: cannot parse the answer: it is not from an xDS server of this version: {details}",
-            err=True,
-        )
-        sys.exit(1)
+        message = f"cannot parse the answer: it is not from an xDS server of this version: {details}"
+        exit_with_error(message, ExitStatus.UNKNOWN)
 
 
 def bootstrap(
@@ -137,11 +133,8 @@ def bootstrap(
 ) -> None:
     """Print the bootstrap with which a gRPC client calls xds:/// targets, for GRPC_XDS_BOOTSTRAP_CONFIG."""
     if certificates is not None and not node:
-        typer.echo(
-            "tidegate: --certificates needs --node, a name that the certificate is for: <pod>.<namespace> for *.<namespace>",
-            err=True,
-        )
-        sys.exit(1)
+        message = "--certificates needs --node, a name that the certificate is for: <pod>.<namespace> for *.<namespace>"
+        raise typer.BadParameter(message)
     from tidegate.routing.proxyless import build_bootstrap as grpc_bootstrap
 
     name = node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"

@@ -45,8 +45,8 @@ class ClientSettings:
     list_timeout: timedelta = timedelta(seconds=60)
     page_size: int = 250
     user_agent: str = "tidegate"
-    impersonated_user: str = ""
-    """User to impersonate in every request; empty: the user of the credentials."""
+    impersonated: ImpersonatedUser | None = None
+    """User to impersonate in every request; None: the user of the credentials."""
 
 
 class KubeClient:
@@ -83,7 +83,7 @@ class KubeClient:
             kubeconfig,
             context=context,
             user_agent=settings.user_agent,
-            impersonated_user=settings.impersonated_user,
+            impersonated=settings.impersonated,
             anonymous=anonymous,
         )
         return cls(transport, settings, observer=observer)

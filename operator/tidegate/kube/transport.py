@@ -98,12 +98,12 @@ class ApiTransport:
         *,
         context: str | None = None,
         user_agent: str,
-        impersonated_user: str = "",
+        impersonated: ImpersonatedUser | None = None,
         anonymous: bool = False,
     ) -> Self:
         """Connect to the cluster of `kubeconfig`, or without one to the pod's own as its ServiceAccount.
 
-        `context` is one of the kubeconfig's contexts, by default the current one. `impersonated_user` is a user to impersonate.
+        `context` is one of the kubeconfig's contexts, by default the current one. `impersonated` is a user to impersonate.
         `anonymous` leaves the credentials out: such connections are for the tokens of others (`with_token`).
         The ServiceAccount's token is read again each minute, since the kubelet rotates it.
         Raises PermanentError if there are no such credentials.
@@ -132,7 +132,6 @@ class ApiTransport:
             raise PermanentError(message) from exc
         if anonymous:
             _forget_credentials(configuration)
-        impersonated = ImpersonatedUser(impersonated_user) if impersonated_user else None
         return cls(ApiClient(configuration), user_agent=user_agent, impersonated=impersonated)
 
     def with_token(self, token: str) -> ApiTransport:

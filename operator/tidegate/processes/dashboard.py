@@ -26,6 +26,7 @@ from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.kubeconfig import read_default_namespace
+from tidegate.kube.transport import ImpersonatedUser
 from tidegate.processes.web import fill_caches, make_sources, serve_app
 from tidegate.runtime.lifecycle import run_until
 from tidegate.services.installation import find_release
@@ -66,7 +67,9 @@ async def run_dashboard(options: DashboardOptions) -> None:
     # The terminal shows only the address. A refused watch is visible as an empty list, with its reason.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     settings = ClientSettings(
-        "tidegate-web", user_agent="tidegate-web", impersonated_user=options.impersonated_user
+        "tidegate-web",
+        user_agent="tidegate-web",
+        impersonated=ImpersonatedUser(options.impersonated_user) if options.impersonated_user else None,
     )
     async with await KubeClient.connect(
         settings, kubeconfig=options.kubeconfig, context=options.context

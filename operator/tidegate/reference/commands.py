@@ -8,6 +8,7 @@ from typing import Any, Final, cast, get_args, get_origin
 import typer
 from typer.main import get_command
 
+from tidegate.cli.help_pages import EXAMPLES_TITLE
 from tidegate.reference.markdown import escape_text, format_code, render_notice, render_table
 
 _TYPE_NAMES: Final = {str: "text", int: "number", float: "number", Path: "path"}
@@ -34,7 +35,8 @@ def _render_sections(command: Any, path: Sequence[str], excluded: Collection[str
     children = cast(dict[str, Any], getattr(command, "commands", {}))
     if len(path) > 1:
         yield _render_section(command, path, group=bool(children))
-    for name, child in children.items():
+    names = command.list_commands(None) if children else ()
+    for name, child in ((name, children[name]) for name in names):
         if not child.hidden and name not in excluded:
             yield from _render_sections(child, (*path, name))
 
@@ -55,8 +57,16 @@ def _render_section(command: Any, path: Sequence[str], *, group: bool) -> str:
     rows += [(_format_names(option), _format_type(option), _format_help(option)) for option in options]
     return (
         f"{level} {' '.join(path)}\n\n{escape_text(' '.join((command.help or '').split()))}\n\n"
-        f"`{usage} [OPTIONS]`\n\n" + render_table(("option", "value", "meaning"), rows)
+        f"`{usage} [OPTIONS]`\n\n{_render_examples(command)}"
+        + render_table(("option", "value", "meaning"), rows)
     )
+
+
+def _render_examples(command: Any) -> str:
+    """Render the examples of a command as typed in a shell; empty if it has none."""
+    lines = (command.epilog or "").removeprefix(EXAMPLES_TITLE).split("\n\n")
+    calls = "".join(f"$ {line}\n" for line in lines if line)
+    return f"```console\n{calls}```\n\n" if calls else ""
 
 
 def _format_usage(argument: Any) -> str:

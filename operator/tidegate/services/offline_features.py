@@ -104,7 +104,7 @@ def _select_features(request: OfflineRequest) -> FeatureCompute:
     name, kind = request.name, FeatureCompute.KIND
     refused = [item for item in manifests.rejected if item.kind == kind and name in (None, item.key.name)]
     if refused:
-        raise InvalidSpecError(f"{kind} {refused[0].key.name}: {refused[0].message}")
+        raise InvalidSpecError(f"{kind} {refused[0].key.name}: {'; '.join(refused[0].messages)}")
     features = [item for item in manifests.objects if isinstance(item, FeatureCompute)]
     names = ", ".join(item.metadata.name for item in features)
     selected = [item for item in features if name in (None, item.metadata.name)]
