@@ -39,7 +39,12 @@ def test_a_held_pool_says_so_and_moves_only_once_it_is_resumed(
 ) -> None:
     allocated.mode("Auto")
     pool, batch = allocated.pool, f"{allocated.pools.namespace}/batch"
-    made = tidegate("hold", pool, "--for", "2h", "--reason", "the sale")
+    dry = tidegate("hold", pool, "--for", "2h", "--reason", "the sale", "--dry-run")
+    assert (dry["done"], dry["dryRun"], len(dry["overrides"])) == ("Made", True, 1)
+    assert tidegate("resume", pool)["done"] == "NothingToEnd"
+    made = tidegate("hold", "pool", pool, "--for", "2h", "--reason", "the sale")
+    assert made["dryRun"] is False
+    assert tidegate("resume", pool, "--dry-run")["done"] == "Ended"
     assert (made["done"], made["warnings"], made["heldBy"]) == ("Made", [], [])
     [override] = made["overrides"]
     again = tidegate("hold", pool, "--for", "3h", "--reason", "the sale goes on")

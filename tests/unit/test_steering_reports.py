@@ -34,6 +34,7 @@ from tidegate.planning.pools.override_requests import (
     make_override_name,
     plan_ending,
     plan_override_write,
+    preview_override,
 )
 from tidegate.reports.decision import HistoryReport, report_history
 from tidegate.reports.explanation import ExplanationInputs, explain_inference, explain_pool
@@ -327,6 +328,17 @@ def test_what_stands_in_the_way_of_an_override_is_said() -> None:
     assert steered(pinned, HOLD).warnings == ()
 
 
+def test_a_dry_run_is_marked_in_every_line_of_an_override() -> None:
+    context = a_target()
+    step = plan_override_write(context, HOLD)
+    report = report_applied(context, step, preview_override(context, step), dry_run=True)
+    assert lines(report).endswith(" (dry run)")
+    assert report.to_json()["dryRun"] is True
+    assert "dry run" not in lines(steered(context, HOLD))
+    ended = report_ended(a_target(stored(step)), [stored(step)], dry_run=True)
+    assert lines(ended).endswith(" (dry run)")
+
+
 def test_resume_tells_what_else_holds_it() -> None:
     made = stored(plan_override_write(a_target(), HOLD))
     assert not report_ended(a_target(made), [made]).still_held
@@ -401,6 +413,9 @@ def test_namespace_is_that_of_the_context(tmp_path: Path) -> None:
             ("why", "pol", "gold"),
             'unknown kind "pol"; expected one of: AllocationDecision, ComputeOverride, ',
         ),
+        (("doctor", "-n", "ads"), "No such option: -n"),
+        (("plan", "gold", "-n", "ads"), "No such option: -n"),
+        (("xds", "status", "-n", "ads"), "No such option: -n"),
         (("plan", "inference", "ctr"), "'inference/ctr' is no ComputePool"),
         (("get", "sevices"), 'unknown kind "sevices"; expected one of: inferences, '),
         (("hold", "cpu-a", "--for", "9y", "--reason", "x"), "9y"),

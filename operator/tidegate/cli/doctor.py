@@ -13,11 +13,11 @@ from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     ExitStatus,
     FailOn,
-    InstallationNamespace,
     KubeOptions,
     Output,
     OutputFormat,
     Suppressed,
+    SystemNamespace,
     Threshold,
     print_report,
     run_or_exit,
@@ -36,21 +36,23 @@ def register_commands(app: typer.Typer) -> None:
 def doctor(
     suppressed: Suppressed = None,
     fail_on: Threshold = FailOn.ERROR,
-    namespace: InstallationNamespace = None,
+    system: SystemNamespace = None,
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
 ) -> None:
     """Find problems of the installation: kinds, processes, leader, policies and certificates."""
-    options = KubeOptions(namespace, False, cluster)
-    report = run_or_exit(_check_installation(options, suppressed or ()))
+    options = KubeOptions(cluster=cluster)
+    report = run_or_exit(_check_installation(options, system, suppressed or ()))
     print_report(report, output)
     if report.reaches_threshold(fail_on.threshold):
         sys.exit(ExitStatus.FINDING)
 
 
-async def _check_installation(options: KubeOptions, suppressed: Sequence[str]) -> AnalysisReport:
+async def _check_installation(
+    options: KubeOptions, system: str | None, suppressed: Sequence[str]
+) -> AnalysisReport:
     from tidegate.services.installation_check import check_installation
 
     async with open_client(options) as (client, _):
-        return await check_installation(client, options.namespace, suppressed)
+        return await check_installation(client, system, suppressed)

@@ -59,11 +59,11 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "tidegate analyze -A --fail-on Warning",
         "tidegate analyze --offline -f manifests/",
     ),
-    "doctor": ("tidegate doctor", "tidegate doctor --fail-on Warning -o json"),
+    "doctor": ("tidegate doctor", "tidegate doctor --system-namespace tidegate-system -o json"),
     "report": ("tidegate report", "tidegate report -n ads --file report.zip"),
     "hold": (
         'tidegate hold inference ctr -n ads --for 2h --reason "sale"',
-        'tidegate hold pool/gpu-a --for 30m --reason "node maintenance"',
+        'tidegate hold pool/gpu-a --for 30m --reason "node maintenance" --dry-run',
     ),
     "resume": ("tidegate resume ads/ctr", "tidegate resume pool gpu-a"),
     "override": (

@@ -78,6 +78,9 @@ Namespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Namespace of the Inference; default that of the context."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check the request, and show what would be done without doing it.")
+]
 NameAfterKind = Annotated[
     str | None,
     typer.Argument(metavar="NAME", help="Name of the object, if the first argument is its kind."),
@@ -91,9 +94,6 @@ ObjectsNamespace = Annotated[
 ]
 AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Include objects of all namespaces.")
-]
-InstallationNamespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace of the installation, if there are several.")
 ]
 SystemNamespace = Annotated[
     str | None,

@@ -12,6 +12,7 @@ from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.decisions import Target
 from tidegate.cli.options import (
+    DryRun,
     Everywhere,
     ExitStatus,
     KubeOptions,
@@ -56,6 +57,7 @@ def hold(
     reason: OverrideReason,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
+    dry_run: DryRun = False,
     output: Output = OutputFormat.TEXT,
     cluster: ClusterOptions,
 ) -> None:
@@ -65,7 +67,9 @@ def hold(
 
     options = KubeOptions(namespace, everywhere, cluster)
     request = _check_request(OverrideRequest(duration, reason))
-    print_report(run_or_exit(_apply_override(join_kind(target, name), options, request)), output)
+    print_report(
+        run_or_exit(_apply_override(join_kind(target, name), options, request, dry_run=dry_run)), output
+    )
 
 
 @with_cluster_options
@@ -74,6 +78,7 @@ def resume(
     name: NameAfterKind = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
+    dry_run: DryRun = False,
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
@@ -82,7 +87,7 @@ def resume(
     from tidegate.cli.object_names import join_kind
 
     options = KubeOptions(namespace, everywhere, cluster)
-    report = run_or_exit(_end_overrides(join_kind(target, name), options, holds=True))
+    report = run_or_exit(_end_overrides(join_kind(target, name), options, holds=True, dry_run=dry_run))
     print_report(report, output)
     if report.still_held:
         sys.exit(ExitStatus.FINDING)
@@ -103,6 +108,7 @@ def override(
     ] = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
+    dry_run: DryRun = False,
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
@@ -120,13 +126,13 @@ def override(
         if duration is not None or reason is not None:
             message = "--end ends it now: leave --for and --reason out"
             raise typer.BadParameter(message)
-        print_report(run_or_exit(_end_overrides(text, options, holds=False)), output)
+        print_report(run_or_exit(_end_overrides(text, options, holds=False, dry_run=dry_run)), output)
         return
     if duration is None or reason is None:
         message = "--for and --reason are needed: how long, and why"
         raise typer.BadParameter(message)
     request = _check_request(OverrideRequest(duration, reason, pin=pin, floor=floor))
-    print_report(run_or_exit(_apply_override(text, options, request)), output)
+    print_report(run_or_exit(_apply_override(text, options, request, dry_run=dry_run)), output)
 
 
 def _check_request(request: OverrideRequest) -> OverrideRequest:
@@ -140,7 +146,9 @@ def _check_request(request: OverrideRequest) -> OverrideRequest:
     return request
 
 
-async def _apply_override(text: str, options: KubeOptions, request: OverrideRequest) -> SteeringReport:
+async def _apply_override(
+    text: str, options: KubeOptions, request: OverrideRequest, *, dry_run: bool
+) -> SteeringReport:
     from tidegate.api.compute_override import OverrideAction
     from tidegate.cli.object_names import TARGET_KINDS, find_target
     from tidegate.kube.kinds import INFERENCE
@@ -149,10 +157,10 @@ async def _apply_override(text: str, options: KubeOptions, request: OverrideRequ
     allowed_kinds = TARGET_KINDS if request.action is OverrideAction.HOLD else (INFERENCE,)
     async with open_client(options) as (client, namespace):
         target = await find_target(client, text, options, namespace, allowed_kinds=allowed_kinds)
-        return await apply_override(client, target.kind, target.key, request)
+        return await apply_override(client, target.kind, target.key, request, dry_run=dry_run)
 
 
-async def _end_overrides(text: str, options: KubeOptions, *, holds: bool) -> SteeringReport:
+async def _end_overrides(text: str, options: KubeOptions, *, holds: bool, dry_run: bool) -> SteeringReport:
     """End what `tidegate hold` made about the target, or what `tidegate override` made."""
     from tidegate.api.compute_override import OverrideAction
     from tidegate.cli.object_names import TARGET_KINDS, find_target
@@ -163,4 +171,4 @@ async def _end_overrides(text: str, options: KubeOptions, *, holds: bool) -> Ste
     actions = (OverrideAction.HOLD,) if holds else (OverrideAction.PIN, OverrideAction.FLOOR)
     async with open_client(options) as (client, namespace):
         target = await find_target(client, text, options, namespace, allowed_kinds=allowed_kinds)
-        return await end_overrides(client, target.kind, target.key, *actions)
+        return await end_overrides(client, target.kind, target.key, *actions, dry_run=dry_run)

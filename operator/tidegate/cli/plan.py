@@ -11,11 +11,11 @@ from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
-    InstallationNamespace,
     KubeOptions,
     NameAfterKind,
     Output,
     OutputFormat,
+    SystemNamespace,
     print_report,
     run_or_exit,
 )
@@ -64,7 +64,7 @@ def plan(
     without_budget: Annotated[
         bool, typer.Option("--without-budget", help="Ignore the budget of moves and holds of the pool.")
     ] = False,
-    namespace: InstallationNamespace = None,
+    system: SystemNamespace = None,
     address: Annotated[
         str | None,
         typer.Option("--address", help="Query the controllers at this host:port, without the API server."),
@@ -98,16 +98,18 @@ def plan(
         "tiers": list(tiers.values()),
         "withoutBudget": without_budget,
     }
-    options = KubeOptions(namespace, False, cluster)
+    options = KubeOptions(cluster=cluster)
     print_report(
         run_or_exit(
-            _plan_what_if(_parse_pool(join_kind(pool, name)), options, _parse_question(body), address)
+            _plan_what_if(_parse_pool(join_kind(pool, name)), options, _parse_question(body), address, system)
         ),
         output,
     )
 
 
-async def _plan_what_if(pool: str, options: KubeOptions, question: WhatIf, address: str | None) -> PlanReport:
+async def _plan_what_if(
+    pool: str, options: KubeOptions, question: WhatIf, address: str | None, system: str | None
+) -> PlanReport:
     """Ask the controllers at `address`, or the leader of the installation."""
     from tidegate.services import what_if
     from tidegate.services.installation import find_release
@@ -116,7 +118,7 @@ async def _plan_what_if(pool: str, options: KubeOptions, question: WhatIf, addre
         last = await what_if.fetch_from_address(address, pool)
     else:
         async with open_client(options) as (client, _):
-            release, namespace = await find_release(client, options.namespace)
+            release, namespace = await find_release(client, system)
             last = await what_if.fetch_from_leader(client, pool, release, namespace)
     return await what_if.plan_what_if(pool, question, last)
 

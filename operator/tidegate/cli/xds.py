@@ -30,7 +30,7 @@ Address = Annotated[
     str | None,
     typer.Option(help="host:port of one xDS server, instead of querying all through the API server."),
 ]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the xDS servers.")]
+XdsNamespace = Annotated[str, typer.Option("--system-namespace", help="Namespace of the xDS servers.")]
 Revision = Annotated[str, typer.Argument(help="A revision, its beginning, current or previous.")]
 Name = Annotated[
     str | None,
@@ -52,13 +52,13 @@ def register_commands(app: typer.Typer) -> None:
 @with_cluster_options
 def status(
     address: Address = None,
-    namespace: Namespace = "tidegate-system",
+    system: XdsNamespace = "tidegate-system",
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
 ) -> None:
     """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED); and the Secrets of their TLS port."""
-    options = KubeOptions(namespace, False, cluster)
+    options = KubeOptions(system, cluster=cluster)
     answers = _query_servers(options, address, "/v1/proxies")
     from tidegate.reports.xds import XdsStatusReport
 
@@ -70,13 +70,13 @@ def dump(
     revision: Revision = "current",
     name: Name = None,
     address: Address = None,
-    namespace: Namespace = "tidegate-system",
+    system: XdsNamespace = "tidegate-system",
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
 ) -> None:
     """Show the names and versions of a snapshot's resources, or the contents of those with one name. Secrets are left out."""
-    options = KubeOptions(namespace, False, cluster)
+    options = KubeOptions(system, cluster=cluster)
     path = f"/v1/snapshots/{quote(revision, safe='')}"
     body = _query_first(options, address, path, {}, name)
     from tidegate.reports.xds import SnapshotReport
@@ -90,13 +90,13 @@ def diff(
     after: Revision = "current",
     name: Name = None,
     address: Address = None,
-    namespace: Namespace = "tidegate-system",
+    system: XdsNamespace = "tidegate-system",
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
 ) -> None:
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
-    options = KubeOptions(namespace, False, cluster)
+    options = KubeOptions(system, cluster=cluster)
     body = _query_first(options, address, "/v1/diff", {"from": before, "to": after}, name)
     from tidegate.reports.xds import SnapshotDiffReport
 

@@ -49,7 +49,7 @@ def read_default_namespace(kubeconfig: Path | None, context: str | None) -> str:
             content: Any = yaml.safe_load(file.read_text())
             name = name or content.get("current-context")
             contexts = {entry["name"]: entry["context"] for entry in content.get("contexts") or ()} | contexts
-        return str(contexts.get(name, {}).get("namespace") or "default")
+        return str(contexts.get(name or "", {}).get("namespace") or "default")
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         message = f"cannot read the context's namespace from kubeconfig {kubeconfig}: {error}"
         raise PermanentError(message) from error

@@ -30,6 +30,8 @@ class SteeringReport(Report):
     target_kind: OverrideKind
     target: str
     done: OverrideEffect
+    dry_run: bool
+    """Whether nothing was written, and the report shows what would be."""
     overrides: tuple[OverrideReport, ...]
     """The overrides that were made, changed or ended."""
     warnings: tuple[str, ...]
@@ -50,8 +52,9 @@ class SteeringReport(Report):
             by = f" by {override.author}" if wide and override.author else ""
             ended = "ended " if self.done is OverrideEffect.ENDED else ""
             until = f"until {format_timestamp(override.until)}: {override.reason}"
+            suffix = " (dry run)" if self.dry_run else ""
             effect = _EFFECTS[override.action].format(override.replicas)
-            yield f"{self.target_kind} {self.target}: {ended}ComputeOverride {override.name}{by}, {effect} {until}"
+            yield f"{self.target_kind} {self.target}: {ended}ComputeOverride {override.name}{by}, {effect} {until}{suffix}"
         for warning in self.warnings:
             yield f"  warning: {warning}"
         for hold in self.held_by:
@@ -70,17 +73,18 @@ _EFFECTS: Final[Mapping[OverrideAction, str]] = {
 
 
 def report_applied(
-    context: OverrideContext, write: OverrideWrite, written: ComputeOverride
+    context: OverrideContext, write: OverrideWrite, written: ComputeOverride, *, dry_run: bool = False
 ) -> SteeringReport:
-    """Report an override that was written.
+    """Report an override that was written, or would be with `dry_run`.
 
-    `context` is from before the write; `written` is what the API server stored.
+    `context` is from before the write; `written` is what the API server stored or would store.
     """
     shortened = (write.shortened,) if write.shortened else ()
     other_overrides = [
         override for override in context.in_force if override.metadata.name != written.metadata.name
     ]
     return SteeringReport(
+        dry_run=dry_run,
         target_kind=context.kind,
         target=str(context.key),
         done=OverrideEffect.MADE if write.existing is None else OverrideEffect.CHANGED,
@@ -95,9 +99,12 @@ def report_applied(
     )
 
 
-def report_ended(context: OverrideContext, ended: Sequence[ComputeOverride]) -> SteeringReport:
-    """Report overrides that were ended."""
+def report_ended(
+    context: OverrideContext, ended: Sequence[ComputeOverride], *, dry_run: bool = False
+) -> SteeringReport:
+    """Report overrides that were ended, or would be with `dry_run`."""
     return SteeringReport(
+        dry_run=dry_run,
         target_kind=context.kind,
         target=str(context.key),
         done=OverrideEffect.ENDED if ended else OverrideEffect.NOTHING_TO_END,

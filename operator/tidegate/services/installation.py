@@ -53,7 +53,7 @@ def choose_release(deployments: Sequence[Manifest], namespace: str | None) -> tu
         )
         message = (
             f"there are {len(releases)} installations ({names}): name the namespace of one with "
-            "--system-namespace, or with -n where the command has no other"
+            "--system-namespace"
         )
         raise PermanentError(message)
     return next(iter(releases), (_DEFAULT_RELEASE[0], namespace or _DEFAULT_RELEASE[1]))

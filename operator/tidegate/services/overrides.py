@@ -16,35 +16,39 @@ from tidegate.planning.pools.override_requests import (
     OverrideWrite,
     plan_ending,
     plan_override_write,
+    preview_override,
 )
 from tidegate.reports.overrides import SteeringReport, report_applied, report_ended
 from tidegate.services.objects import list_overrides, read_target
 
 
 async def apply_override(
-    client: KubeClient, kind: OverrideKind, key: ObjectKey, request: OverrideRequest
+    client: KubeClient, kind: OverrideKind, key: ObjectKey, request: OverrideRequest, *, dry_run: bool = False
 ) -> SteeringReport:
-    """Make an override, or change the one made the same way before.
+    """Make an override, or change the one made the same way before; with `dry_run`, report it without a write.
 
     Raises TidegateError or ValueError with the way out.
     """
     context = await _read_context(client, kind, key)
     step = plan_override_write(context, request)
+    if dry_run:
+        return report_applied(context, step, preview_override(context, step), dry_run=True)
     return report_applied(context, step, await _write_override(client, step))
 
 
 async def end_overrides(
-    client: KubeClient, kind: OverrideKind, key: ObjectKey, *actions: OverrideAction
+    client: KubeClient, kind: OverrideKind, key: ObjectKey, *actions: OverrideAction, dry_run: bool = False
 ) -> SteeringReport:
-    """Delete the overrides that `apply_override` made about the target with these actions.
+    """Delete the overrides that `apply_override` made about the target with these actions; with `dry_run`, only report them.
 
     Raises TidegateError with the way out.
     """
     context = await _read_context(client, kind, key)
     ended = plan_ending(context, *actions)
-    for override in ended:
-        await delete_override(client, override)
-    return report_ended(context, ended)
+    if not dry_run:
+        for override in ended:
+            await delete_override(client, override)
+    return report_ended(context, ended, dry_run=dry_run)
 
 
 async def _read_context(client: KubeClient, kind: OverrideKind, key: ObjectKey) -> OverrideContext:

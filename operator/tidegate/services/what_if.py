@@ -84,8 +84,8 @@ def _leader_pod(body: Manifest | None, namespace: str) -> ObjectKey:
     leader = LeaseRecord.parse(body).holder.partition("_")[0] if body is not None else ""
     if not leader:
         message = (
-            f"no controllers lead in namespace {namespace}: run tidegate doctor -n {namespace}, or name the "
-            "installation's namespace with -n"
+            f"no controllers lead in namespace {namespace}: run tidegate doctor --system-namespace {namespace}, or name the "
+            "installation's namespace with --system-namespace"
         )
         raise PermanentError(message)
     return ObjectKey(namespace, leader)

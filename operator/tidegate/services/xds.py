@@ -42,7 +42,7 @@ async def query_servers(client: KubeClient, namespace: str, port: int, path: str
     if not names:
         message = (
             f"none of {len(pods)} pods with the labels {_SELECTOR} in namespace {namespace} runs: "
-            "name the namespace of the xDS servers with -n, or look at them with kubectl get pods -A -l "
+            "name the namespace of the xDS servers with --system-namespace, or look at them with kubectl get pods -A -l "
             f"{_SELECTOR}"
         )
         raise PermanentError(message)

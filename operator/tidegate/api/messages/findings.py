@@ -94,7 +94,7 @@ MESSAGES: Final = {
         "TG9003",
         MessageLevel.ERROR,
         "A Deployment of Tidegate does not exist.",
-        "Install or upgrade the chart; give its namespace with -n if it is not the one in the message.",
+        "Install or upgrade the chart; give its namespace with --system-namespace if it is not the one in the message.",
     ),
     ProblemReason.PROCESS_NOT_READY: CatalogueMessage(
         "TG9004",
