@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 from tidegate.cli.cluster_options import ClusterOptions
+from tidegate.cli.colours import colour_states, uses_colours
 from tidegate.cli.interrupts import run_async
 from tidegate.errors import TidegateError
 
@@ -140,7 +142,8 @@ def print_report(report: Report, output: OutputFormat) -> None:
         for name in report.object_names():
             typer.echo(name)
     else:
+        coloured = uses_colours(os.environ, terminal=sys.stdout.isatty())
         for line in report.render_lines(wide=output is OutputFormat.WIDE):
-            typer.echo(line)
+            typer.echo(colour_states(line) if coloured else line)
         if message := report.empty_message():
             typer.echo(message, err=True)
