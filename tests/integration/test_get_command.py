@@ -113,10 +113,12 @@ class Followed:
 
 
 @contextmanager
-def following(kubeconfig: Path, *arguments: str, terminal: bool = False) -> Iterator[Followed]:
+def following(
+    kubeconfig: Path, *arguments: str, command: str = "get", terminal: bool = False
+) -> Iterator[Followed]:
     ours, theirs = pty.openpty() if terminal else os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-m", "tidegate", "get", *arguments, "-w", "--kubeconfig", str(kubeconfig)],
+        [sys.executable, "-m", "tidegate", command, *arguments, "-w", "--kubeconfig", str(kubeconfig)],
         stdout=theirs,
         stderr=subprocess.PIPE,
         env={**os.environ, "COLUMNS": "160", "LINES": "40", "TERM": "xterm"},
@@ -158,3 +160,18 @@ def test_on_a_terminal_the_table_is_drawn_again(models: Models, kubeconfig: Path
         models.apply("new")
         seen.until("new")
         assert seen.text.count("NAME") > 1
+
+
+def test_a_status_is_shown_again_once_it_has_changed(models: Models, kubeconfig: Path) -> None:
+    arguments = ("inference", "ctr", "-n", models.namespace)
+    with following(kubeconfig, *arguments, "-o", "json", command="status") as seen:
+        seen.until("}\n")
+        models.apply("ctr", replicas=3)
+        seen.until("}\n.*}\n")
+        seen.process.send_signal(signal.SIGINT)
+        assert seen.process.wait(15) == 130
+        first, second = (json.loads(line) for line in seen.lines()[:2])
+    assert first["object"]["name"] == second["object"]["name"] == f"{models.namespace}/ctr"
+    assert first != second
+    with following(kubeconfig, *arguments, command="status", terminal=True) as seen:
+        assert "Inference" in seen.until(f"{models.namespace}/ctr.*{models.namespace}/ctr")

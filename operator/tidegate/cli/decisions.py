@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
+from tidegate.cli.following import Watch, show_or_follow
 from tidegate.cli.options import (
     Everywhere,
     KubeOptions,
@@ -21,6 +23,7 @@ from tidegate.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from tidegate.kube.client import KubeClient
     from tidegate.reports.access_explanation import AccessExplanation
     from tidegate.reports.decision import HistoryReport
     from tidegate.reports.explanation import InferenceReport, PoolReport
@@ -53,6 +56,7 @@ def register_commands(app: typer.Typer) -> None:
 def history(
     target: OptionalTarget = None,
     name: NameAfterKind = None,
+    watch: Watch = False,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
     output: Output = OutputFormat.TEXT,
@@ -64,7 +68,11 @@ def history(
 
     options = KubeOptions(namespace, everywhere, cluster)
     text = None if target is None else join_kind(target, name)
-    print_report(run_or_exit(_read_history(text, options)), output)
+
+    async def find_reader(client: KubeClient, chosen: str) -> Callable[[], Awaitable[HistoryReport]]:
+        return lambda: _read_history(client, text, options, chosen)
+
+    show_or_follow(options, find_reader, output, watch=watch)
 
 
 @with_cluster_options
@@ -87,7 +95,9 @@ def explain(
     print_report(run_or_exit(_read_explanation(join_kind(target, name), options)), output)
 
 
-async def _read_history(text: str | None, options: KubeOptions) -> HistoryReport:
+async def _read_history(
+    client: KubeClient, text: str | None, options: KubeOptions, namespace: str
+) -> HistoryReport:
     """Return the decisions about an Inference or a pool, or all. Raises TidegateError if they cannot be read."""
     from tidegate.api.compute_override import OverrideKind
     from tidegate.api.meta import ObjectKey
@@ -97,26 +107,25 @@ async def _read_history(text: str | None, options: KubeOptions) -> HistoryReport
     from tidegate.reports.decision import report_history
     from tidegate.services.objects import list_decisions
 
-    async with open_client(options) as (client, namespace):
-        if text is None:
-            all_decisions = await list_decisions(client)
-            subject = f"Inferences of namespace {options.namespace}" if options.namespace else "anybody"
-            return report_history(all_decisions, subject, namespace=options.namespace)
-        name = parse_target_name(text)
-        try:
-            target = await find_target(client, text, options, namespace)
-        except PermanentError:
-            # A deleted Inference has a history as long as its decisions exist.
-            key = ObjectKey(name.namespace or namespace, name.name)
-            report = report_history(await list_decisions(client), f"Inference {key}", inference=str(key))
-            if name.kind == COMPUTE_POOL or not report.decisions:
-                raise
-            return report
-        if target.kind is OverrideKind.COMPUTE_POOL:
-            return report_history(
-                await list_decisions(client, target.key.name), str(target), pool=target.key.name
-            )
-        return report_history(await list_decisions(client), str(target), inference=str(target.key))
+    if text is None:
+        all_decisions = await list_decisions(client)
+        subject = f"Inferences of namespace {options.namespace}" if options.namespace else "anybody"
+        return report_history(all_decisions, subject, namespace=options.namespace)
+    name = parse_target_name(text)
+    try:
+        target = await find_target(client, text, options, namespace)
+    except PermanentError:
+        # A deleted Inference has a history as long as its decisions exist.
+        key = ObjectKey(name.namespace or namespace, name.name)
+        report = report_history(await list_decisions(client), f"Inference {key}", inference=str(key))
+        if name.kind == COMPUTE_POOL or not report.decisions:
+            raise
+        return report
+    if target.kind is OverrideKind.COMPUTE_POOL:
+        return report_history(
+            await list_decisions(client, target.key.name), str(target), pool=target.key.name
+        )
+    return report_history(await list_decisions(client), str(target), inference=str(target.key))
 
 
 async def _read_explanation(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.connection import open_client
+from tidegate.cli.following import INTERRUPTED, print_document
 from tidegate.cli.options import (
     AllNamespaces,
     KubeOptions,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tidegate.reports.listing import FollowedRows, ListReport
     from tidegate.services.listing import ObjectSelector
 
-_INTERRUPTED: Final = 130
 _REDRAW_S: Final = 5.0
 """The interval of redraws without a change, because ages grow."""
 
@@ -75,7 +74,7 @@ def get(
     try:
         run_or_exit(_follow_changes(kind, name, selector, sort, options, output))
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 async def _read_list(
@@ -143,16 +142,7 @@ async def _print_changes(
                 if output is OutputFormat.NAME:
                     typer.echo(format_name(kind, change.object.name))
                 else:
-                    _print_document(change.model_dump(mode="json", by_alias=True), output)
-
-
-def _print_document(change: Mapping[str, Any], output: OutputFormat) -> None:
-    if output is OutputFormat.JSON:
-        typer.echo(json.dumps(change))
-        return
-    import yaml
-
-    typer.echo(yaml.safe_dump(change, sort_keys=False, explicit_start=True), nl=False)
+                    print_document(change.model_dump(mode="json", by_alias=True), output)
 
 
 def _print_skipped(skipped: Sequence[str]) -> None:

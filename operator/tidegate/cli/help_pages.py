@@ -24,7 +24,7 @@ EXAMPLES_TITLE: Final = "Examples:"
 EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "status": (
         "tidegate status",
-        "tidegate status inference ctr -n ads",
+        "tidegate status inference ctr -n ads -w",
         "tidegate status ads/ctr --wait --timeout 90s",
     ),
     "get": (
@@ -71,7 +71,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         'tidegate override ads/ctr --floor 2 --for 1h --reason "campaign"',
         "tidegate override ads/ctr --end",
     ),
-    "release status": ("tidegate release status ranking -n ads",),
+    "release status": ("tidegate release status ranking -n ads -w",),
     "release pause": ("tidegate release pause ads/ranking",),
     "release resume": ("tidegate release resume ads/ranking",),
     "release promote": ("tidegate release promote ads/ranking",),

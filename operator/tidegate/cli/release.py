@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,6 +13,7 @@ from tidegate.api.release_commands import RELEASE_COMMANDS, ReleaseCommand
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
+from tidegate.cli.following import Watch, show_or_follow
 from tidegate.cli.options import (
     ExitStatus,
     KubeOptions,
@@ -59,6 +60,7 @@ def register_commands(app: typer.Typer) -> None:
 def status(
     access: Access,
     name: NameAfterKind = None,
+    watch: Watch = False,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
     output: Output = OutputFormat.TEXT,
@@ -69,7 +71,10 @@ def status(
     from tidegate.cli.object_names import join_kind
 
     options = KubeOptions(namespace, everywhere, cluster)
-    print_report(run_or_exit(_read_release(join_kind(access, name), options)), output)
+    text = join_kind(access, name)
+    show_or_follow(
+        options, lambda client, chosen: _find_reader(client, text, options, chosen), output, watch=watch
+    )
 
 
 def _make_command(command: ReleaseCommand) -> Callable[..., None]:
@@ -95,12 +100,14 @@ def _make_command(command: ReleaseCommand) -> Callable[..., None]:
     return run_command
 
 
-async def _read_release(text: str, options: KubeOptions) -> ReleaseReport:
+async def _find_reader(
+    client: KubeClient, text: str, options: KubeOptions, namespace: str
+) -> Callable[[], Awaitable[ReleaseReport]]:
+    """Return what reads the release of the ModelAccess that `text` means."""
     from tidegate.services.releases import read_release
 
-    async with open_client(options) as (client, namespace):
-        key = await _find_access(client, text, options, namespace)
-        return await read_release(client, key)
+    key = await _find_access(client, text, options, namespace)
+    return lambda: read_release(client, key)
 
 
 async def _send_command(text: str, options: KubeOptions, command: ReleaseCommand) -> ReleaseReport:

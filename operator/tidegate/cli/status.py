@@ -13,6 +13,7 @@ import typer
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
+from tidegate.cli.following import Watch, follow_or_exit
 from tidegate.cli.options import (
     ExitStatus,
     KubeOptions,
@@ -25,6 +26,7 @@ from tidegate.cli.options import (
 from tidegate.errors import RetryableError
 
 if TYPE_CHECKING:
+    from tidegate.kube.client import KubeClient
     from tidegate.reports.fleet import FleetReport
     from tidegate.reports.status import StatusReport
 
@@ -54,6 +56,7 @@ def status(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until it is ready; progress goes to stderr.")
     ] = False,
+    watch: Watch = False,
     timeout: Annotated[str, typer.Option("--timeout", help="Longest wait, like 90s or 5m.")] = "5m",
     namespace: Annotated[
         str | None,
@@ -75,12 +78,19 @@ def status(
     from tidegate.cli.object_names import join_kind
 
     options = KubeOptions(namespace, everywhere, cluster)
+    if wait and watch:
+        message = "--wait ends when the object is ready, and --watch does not end: leave one of them out"
+        raise typer.BadParameter(message)
     try:
         max_wait = parse_duration(timeout) if wait else None
     except ValueError as error:
         message = f"--timeout {timeout}: {error}"
         raise typer.BadParameter(message) from error
     text = None if target is None else join_kind(target, name)
+    if watch:
+        follow_or_exit(
+            options, lambda client, namespace: _find_reader(client, text, options, namespace), output
+        )
     report = run_or_exit(_read_status(text, options, max_wait))
     print_report(report, output)
     if wait and not report.settled:
@@ -97,29 +107,27 @@ async def _read_status(
 
     Raises TidegateError or ValueError.
     """
+    async with open_client(options) as (client, namespace):
+        read = await _find_reader(client, text, options, namespace)
+        return await (read() if max_wait is None else wait_until_settled(read, max_wait, _print_progress))
+
+
+async def _find_reader(
+    client: KubeClient, text: str | None, options: KubeOptions, namespace: str
+) -> Callable[[], Awaitable[FleetReport | StatusReport]]:
+    """Return what reads the status of the object that `text` means, or of the fleet."""
     from tidegate.cli.object_names import find_object
     from tidegate.services.fleet import read_fleet
     from tidegate.services.status import read_object_status
 
-    async with open_client(options) as (client, namespace):
-        if text is None:
-
-            async def read_report() -> FleetReport | StatusReport:
-                return await read_fleet(client, options.namespace, namespace)
-
-        else:
-            match = await find_object(client, text, options, namespace)
-            if match.alternatives:
-                _print_progress(
-                    f"{match.kind} {match.key} is shown; say {' or '.join(match.alternatives)} for the other"
-                )
-
-            async def read_report() -> FleetReport | StatusReport:
-                return await read_object_status(client, match.kind, match.key)
-
-        return await (
-            read_report() if max_wait is None else wait_until_settled(read_report, max_wait, _print_progress)
+    if text is None:
+        return lambda: read_fleet(client, options.namespace, namespace)
+    match = await find_object(client, text, options, namespace)
+    if match.alternatives:
+        _print_progress(
+            f"{match.kind} {match.key} is shown; say {' or '.join(match.alternatives)} for the other"
         )
+    return lambda: read_object_status(client, match.kind, match.key)
 
 
 def _print_progress(line: str) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
-from tidegate.cli.connection import open_client
+from tidegate.cli.following import Watch, show_or_follow
 from tidegate.cli.options import (
     KubeOptions,
     Output,
     OutputFormat,
     SystemNamespace,
-    print_report,
-    run_or_exit,
 )
 from tidegate.reports.orders import TopOrder
 
 if TYPE_CHECKING:
+    from tidegate.kube.client import KubeClient
     from tidegate.reports.top import TopInferences, TopPools
 
 Window = Annotated[
@@ -42,6 +42,7 @@ def register_commands(app: typer.Typer) -> None:
 @with_cluster_options
 def show_inferences(
     window: Window = 5.0,
+    watch: Watch = False,
     sort: Annotated[
         TopOrder, typer.Option("--sort", help="requests, value (per slice), slices, latency or name.")
     ] = TopOrder.REQUESTS,
@@ -64,16 +65,16 @@ def show_inferences(
     options = KubeOptions(namespace, everywhere, cluster)
     sampling = TopOptions(window, gateways or (), system)
 
-    async def read_inferences() -> TopInferences:
-        async with open_client(options) as (client, chosen):
-            return await read_top_inferences(client, None if everywhere else chosen, sampling, sort)
+    async def find_reader(client: KubeClient, chosen: str) -> Callable[[], Awaitable[TopInferences]]:
+        return lambda: read_top_inferences(client, None if everywhere else chosen, sampling, sort)
 
-    print_report(run_or_exit(read_inferences()), output)
+    show_or_follow(options, find_reader, output, watch=watch)
 
 
 @with_cluster_options
 def show_pools(
     window: Window = 5.0,
+    watch: Watch = False,
     gateways: Gateways = None,
     system: SystemNamespace = None,
     output: Output = OutputFormat.TEXT,
@@ -83,10 +84,9 @@ def show_pools(
     """Show slices in use, requests and value per slice of ComputePools, and what one more slice would earn."""
     from tidegate.services.traffic import TopOptions, read_top_pools
 
-    options = KubeOptions(None, False, cluster)
+    sampling = TopOptions(window, gateways or (), system)
 
-    async def read_pools() -> TopPools:
-        async with open_client(options) as (client, _):
-            return await read_top_pools(client, TopOptions(window, gateways or (), system))
+    async def find_reader(client: KubeClient, _: str) -> Callable[[], Awaitable[TopPools]]:
+        return lambda: read_top_pools(client, sampling)
 
-    print_report(run_or_exit(read_pools()), output)
+    show_or_follow(KubeOptions(cluster=cluster), find_reader, output, watch=watch)
