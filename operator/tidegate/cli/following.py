@@ -59,12 +59,12 @@ def follow_or_exit(
     A terminal shows it in place. Elsewhere it is printed when it has changed, JSON as a line and YAML as a document.
     """
 
-    async def follow() -> None:
+    async def follow_report() -> None:
         async with open_client(options) as (client, namespace):
             await _show_reports(await find_reader(client, namespace), output)
 
     with suppress(KeyboardInterrupt):
-        run_or_exit(follow())
+        run_or_exit(follow_report())
     sys.exit(INTERRUPTED)
 
 
@@ -77,13 +77,13 @@ async def _show_reports(read: Callable[[], Awaitable[Report]], output: OutputFor
 
     with Live(auto_refresh=False) as live:
 
-        def draw(report: Report) -> None:
+        def draw_report(report: Report) -> None:
             lines = [*report.render_lines(wide=output is OutputFormat.WIDE), report.empty_message()]
             if uses_colours(os.environ, terminal=True):
                 lines = list(map(colour_states, lines))
             live.update(Text.from_ansi("\n".join(lines).rstrip("\n")), refresh=True)
 
-        await repeat_reports(read, draw, unchanged=True)
+        await repeat_reports(read, draw_report, unchanged=True)
 
 
 async def repeat_reports(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -57,32 +57,40 @@ def read_manifests(files: Sequence[Path], namespace: str) -> Manifests:
     other_kinds = 0
     for source, text in _read_texts(files):
         for body in _parse_documents(source, text):
-            kind_name, api_version = str(body.get("kind")), str(body.get("apiVersion") or "")
-            kind = MANIFEST_KINDS.get(kind_name)
-            raw_metadata = body.get("metadata")
-            metadata = {**raw_metadata} if isinstance(raw_metadata, dict) else {}
-            if kind is None or kind.NAMESPACED:
-                metadata["namespace"] = metadata.get("namespace") or namespace
-            key = ObjectKey(str(metadata.get("namespace", "")), str(metadata.get("name", "?")))
-            problem = _find_type_problem(kind_name, api_version)
-            if problem:
-                refused.append(RejectedManifest(kind_name, key, (f"{problem} (in {source})",)))
-            elif kind is None or api_version != API_VERSION:
+            parsed = _parse_manifest(body, namespace, source)
+            if parsed is None:
                 other_kinds += 1
+            elif isinstance(parsed, RejectedManifest):
+                refused.append(parsed)
             else:
-                try:
-                    objects.append(kind.parse({**body, "metadata": metadata, "status": {}}))
-                except InvalidSpecError as error:
-                    messages = tuple(f"{line} (in {source})" for line in error.problems)
-                    refused.append(RejectedManifest(kind.KIND, key, messages))
+                objects.append(parsed)
     return Manifests(objects, refused, other_kinds)
+
+
+def _parse_manifest(
+    body: Mapping[str, Any], namespace: str, source: str
+) -> CustomResource | RejectedManifest | None:
+    """Return the object, or why the API server would reject it; None if it is of another kind."""
+    kind_name, api_version = str(body.get("kind")), str(body.get("apiVersion") or "")
+    kind = MANIFEST_KINDS.get(kind_name)
+    raw_metadata = body.get("metadata")
+    metadata = {**raw_metadata} if isinstance(raw_metadata, dict) else {}
+    if kind is None or kind.NAMESPACED:
+        metadata["namespace"] = metadata.get("namespace") or namespace
+    key = ObjectKey(str(metadata.get("namespace", "")), str(metadata.get("name", "?")))
+    if problem := _find_type_problem(kind_name, api_version):
+        return RejectedManifest(kind_name, key, (f"{problem} (in {source})",))
+    if kind is None or api_version != API_VERSION:
+        return None
+    try:
+        return kind.parse({**body, "metadata": metadata, "status": {}})
+    except InvalidSpecError as error:
+        return RejectedManifest(kind.KIND, key, tuple(f"{line} (in {source})" for line in error.problems))
 
 
 def _find_type_problem(kind: str, api_version: str) -> str:
     """Return why the API server would not accept this type although it looks like one of ours; empty if neither."""
-    group, slash, _ = api_version.rpartition("/")
-    if not slash:
-        group = api_version
+    group = api_version.partition("/")[0]
     if group == GROUP and api_version != API_VERSION:
         return f'apiVersion: "{api_version}" is not served; use {API_VERSION}'
     if group == GROUP and kind not in _SERVED_KINDS:
