@@ -191,11 +191,11 @@ async def test_the_command_measures_a_ready_replica_through_the_api_server(
 async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -> None:
     async with an_api_server(tmp_path, pod.model, pod.triton.grpc, ready=False) as kubeconfig:
         status, _, complained = await command(kubeconfig, "ads/ctr")
-        assert (status, "none of 2 pods with the labels tidegate.io/inference=ctr" in complained) == (1, True)
+        assert (status, "none of 2 pods with the labels tidegate.io/inference=ctr" in complained) == (3, True)
         status, _, complained = await command(kubeconfig, "ads/cvr")
-        assert (status, 'Inference "cvr" not found in namespace "ads"' in complained) == (1, True)
+        assert (status, 'Inference "cvr" not found in namespace "ads"' in complained) == (3, True)
         status, _, complained = await command(kubeconfig, "ads/ctr", "--slo=soon")
-        assert (status, "soon" in complained) == (1, True)
+        assert (status, "soon" in complained) == (2, True)
 
 
 @pytest.mark.slow("loads a Triton for seconds")
