@@ -418,10 +418,10 @@ def test_namespace_is_that_of_the_context(tmp_path: Path) -> None:
         (("xds", "status", "-n", "ads"), "No such option: -n"),
         (("plan", "inference", "ctr"), "'inference/ctr' is no ComputePool"),
         (("get", "sevices"), 'unknown kind "sevices"; expected one of: inferences, '),
-        (("hold", "cpu-a", "--for", "9y", "--reason", "x"), "9y"),
+        (("hold", "cpu-a", "--for", "9y", "--reason", "x"), "--for 9y: "),
         (("hold", "cpu-a", "--for", "30s", "--reason", "x"), "an override lasts from 1m to"),
         (("hold", "cpu-a", "--for", "2h", "--reason", " "), "--reason is empty"),
-        (("override", "ads/ctr", "--pin", "2", "--for", "9y", "--reason", "x"), "9y"),
+        (("override", "ads/ctr", "--pin", "2", "--for", "9y", "--reason", "x"), "--for 9y: "),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments: tuple[str, ...], said: str) -> None:

@@ -141,8 +141,11 @@ def _check_request(request: OverrideRequest) -> OverrideRequest:
 
     try:
         check_request(request)
-    except (PermanentError, ValueError) as error:
+    except PermanentError as error:
         raise typer.BadParameter(str(error)) from error
+    except ValueError as error:
+        message = f"--for {request.duration}: {error}"
+        raise typer.BadParameter(message) from error
     return request
 
 
