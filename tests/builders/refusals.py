@@ -1066,7 +1066,10 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     _stream("field-type", ".fields[0].type", _UNSUPPORTED, fields=[{"name": "x", "type": "float32"}]),
     _stream("field-twice", ".fields", "Duplicate value", fields=[{"name": "x", "type": "int64"}] * 2),
     _stream(
-        "protobuf-number", ".protobuf.numbers", "greater than or equal to 1", protobuf={"numbers": {"ts": 0}}
+        "protobuf-number",
+        ".protobuf.numbers.ts",
+        "greater than or equal to 1",
+        protobuf={"numbers": {"ts": 0}},
     ),
     _stream("protobuf-empty", ".protobuf.numbers", "at least 1", protobuf={"numbers": {}}),
     _stream("lateness", ".lateness", "must be from 0s to 168h", lateness="169h"),

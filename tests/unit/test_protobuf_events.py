@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from builders.events import MINUTE, USER, Click, clicks
@@ -18,7 +16,7 @@ from tidegate_dataplane.event_store.rows import encode_text
 from tidegate_dataplane.ingester.parse import EventParser
 from tidegate_dataplane.ingester.refusal import EventRefusedError
 
-NOW = int(time.time() * 1000)
+NOW = 1_795_000_000_000
 PARSER = EventParser(clicks(protobuf_numbers=CLICK_NUMBERS), USER)
 GOOD = Click(7, NOW - MINUTE, 5, 1, 2.5, "hömepage")
 
@@ -69,6 +67,7 @@ def test_other_fields_and_their_order_make_no_difference() -> None:
             "price is nan; it must be a number that float64 can hold",
         ),
     ],
+    ids=["no tag", "cut", "json", "no utf-8", "number for a double", "string for a number", "nan"],
 )
 def test_what_is_no_event_is_refused(body: bytes, reason: RefusalReason, message: str) -> None:
     with pytest.raises(EventRefusedError) as refused:

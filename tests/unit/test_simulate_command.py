@@ -84,7 +84,7 @@ def write(path: Path, text: str) -> Path:
 )
 def test_option_that_does_not_fit_is_named(trace: Path, arguments: tuple[str, ...], message: str) -> None:
     result = run(trace, "-f", POOL, "--slices", "20", *arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert message in result.stderr
 
 
@@ -108,7 +108,7 @@ def test_duration_that_is_none_is_a_usage_error(trace: Path) -> None:
     [
         (("capacity: {requestsPerSecond", "# {"), "inference ads/ctr: has no spec.capacity; measure it with"),
         (("pool: cpu-a}\n  scaling", "pool: other}\n  scaling"), "trace: has no column"),
-        (("kind: ComputePool", "kind: ComputePools"), "has no ComputePool; there are: none"),
+        (("kind: ComputePool", "kind: ComputePools"), "is not in tidegate.io/v1alpha1; use ComputePool"),
         (('value: {perRequest: "2"}', 'value: {perRequest: "0"}'), "spec.value.perRequest"),
     ],
 )
@@ -119,13 +119,13 @@ def test_manifest_that_does_not_fit_is_named(
     if "no column" in message:
         trace = write(tmp_path / "trace.csv", trace.read_text().replace("ads/rank", "ads/rerank", 1))
     result = run(trace, "-f", manifest, "--slices", "20", "--last", "1h")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert message in result.stderr
 
 
 def test_trace_that_is_not_there_or_cannot_be_read_is_named(tmp_path: Path) -> None:
     missing = run(tmp_path / "none.csv", "-f", POOL, "--slices", "20")
-    assert (missing.exit_code, "cannot read" in missing.stderr) == (1, True)
+    assert (missing.exit_code, "cannot read" in missing.stderr) == (3, True)
     broken = run(write(tmp_path / "bad.csv", "time,ads/ctr\n0,x\n"), "-f", POOL, "--slices", "20")
-    assert broken.exit_code == 1
+    assert broken.exit_code == 3
     assert "trace, line 2, ads/ctr: 'x' is not a number" in broken.stderr

@@ -13,7 +13,7 @@ SERVER_PANEL: Final = "Servers (started by the chart)"
 PANELS: Final[Mapping[str, Sequence[str]]] = {
     "Inspect": ("status", "get", "top", "why", "history", "features", "xds", "dashboard"),
     "Find problems": ("analyze", "doctor", "report"),
-    "Steer": ("hold", "resume", "override", "release", "plan"),
+    "Steer": ("hold", "resume", "override", "release", "plan", "simulate"),
     "Measure and prepare": ("bench", "calibrate", "optimize", "pools"),
     "Local cluster": ("local", "demo"),
     "Other": ("version",),
@@ -48,6 +48,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "features compute": (
         "tidegate features compute features.yaml --rows rows.parquet --write features.parquet",
+    ),
+    "simulate": (
+        "tidegate simulate trace.csv -f manifests/ --slices 20 --load 90s",
+        "tidegate simulate trace.csv -f pool.yaml --slices 20 --policy present --html day.html",
     ),
     "xds status": ("tidegate xds status",),
     "xds dump": ("tidegate xds dump", "tidegate xds dump previous --name access/ads/ranking"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.options import Output, OutputFormat, print_report, run_or_exit
+from tidegate.cli.options import ExitStatus, Output, OutputFormat, exit_with_error, print_report, run_or_exit
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -112,8 +111,7 @@ def _write_page(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        typer.echo(f"tidegate: cannot write {path}: {error}", err=True)
-        sys.exit(1)
+        exit_with_error(f"cannot write {path}: {error}", ExitStatus.UNKNOWN)
 
 
 def _parse_option(option: str, text: str) -> timedelta:

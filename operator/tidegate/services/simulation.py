@@ -79,7 +79,7 @@ def make_scenario(request: SimulationRequest, print_step: PrintStep) -> Scenario
     manifests = read_manifests(request.files, request.namespace)
     if manifests.rejected:
         first = manifests.rejected[0]
-        message = f"{first.kind} {first.key}: {first.message}"
+        message = f"{first.kind} {first.key}: {'; '.join(first.messages)}"
         raise PermanentError(message)
     pool = _select_pool(request, [item for item in manifests.objects if isinstance(item, ComputePool)])
     inferences = [
