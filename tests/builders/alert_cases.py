@@ -185,6 +185,12 @@ def _counted_events(counter: str, matchers: str = "", *, source: str = "clicks")
     return f"tidegate_agent_events_{counter}_total{{{labels}}}"
 
 
+def _refused_table(reason: str, *, pod: str = "x1", source: str = "profiles") -> str:
+    """Whether a pod of the FeatureCompute `live` refuses the table."""
+    labels = f'namespace="ads",pod="fc-live-6d5f-{pod}",source="{source}",reason="{reason}"'
+    return f"tidegate_agent_table_refused{{{labels}}}"
+
+
 _CASES = (
     _budget("1h", 300, 30, 60, 60),
     _budget("6h", 540, 60, 90, 60),
@@ -404,6 +410,25 @@ _CASES = (
         38,
         70,
         LIVE_CLICKS,
+    ),
+    Case(
+        "TidegateTableRefused",
+        {
+            # A table that cannot be reached, and is refused when it is there again, has not been loaded meanwhile.
+            _refused_table("TableUnreachable"): "0x4 1x15 0x60",
+            _refused_table("TableRefused"): "0x19 1x30 0x29",
+            _refused_table("TableRefused", pod="x2"): "0x80",
+        },
+        {
+            # Another table is taken after 28 minutes, and then the source is away for as long.
+            _refused_table("TableRefused"): "0x4 1x28 0x50",
+            _refused_table("TableUnreachable"): "0x40 1x28 0x15",
+            # Two tables in turn.
+            _refused_table("TableRefused", source="items"): "0x33 1x20 0x29",
+        },
+        38,
+        70,
+        {"namespace": "ads", "features": "live", "source": "profiles"},
     ),
     Case(
         "TidegateNoLeader",

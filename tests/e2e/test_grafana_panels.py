@@ -74,7 +74,7 @@ def all_kinds_of_work(space: Space) -> Generator[OwnPool]:
         space.apply("Inference", "stream", _stream(pool, url))
         space.apply("Inference", "batch", _batch(space))
         work.nats.make_stream(EVENTS, CLICKS)
-        space.apply("FeatureCompute", "live", _live_features(url))
+        space.apply("FeatureCompute", "live", _live_features(space, url))
         try:
             space.apply("ModelAccess", "home", _released())
             space.ready(
@@ -117,13 +117,21 @@ def _stream(pool: OwnPool, url: str) -> Mapping[str, Any]:
     return pool.model("slow", 5, tier="nearline", nearline=nearline, replicas=1)
 
 
-def _live_features(url: str) -> Mapping[str, Any]:
-    """A feature over a stream without events: lag and counters have series all the same."""
+def _live_features(space: Space, url: str) -> Mapping[str, Any]:
+    """A feature over a stream without events, and one of a table that nothing refuses: lag and counters have series all the same."""
+    folder = space.folder("profiles")
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"user_id": [1, 2], "age": [20, 30]}), folder / "users.parquet")
+    table = {"uri": f"{space.uri('profiles')}/users.parquet", "refresh": "10s"}
     return {
         "entities": [{"name": "user", "key": "user_id", "type": "int64"}],
-        "sources": [stream_source(nats={"url": url, "stream": EVENTS, "subject": CLICKS})],
+        "sources": [
+            stream_source(nats={"url": url, "stream": EVENTS, "subject": CLICKS}),
+            {"name": "profiles", "entity": "user", "table": table},
+        ],
         "features": [
-            {"name": "clicks_1h", "window": {"field": "clicks.click", "aggregate": "Count", "over": "1h"}}
+            {"name": "clicks_1h", "window": {"field": "clicks.click", "aggregate": "Count", "over": "1h"}},
+            {"name": "age", "lookup": {"field": "profiles.age", "type": "int64"}},
         ],
         "resources": {"cpu": "50m", "memory": "512Mi"},
         "replicas": 1,

@@ -22,6 +22,7 @@ from tidegate.main import app
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.lineage import LineageKind, trace_readers, trace_reads
 from tidegate.planning.features.operation_text import list_parameters, summarize_operation
+from tidegate.reports.feature_lineage import FeatureExplanation
 from tidegate.reports.feature_usage import FeatureUsage
 from tidegate.services.feature_catalogue import FeatureCatalogue, explain_feature, find_usage, list_features
 
@@ -41,6 +42,14 @@ def a_catalogue(
     routes = [{"name": "home", "pipeline": {"models": parts, "features": "user-features"}}]
     usage = find_usage(items, [a_model_access("scene", routes=routes)], inferences)
     return FeatureCatalogue(**{"namespace": "ads", "features": items, "usage": usage, **changes})
+
+
+def explain_profiles(tables: list[dict[str, Any]], **table: str) -> FeatureExplanation:
+    """Explain a feature of the table `profiles`, with these tables in the status."""
+    spec = live_features_spec()
+    spec["sources"][0]["table"] |= table
+    item = a_feature_compute(status={"tables": tables}, **spec)
+    return explain_feature(a_catalogue(item), KEY, "age")
 
 
 def run(*arguments: str) -> Result:
@@ -267,6 +276,42 @@ class TestExplain:
             "clicks   stream   user     lags by at most 5s, 20 or more refused   "
             "subject events.clicks at nats://nats.ads:4222   ttl 168h, lateness 1m, maxEvents 256",
         ]
+
+    @pytest.mark.parametrize(
+        ("tables", "loaded", "state"),
+        [
+            (
+                [{"source": "profiles", "keys": 20_000, "loadedAt": "2026-01-01T00:00:00Z"}],
+                (20_000, "2026-01-01T00:00:00Z"),
+                "loaded at 2026-01-01T00:00:00Z, 20,000 keys",
+            ),
+            (
+                [{"source": "profiles", "loadedAt": "2026-01-01T00:00:00Z"}],
+                (None, "2026-01-01T00:00:00Z"),
+                "loaded at 2026-01-01T00:00:00Z",
+            ),
+            ([{"source": "items", "keys": 3, "loadedAt": "2026-01-01T00:00:00Z"}], (None, None), "not reported"),
+        ],
+    )
+    def test_a_refreshed_table_has_when_it_was_loaded_and_its_keys(
+        self, tables: list[dict[str, Any]], loaded: tuple[int | None, str | None], state: str
+    ) -> None:
+        (source,) = explain_profiles(tables, refresh="10m").sources
+
+        assert (source.format_state(), source.refreshed) == (state, True)
+        assert source.parameters == ("refresh 10m", "minKeysPercent 50")
+        shown = source.dump()
+        assert (shown.get("keys"), shown.get("loadedAt")) == loaded
+
+    def test_a_table_without_refresh_has_no_state(self) -> None:
+        before = [{"source": "profiles", "keys": 3, "loadedAt": "2026-01-01T00:00:00Z"}]
+        report = explain_profiles(before)
+
+        assert list(report.render_lines(wide=False))[-2:] == [
+            "SOURCE     KIND    ENTITY   STATE   ADDRESS                               PARAMETERS",
+            "profiles   table   user     -       file:///models/tables/users.parquet   -",
+        ]
+        assert (report.sources[0].refreshed, report.sources[0].loaded_at) == (False, None)
 
     def test_all_features_of_a_plan_that_does_not_compile(self) -> None:
         broken = a_feature_compute(

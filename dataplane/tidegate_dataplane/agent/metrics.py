@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tidegate_dataplane.agent.nearline.failure_policy import DeadReason
-from tidegate_dataplane.contract import EventStreamReport, RefusalReason, TableReport, exported
+from tidegate_dataplane.contract import (
+    EventStreamReport,
+    RefusalReason,
+    TableProblem,
+    TableReport,
+    exported,
+)
 from tidegate_dataplane.sampling.frames import DropReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,6 +50,7 @@ class AgentMetrics:
         self._events: dict[str, EventStreamReport] = {}
         self._table_loaded = exported.TABLE_LOADED.register(self.registry)
         self._table_keys = exported.TABLE_KEYS.register(self.registry)
+        self._table_refused = exported.TABLE_REFUSED.register(self.registry)
         self.table_refusals = exported.TABLE_REFUSALS.register(self.registry)
         self._add_nearline_metrics()
 
@@ -79,11 +86,14 @@ class AgentMetrics:
         self._events |= {report.source: report for report in reports}
 
     def set_tables(self, reports: Sequence[TableReport]) -> None:
-        """Set which tables the pod serves from."""
+        """Set which tables the pod serves from, and why not from the newest ones."""
         for report in reports:
             self._table_loaded.labels(report.source).set(report.loaded_s)
             if report.keys is not None:
                 self._table_keys.labels(report.source).set(report.keys)
+            for problem in TableProblem:
+                self._table_refused.labels(report.source, problem).set(report.problem is problem)
+                self.table_refusals.labels(report.source, problem)
 
     def set_serving_version(self, version: int, now_s: float) -> None:
         """Set the version that answers since `now_s` (seconds since 1970); 0 means none."""

@@ -73,6 +73,12 @@ TABLE_LOADED: Final = TABLE.add_gauge(
 TABLE_KEYS: Final = TABLE.add_gauge(
     "keys", "Keys of the table that the pod serves from, for tables with refresh.", "source"
 )
+TABLE_REFUSED: Final = TABLE.add_gauge(
+    "refused",
+    "1 if the latest check of a table with refresh did not lead to the newest one, for the reason that is a label; else 0.",
+    "source",
+    "reason",
+)
 TABLE_REFUSALS: Final = TABLE.add_counter(
     "refusals_total",
     "Checks of a table with refresh that did not lead to the newest one: TableRefused or TableUnreachable.",

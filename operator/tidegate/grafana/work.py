@@ -1,4 +1,4 @@
-"""The dashboard of near-line streams, events, batches and sample logs: their progress and their losses."""
+"""The dashboard of near-line streams, events and tables of features, batches and sample logs: their progress and their losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _counter_rate(metric: str) -> str:
 
 
 def _aggregate_by_source(aggregation: str, series: str, *labels: str) -> str:
-    """Return the aggregation over the pods of each FeatureCompute's Deployment, for each stream that it reads."""
+    """Return the aggregation over the pods of each FeatureCompute's Deployment, for each source."""
     grouped = ", ".join(("namespace", "features", "source", *labels))
     return f'{aggregation} by ({grouped}) (label_replace({series}, "features", "$1", "pod", "{_FEATURES_POD_PATTERN}"))'
 
@@ -41,7 +41,7 @@ _INFERENCE_LEGEND: Final = "{{namespace}}/{{inference}}"
 WORK: Final = Dashboard(
     uid="tidegate-work",
     title="Tidegate / Near-line and offline",
-    description="Progress and rate of streams, events and batches, and messages that became dead letters or were refused.",
+    description="Progress and rate of streams, events and batches, the age of tables, and what became a dead letter or was refused.",
     variables=(NAMESPACE, INFERENCE),
     rows=(
         PanelRow(
@@ -159,6 +159,41 @@ WORK: Final = Dashboard(
                         ),
                     ),
                     unit=PanelUnit.PER_SECOND,
+                ),
+            ),
+        ),
+        PanelRow(
+            "Tables of FeatureComputes",
+            (
+                Panel(
+                    title="Age of tables",
+                    description="How long ago the pod with the oldest table fetched it, for tables with refresh. It grows as long as the source's file does not change.",
+                    queries=(
+                        PanelQuery(
+                            "time() - "
+                            + _aggregate_by_source(
+                                "min", features_pod_series("tidegate_agent_table_loaded_timestamp_seconds")
+                            ),
+                            _SOURCE_LEGEND,
+                        ),
+                    ),
+                    unit=PanelUnit.SECONDS,
+                    width=12,
+                ),
+                Panel(
+                    title="Tables refused",
+                    description="Checks of the pods that did not lead to the newest table, by reason. There is an alert on a pod that does not take a table for 30 minutes.",
+                    queries=(
+                        PanelQuery(
+                            _aggregate_by_source(
+                                "sum",
+                                f"increase({features_pod_series('tidegate_agent_table_refusals_total')}[{RATE}])",
+                                "reason",
+                            ),
+                            f"{_SOURCE_LEGEND} {{{{reason}}}}",
+                        ),
+                    ),
+                    width=12,
                 ),
             ),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from tidegate.api.conditions import ConditionType
 from tidegate.api.feature_compute import Feature, FeatureCompute, FeatureSource
@@ -18,6 +19,7 @@ from tidegate.planning.features.lineage import (
     trace_reads,
 )
 from tidegate.planning.features.operation_text import list_parameters, summarize_operation
+from tidegate.planning.features.table_freshness import format_loaded_table
 from tidegate.reports.feature_usage import (
     FeatureUsage,
     ModelUseReport,
@@ -72,14 +74,22 @@ class FeatureSourceReport(ApiModel):
     address: str
     """URI of the table; subject or topic of the stream, and its broker."""
     parameters: tuple[str, ...]
-    """How events are stored, or the pinned digest of the table."""
+    """How events are stored, or the pinned digest of the table, or how it is refreshed."""
     lag_s: int | None
     """Of a stream that replicas serve from, as in status.watermarks; absent if none has reported it."""
     refused_events: int | None
+    refreshed: bool
+    """Whether it is a table with refresh."""
+    keys: int | None
+    """Of a table with refresh that replicas serve from, as in status.tables; absent until a replica has counted them."""
+    loaded_at: datetime | None
+    """Of a table with refresh that replicas serve from; absent if none has reported it."""
 
     def format_state(self) -> str:
-        """Format how current a stream is; `-` for tables."""
-        if self.kind is not LineageKind.STREAM:
+        """Format how current a stream or a table with refresh is; `-` for other tables."""
+        if self.loaded_at is not None:
+            return format_loaded_table(self.loaded_at, self.keys)
+        if self.kind is not LineageKind.STREAM and not self.refreshed:
             return "-"
         if self.lag_s is None:
             return "not reported"
@@ -209,6 +219,8 @@ def _report_steps(item: FeatureCompute, steps: Sequence[LineageStep]) -> tuple[L
 
 def _report_source(item: FeatureCompute, source: FeatureSource) -> FeatureSourceReport:
     mark = next((mark for mark in item.status.watermarks if mark.source == source.name), None)
+    refreshed = source.table is not None and source.table.refresh is not None
+    loaded = next((table for table in item.status.tables if refreshed and table.source == source.name), None)
     return FeatureSourceReport(
         name=source.name,
         kind=LineageKind.TABLE if source.table is not None else LineageKind.STREAM,
@@ -217,12 +229,18 @@ def _report_source(item: FeatureCompute, source: FeatureSource) -> FeatureSource
         parameters=tuple(_list_source_parameters(source)),
         lag_s=None if mark is None else mark.lag_seconds,
         refused_events=None if mark is None else mark.refused_events,
+        refreshed=refreshed,
+        keys=None if loaded is None else loaded.keys,
+        loaded_at=None if loaded is None else loaded.loaded_at,
     )
 
 
 def _list_source_parameters(source: FeatureSource) -> Iterator[str]:
     if source.table is not None and source.table.sha256 is not None:
         yield f"sha256 {source.table.sha256}"
+    if source.table is not None and source.table.refresh is not None:
+        yield f"refresh {source.table.refresh}"
+        yield f"minKeysPercent {source.table.min_keys_percent}"
     if source.stream is not None:
         yield f"ttl {source.stream.ttl}"
         yield f"lateness {source.stream.lateness}"

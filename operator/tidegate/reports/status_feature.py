@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
 
-from tidegate.api.conditions import format_timestamp
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import ApiModel
 from tidegate.planning.features.freshness import format_lag
+from tidegate.planning.features.table_freshness import format_loaded_table
 from tidegate.reports.status import RelatedObjects, StatusReport, common_fields, format_field
 
 
@@ -37,8 +37,7 @@ class TableStatusReport(ApiModel):
 
     def format_line(self) -> str:
         """Return when it was loaded, and the number of its keys."""
-        keys = "" if self.keys is None else f", {self.keys:,} keys"
-        return f"{self.source} loaded at {format_timestamp(self.loaded_at)}{keys}"
+        return f"{self.source} {format_loaded_table(self.loaded_at, self.keys)}"
 
 
 class FeatureStatusReport(StatusReport):

@@ -139,6 +139,8 @@ _EVENTS_STORED: Final = _FEATURES.format(
 _EVENTS_REFUSED: Final = _FEATURES.format(
     f"increase({own_model_series('tidegate_agent_events_refused_total')}[10m])"
 )
+# Not the counter of refusals: tables are checked every ten seconds or once a week, so no window fits its increase.
+_TABLE_REFUSED: Final = _FEATURES.format(own_model_series("tidegate_agent_table_refused"))
 
 OBJECTIVES: Final = (
     _burn_rate_alert("1h", "5m", "14.4", "2m", Severity.PAGE),
@@ -226,6 +228,15 @@ OBJECTS: Final = (
         Severity.TICKET,
         "FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} refuses events",
         "{{ $value | humanizePercentage }} of the events of source {{ $labels.source }} in the last ten minutes were refused.",
+    ),
+    Alert(
+        f"{ALERT_PREFIX}TableRefused",
+        f"max {_BY_SOURCE} ({_TABLE_REFUSED}) == 1",
+        "30m",
+        Severity.TICKET,
+        "FeatureCompute {{ $labels.namespace }}/{{ $labels.features }} does not load a new table",
+        "For 30 minutes, a pod has refused the changed table of source {{ $labels.source }}, or cannot reach it. "
+        "It answers from the table that it loaded before.",
     ),
 )
 """Unhealthy objects."""

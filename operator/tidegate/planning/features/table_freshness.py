@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from tidegate.api.conditions import format_timestamp
 from tidegate.api.feature_compute import LoadedTable
 from tidegate.planning.inference.reported_problems import judge_reports
 from tidegate.planning.inference.serving_status import Verdict
@@ -47,3 +48,9 @@ def make_loaded_tables(
         if (reports := list_table_reports(source, replicas))
         for oldest in [min(reports, key=lambda report: report.loaded_s)]
     )
+
+
+def format_loaded_table(loaded_at: datetime, keys: int | None) -> str:
+    """Return when a table was loaded, and the number of its keys if it is known."""
+    counted = "" if keys is None else f", {keys:,} keys"
+    return f"loaded at {format_timestamp(loaded_at)}{counted}"
