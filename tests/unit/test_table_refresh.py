@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest_asyncio
 from builders.desired import a_desired_state
 from builders.features import Lookup, LookupType, a_plan, of_item, of_user, write_table
 from builders.pretended_server import PretendedServer
+from builders.waiting import eventually
 from tidegate_dataplane.agent.artefacts.folder_source import folder_source
 from tidegate_dataplane.agent.artefacts.source import ArtefactSource, ResumePoint
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
@@ -48,15 +50,15 @@ PRICE = Lookup(name="price", field=of_item("price"), type=LookupType.INT64, defa
 
 
 class CountingSource:
-    """A folder that lists what is opened; `opened` is called before a file is read."""
+    """A folder that lists what is opened; `opened` is awaited before a file is read."""
 
-    def __init__(self, source: ArtefactSource, opened: Callable[[str], None]) -> None:
+    def __init__(self, source: ArtefactSource, opened: Callable[[str], Awaitable[None]]) -> None:
         self._source = source
         self._opened = opened
 
     @contextlib.asynccontextmanager
     async def open(self, path: str, resume: ResumePoint | None = None) -> AsyncGenerator[Any, None]:
-        self._opened(path)
+        await self._opened(path)
         async with self._source.open(path, resume) as download:
             yield download
 
@@ -109,6 +111,9 @@ class RefreshWorld:
         self.now_s = 0.0
         self.downloads: list[str] = []
         self.on_download: Callable[[str], None] = lambda _: None
+        self.slow_path = ""
+        """Its downloads wait until `may_download` is set."""
+        self.may_download = asyncio.Event()
         self.plan = a_plan(AGE, tables=[self.make_table("profiles", "user", self.users)])
         self.agent = self.restart_agent()
 
@@ -120,9 +125,11 @@ class RefreshWorld:
         repository = ModelRepository(self.folder / "repository", self.folder / "cache")
         repository.prepare_folders()
 
-        def record_download(path: str) -> None:
+        async def record_download(path: str) -> None:
             self.downloads.append(path)
             self.on_download(path)
+            if path == self.slow_path:
+                await self.may_download.wait()
 
         def open_source(uri: ArtefactUri, _: DesiredState) -> ArtefactSource:
             folder = folder_source(uri, file_root=self.models, pvc_root=self.models)
@@ -180,6 +187,11 @@ class RefreshWorld:
         labels = {"source": "profiles", "reason": reason}
         return self.metrics.registry.get_sample_value("tidegate_agent_table_refusals_total", labels)
 
+    def is_refused(self, reason: TableProblem) -> float | None:
+        """The gauge of a scrape after the agent's next step."""
+        labels = {"source": "profiles", "reason": reason}
+        return self.metrics.registry.get_sample_value("tidegate_agent_table_refused", labels)
+
 
 @pytest_asyncio.fixture
 async def pod(tmp_path: Path) -> RefreshWorld:
@@ -206,6 +218,8 @@ async def test_a_changed_table_is_loaded_at_the_next_check(pod: RefreshWorld) ->
     assert pod.table.loaded_s > first.loaded_s
     assert pod.table.problem is None
     assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
+    # An increase of refusals needs a series before the first one.
+    assert {pod.count_refusals(reason) for reason in TableProblem} == {0}
     value = pod.metrics.registry.get_sample_value
     assert value("tidegate_agent_table_keys", {"source": "profiles"}) == 12
     assert (
@@ -251,12 +265,14 @@ async def test_a_table_without_most_keys_is_refused_once_with_both_numbers(pod: 
     )
     assert len(pod.downloads) == downloads
     assert pod.count_refusals(TableProblem.TABLE_REFUSED) == 2
+    assert [pod.is_refused(reason) for reason in TableProblem] == [1, 0]
 
     pod.publish_users(3, keys=5)
     await pod.pass_interval()
 
     assert pod.answer() == [3, 3, 3]
     assert (pod.table.problem, pod.table.message) == (None, "")
+    assert [pod.is_refused(reason) for reason in TableProblem] == [0, 0]
 
 
 async def test_with_zero_percent_any_number_of_keys_is_taken(tmp_path: Path) -> None:
@@ -325,6 +341,7 @@ async def test_a_source_that_does_not_have_it_is_named_and_asked_again(pod: Refr
     assert pod.table.problem is TableProblem.TABLE_UNREACHABLE
     assert pod.table.message.startswith("table 'profiles': there is no file://")
     assert pod.count_refusals(TableProblem.TABLE_UNREACHABLE) == 1
+    assert [pod.is_refused(reason) for reason in TableProblem] == [0, 1]
 
     aside.rename(pod.users)
     await pod.pass_interval()
@@ -404,6 +421,78 @@ async def test_a_pod_that_started_with_a_bad_table_takes_the_next_one(tmp_path: 
     assert pod.answer() == [2, 2, 2]
     assert pod.agent.build_report().phase is AgentPhase.READY
     assert pod.agent.build_report().failure is None
+
+
+def order_other_users(pod: RefreshWorld) -> None:
+    """Order a plan whose table has the same name at another place, with age 7 for ten users."""
+    other = write_table(pod.models / "other.parquet", user_id=list(range(10)), age=[7] * 10)
+    pod.plan = a_plan(AGE, tables=[pod.make_table("profiles", "user", other)])
+    pod.accept_order()
+
+
+async def test_a_refusal_ends_with_the_order_of_its_table(pod: RefreshWorld) -> None:
+    pod.publish_users(2, keys=4)
+    await pod.pass_interval()
+    assert pod.table.problem is TableProblem.TABLE_REFUSED
+
+    order_other_users(pod)
+    await pod.settle()
+
+    assert pod.answer() == [7, 7, 7]
+    assert (pod.table.problem, pod.table.message, pod.table.keys) == (None, "", 10)
+    assert pod.is_refused(TableProblem.TABLE_REFUSED) == 0
+
+
+async def test_a_table_that_waits_to_be_loaded_is_dropped_with_another_order(pod: RefreshWorld) -> None:
+    pod.publish_users(2)
+    pod.now_s += LONGEST_S
+    await pod.agent.tables.check_tables()
+
+    order_other_users(pod)
+    await pod.settle()
+    await pod.pass_interval()
+
+    assert pod.answer() == [7, 7, 7]
+    assert pod.table.problem is None
+    assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
+
+
+@pytest.mark.parametrize("age", [2, 1])
+async def test_a_table_whose_download_outlasts_its_order_is_dropped(pod: RefreshWorld, age: int) -> None:
+    """With age 1, the content is that of the loaded table."""
+    pod.publish_users(age)
+    pod.now_s += LONGEST_S
+    pod.slow_path = "users.parquet"
+    check = asyncio.create_task(pod.agent.tables.check_tables())
+    await eventually(lambda: pod.downloads.count("users.parquet") == 2, "the download begins")
+
+    order_other_users(pod)
+    while await pod.agent.take_step():
+        pass
+    assert pod.answer() == [7, 7, 7]
+    downloads, loads = len(pod.downloads), len(pod.server.loads)
+    pod.may_download.set()
+    await check
+    await pod.settle()
+
+    assert pod.answer() == [7, 7, 7]
+    assert (len(pod.downloads), len(pod.server.loads)) == (downloads, loads)
+    assert list((pod.folder / "repository" / ".incoming").iterdir()) == []
+
+
+async def test_a_table_of_another_order_is_checked_after_a_whole_interval(pod: RefreshWorld) -> None:
+    pod.now_s += INTERVAL_S * 0.8
+    order_other_users(pod)
+    await pod.settle()
+    write_table(pod.models / "other.parquet", user_id=list(range(10)), age=[8] * 10)
+
+    pod.now_s += INTERVAL_S * 0.8
+    await pod.settle()
+    assert pod.answer() == [7, 7, 7]
+
+    pod.now_s += INTERVAL_S * 0.3
+    await pod.settle()
+    assert pod.answer() == [8, 8, 8]
 
 
 async def test_only_the_changed_table_is_downloaded(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ class Agent:
             except (OSError, ValueError) as error:
                 # A full disk, or a damaged record: versions are served as they are.
                 log.warning("graphs_not_observed", error=str(error))
-        self._observed = self.tables.observe_tables(desired, self._observed, self._memory)
+        self._observed = await self.tables.observe_tables(desired, self._observed, self._memory)
         self._memory = state.learn_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)

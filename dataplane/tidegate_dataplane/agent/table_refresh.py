@@ -113,7 +113,7 @@ class TableRefresher:
         self._confirmed = False
         self._next_load_s = 0.0
 
-    def observe_tables(
+    async def observe_tables(
         self, desired: DesiredState | None, observed: ObservedPod, memory: AgentMemory
     ) -> ObservedPod:
         """Return the observation with whether the server must load the version's tables."""
@@ -121,7 +121,9 @@ class TableRefresher:
         if served is None:
             return observed
         if served.order != self._order:
-            self._order, self._checks, self._new = served.order, {}, None
+            dropped, self._new = self._new, None
+            self._order, self._checks = served.order, {}
+            await asyncio.to_thread(self._repository.discard_folder, dropped.staging if dropped else None)
         self._metrics.set_tables(self.make_reports())
         # After a start of the agent it is not known which tables the server has: a load without a change does nothing.
         unconfirmed = served.serves and not self._confirmed and self._clock() >= self._next_load_s
@@ -216,7 +218,7 @@ class TableRefresher:
     async def _fetch_table(
         self, served: _ServedTables, table: FeatureTable, refresh: TableRefresh
     ) -> _NewTable | None:
-        """Fetch and check a table; return None if its content is that of the loaded one."""
+        """Fetch and check a table; return None if its content is that of the loaded one, or if there is another order."""
         order, progress = served.order, DownloadProgress()
         stored = self._repository.find_tables(order, served.facts, table.name)
         staging = await asyncio.to_thread(self._repository.make_staging)
@@ -224,12 +226,16 @@ class TableRefresher:
         try:
             target = open_target(order, staging, progress, partial_dir=self._repository.partial_dir)
             facts = await fetch_tables(order, target, self._open_source, stored)
+            if served.order != self._order:
+                return None
             if facts.digest == served.facts.digest:
                 await asyncio.to_thread(self._record_identity, served, table, facts)
                 return None
             keys = await asyncio.to_thread(_count_keys, served.plan, table, staging)
             if served.serves:
                 await self._compare_keys(served, table, refresh, keys)
+            if served.order != self._order:
+                return None
             self._keys[_find_sha256(facts, table)] = keys
             new = _NewTable(table.name, staging, facts)
         finally:
