@@ -296,10 +296,16 @@ class TestExplain:
     def test_a_refreshed_table_has_when_it_was_loaded_and_its_keys(
         self, tables: list[dict[str, Any]], loaded: tuple[int | None, str | None], state: str
     ) -> None:
-        (source,) = explain_profiles(tables, refresh="10m").sources
+        report = explain_profiles(tables, refresh="10m")
 
-        assert (source.format_state(), source.refreshed) == (state, True)
-        assert source.parameters == ("refresh 10m", "minKeysPercent 50")
+        (source,) = report.sources
+        cells = (
+            "profiles   table   user     " + state,
+            "file:///models/tables/users.parquet",
+            "refresh 10m, minKeysPercent 50",
+        )
+        assert list(report.render_lines(wide=False))[-1] == "   ".join(cells)
+        assert source.refreshed
         shown = source.dump()
         assert (shown.get("keys"), shown.get("loadedAt")) == loaded
 
