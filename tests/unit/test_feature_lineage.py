@@ -290,7 +290,11 @@ class TestExplain:
                 (None, "2026-01-01T00:00:00Z"),
                 "loaded at 2026-01-01T00:00:00Z",
             ),
-            ([{"source": "items", "keys": 3, "loadedAt": "2026-01-01T00:00:00Z"}], (None, None), "not reported"),
+            (
+                [{"source": "items", "keys": 3, "loadedAt": "2026-01-01T00:00:00Z"}],
+                (None, None),
+                "not reported",
+            ),
         ],
     )
     def test_a_refreshed_table_has_when_it_was_loaded_and_its_keys(
