@@ -29,6 +29,7 @@ from tidegate.telemetry.tracing import NO_SPAN, TraceSpan
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
 from tidegate_controllers.allocator.executor import DecisionExecutor
+from tidegate_controllers.allocator.forecasts import AllocationForecasts, HistorySource
 from tidegate_controllers.allocator.observer import PoolObserver
 from tidegate_controllers.allocator.reconciler import AllocationResults, Allocator
 from tidegate_controllers.allocator.solver import AllocationSolver, DemandSource, PoolSolver
@@ -65,6 +66,8 @@ class AllocatorDependencies:
     cluster: ClusterApi
     solver: AllocationSolver
     demand: DemandSource
+    history: HistorySource | None
+    """None without a Prometheus: what is forecast then begins with the term."""
     autoscalers: AutoscalerLimits
     inputs: SolverInputs
     metrics: AllocatorMetrics
@@ -181,9 +184,10 @@ class ControllerManager:
         self._allocations.clear()
         if parts.sharing is not None:
             parts.sharing.clear()
-        self._current.reconcilers = self._create_reconcilers(fence)
+        reconcilers = self._current.reconcilers = self._create_reconcilers(fence)
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(reconcilers.allocator.solver.forecasts.run())
                 for queue, keys in self.queues.list_sources(parts.stores).items():
                     queue.clear()
                     for key in keys():
@@ -257,6 +261,7 @@ class ControllerManager:
             solver=PoolSolver(
                 solver=parts.solver,
                 demand=parts.demand,
+                forecasts=AllocationForecasts(parts.history, clock),
                 inputs=parts.inputs,
                 metrics=parts.metrics,
                 clock=clock,

@@ -45,6 +45,7 @@ from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.gateways import GatewayStats, ScrapeTarget
 from tidegate.telemetry.prometheus import Prometheus
+from tidegate.telemetry.rate_history import PrometheusRateHistory
 from tidegate.telemetry.tracing import TraceSpan
 from tidegate.triton.agents import AgentClient
 from tidegate.triton.node_agents import NodeAgentClient
@@ -189,6 +190,7 @@ class ControllersFactory:
                 self.agents,
                 self.clock.now,
             ),
+            history=PrometheusRateHistory(settings.prometheus_url) if settings.prometheus_url else None,
             autoscalers=AutoscalerLimits(cluster, self.autoscalers),
             inputs=self.inputs,
             metrics=AllocatorMetrics(self.registry),

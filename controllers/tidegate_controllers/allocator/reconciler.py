@@ -114,7 +114,7 @@ class Allocator:
 
         # 6. Report what the step has changed, in the pool's own status.
         observed, last = self._observe_again(pool), self.solver.get_last(key)
-        self.results.put(key, summarise_allocation(observed, last.assignment, last.excluded))
+        self.results.put(key, summarise_allocation(observed, last.assignment, last.excluded, last.forecasts))
         if trigger is not None:
             self.metrics.tick_seconds.labels(observed.name).observe(self.clock.monotonic() - started_s)
         return self._requeue_after(observed)

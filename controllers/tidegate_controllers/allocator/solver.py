@@ -16,12 +16,14 @@ from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube.port import Manifest
 from tidegate.planning.allocator.corrections import Corrections, update_corrections
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
+from tidegate.planning.allocator.forecasts import DemandForecasts
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.signals import Signals
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import add_attributes
+from tidegate_controllers.allocator.forecasts import AllocationForecasts
 
 
 class AllocationSolver(Protocol):
@@ -49,6 +51,7 @@ class PoolSolve:
     assignment: Assignment
     excluded: Mapping[ObjectKey, str]
     signals: Signals
+    forecasts: DemandForecasts | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class PoolSolver:
 
     solver: AllocationSolver
     demand: DemandSource
+    forecasts: AllocationForecasts
     inputs: SolverInputs
     metrics: AllocatorMetrics
     clock: Clock
@@ -110,8 +114,10 @@ class PoolSolver:
         inputs = DecisionInputs.from_observed(observed)
         trigger = resolve_trigger(trigger, last.inputs if last is not None else None, inputs)
         add_attributes({"tidegate.trigger": trigger.value})
-        # 1. Build the snapshot, with capacities corrected by what production shows; what-if plans start from it too.
-        observed = self._apply_corrections(observed)
+        # 1. Build the snapshot, with capacities corrected by what production shows, and with the demand that is expected;
+        # what-if plans start from it too.
+        forecasts = await self.forecasts.forecast_pool(observed)
+        observed = self._apply_forecasts(self._apply_corrections(observed), forecasts)
         view = build_allocation_view(observed)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot))
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
@@ -132,12 +138,15 @@ class PoolSolver:
         is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
         if is_blind_start and observed.standing_decision is not None:
             decision = None
-        return PoolSolve(started_s, inputs, assignment, dict(view.excluded), signals), decision
+        return PoolSolve(started_s, inputs, assignment, dict(view.excluded), signals, forecasts), decision
 
     def suspend_pool(self, observed: AllocationObserved) -> None:
         """Remove what is shown of a pool that needs no solve now."""
         if not observed.scaled_members and self._corrections.pop(observed.pool.key, None) is not None:
             self.metrics.show_corrections(observed.name, {})
+        if not observed.forecast_keys:
+            self.forecasts.forget_pool(observed.pool.key)
+            self.metrics.show_forecasts(observed.name, {})
         self.inputs.forget(observed.pool.key)
         self.metrics.hide_pool(observed.name)
 
@@ -145,6 +154,7 @@ class PoolSolver:
         """Forget a deleted pool."""
         self._last_solves.pop(pool, None)
         self._corrections.pop(pool, None)
+        self.forecasts.forget_pool(pool)
         self.inputs.forget(pool)
         self.metrics.forget_pool(pool.name)
 
@@ -156,6 +166,13 @@ class PoolSolver:
             observed.name, {str(member): correction.factor for member, correction in factors.items()}
         )
         return replace(observed, corrections=factors)
+
+    def _apply_forecasts(
+        self, observed: AllocationObserved, forecasts: DemandForecasts | None
+    ) -> AllocationObserved:
+        peaks = {} if forecasts is None else dict(forecasts.peaks)
+        self.metrics.show_forecasts(observed.name, {str(key): rate for key, rate in peaks.items()})
+        return replace(observed, forecasts=peaks)
 
     def _show_solve(self, observed: AllocationObserved, assignment: Assignment, seconds: float) -> None:
         add_attributes({"tidegate.method": assignment.method.value, "tidegate.solve_seconds": seconds})

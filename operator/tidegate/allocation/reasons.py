@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import accumulate
 
 from tidegate.allocation.component import Component, Counts, PoolUse
-from tidegate.allocation.snapshot import AllocationSnapshot, PoolInput
+from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, PoolInput
 from tidegate.allocation.utility import ModelUtility, PoolOption
+from tidegate.api.durations import format_duration
 
 _MINUTE_S = 60.0
 
@@ -100,9 +102,8 @@ class MoveReasons:
             return shortage
         if current < utility.reserve_replicas:
             rate = max(demand_step.rate for demand_step in utility.demand)
-            return (
-                f"with one of {pool.nodes} nodes lost {_format_replicas(current)} cannot serve {rate:,.0f}/s"
-            )
+            expected = "" if model.load is None else _describe_forecast(model.load)
+            return f"with one of {pool.nodes} nodes lost {_format_replicas(current)} cannot serve {rate:,.0f}/s{expected}"
         for rule in pool.tiers:
             if rule.tier is model.tier and use.tiers[rule.tier] < rule.floor:
                 return f"{use.tiers[rule.tier]} slices are below the floor of {rule.tier}, {rule.floor}"
@@ -117,7 +118,9 @@ class MoveReasons:
         for number, rate in enumerate(model.load.rates):
             if rate > capacity * (1 + 1e-9):
                 delay = f" in {self._starts_s[number] / _MINUTE_S:.0f} min" if number else ""
-                return f"demand {rate:,.0f}/s{delay} exceeds {capacity:,.0f}/s"
+                return (
+                    f"demand {rate:,.0f}/s{_describe_forecast(model.load)}{delay} exceeds {capacity:,.0f}/s"
+                )
         return ""
 
     def _explain_loss(
@@ -142,6 +145,13 @@ class MoveReasons:
         if sum(self._target[model.key]) >= model.current_replicas:
             return "served from another pool instead"
         return "nothing is gained by keeping it"
+
+
+def _describe_forecast(load: DemandInput) -> str:
+    """Return the time within which a forecast rate is expected, as text; empty for a present rate."""
+    if not load.expected_within_s:
+        return ""
+    return f" expected within {format_duration(timedelta(seconds=load.expected_within_s))}"
 
 
 def _find_changes(component: Component, target: Counts) -> list[_OptionChange]:

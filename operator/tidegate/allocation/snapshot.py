@@ -114,10 +114,12 @@ class DemandInput:
     """Demand per step, in requests per second (offline: slices that the remaining work can use).
 
     `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty is 1 throughout.
+    `expected_within_s` is how far ahead a forecast looked whose rates these are, in seconds; 0 for present rates.
     """
 
     rates: tuple[float, ...]
     urgency: tuple[float, ...] = ()
+    expected_within_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,7 @@ class AllocationSnapshot:
 
 
 def _check_load(path: str, load: DemandInput) -> None:
+    check_amount(f"{path}: load.expected_within_s", load.expected_within_s)
     for number, rate in enumerate(load.rates):
         check_amount(f"{path}: load.rates[{number}]", rate)
     for number, urgency in enumerate(load.urgency):

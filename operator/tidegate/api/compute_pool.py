@@ -10,11 +10,11 @@ from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.faulty_nodes import MAX_FAULTY_NODES, FaultyNode
-from tidegate.api.fields import DurationText, QuantityBetween, duration_between
+from tidegate.api.fields import DecimalText, DurationText, QuantityBetween, duration_between
 from tidegate.api.inference import Tier
 from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
-from tidegate.api.schema import ListAtomic, ListMap, ValidationRule
+from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules, must_match
 
 MAX_SLICES: Final = 1_000_000
 
@@ -276,6 +276,30 @@ class FreezeWindow(ApiModel):
     ] = "UTC"
 
 
+class ForecastPolicy(ApiModel):
+    """Forecasts of the demand for realtime Inferences with spec.scaling, so that replicas start before they are needed."""
+
+    horizon: Annotated[
+        Annotated[DurationText, duration_between("10s", "1h")],
+        Field(
+            description="How far ahead the demand is forecast, from 10s to 1h: replicas start that early. It should cover the "
+            "time in which a replica starts and loads its model."
+        ),
+    ] = "5m"
+    quantile: Annotated[
+        DecimalText,
+        ValidationRules(
+            must_match(
+                r"0+[.](5[0-9]*[1-9][0-9]*|[6-9][0-9]*)", "must be more than 0.5 and less than 1, like '0.9'"
+            )
+        ),
+        Field(
+            description="Share of the time in which demand should stay below its forecast, more than 0.5 and less than 1: a "
+            "decimal in quotes. A higher one keeps more replicas in reserve for demand that is hard to forecast."
+        ),
+    ] = "0.9"
+
+
 class AllocationPolicy(ApiModel):
     """How the allocator decides about Inferences with spec.scaling."""
 
@@ -309,6 +333,13 @@ class AllocationPolicy(ApiModel):
         ),
         ListAtomic(),
     ] = ()
+    forecast: Annotated[
+        ForecastPolicy | None,
+        Field(
+            description="Plan for the forecast of the demand where it exceeds the present demand. An Inference needs a day of "
+            "history for that. Absent: the present demand counts."
+        ),
+    ] = None
 
 
 class ComputePoolSpec(ApiModel):
@@ -400,7 +431,8 @@ class ComputePoolStatus(StatusModel):
             max_length=32,
             description="Ready, Reconciling, Stalled and Healthy; SharingConfigured if slice.mps is set, and SharingHealthy "
             "if node agents run as well; Allocated and "
-            "SignalsFresh if Inferences with spec.scaling use the pool; OverrideActive if a ComputeOverride applies.",
+            "SignalsFresh if Inferences with spec.scaling use the pool; Forecasting if policy.forecast is set and some of "
+            "them are realtime; OverrideActive if a ComputeOverride applies.",
         ),
         ListMap("type"),
     ] = ()

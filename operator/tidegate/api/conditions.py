@@ -43,6 +43,7 @@ class ConditionType(StrEnum):
     SHARING_HEALTHY = "SharingHealthy"
     ALLOCATED = "Allocated"
     SIGNALS_FRESH = "SignalsFresh"
+    FORECASTING = "Forecasting"
     OVERRIDE_ACTIVE = "OverrideActive"
 
 
@@ -55,11 +56,13 @@ _HEALTHY_FALSE_REASONS: Final = frozenset(
         (ConditionType.BATCHED.value, Reason.REQUESTS_ALONE.value),
         (ConditionType.COMPILED.value, Reason.COMPILING.value),
         (ConditionType.COMPLETE.value, Reason.SCORING.value),
+        (ConditionType.FORECASTING.value, Reason.FORECASTS_PENDING.value),
+        (ConditionType.FORECASTING.value, Reason.HISTORY_TOO_SHORT.value),
         (ConditionType.RELEASING.value, Reason.PROMOTED.value),
         (ConditionType.RELEASING.value, Reason.RECONCILED.value),
     }
 )
-"""False is healthy here: a model whose requests cannot be joined, a graph that is being compiled, a batch that is being scored, and a release that is promoted or not requested."""
+"""False is healthy here: a model whose requests cannot be joined, a graph that is being compiled, a batch that is being scored, a demand that cannot be forecast yet, and a release that is promoted or not requested."""
 
 
 class ConditionStatus(StrEnum):

@@ -143,6 +143,9 @@ class Reason(StrEnum):
     FREEZE_UNREADABLE = "FreezeUnreadable"
     SIGNALS_FRESH = "SignalsFresh"
     SIGNALS_STALE = "SignalsStale"
+    DEMAND_FORECAST = "DemandForecast"
+    FORECASTS_PENDING = "ForecastsPending"
+    HISTORY_TOO_SHORT = "HistoryTooShort"
     # Overrides
     OVERRIDDEN = "Overridden"
     OVERRIDE_IN_FORCE = "OverrideInForce"

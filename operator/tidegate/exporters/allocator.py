@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from tidegate_dataplane.contract.metrics import MetricCatalog
 
@@ -52,6 +52,12 @@ _FACTOR = ALLOCATOR.add_gauge(
     "pool",
     "inference",
 )
+_FORECAST = ALLOCATOR.add_gauge(
+    "forecast_rate",
+    "Requests per second of the Inference that are expected at most within the pool's spec.policy.forecast.horizon; only if it is forecast.",
+    "pool",
+    "inference",
+)
 _INTERVAL = ALLOCATOR.add_gauge(
     "interval_seconds",
     "The pool's spec.policy.interval, the longest time between its ticks; only for pools that the allocator decides.",
@@ -86,20 +92,22 @@ class AllocatorMetrics:
         self.reclaim_seconds = _RECLAIM.register(registry)
         self.overrides = _OVERRIDES.register(registry)
         self._factor = _FACTOR.register(registry)
+        self._forecast = _FORECAST.register(registry)
         self._interval = _INTERVAL.register(registry)
         self._decided = _DECIDED.register(registry)
         self._due = _DUE.register(registry)
         self._signals = _SIGNALS.register(registry)
         self._waiting: set[str] = set()
         self._factors: dict[str, Mapping[str, float]] = {}
+        self._forecasts: dict[str, Mapping[str, float]] = {}
 
     def show_corrections(self, pool: str, factors: Mapping[str, float]) -> None:
         """Show the capacity corrections of a pool's Inferences, and remove those of other Inferences of the pool."""
-        for removed in self._factors.get(pool, {}).keys() - factors.keys():
-            self._factor.remove(pool, removed)
-        for name, factor in factors.items():
-            self._factor.labels(pool, name).set(factor)
-        self._factors[pool] = factors
+        _show_inferences(self._factor, self._factors, pool, factors)
+
+    def show_forecasts(self, pool: str, rates: Mapping[str, float]) -> None:
+        """Show the forecast requests per second of a pool's Inferences, and remove those of other Inferences of the pool."""
+        _show_inferences(self._forecast, self._forecasts, pool, rates)
 
     def show_due(self, pool: str, *, interval_s: float, now_s: float) -> None:
         """Show that a pool is decided at least every so often, from the first call on; `now_s` is in seconds since 1970."""
@@ -125,6 +133,7 @@ class AllocatorMetrics:
         """Remove all metrics of a deleted pool."""
         self.hide_pool(pool)
         self.show_corrections(pool, {})
+        self.show_forecasts(pool, {})
         with contextlib.suppress(KeyError):
             self.overrides.remove(pool)
 
@@ -133,6 +142,7 @@ class AllocatorMetrics:
         for gauge in (
             self.overrides,
             self._factor,
+            self._forecast,
             self._interval,
             self._due,
             self._decided,
@@ -140,4 +150,16 @@ class AllocatorMetrics:
         ):
             gauge.clear()
         self._factors.clear()
+        self._forecasts.clear()
         self._waiting.clear()
+
+
+def _show_inferences(
+    gauge: Gauge, shown: dict[str, Mapping[str, float]], pool: str, values: Mapping[str, float]
+) -> None:
+    """Set the value of each Inference of a pool, and remove those in `shown` that have none any more."""
+    for removed in shown.get(pool, {}).keys() - values.keys():
+        gauge.remove(pool, removed)
+    for name, value in values.items():
+        gauge.labels(pool, name).set(value)
+    shown[pool] = values

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor, inf, isfinite, nan
 from typing import Final, Generic, TypeVar
@@ -30,7 +31,9 @@ class _RateHistory:
 
     block: int
     highest: float = nan
-    ended: list[float] = field(default_factory=list[float])
+    # Eight bytes for each block: a list of floats has four times as many.
+    ended: array[float] = field(default_factory=lambda: array("d"))
+    measured_blocks: int = 0
     fitted_s: float = -inf
     model: ForecastModel | None = None
 
@@ -43,6 +46,18 @@ class ForecastBook(Generic[KeyT]):
         self._settings = ForecastSettings(BLOCK_S, leads, quantile)
         self._histories: dict[KeyT, _RateHistory] = {}
 
+    def change_settings(self, quantile: float, leads: int) -> None:
+        """Forecast another quantile, or further ahead; each model is in use until it is fitted again.
+
+        Raises InvalidInputError.
+        """
+        settings = ForecastSettings(BLOCK_S, leads, quantile)
+        if settings == self._settings:
+            return
+        self._settings = settings
+        for history in self._histories.values():
+            history.fitted_s = -inf
+
     def add_rate(self, key: KeyT, now_s: float, rate: float) -> None:
         """Add a rate; one of an earlier block than the last, or no number, is ignored."""
         block = floor(now_s / BLOCK_S)
@@ -52,20 +67,52 @@ class ForecastBook(Generic[KeyT]):
         self._end_blocks(history, block)
         history.highest = rate if history.highest != history.highest else max(history.highest, rate)
 
-    def forecast_peak(self, key: KeyT, now_s: float, ahead_s: float) -> float | None:
-        """Return the highest quantile of the blocks from now to `ahead_s` later; None if the history is too short."""
+    def add_history(self, key: KeyT, begin_s: float, rates: Sequence[float]) -> None:
+        """Add the highest rates of the blocks from `begin_s` on, NaN where unknown; rates that were added before count."""
+        begin = floor(begin_s / BLOCK_S)
+        history = self._histories.setdefault(key, _RateHistory(begin + len(rates)))
+        first = history.block - _MAX_BLOCKS
+        merged = array("d", [nan]) * _MAX_BLOCKS
+        for start, blocks in ((begin, rates), (history.block - len(history.ended), history.ended)):
+            for block, rate in enumerate(blocks, start):
+                if first <= block < history.block and isfinite(rate) and rate >= 0:
+                    merged[block - first] = rate
+        leading = next((index for index, rate in enumerate(merged) if isfinite(rate)), _MAX_BLOCKS)
+        history.ended = merged[leading:]
+        history.measured_blocks = _count_rates(history.ended)
+        history.fitted_s = -inf
+
+    def forecast_peak(self, key: KeyT, now_s: float, ahead_s: float, *, may_fit: bool = True) -> float | None:
+        """Return the highest quantile of the blocks from now to `ahead_s` later; None if the history is too short.
+
+        Without `may_fit` the last model is used however old it is: fitting takes some 30 ms.
+        """
         history = self._histories.get(key)
         if history is None:
             return None
         block = floor(now_s / BLOCK_S)
         self._end_blocks(history, block)
-        if now_s - history.fitted_s >= _FIT_AGAIN_S:
+        if may_fit and now_s - history.fitted_s >= _FIT_AGAIN_S:
             history.model = fit_forecast(history.ended, self._settings)
             history.fitted_s = now_s
         if history.model is None:
             return None
         leads = ceil((now_s + ahead_s) / BLOCK_S) - block
         return max(forecast_rates(history.ended, history.model, max(leads, 1)), default=None)
+
+    def measure_history_s(self, key: KeyT) -> float:
+        """Return the length of the ended blocks that have a rate, in seconds."""
+        history = self._histories.get(key)
+        return 0.0 if history is None else history.measured_blocks * BLOCK_S
+
+    def list_due(self, keys: Iterable[KeyT], now_s: float) -> tuple[KeyT, ...]:
+        """Return those of the keys that have a history and should be fitted again, the longest ago first."""
+        due = [
+            (history.fitted_s, key)
+            for key in keys
+            if (history := self._histories.get(key)) is not None and now_s - history.fitted_s >= _FIT_AGAIN_S
+        ]
+        return tuple(key for _, key in sorted(due, key=lambda pair: pair[0]))
 
     def keep_only(self, keys: frozenset[KeyT]) -> None:
         """Forget all other keys."""
@@ -77,6 +124,12 @@ class ForecastBook(Generic[KeyT]):
         passed = min(block - history.block, _MAX_BLOCKS)
         if passed <= 0:
             return
-        history.ended += [history.highest, *[nan] * (passed - 1)]
+        history.ended.extend([history.highest, *[nan] * (passed - 1)])
+        history.measured_blocks += isfinite(history.highest)
+        history.measured_blocks -= _count_rates(history.ended[:-_MAX_BLOCKS])
         del history.ended[:-_MAX_BLOCKS]
         history.block, history.highest = block, nan
+
+
+def _count_rates(rates: Iterable[float]) -> int:
+    return sum(map(isfinite, rates))

@@ -71,7 +71,13 @@ class PrometheusApi:
         return await self._send_query("/api/v1/query", {"query": expression}, _SAMPLES, _MOST_BYTES)
 
     async def query_range(
-        self, expression: str, begin: datetime, end: datetime, step: timedelta
+        self,
+        expression: str,
+        begin: datetime,
+        end: datetime,
+        step: timedelta,
+        *,
+        max_bytes: int = _MOST_RANGE_BYTES,
     ) -> Sequence[RangeSeries]:
         """Return the result of a query at every `step` from `begin` to `end`. Raises PrometheusError."""
         window = {
@@ -80,7 +86,7 @@ class PrometheusApi:
             "step": f"{step.total_seconds():g}",
         }
         query = {"query": expression, **window}
-        return await self._send_query("/api/v1/query_range", query, _SERIES, _MOST_RANGE_BYTES)
+        return await self._send_query("/api/v1/query_range", query, _SERIES, max_bytes)
 
     async def _send_query(
         self, path: str, query: Mapping[str, str], form: TypeAdapter[_Answer[ResultT]], most_bytes: int

@@ -30,6 +30,7 @@ class RecordingGroup:
     rules: tuple[RecordingRule, ...]
 
 
+SIGNAL_OFFERED: Final = f"tidegate:inference_offered:rate{WINDOW}"
 _INFERENCE: Final = ("namespace", "inference")
 _BY: Final = "namespace, inference"
 _POD: Final = ("namespace", "pod")
@@ -39,7 +40,7 @@ SIGNALS: Final = RecordingGroup(
     "15s",
     (
         RecordingRule(
-            f"tidegate:inference_offered:rate{WINDOW}",
+            SIGNAL_OFFERED,
             expressions.OFFERED,
             _INFERENCE,
             "requests per second that clients send, answered or not, without requests over a rate limit, retries and shadow "
@@ -142,7 +143,7 @@ OBJECTIVES: Final = RecordingGroup(
             OFFERED,
             expressions.offered_rate(_SHORTEST_WINDOW),
             _INFERENCE,
-            f"the same as `tidegate:inference_offered:rate{WINDOW}`, over five minutes",
+            f"the same as `{SIGNAL_OFFERED}`, over five minutes",
         ),
         RecordingRule(
             _ANSWERED,

@@ -173,6 +173,26 @@ MESSAGES: Final = {
         "least their present replicas.",
         "Check what the message names: the gateways, or Prometheus.",
     ),
+    Reason.DEMAND_FORECAST: CatalogueMessage(
+        "TG4108",
+        MessageLevel.INFO,
+        "The demand of each realtime Inference with spec.scaling is forecast.",
+        NO_ACTION,
+    ),
+    Reason.FORECASTS_PENDING: CatalogueMessage(
+        "TG4109",
+        MessageLevel.INFO,
+        "The history of the demand is being read or evaluated; until then the present rates count.",
+        "Wait: it takes minutes.",
+    ),
+    Reason.HISTORY_TOO_SHORT: CatalogueMessage(
+        "TG4110",
+        MessageLevel.INFO,
+        "Some Inferences have less than a day of history, so the allocator plans for their present rates.",
+        "Set controllers.prometheusUrl in the chart's values, so that the history is read from Prometheus when "
+        "the controllers start, or let a day pass. If the message names a failure of Prometheus, correct it and restart the "
+        "controllers.",
+    ),
     # ComputeOverrides
     Reason.OVERRIDDEN: CatalogueMessage(
         "TG4201",

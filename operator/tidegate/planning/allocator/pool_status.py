@@ -8,6 +8,7 @@ from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.allocator.decision import BUDGET_RULE
+from tidegate.planning.allocator.forecasts import DemandForecasts
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 from tidegate.planning.inference.serving_status import Verdict
 
@@ -22,18 +23,24 @@ class PoolAllocation:
     last_decision: str | None = None
     allocated_verdict: Verdict | None = None
     signals_verdict: Verdict | None = None
+    forecast_verdict: Verdict | None = None
+    """None if spec.policy.forecast is absent, or if there is no Inference whose demand it is about."""
 
 
 def summarise_allocation(
-    observed: AllocationObserved, assignment: Assignment, excluded: Mapping[ObjectKey, str]
+    observed: AllocationObserved,
+    assignment: Assignment,
+    excluded: Mapping[ObjectKey, str],
+    forecasts: DemandForecasts | None = None,
 ) -> PoolAllocation:
-    """Summarise a tick; `observed` includes the decision that it made, if any."""
+    """Summarise a tick; `observed` includes the decision that it made, if any, and `forecasts` those of the pool, if it has any."""
     newest = observed.decisions[0].metadata.name if observed.decisions else None
     return PoolAllocation(
         observed.effective_mode,
         newest,
         _judge_allocation(observed, assignment, excluded),
         _judge_signals(observed),
+        _judge_forecasts(observed.forecast_keys, forecasts),
     )
 
 
@@ -86,3 +93,22 @@ def _judge_signals(observed: AllocationObserved) -> Verdict:
     signals = observed.signals.select_inferences(member.key for member in observed.members)
     reason = Reason.SIGNALS_FRESH if signals.all_fresh else Reason.SIGNALS_STALE
     return Verdict(signals.all_fresh, reason, signals.message)
+
+
+def _judge_forecasts(keys: frozenset[ObjectKey], forecasts: DemandForecasts | None) -> Verdict | None:
+    """Return the condition Forecasting; None without an Inference to forecast."""
+    if not keys or forecasts is None:
+        return None
+    inferences = "1 Inference" if len(keys) == 1 else f"{len(keys)} Inferences"
+    if forecasts.is_pending or keys - forecasts.short - forecasts.peaks.keys():
+        message = (
+            "the history is being read or evaluated; until then the present rates of some Inferences count"
+        )
+        return Verdict(False, Reason.FORECASTS_PENDING, message)
+    short = keys & forecasts.short
+    if short:
+        verb = "has" if len(short) == 1 else "have"
+        problem = f"; {forecasts.history_problem}" if forecasts.history_problem else ""
+        message = f"{len(short)} of {inferences} {verb} less than a day of history, so their present rates count{problem}"
+        return Verdict(False, Reason.HISTORY_TOO_SHORT, message)
+    return Verdict(True, Reason.DEMAND_FORECAST, f"{inferences} {'is' if len(keys) == 1 else 'are'} forecast")

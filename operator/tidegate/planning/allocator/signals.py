@@ -15,7 +15,8 @@ CONFIRM_FACTOR: Final = 3.0
 """A rate that rises or falls by more than this factor between two scrapes needs a confirmation by another scrape."""
 MIN_COMPARED_PER_S: Final = 1.0
 """Lower rates count as this much when they are compared: three requests a minute after one are no surge."""
-_MOST_PER_S: Final = 1e9
+MAX_RATE_PER_S: Final = 1e9
+"""A higher rate is no measurement."""
 _SHOWN: Final = 3
 
 
@@ -236,7 +237,7 @@ def _check_rate(reading: InferenceMetrics | None, missing: str) -> tuple[float |
     if reading is None or reading.offered_per_s is None:
         return None, missing
     rate = reading.offered_per_s
-    if not 0 <= rate <= _MOST_PER_S:
+    if not 0 <= rate <= MAX_RATE_PER_S:
         return None, "what was read is no number of requests per second (NaN, negative or beyond all measure)"
     return rate, ""
 

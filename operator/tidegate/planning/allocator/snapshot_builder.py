@@ -26,7 +26,7 @@ from tidegate.planning.pools.overrides import bound_replicas, select_active, sel
 from tidegate.planning.pools.pool_slices import PoolSlices
 
 HORIZON_STEPS: Final = (HorizonStep(600.0),)
-"""One step of ten minutes with the present rate, since there is no forecast."""
+"""One step of ten minutes, with the present rate or the highest that is expected within the pool's horizon."""
 DEFAULT_LOAD_S: Final = 30.0
 """Time to load of a replica while no pod of the Inference shows it."""
 _UNKNOWN: Final = linear_curve(1.0)
@@ -98,6 +98,11 @@ class PoolMember:
         return self.inference.spec.scaling is not None
 
     @property
+    def can_be_forecast(self) -> bool:
+        """Return whether a forecast of its demand counts: other tiers wait, and a fixed number of replicas starts nothing."""
+        return self.is_scaled and self.inference.spec.tier.traits.has_slo
+
+    @property
     def lacks_capacity(self) -> bool:
         """Return whether its capacity per replica is unknown.
 
@@ -128,6 +133,8 @@ class AllocationObserved:
         default_factory=dict[ObjectKey, CapacityCorrection]
     )
     """How far capacity in production is from the measured one, for Inferences where that is known."""
+    forecasts: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
+    """The highest rates that are expected within spec.policy.forecast.horizon, in requests per second, where forecast."""
 
     @property
     def name(self) -> str:
@@ -167,6 +174,13 @@ class AllocationObserved:
     def scaled_members(self) -> tuple[PoolMember, ...]:
         """Return the members whose replicas the allocator decides."""
         return tuple(member for member in self.members if member.is_scaled)
+
+    @property
+    def forecast_keys(self) -> frozenset[ObjectKey]:
+        """Return the Inferences whose demand is to be forecast."""
+        if self.pool.spec.policy.forecast is None:
+            return frozenset()
+        return frozenset(member.key for member in self.members if member.can_be_forecast)
 
     @property
     def standing_decision(self) -> AllocationDecision | None:
@@ -260,6 +274,8 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
     spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
     bounds = _bound_replicas(observed, member)
     curve, load = _estimate_demand(member, signal, observed.now)
+    if load is not None:
+        load = _raise_to_forecast(observed, member, load)
     if (correction := observed.corrections.get(member.key)) is not None:
         curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:
@@ -335,6 +351,15 @@ def _estimate_demand(
     if signal is None or (not signal.fresh and not spec.tier.traits.has_slo):
         return curve, None
     return curve, DemandInput((signal.demand_per_s,))
+
+
+def _raise_to_forecast(observed: AllocationObserved, member: PoolMember, load: DemandInput) -> DemandInput:
+    """Return the demand that is expected, where it exceeds the present one."""
+    policy, peak = observed.pool.spec.policy.forecast, observed.forecasts.get(member.key)
+    if policy is None or peak is None or not member.can_be_forecast or peak <= max(load.rates):
+        return load
+    horizon_s = parse_duration(policy.horizon).total_seconds()
+    return DemandInput((peak,) * len(load.rates), expected_within_s=horizon_s)
 
 
 def _estimate_stream_demand(

@@ -92,18 +92,26 @@ def _make_allocation_conditions(observed: PoolObserved) -> tuple[Condition, ...]
     allocation, generation = observed.allocation, observed.pool.metadata.generation
     if allocation is None or allocation.allocated_verdict is None or allocation.signals_verdict is None:
         return ()
-    return (
-        make_condition(ConditionType.ALLOCATED, allocation.allocated_verdict, generation),
-        make_condition(ConditionType.SIGNALS_FRESH, allocation.signals_verdict, generation),
+    verdicts = {
+        ConditionType.ALLOCATED: allocation.allocated_verdict,
+        ConditionType.SIGNALS_FRESH: allocation.signals_verdict,
+        ConditionType.FORECASTING: allocation.forecast_verdict,
+    }
+    return tuple(
+        make_condition(kind, verdict, generation) for kind, verdict in verdicts.items() if verdict is not None
     )
 
 
 def _drop_allocation(observed: PoolObserved) -> tuple[ObservedCondition, ...]:
-    """Drop the allocator's conditions if it has nothing to decide."""
-    conditions = observed.pool.status.conditions
-    if observed.allocation is None or observed.allocation.allocated_verdict is not None:
+    """Drop the allocator's conditions if it has nothing to decide, or to forecast."""
+    conditions, allocation = observed.pool.status.conditions, observed.allocation
+    if allocation is None:
         return conditions
-    dropped = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
+    dropped: set[str] = set()
+    if allocation.allocated_verdict is None:
+        dropped = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
+    if allocation.forecast_verdict is None:
+        dropped.add(ConditionType.FORECASTING.value)
     return tuple(item for item in conditions if item.type not in dropped)
 
 

@@ -1,0 +1,89 @@
+"""Read the rates of the last four weeks from Prometheus, from which the allocator forecasts demand."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import isfinite, nan
+from typing import Final
+
+from tidegate.api.meta import ObjectKey
+from tidegate.forecast.book import BLOCK_S, HISTORY_S
+from tidegate.planning.allocator.forecasts import RateHistory
+from tidegate.planning.allocator.signals import MAX_RATE_PER_S
+from tidegate.telemetry import expressions
+from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
+from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
+
+_BLOCK: Final = timedelta(seconds=BLOCK_S)
+_WINDOW: Final = timedelta(days=1)
+"""What one query asks for: 288 values of each Inference."""
+_MAX_BYTES: Final = 32 << 20
+"""Limit of one answer: some 4,000 Inferences."""
+_TIMEOUT_S: Final = 300
+
+# The recorded rates cost Prometheus least. Where it lacks the chart's rules, it evaluates their expression.
+_QUERIES: Final = (
+    f"max_over_time({SIGNAL_OFFERED}[5m])",
+    f"max_over_time(({expressions.OFFERED})[5m:1m])",
+)
+
+Rates = Mapping[ObjectKey, "array[float]"]
+
+
+class PrometheusRateHistory:
+    """The highest offered rates of each five minutes, without requests that were refused because no target had a pod."""
+
+    def __init__(self, url: str) -> None:
+        self._api = PrometheusApi(url)
+        self._source = f"Prometheus {url}"
+
+    async def read_history(self, keys: frozenset[ObjectKey], now: datetime) -> RateHistory:
+        """Return the rates of some Inferences until `now`, at most four weeks; never raises, failures are part of the result.
+
+        Reads the newest day first, so that a failure leaves a gap at the beginning.
+        """
+        end = datetime.fromtimestamp(now.timestamp() // BLOCK_S * BLOCK_S, UTC)
+        begin = end - timedelta(seconds=HISTORY_S)
+        count = (end - begin) // _BLOCK
+        rates = {key: array("d", [nan]) * count for key in keys}
+        problem = ""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                for number in range((end - begin) // _WINDOW):
+                    series = await self._query_window(end - number * _WINDOW)
+                    # In a thread: hundreds of thousands of values would block the event loop for too long.
+                    await asyncio.to_thread(_fill_rates, rates, begin, series)
+        except PrometheusError as error:
+            problem = str(error)
+        except ValueError:
+            problem = "its answer cannot be read"
+        except TimeoutError:
+            problem = f"no answer within {_TIMEOUT_S} s"
+        if problem:
+            problem = f"earlier rates cannot be read from {self._source}: {problem}"
+        return RateHistory(begin, rates, problem)
+
+    async def _query_window(self, end: datetime) -> Sequence[RangeSeries]:
+        for query in _QUERIES:
+            series = await self._api.query_range(
+                query, end - _WINDOW + _BLOCK, end, _BLOCK, max_bytes=_MAX_BYTES
+            )
+            if series:
+                return series
+        return ()
+
+
+def _fill_rates(rates: Rates, begin: datetime, series: Sequence[RangeSeries]) -> None:
+    """Set the rate of each block; the value at a time is the highest of the five minutes before. Raises ValueError."""
+    for item in series:
+        metric = item["metric"]
+        blocks = rates.get(ObjectKey(metric.get("namespace", ""), metric.get("inference", "")))
+        if blocks is None:
+            continue
+        for at_s, text in item["values"]:
+            offset_s, rate = at_s - begin.timestamp(), float(text)
+            if 0 < offset_s <= len(blocks) * BLOCK_S and isfinite(rate) and 0 <= rate <= MAX_RATE_PER_S:
+                blocks[round(offset_s / BLOCK_S) - 1] = rate
