@@ -1200,6 +1200,27 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
         policy={"freeze": [{"schedule": "0 18 * * FRI", "duration": "169h"}]},
     ),
     _pool(
+        "policy-horizon",
+        ".policy.forecast.horizon",
+        "must be from 10s to 1h",
+        policy={"forecast": {"horizon": "9s"}},
+    ),
+    *(
+        _pool(
+            f"policy-quantile-{quantile}",
+            ".policy.forecast.quantile",
+            "must be more than 0.5 and less than 1, like '0.9'",
+            policy={"forecast": {"quantile": quantile}},
+        )
+        for quantile in ("0.5", "0.50", "0.49", "1", "1.0", "9")
+    ),
+    _pool(
+        "policy-quantile-text",
+        ".policy.forecast.quantile",
+        "must be a decimal number in quotes",
+        policy={"forecast": {"quantile": ".9"}},
+    ),
+    _pool(
         "policy-all",
         ".policy.moves.maxPercent",
         "less than or equal to 100",

@@ -100,6 +100,24 @@ def test_what_is_decided_is_carried_out_and_no_pod_is_one_too_many(
     assert allocated.decisions()[0]["metadata"]["name"] == newest["metadata"]["name"]
 
 
+@pytest.mark.produces(Reason.HISTORY_TOO_SHORT)
+def test_a_pool_says_what_it_cannot_forecast_yet(allocated: Allocated) -> None:
+    allocated.model("batch", 0, 4, tier="offline")
+    allocated.model("ctr", 1, 3)
+    allocated.mode("Auto", forecast={})
+    said = allocated.pools.says(allocated.pool, Reason.HISTORY_TOO_SHORT, "Forecasting")
+    assert said == "1 of 1 Inference has less than a day of history, so their present rates count"
+    policy = allocated.kubectl.json("get", "cpool", allocated.pool)["spec"]["policy"]
+    assert policy["forecast"] == {"horizon": "5m", "quantile": "0.9"}
+    allocated.mode("Auto", forecast=None)
+
+    def conditions() -> set[str]:
+        return {each["type"] for each in allocated.pools.status(allocated.pool)["conditions"]}
+
+    wait_until(lambda: "Forecasting" not in conditions(), what="the pool says nothing of forecasts")
+    assert "SignalsFresh" in conditions()
+
+
 @pytest.mark.produces(Reason.OVERRIDDEN, Reason.OVERRIDE_IN_FORCE, Reason.OVERRIDE_EXPIRED)
 def test_an_override_counts_until_it_ends(allocated: Allocated) -> None:
     allocated.mode("Auto")

@@ -64,6 +64,16 @@ def test_a_later_step_is_named() -> None:
     assert "demand 150/s in 5 min exceeds 100/s" in why(solved(model, steps=steps), "ads/ctr")
 
 
+def test_an_expected_demand_is_named() -> None:
+    load = DemandInput((150.0,), expectation="expected within 5m")
+    model = a_model("ctr", RT, a_placement(ready=1), load=load)
+    assert "demand 150/s expected within 5m exceeds 100/s" in why(solved(model), "ads/ctr")
+    spare = a_model("ctr", RT, a_placement(ready=2), load=load)
+    assert "with one of 4 nodes lost 2 replicas cannot serve 150/s expected within 5m" in why(
+        solved(a_pool(nodes=4), spare), "ads/ctr"
+    )
+
+
 def test_a_floor_is_named() -> None:
     assignment = solved(a_model("ctr", RT, a_placement(ready=1), rate=0.0, bounds=ReplicaBounds(3)))
     assert "1 replica are below" not in why(assignment, "ads/ctr")

@@ -115,6 +115,8 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
     metrics = AllocatorMetrics(registry)
     metrics.overrides.labels("gpu-a").set(1)
     metrics.show_corrections("gpu-a", {"ads/ctr": 0.9})
+    metrics.show_forecasts("gpu-a", {"ads/ctr": 400.0, "ads/cvr": 5.0})
+    metrics.show_forecasts("gpu-a", {"ads/ctr": 420.0})
     metrics.show_due("gpu-a", interval_s=30, now_s=999)
     metrics.show_decided("gpu-a", now_s=1000, signals_usable=True)
     metrics.show_due("gpu-a", interval_s=30, now_s=1029)
@@ -122,6 +124,7 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
     assert gauges(registry) == {
         "overrides": 1,
         "capacity_factor": 0.9,
+        "forecast_rate": 420.0,
         "interval_seconds": 30,
         "due_timestamp_seconds": 999,
         "decided_timestamp_seconds": 1030,
@@ -139,6 +142,7 @@ def test_a_pool_without_anything_to_decide_is_not_late() -> None:
     metrics.show_decided("gpu-a", now_s=1000, signals_usable=True)
     metrics.hide_pool("gpu-a")
     assert gauges(registry) == {"overrides": 1}
+    metrics.show_forecasts("gpu-a", {"ads/ctr": 400.0})
     metrics.hide_pool("gpu-a")
     metrics.forget_pool("gpu-a")
     assert gauges(registry) == {}

@@ -1,18 +1,25 @@
 """Forecasts the demand of each pool with spec.policy.forecast, and reads its history in the background."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from importlib import import_module
 from math import inf
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from tidegate.api.compute_pool import ForecastPolicy
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocator.forecasts import DemandForecasts, PoolForecaster, RateHistory
+from tidegate.planning.allocator.forecasts import DemandForecasts, RateHistory
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 from tidegate.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from tidegate.planning.allocator.pool_forecaster import PoolForecaster
 
 log: Final = structlog.stdlib.get_logger()
 
@@ -39,7 +46,7 @@ class _HistoryRead:
 
 @dataclass(slots=True)
 class _PoolState:
-    forecaster: PoolForecaster
+    forecaster: PoolForecaster | None = None
     read_keys: frozenset[ObjectKey] = frozenset()
     """The Inferences whose history has been read."""
     current_read: _HistoryRead | None = None
@@ -71,11 +78,11 @@ class AllocationForecasts:
             self.forget_pool(pool)
             return None
         keys = observed.forecast_keys
-        state = self._states.setdefault(pool, _PoolState(PoolForecaster(policy)))
+        state = self._states.setdefault(pool, _PoolState())
         histories = self._take_history(state, keys)
         self._request_history(pool, state, keys)
-        # In a thread: fitting some models takes tens of milliseconds each.
-        forecasts = await asyncio.to_thread(_forecast_demand, state.forecaster, observed, histories)
+        # In a thread: loading NumPy and fitting some models take tens of milliseconds each.
+        forecasts = await asyncio.to_thread(_forecast_demand, state, policy, observed, histories)
         return replace(forecasts, is_pending=state.current_read is not None)
 
     def forget_pool(self, pool: ObjectKey) -> None:
@@ -106,11 +113,12 @@ class AllocationForecasts:
 
 
 def _forecast_demand(
-    forecaster: PoolForecaster, observed: AllocationObserved, histories: Sequence[RateHistory]
+    state: _PoolState, policy: ForecastPolicy, observed: AllocationObserved, histories: Sequence[RateHistory]
 ) -> DemandForecasts:
+    if state.forecaster is None:
+        # NumPy takes 18 MiB, which a process without forecasts does not need.
+        module = import_module("tidegate.planning.allocator.pool_forecaster")
+        state.forecaster = module.PoolForecaster(policy)
     for history in histories:
-        forecaster.add_history(history)
-    policy = observed.pool.spec.policy.forecast
-    if policy is None:
-        return DemandForecasts()
-    return forecaster.forecast_demand(policy, observed.forecast_keys, observed.signals, observed.now)
+        state.forecaster.add_history(history)
+    return state.forecaster.forecast_demand(policy, observed.forecast_keys, observed.signals, observed.now)

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import accumulate
 
 from tidegate.allocation.component import Component, Counts, PoolUse
 from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, PoolInput
 from tidegate.allocation.utility import ModelUtility, PoolOption
-from tidegate.api.durations import format_duration
 
 _MINUTE_S = 60.0
 
@@ -102,7 +100,7 @@ class MoveReasons:
             return shortage
         if current < utility.reserve_replicas:
             rate = max(demand_step.rate for demand_step in utility.demand)
-            expected = "" if model.load is None else _describe_forecast(model.load)
+            expected = "" if model.load is None else _format_expectation(model.load)
             return f"with one of {pool.nodes} nodes lost {_format_replicas(current)} cannot serve {rate:,.0f}/s{expected}"
         for rule in pool.tiers:
             if rule.tier is model.tier and use.tiers[rule.tier] < rule.floor:
@@ -119,7 +117,7 @@ class MoveReasons:
             if rate > capacity * (1 + 1e-9):
                 delay = f" in {self._starts_s[number] / _MINUTE_S:.0f} min" if number else ""
                 return (
-                    f"demand {rate:,.0f}/s{_describe_forecast(model.load)}{delay} exceeds {capacity:,.0f}/s"
+                    f"demand {rate:,.0f}/s{_format_expectation(model.load)}{delay} exceeds {capacity:,.0f}/s"
                 )
         return ""
 
@@ -145,13 +143,6 @@ class MoveReasons:
         if sum(self._target[model.key]) >= model.current_replicas:
             return "served from another pool instead"
         return "nothing is gained by keeping it"
-
-
-def _describe_forecast(load: DemandInput) -> str:
-    """Return the time within which a forecast rate is expected, as text; empty for a present rate."""
-    if not load.expected_within_s:
-        return ""
-    return f" expected within {format_duration(timedelta(seconds=load.expected_within_s))}"
 
 
 def _find_changes(component: Component, target: Counts) -> list[_OptionChange]:
@@ -226,3 +217,7 @@ def _choose_verb(count: int) -> str:
 
 def _format_replicas(count: int) -> str:
     return "1 replica" if count == 1 else f"{count} replicas"
+
+
+def _format_expectation(load: DemandInput) -> str:
+    return f" {load.expectation}" if load.expectation else ""

@@ -114,12 +114,12 @@ class DemandInput:
     """Demand per step, in requests per second (offline: slices that the remaining work can use).
 
     `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty is 1 throughout.
-    `expected_within_s` is how far ahead a forecast looked whose rates these are, in seconds; 0 for present rates.
+    `expectation` is why these are not the present rates, like "expected within 5m", or empty.
     """
 
     rates: tuple[float, ...]
     urgency: tuple[float, ...] = ()
-    expected_within_s: float = 0.0
+    expectation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,6 @@ class AllocationSnapshot:
 
 
 def _check_load(path: str, load: DemandInput) -> None:
-    check_amount(f"{path}: load.expected_within_s", load.expected_within_s)
     for number, rate in enumerate(load.rates):
         check_amount(f"{path}: load.rates[{number}]", rate)
     for number, urgency in enumerate(load.urgency):

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from math import ceil, floor, inf, isfinite, nan
 from typing import Final, Generic, TypeVar
 
+from tidegate.forecast.blocks import BLOCK_S, HISTORY_S
 from tidegate.forecast.seasonal import (
     DAY_S,
-    WEEK_S,
     ForecastModel,
     ForecastSettings,
     fit_forecast,
@@ -19,8 +19,6 @@ from tidegate.forecast.seasonal import (
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
-BLOCK_S: Final = 300.0
-HISTORY_S: Final = 4 * WEEK_S
 _FIT_AGAIN_S: Final = DAY_S / 4
 _MAX_BLOCKS: Final = round(HISTORY_S / BLOCK_S)
 
@@ -100,10 +98,13 @@ class ForecastBook(Generic[KeyT]):
         leads = ceil((now_s + ahead_s) / BLOCK_S) - block
         return max(forecast_rates(history.ended, history.model, max(leads, 1)), default=None)
 
-    def measure_history_s(self, key: KeyT) -> float:
+    def measure_history_s(self, key: KeyT, now_s: float) -> float:
         """Return the length of the ended blocks that have a rate, in seconds."""
         history = self._histories.get(key)
-        return 0.0 if history is None else history.measured_blocks * BLOCK_S
+        if history is None:
+            return 0.0
+        self._end_blocks(history, floor(now_s / BLOCK_S))
+        return history.measured_blocks * BLOCK_S
 
     def list_due(self, keys: Iterable[KeyT], now_s: float) -> tuple[KeyT, ...]:
         """Return those of the keys that have a history and should be fitted again, the longest ago first."""

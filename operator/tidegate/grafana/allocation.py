@@ -41,8 +41,14 @@ ALLOCATION: Final = Dashboard(
             (
                 Panel(
                     title="Demand by Inference",
-                    description="Requests per second that clients send. The allocator plans for this demand.",
-                    queries=(PanelQuery(OFFERED, "{{namespace}}/{{inference}}"),),
+                    description="Requests per second that clients send. The allocator plans for this demand, or for its forecast where that is higher.",
+                    queries=(
+                        PanelQuery(OFFERED, "{{namespace}}/{{inference}}"),
+                        PanelQuery(
+                            f"max by (pool, inference) ({pool_series('tidegate_allocator_forecast_rate')})",
+                            "{{inference}} forecast",
+                        ),
+                    ),
                     unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(

@@ -18,7 +18,8 @@ from tidegate.allocation.snapshot import (
     ReplicaBounds,
 )
 from tidegate.api.inference import Tier
-from tidegate.forecast.book import BLOCK_S, ForecastBook
+from tidegate.forecast.blocks import BLOCK_S
+from tidegate.forecast.book import ForecastBook
 from tidegate.planning.allocator.peaks import PEAK_WINDOW
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
 from tidegate.simulation.engine import PolicyView

@@ -10,7 +10,7 @@ from math import isfinite, nan
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.forecast.book import BLOCK_S, HISTORY_S
+from tidegate.forecast.blocks import BLOCK_S, HISTORY_S
 from tidegate.planning.allocator.forecasts import RateHistory
 from tidegate.planning.allocator.signals import MAX_RATE_PER_S
 from tidegate.telemetry import expressions

@@ -1,24 +1,12 @@
-"""Forecast the demand for the realtime Inferences of one pool from the rates that its signals confirm."""
+"""What is known of a pool's future demand, and of its past."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import ceil
-from typing import Final
 
-from tidegate.api.compute_pool import ForecastPolicy
-from tidegate.api.durations import parse_duration
 from tidegate.api.meta import ObjectKey
-from tidegate.forecast.book import BLOCK_S, ForecastBook
-from tidegate.forecast.seasonal import DAY_S
-from tidegate.planning.allocator.signals import MAX_RATE_PER_S, Signals
-
-MIN_HISTORY_S: Final = DAY_S
-"""Rates of less than a day show no daily season."""
-_INFERENCES_PER_FIT: Final = 32
-"""A fit takes some 30 ms, so fitting takes at most one for each Inference and tick, and all are fitted within 32 ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,61 +33,3 @@ class DemandForecasts:
     short: frozenset[ObjectKey] = frozenset()
     is_pending: bool = False
     history_problem: str = ""
-
-
-class PoolForecaster:
-    """The rates of a pool's Inferences for the last four weeks, and the models that forecast them."""
-
-    def __init__(self, policy: ForecastPolicy) -> None:
-        quantile, leads = _read_policy(policy)
-        self._book = ForecastBook[ObjectKey](quantile, leads)
-        self._first_reads: dict[ObjectKey, datetime] = {}
-        self._history_problem = ""
-
-    def add_history(self, history: RateHistory) -> None:
-        """Add rates from before the first signal."""
-        for key, rates in history.rates.items():
-            self._book.add_history(key, history.begin.timestamp(), rates)
-        self._history_problem = history.problem
-
-    def forecast_demand(
-        self, policy: ForecastPolicy, keys: frozenset[ObjectKey], signals: Signals, now: datetime
-    ) -> DemandForecasts:
-        """Add the rates that the signals confirm, and forecast the demand of the Inferences `keys`; all others are forgotten.
-
-        Takes about 0.2 ms for each Inference, and 20 to 70 ms for each of the few that are fitted in a tick.
-        """
-        self._book.change_settings(*_read_policy(policy))
-        self._book.keep_only(keys)
-        self._add_signals(keys, signals)
-        now_s = now.timestamp()
-        short = frozenset(key for key in keys if self._book.measure_history_s(key) < MIN_HISTORY_S)
-        due = self._book.list_due(sorted(keys - short), now_s)
-        fitted = due[: ceil(len(keys) / _INFERENCES_PER_FIT)]
-        ahead_s = parse_duration(policy.horizon).total_seconds()
-        peaks: dict[ObjectKey, float] = {}
-        for key in sorted(keys - short):
-            peak = self._book.forecast_peak(key, now_s, ahead_s, may_fit=key in fitted)
-            if peak is not None:
-                peaks[key] = min(peak, MAX_RATE_PER_S)
-        return DemandForecasts(peaks, short, history_problem=self._history_problem)
-
-    def _add_signals(self, keys: Set[ObjectKey], signals: Signals) -> None:
-        """Add the rates that are fresh and confirmed.
-
-        The first rate of an Inference has nothing to be compared with, so it does not count either, nor what overlaps it.
-        """
-        present = {key: signal for key, signal in signals.by_key.items() if key in keys}
-        self._first_reads = {
-            key: self._first_reads.get(key, signal.read_at) for key, signal in present.items()
-        }
-        for key, signal in present.items():
-            first = self._first_reads[key]
-            is_compared = signal.read_at > first and signal.read_at - first >= signals.window
-            if is_compared and signal.fresh and not signal.held_reason:
-                self._book.add_rate(key, signal.read_at.timestamp(), signal.offered_per_s)
-
-
-def _read_policy(policy: ForecastPolicy) -> tuple[float, int]:
-    """Return the quantile, and the blocks of the book that the horizon reaches into."""
-    return float(policy.quantile), ceil(parse_duration(policy.horizon).total_seconds() / BLOCK_S) + 1

@@ -358,8 +358,7 @@ def _raise_to_forecast(observed: AllocationObserved, member: PoolMember, load: D
     policy, peak = observed.pool.spec.policy.forecast, observed.forecasts.get(member.key)
     if policy is None or peak is None or not member.can_be_forecast or peak <= max(load.rates):
         return load
-    horizon_s = parse_duration(policy.horizon).total_seconds()
-    return DemandInput((peak,) * len(load.rates), expected_within_s=horizon_s)
+    return DemandInput((peak,) * len(load.rates), expectation=f"expected within {policy.horizon}")
 
 
 def _estimate_stream_demand(
