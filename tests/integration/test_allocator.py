@@ -106,10 +106,10 @@ def test_a_pool_says_what_it_cannot_forecast_yet(allocated: Allocated) -> None:
     allocated.model("ctr", 1, 3)
     allocated.mode("Auto", forecast={})
     said = allocated.pools.says(allocated.pool, Reason.HISTORY_TOO_SHORT, "Forecasting")
-    assert said == "1 of 1 Inference has less than a day of history, so their present rates count"
+    assert said == "1 of 1 Inferences has less than a day of history, so its present rate counts"
     policy = allocated.kubectl.json("get", "cpool", allocated.pool)["spec"]["policy"]
     assert policy["forecast"] == {"horizon": "5m", "quantile": "0.9"}
-    allocated.mode("Auto", forecast=None)
+    allocated.mode("Auto")
 
     def conditions() -> set[str]:
         return {each["type"] for each in allocated.pools.status(allocated.pool)["conditions"]}

@@ -277,7 +277,7 @@ def test_the_pool_says_how_much_is_forecast() -> None:
     assert judge(DemandForecasts({CTR: 5.0}, frozenset({CVR})), "ctr", "cvr") == Verdict(
         False,
         Reason.HISTORY_TOO_SHORT,
-        "1 of 2 Inferences has less than a day of history, so their present rates count",
+        "1 of 2 Inferences has less than a day of history, so its present rate counts",
     )
     unread = DemandForecasts({}, frozenset({CTR, CVR}), history_problem="earlier rates cannot be read")
     assert judge(unread, "ctr", "cvr") == Verdict(

@@ -99,16 +99,15 @@ def _judge_forecasts(keys: frozenset[ObjectKey], forecasts: DemandForecasts | No
     """Return the condition Forecasting; None without an Inference to forecast."""
     if not keys or forecasts is None:
         return None
-    inferences = "1 Inference" if len(keys) == 1 else f"{len(keys)} Inferences"
     if forecasts.is_pending or keys - forecasts.short - forecasts.peaks.keys():
-        message = (
-            "the history is being read or evaluated; until then the present rates of some Inferences count"
-        )
+        message = "rates of the past are being read or evaluated; until then the present rates count"
         return Verdict(False, Reason.FORECASTS_PENDING, message)
-    short = keys & forecasts.short
-    if short:
-        verb = "has" if len(short) == 1 else "have"
+    if short := keys & forecasts.short:
+        lack = "has less than a day of history, so its present rate counts"
+        if len(short) > 1:
+            lack = "have less than a day of history, so their present rates count"
         problem = f"; {forecasts.history_problem}" if forecasts.history_problem else ""
-        message = f"{len(short)} of {inferences} {verb} less than a day of history, so their present rates count{problem}"
+        message = f"{len(short)} of {len(keys)} Inferences {lack}{problem}"
         return Verdict(False, Reason.HISTORY_TOO_SHORT, message)
-    return Verdict(True, Reason.DEMAND_FORECAST, f"{inferences} {'is' if len(keys) == 1 else 'are'} forecast")
+    message = "1 Inference is forecast" if len(keys) == 1 else f"{len(keys)} Inferences are forecast"
+    return Verdict(True, Reason.DEMAND_FORECAST, message)
