@@ -66,9 +66,7 @@ class Ticks:
 
     def read_for(self, time: timedelta, rate: float) -> DemandForecasts:
         """Read the same rate for so long; the last forecast."""
-        for _ in range(time // STEP):
-            found = self.read(rate)
-        return found
+        return [self.read(rate) for _ in range(time // STEP)][-1]
 
 
 def test_a_rise_that_comes_every_day_is_expected_before_it_comes() -> None:
@@ -168,8 +166,7 @@ def test_what_is_held_is_no_history(lie: tuple[float | None, dict[str, Any]]) ->
     ticks.read_for(timedelta(minutes=4), 100.0)
     before = ticks.read(100.0).short
     rate, scrape = lie
-    for _ in range(20):
-        found = ticks.read(rate, **scrape)
+    found = [ticks.read(rate, **scrape) for _ in range(20)][-1]
     # The block of the last true rates has ended; no other was added.
     assert before == {CTR}
     assert found.short == frozenset()

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.forecast.book import BLOCK_S, ForecastBook
+from tidegate.forecast.blocks import BLOCK_S
+from tidegate.forecast.book import ForecastBook
 from tidegate.forecast.seasonal import (
     DAY_S,
     ForecastSettings,

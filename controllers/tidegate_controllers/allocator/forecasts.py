@@ -47,6 +47,7 @@ class _HistoryRead:
 @dataclass(slots=True)
 class _PoolState:
     forecaster: PoolForecaster | None = None
+    """None until the first tick."""
     read_keys: frozenset[ObjectKey] = frozenset()
     """The Inferences whose history has been read."""
     current_read: _HistoryRead | None = None
@@ -115,10 +116,10 @@ class AllocationForecasts:
 def _forecast_demand(
     state: _PoolState, policy: ForecastPolicy, observed: AllocationObserved, histories: Sequence[RateHistory]
 ) -> DemandForecasts:
-    if state.forecaster is None:
+    if (forecaster := state.forecaster) is None:
         # NumPy takes 18 MiB, which a process without forecasts does not need.
         module = import_module("tidegate.planning.allocator.pool_forecaster")
-        state.forecaster = module.PoolForecaster(policy)
+        forecaster = state.forecaster = module.PoolForecaster(policy)
     for history in histories:
-        state.forecaster.add_history(history)
-    return state.forecaster.forecast_demand(policy, observed.forecast_keys, observed.signals, observed.now)
+        forecaster.add_history(history)
+    return forecaster.forecast_demand(policy, observed.forecast_keys, observed.signals, observed.now)
