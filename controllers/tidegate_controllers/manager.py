@@ -187,7 +187,7 @@ class ControllerManager:
         reconcilers = self._current.reconcilers = self._create_reconcilers(fence)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(reconcilers.allocator.solver.forecasts.run())
+                tasks.create_task(reconcilers.allocator.solver.forecasts.read_histories())
                 for queue, keys in self.queues.list_sources(parts.stores).items():
                     queue.clear()
                     for key in keys():

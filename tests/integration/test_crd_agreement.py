@@ -120,6 +120,7 @@ BODIES: tuple[Body, ...] = (
             "dwell": "0s",
             "moves": {"maxPercent": 20, "per": "10m"},
             "freeze": [{"schedule": "0 18 * * FRI", "duration": "2h", "timeZone": "Europe/Berlin"}],
+            "forecast": {"horizon": "10m", "quantile": "0.95"},
         },
     ),
     compute_override_body(pin={"replicas": 2}),

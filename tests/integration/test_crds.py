@@ -199,6 +199,14 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
     )
     route = access["spec"]["routes"][0]
     assert (route["timeout"], route["targets"][0]["weight"]) == ("1s", 100)
+    pool = compute_pool_body("with-defaults", policy={"forecast": {}})
+    policy = created(kubectl, namespace, pool)["spec"]["policy"]
+    assert policy == {
+        "mode": "RecommendOnly",
+        "interval": "30s",
+        "dwell": "5m",
+        "forecast": {"horizon": "5m", "quantile": "0.9"},
+    }
     features = created(kubectl, namespace, feature_compute_body(**live_features_spec(resources=None)))["spec"]
     stream = features["sources"][1]["stream"]
     assert (stream["lateness"], stream["ttl"], stream["maxEvents"]) == ("1m", "168h", 256)

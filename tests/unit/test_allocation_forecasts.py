@@ -39,7 +39,7 @@ class History:
 
 @asynccontextmanager
 async def running(forecasts: AllocationForecasts) -> AsyncGenerator[None]:
-    task = asyncio.create_task(forecasts.run())
+    task = asyncio.create_task(forecasts.read_histories())
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -111,7 +111,7 @@ async def test_a_failure_is_logged_once_shown_and_tried_again() -> None:
 async def test_without_prometheus_nothing_is_pending() -> None:
     clock = FakeClock()
     forecasts = AllocationForecasts(None, clock)
-    await forecasts.run()
+    await forecasts.read_histories()
     assert await tick(forecasts, clock) == DemandForecasts({}, frozenset({CTR}))
 
 

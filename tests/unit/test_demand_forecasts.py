@@ -8,6 +8,8 @@ from math import nan
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
 from tidegate.allocation.assignment import Assignment
@@ -288,10 +290,18 @@ def test_the_pool_says_that_a_history_is_not_evaluated_yet() -> None:
     for pending in (
         DemandForecasts({}, frozenset({CTR}), is_pending=True),
         DemandForecasts({}, frozenset()),
+        DemandForecasts({CVR: 5.0}, frozenset({CTR}), is_pending=True),
     ):
         verdict = judge(pending, "ctr")
         assert verdict is not None
         assert (verdict.holds, verdict.reason) == (False, Reason.FORECASTS_PENDING)
+
+
+def test_a_read_for_others_leaves_the_pool_forecast() -> None:
+    """Such as for an Inference that has left since."""
+    assert judge(DemandForecasts({CTR: 5.0}, is_pending=True), "ctr") == Verdict(
+        True, Reason.DEMAND_FORECAST, "1 Inference is forecast"
+    )
 
 
 def test_a_pool_without_anything_to_forecast_says_nothing() -> None:
@@ -303,6 +313,19 @@ def test_a_rate_beyond_all_measure_is_not_expected() -> None:
     ticks = Ticks()
     ticks.forecaster.add_history(a_history([*[1e-6] * (DAY - 1), 1e9], NOW))
     assert ticks.read(100.0).peaks[CTR] <= 1e9
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.just(nan) | st.floats(0, 1e9) | st.floats(0, 100), min_size=DAY, max_size=2 * DAY),
+    st.sampled_from(["10s", "5m", "1h"]),
+)
+def test_whatever_the_history_is_a_forecast_is_a_rate(rates: list[float], horizon: str) -> None:
+    policy = ForecastPolicy(horizon=horizon)
+    forecaster = PoolForecaster(policy)
+    forecaster.add_history(a_history([*[100.0] * DAY, *rates], NOW))
+    peak = forecaster.forecast_demand(policy, frozenset({CTR}), Signals(problem=""), NOW).peaks[CTR]
+    assert 0 <= peak <= 1e9
 
 
 def test_the_same_signals_twice_are_added_once() -> None:

@@ -64,7 +64,7 @@ class AllocationForecasts:
     _states: dict[ObjectKey, _PoolState] = field(default_factory=dict, init=False)
     _reads: asyncio.Queue[_HistoryRead] = field(default_factory=asyncio.Queue, init=False)
 
-    async def run(self) -> None:
+    async def read_histories(self) -> None:
         """Read the histories that pools need, one at a time, until cancelled."""
         if self.source is None:
             return

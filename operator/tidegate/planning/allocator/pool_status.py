@@ -99,8 +99,11 @@ def _judge_forecasts(keys: frozenset[ObjectKey], forecasts: DemandForecasts | No
     """Return the condition Forecasting; None without an Inference to forecast."""
     if not keys or forecasts is None:
         return None
-    if forecasts.is_pending or keys - forecasts.short - forecasts.peaks.keys():
-        message = "rates of the past are being read or evaluated; until then the present rates count"
+    unforecast = keys - forecasts.peaks.keys()
+    if unforecast and (forecasts.is_pending or unforecast - forecasts.short):
+        message = (
+            "earlier rates are being read or evaluated; until then the present rates of some Inferences count"
+        )
         return Verdict(False, Reason.FORECASTS_PENDING, message)
     if short := keys & forecasts.short:
         lack = "has less than a day of history, so its present rate counts"
