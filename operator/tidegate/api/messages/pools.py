@@ -189,9 +189,8 @@ MESSAGES: Final = {
         "TG4110",
         MessageLevel.INFO,
         "Some Inferences have less than a day of history, so the allocator plans for their present rates.",
-        "Set controllers.prometheusUrl in the chart's values, so that the history is read from Prometheus when "
-        "the controllers start, or let a day pass. If the message names a failure of Prometheus, correct it and restart the "
-        "controllers.",
+        "Set controllers.prometheusUrl in the chart's values, so that the history is read from Prometheus, or let a day "
+        "pass. If the message names a failure of Prometheus, correct it: the history is read again within ten minutes.",
     ),
     # ComputeOverrides
     Reason.OVERRIDDEN: CatalogueMessage(
