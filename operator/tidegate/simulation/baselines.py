@@ -38,7 +38,7 @@ class StaticSplit:
         }
         self._replicas = fill_by_priority(scenario, rates)
 
-    def choose_replicas(self, _view: PolicyView) -> Mapping[str, int]:
+    def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the same replicas every time."""
         return self._replicas
 
