@@ -1,7 +1,7 @@
 """Publishes the ratings to NATS: python examples/movielens/publish_events.py --events FILE --url nats://HOST:4222
 
-FILE is DIR/events.parquet of train.py. The stream RATINGS is made, or made again when it has other events; ratings
-that it has already are not published twice.
+FILE is DIR/events.parquet of train.py. The stream MOVIELENS_RATINGS is made, or made again when it has other
+events; ratings that it has already are not published twice. A stream of that name with another origin is not changed.
 """
 
 from __future__ import annotations

@@ -12,7 +12,17 @@ import pytest
 from fixtures.nats import RunningNats, a_nats
 from movielens_din.data import ratings_of
 from movielens_din.events import write_events
-from movielens_din.stream import MAX_AGE_MS, STREAM, SUBJECT, PublishedEvents, StreamError, publish_events
+from movielens_din.stream import (
+    EVENTS_DIGEST,
+    MADE_BY,
+    MAX_AGE_MS,
+    SHIFT_MS,
+    STREAM,
+    SUBJECT,
+    PublishedEvents,
+    StreamError,
+    publish_events,
+)
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.rating_stream import RatingStream
 
@@ -100,16 +110,24 @@ def test_the_demo_finds_the_shift_and_rates_in_the_same_form(server: RunningNats
 
 
 def test_a_server_that_is_not_there_is_named(events: Path) -> None:
-    with pytest.raises(StreamError, match=r"nats://127\.0\.0\.1:1, stream RATINGS: .*Connect call failed"):
+    with pytest.raises(StreamError, match=r"nats://127\.0\.0\.1:1, stream MOVIELENS_RATINGS: .*Connect call failed"):
         asyncio.run(publish_events("nats://127.0.0.1:1", events, NOW_MS))
-    with pytest.raises(DemoError, match=r"stream RATINGS at nats://127\.0\.0\.1:1: .*Connect call failed"):
+    with pytest.raises(DemoError, match=r"stream MOVIELENS_RATINGS at nats://127\.0\.0\.1:1: .*Connect call failed"):
         RatingStream("127.0.0.1:1").find_shift()
 
 
-def test_a_stream_of_somebody_else_has_no_shift(server: RunningNats, events: Path) -> None:
-    stream = RatingStream(server.url.removeprefix("nats://"))
-    assert stream.find_shift() is None
-    server.make_stream(STREAM, SUBJECT)
-    assert stream.find_shift() is None
-    assert publish(server, events).is_new
-    assert stream.find_shift() == NOW_MS - NEWEST_MS
+@pytest.mark.parametrize("metadata", [{}, {EVENTS_DIGEST: "ab", SHIFT_MS: "0"}, {MADE_BY: "a shop"}])
+def test_a_stream_that_the_example_did_not_make_is_not_changed(
+    server: RunningNats, events: Path, metadata: dict[str, str]
+) -> None:
+    server.make_stream(STREAM, "shop.ratings.>", metadata=metadata)
+    server.ask(lambda stream: stream.publish("shop.ratings.1", b'{"user_id": 9}'))
+    with pytest.raises(StreamError, match=rf"stream {STREAM} was not made by this example.*delete or rename it"):
+        publish(server, events)
+    assert read_messages(server) == [{"user_id": 9}]
+
+
+def test_a_stream_that_has_the_subject_is_not_changed(server: RunningNats, events: Path) -> None:
+    server.make_stream("SHOP", SUBJECT)
+    with pytest.raises(StreamError, match=rf"{server.url}, stream {STREAM}: .*subjects overlap"):
+        publish(server, events)

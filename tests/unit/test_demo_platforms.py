@@ -1,11 +1,15 @@
 """A cluster of the user's own: what the demo must be told, and what it says when it is not."""
 
+from typing import Any
+
 import pytest
 import yaml
 
 from builders.movielens import EXAMPLE
+from movielens_din.stream import STREAM, SUBJECT
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.platforms import NATS_IMAGE, OwnClusterSettings
+from tidegate_localcluster.demo.scenario import BROKER, BROKER_PORT
 
 COMPLETE = {
     "TIDEGATE_IMAGE_OPERATOR": "r/operator:1",
@@ -31,6 +35,22 @@ def test_what_is_missing_is_named(name: str) -> None:
 
 
 def test_the_image_of_the_broker_is_the_one_that_a_platform_replaces() -> None:
-    documents = list(yaml.safe_load_all((EXAMPLE / "nats.yaml").read_text()))
-    containers = documents[0]["spec"]["template"]["spec"]["containers"]
+    deployment, _ = read_broker()
+    containers = deployment["spec"]["template"]["spec"]["containers"]
     assert [container["image"] for container in containers] == [NATS_IMAGE]
+
+
+def test_the_broker_and_its_stream_have_the_example_in_their_names() -> None:
+    deployment, service = read_broker()
+    assert deployment["metadata"]["name"] == service["metadata"]["name"] == BROKER == "movielens-nats"
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
+    sources = yaml.safe_load((EXAMPLE / "feature-compute.yaml").read_text())["spec"]["sources"]
+    assert [source["stream"]["nats"] for source in sources if "stream" in source] == [
+        {"url": f"nats://{BROKER}:{BROKER_PORT}", "stream": "MOVIELENS_RATINGS", "subject": "movielens.ratings"}
+    ]
+    assert (STREAM, SUBJECT) == ("MOVIELENS_RATINGS", "movielens.ratings")
+
+
+def read_broker() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((EXAMPLE / "nats.yaml").read_text()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,20 +12,26 @@ from typing import Final
 import nats
 import nats.errors
 from nats.js import JetStreamContext
-from nats.js.api import StreamConfig
+from nats.js.api import StreamConfig, StreamInfo
 from nats.js.errors import NotFoundError
 
 from movielens_din.archive import sha256_of
 from movielens_din.events import TIME, read_events
 
-STREAM: Final = "RATINGS"
-SUBJECT: Final = "ratings"
+STREAM: Final = "MOVIELENS_RATINGS"
+SUBJECT: Final = "movielens.ratings"
+MADE_BY: Final = "made-by"
+MAKER: Final = "tidegate/examples/movielens"
+"""Key and value in the stream's metadata: only a stream that has them is ever deleted."""
 EVENTS_DIGEST: Final = "events-sha256"
 SHIFT_MS: Final = "shift-ms"
-"""Keys in the stream's metadata: which events it has, and the milliseconds that were added to their times."""
+"""Further keys in the metadata: which events it has, and the milliseconds that were added to their times."""
 MAX_AGE_MS: Final = 30 * 86_400_000
 """When the newest rating is older, all are published again, before a FeatureCompute refuses the oldest as expired."""
 TIMEOUT_S: Final = 60.0
+RETRIES: Final = 20
+RETRY_WAIT_S: Final = 0.5
+"""A port that kubectl forwards in the background refuses connections at first."""
 
 
 class StreamError(RuntimeError):
@@ -45,7 +50,8 @@ class PublishedEvents:
 async def publish_events(url: str, path: Path, now_ms: int) -> PublishedEvents:
     """Publishes the events of the file `path`, shifted so that the newest is of `now_ms`, unless the stream has them.
 
-    Raises StreamError when the server cannot be reached or refuses them.
+    Raises EventsError when the file has no events, and StreamError when the server refuses them, has a stream of that
+    name that this example did not make, or cannot be reached for about RETRIES * RETRY_WAIT_S seconds.
     """
     events, digest = read_events(path), sha256_of(path)
     newest_ms = events[-1][TIME]
@@ -58,17 +64,22 @@ async def publish_events(url: str, path: Path, now_ms: int) -> PublishedEvents:
         client = await nats.connect(
             url,
             allow_reconnect=False,
-            max_reconnect_attempts=1,  # without it, a first connection is tried for minutes
-            reconnect_time_wait=0,
+            max_reconnect_attempts=RETRIES,
+            reconnect_time_wait=RETRY_WAIT_S,
             error_cb=record_error,
         )
+        errors.clear()
         try:
             stream = client.jetstream(timeout=TIMEOUT_S)
-            shift_ms = await _find_shift(stream, digest, len(events))
+            info = await _find_stream(stream)
+            shift_ms = _read_shift(info, digest, len(events)) if info is not None else None
             if shift_ms is not None and now_ms - (newest_ms + shift_ms) <= MAX_AGE_MS:
                 return PublishedEvents(len(events), shift_ms, is_new=False)
             shift_ms = now_ms - newest_ms
-            await _make_stream(stream, {EVENTS_DIGEST: digest, SHIFT_MS: str(shift_ms)})
+            if info is not None:
+                await stream.delete_stream(STREAM)
+            metadata = {MADE_BY: MAKER, EVENTS_DIGEST: digest, SHIFT_MS: str(shift_ms)}
+            await stream.add_stream(StreamConfig(name=STREAM, subjects=[SUBJECT], metadata=metadata))
             await _publish_all(stream, [{**event, TIME: event[TIME] + shift_ms} for event in events])
             return PublishedEvents(len(events), shift_ms, is_new=True)
         finally:
@@ -78,22 +89,26 @@ async def publish_events(url: str, path: Path, now_ms: int) -> PublishedEvents:
         raise StreamError(f"{url}, stream {STREAM}: {cause or type(cause).__name__}") from error
 
 
-async def _find_shift(stream: JetStreamContext, digest: str, count: int) -> int | None:
-    """The shift of the events in the stream; None when it has not all of them, or others."""
+async def _find_stream(stream: JetStreamContext) -> StreamInfo | None:
+    """The example's stream; None when there is none. Raises StreamError when it is not of this example."""
     try:
         info = await stream.stream_info(STREAM)
     except NotFoundError:
         return None
+    if (info.config.metadata or {}).get(MADE_BY) != MAKER:
+        raise StreamError(
+            f"stream {STREAM} was not made by this example, so it is not replaced: delete or rename it, "
+            "or use another server"
+        )
+    return info
+
+
+def _read_shift(info: StreamInfo, digest: str, count: int) -> int | None:
+    """The shift of the events in the stream; None when it has not all of them, or others."""
     metadata = info.config.metadata or {}
     if metadata.get(EVENTS_DIGEST) != digest or info.state.messages < count:
         return None
     return int(metadata[SHIFT_MS])
-
-
-async def _make_stream(stream: JetStreamContext, metadata: dict[str, str]) -> None:
-    with contextlib.suppress(NotFoundError):
-        await stream.delete_stream(STREAM)
-    await stream.add_stream(StreamConfig(name=STREAM, subjects=[SUBJECT], metadata=metadata))
 
 
 async def _publish_all(stream: JetStreamContext, events: Sequence[dict[str, int]]) -> None:

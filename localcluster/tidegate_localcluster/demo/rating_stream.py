@@ -13,8 +13,8 @@ from nats.js.errors import NotFoundError
 
 from tidegate_localcluster.demo.errors import DemoError
 
-STREAM: Final = "RATINGS"
-SUBJECT: Final = "ratings"
+STREAM: Final = "MOVIELENS_RATINGS"
+SUBJECT: Final = "movielens.ratings"
 SHIFT_MS: Final = "shift-ms"
 """Key in the stream's metadata, from the example: milliseconds that were added to the time of each rating."""
 CALL_TIMEOUT_S: Final = 10.0
