@@ -52,5 +52,25 @@ def test_the_broker_and_its_stream_have_the_example_in_their_names() -> None:
     assert (STREAM, SUBJECT) == ("MOVIELENS_RATINGS", "movielens.ratings")
 
 
+def test_the_broker_runs_in_a_restricted_namespace() -> None:
+    pod = read_broker()[0]["spec"]["template"]["spec"]
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    store = container["args"][container["args"].index("--store_dir") + 1]
+    (volume,) = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == store]
+    assert [entry["name"] for entry in pod["volumes"] if "emptyDir" in entry] == [volume]
+
+
 def read_broker() -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((EXAMPLE / "nats.yaml").read_text()))
