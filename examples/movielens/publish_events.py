@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from movielens_din.events import EventsError
 from movielens_din.stream import STREAM, StreamError, publish_events
 
 
@@ -26,7 +27,7 @@ def main() -> int:
     started = time.monotonic()
     try:
         published = asyncio.run(publish_events(arguments.url, arguments.events, int(time.time() * 1000)))
-    except StreamError as error:
+    except (EventsError, StreamError) as error:
         print(f"publish_events.py: {error}", file=sys.stderr)
         return 1
     state = f"published in {time.monotonic() - started:.1f} s" if published.is_new else "published before"

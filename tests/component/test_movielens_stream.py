@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 
+from builders.movielens import EXAMPLE
 from fixtures.nats import RunningNats, a_nats
 from movielens_din.data import ratings_of
 from movielens_din.events import write_events
@@ -109,7 +113,39 @@ def test_the_demo_finds_the_shift_and_rates_in_the_same_form(server: RunningNats
     assert not publish(server, events).is_new
 
 
-def test_a_server_that_is_not_there_is_named(events: Path) -> None:
+def test_a_server_that_refuses_connections_at_first_is_tried_again(
+    tmp_path: Path, events: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = RunningNats(tmp_path)
+    connect = nats.connect
+    refusals: list[Exception] = []
+
+    async def connect_to_late_server(url: str, **options: Any) -> Any:
+        async def start_server(error: Exception) -> None:
+            refusals.append(error)
+            await asyncio.to_thread(server.start)
+
+        return await connect(url, **options | ({"error_cb": start_server} if "error_cb" in options else {}))
+
+    monkeypatch.setattr(nats, "connect", connect_to_late_server)
+    try:
+        assert publish(server, events).is_new
+        assert [type(error) for error in refusals] == [ConnectionRefusedError]
+    finally:
+        server.clean_up()
+
+
+def test_the_script_ends_with_one_line_for_a_file_that_is_not_there(tmp_path: Path) -> None:
+    events = tmp_path / "events.parquet"
+    script = EXAMPLE / "publish_events.py"
+    ended = subprocess.run([sys.executable, script, "--events", events], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    expected = f"publish_events.py: {events} is not a file; train.py writes it as DIR/events.parquet\n"
+    assert (ended.stdout, ended.stderr) == ("", expected)
+
+
+def test_a_server_that_is_not_there_is_named(events: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("movielens_din.stream.RETRIES", 1)
     with pytest.raises(StreamError, match=r"nats://127\.0\.0\.1:1, stream MOVIELENS_RATINGS: .*Connect call failed"):
         asyncio.run(publish_events("nats://127.0.0.1:1", events, NOW_MS))
     with pytest.raises(DemoError, match=r"stream MOVIELENS_RATINGS at nats://127\.0\.0\.1:1: .*Connect call failed"):

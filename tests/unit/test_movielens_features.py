@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # publishes no types
 import pytest
 
 from builders.movielens import EXAMPLE, a_movielens
 from movielens_din.data import MovieLens, Ratings, ratings_of
 from movielens_din.din import HISTORY, ITEM
-from movielens_din.events import moments_before, read_events, write_events
+from movielens_din.events import EventsError, moments_before, read_events, write_events
 from movielens_din.features import OfflineFeatures
 from movielens_din.tables import write_tables
 
@@ -128,3 +130,18 @@ def test_events_are_the_ratings_in_order_of_time(tmp_path: Path) -> None:
         {"user_id": 2, "ts": 20_000, "item_row": 11, "stars": 2},
     ]
     assert moments_before(ratings).tolist() == [9_999, 19_999]
+
+
+def test_a_file_without_events_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    with pytest.raises(EventsError, match=rf"{path} is not a file; train.py writes it as DIR/events.parquet"):
+        read_events(path)
+    path.write_text("user_id,ts\n1,10\n")
+    with pytest.raises(EventsError, match=rf"{path} cannot be read as Parquet: .*not a parquet file"):
+        read_events(path)
+    pq.write_table(pa.table({"user_id": [1], "ts": [10]}), path)
+    with pytest.raises(EventsError, match=rf"{path} has the columns user_id, ts, not user_id, ts, item_row, stars"):
+        read_events(path)
+    write_events(path, ratings_of([]))
+    with pytest.raises(EventsError, match=rf"{path} has no events"):
+        read_events(path)

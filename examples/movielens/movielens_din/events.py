@@ -12,6 +12,11 @@ from movielens_din.data import Ids, Ratings
 
 EVENTS: Final = "events.parquet"
 TIME: Final = "ts"
+COLUMNS: Final = ("user_id", TIME, "item_row", "stars")
+
+
+class EventsError(RuntimeError):
+    """A file has no events of this example."""
 
 
 def moments_before(ratings: Ratings) -> Ids:
@@ -28,19 +33,30 @@ def write_events(path: Path, ratings: Ratings) -> None:
 
     MovieLens numbers its films from 1 without gaps, so the id is the film's row in the item embedding.
     """
-    columns = {
-        "user_id": ratings.user_ids,
-        TIME: ratings.timestamps * 1000,
-        "item_row": ratings.item_ids,
-        "stars": ratings.stars,
-    }
+    columns = (ratings.user_ids, ratings.timestamps * 1000, ratings.item_ids, ratings.stars)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    pq.write_table(pa.table(columns), partial)
+    pq.write_table(pa.table(dict(zip(COLUMNS, columns, strict=True))), partial)
     partial.replace(path)
 
 
 def read_events(path: Path) -> list[dict[str, int]]:
-    """The events of a file that `write_events` wrote, oldest first; `ts` in milliseconds since 1970."""
-    rows: list[dict[str, int]] = pq.read_table(path).to_pylist()
+    """The events of a file that `write_events` wrote, oldest first, at least one; `ts` in milliseconds since 1970.
+
+    Raises EventsError when there is no such file, or it is not Parquet, has other columns or no rows.
+    """
+    if not path.is_file():
+        raise EventsError(f"{path} is not a file; train.py writes it as DIR/{EVENTS}")
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise EventsError(f"{path} cannot be read as Parquet: {error}") from error
+    if set(table.column_names) != set(COLUMNS):
+        raise EventsError(
+            f"{path} has the columns {', '.join(table.column_names)}, not {', '.join(COLUMNS)}: "
+            f"give the {EVENTS} of train.py"
+        )
+    rows: list[dict[str, int]] = table.to_pylist()
+    if not rows:
+        raise EventsError(f"{path} has no events; train.py writes 100,000")
     return rows
