@@ -34,13 +34,14 @@ class FakeStream:
         return {HISTORY: np.array([self._history])}
 
 
-def rate(stream: FakeStream) -> Callable[[], live_rating.LiveRating]:
-    return lambda: rate_film(cast(RatingStream, stream), USER, stream.ask_features)
+def rate(stream: FakeStream, pauses: list[float]) -> live_rating.LiveRating:
+    return rate_film(cast(RatingStream, stream), USER, stream.ask_features, pauses.append)
 
 
 def test_a_film_that_is_not_in_the_history_is_rated_and_awaited() -> None:
-    stream = FakeStream([3, 1, 0], delay=2)
-    rating = rate(stream)()
+    stream, pauses = FakeStream([3, 1, 0], delay=2), list[float]()
+    rating = rate(stream, pauses)
+    assert pauses == pytest.approx([0.001, 0.0015])
     assert stream.ratings == [(USER, 2, 5)]
     assert rating.rated_item == 2
     assert rating.before[HISTORY].tolist() == [[3, 1, 0]]
@@ -48,9 +49,22 @@ def test_a_film_that_is_not_in_the_history_is_rated_and_awaited() -> None:
     assert rating.seconds > 0
 
 
+def test_an_answer_that_has_the_rating_at_once_is_not_awaited() -> None:
+    pauses: list[float] = []
+    assert rate(FakeStream([3, 1, 0], delay=0), pauses).rated_item == 2
+    assert pauses == []
+
+
+def test_the_pauses_between_requests_grow_to_half_a_second() -> None:
+    pauses: list[float] = []
+    rate(FakeStream([3, 1, 0], delay=30), pauses)
+    assert pauses == sorted(pauses)
+    assert (len(pauses), pauses[-1]) == (30, 0.5)
+
+
 def test_a_rating_that_does_not_arrive_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_rating, "TIMEOUT_S", 0.0)
     with pytest.raises(
         DemoError, match="user 17 rated film 1 0 s ago, and hist_items still begins with film 2"
     ):
-        rate(FakeStream([2, 0, 0], delay=10**6))()
+        rate(FakeStream([2, 0, 0], delay=10**6), [])

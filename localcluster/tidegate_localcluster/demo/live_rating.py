@@ -12,6 +12,9 @@ from tidegate_localcluster.demo.scoring import Tensors
 HISTORY: Final = "hist_items"
 STARS: Final = 5
 TIMEOUT_S: Final = 30.0
+FIRST_PAUSE_S: Final = 0.001
+PAUSE_GROWTH: Final = 1.5
+LONGEST_PAUSE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +28,23 @@ class LiveRating:
     after: Tensors
 
 
-def rate_film(stream: RatingStream, user_id: int, ask_features: Callable[[], Tensors]) -> LiveRating:
+def rate_film(
+    stream: RatingStream,
+    user_id: int,
+    ask_features: Callable[[], Tensors],
+    pause: Callable[[float], None] = time.sleep,
+) -> LiveRating:
     """Let the user like a film that is not in their history, and ask until the features have it.
 
-    Raises DemoError if they do not after TIMEOUT_S.
+    `pause` gets the seconds between two requests: FIRST_PAUSE_S, then PAUSE_GROWTH times as long after each request,
+    LONGEST_PAUSE_S at most. Raises DemoError if the features do not have the film after TIMEOUT_S.
     """
     before = ask_features()
     history = before[HISTORY][0]
     # MovieLens numbers its films from 1.
     rated_item = next(item for item in range(1, len(history) + 2) if item not in history)
     published_s = stream.publish_rating(user_id, rated_item, STARS)
+    pause_s = FIRST_PAUSE_S
     while True:
         after = ask_features()
         seconds = time.monotonic() - published_s
@@ -46,3 +56,5 @@ def rate_film(stream: RatingStream, user_id: int, ask_features: Callable[[], Ten
                 f"user {user_id} rated film {rated_item} {TIMEOUT_S:g} s ago, and {HISTORY} still begins with "
                 f"film {newest}: kubectl describe featurecompute shows in Fresh why"
             )
+        pause(pause_s)
+        pause_s = min(pause_s * PAUSE_GROWTH, LONGEST_PAUSE_S)
