@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from movielens_din.stream import (
 )
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.rating_stream import RatingStream
+from tidegate_localcluster.demo.recipe import PublishedRatings, TrainingRecipe
 
 NOW_MS = 1_800_000_000_000
 NEWEST_MS = 30_000
@@ -100,17 +103,25 @@ def test_a_publication_that_was_interrupted_is_made_again(server: RunningNats, e
     assert len(read_messages(server)) == 3
 
 
-def test_the_demo_finds_the_shift_and_rates_in_the_same_form(server: RunningNats, events: Path) -> None:
-    published = publish(server, events)
-    stream = RatingStream(server.url.removeprefix("nats://"))
-    assert stream.find_shift() == published.shift_ms
+def test_the_demo_publishes_by_the_example_and_rates_in_the_same_form(
+    server: RunningNats, events: Path, tmp_path: Path
+) -> None:
+    address = server.url.removeprefix("nats://")
+    recipe = TrainingRecipe(EXAMPLE.parents[1], tmp_path / "home")
+    recipe.output_folder.mkdir(parents=True)
+    shutil.copy(events, recipe.output_folder)
+    published = recipe.publish_events(address, lambda _: None)
+    shift_ms = read_messages(server)[-1]["ts"] - NEWEST_MS
+    assert published == PublishedRatings(STREAM, SUBJECT, count=3, shift_ms=shift_ms, is_new=True)
+    assert recipe.publish_events(address, lambda _: None) == replace(published, is_new=False)
+    stream = RatingStream(address, published.subject)
     before_ms = time.time_ns() // 1_000_000
     stream.publish_rating(7, 14, 5)
     *earlier, rating = read_messages(server)
     assert rating.keys() == earlier[0].keys()
     assert (rating["user_id"], rating["item_row"], rating["stars"]) == (7, 14, 5)
     assert before_ms <= rating["ts"] <= time.time_ns() // 1_000_000
-    assert not publish(server, events).is_new
+    assert not recipe.publish_events(address, lambda _: None).is_new
 
 
 def test_a_server_that_refuses_connections_at_first_is_tried_again(
@@ -138,7 +149,9 @@ def test_a_server_that_refuses_connections_at_first_is_tried_again(
 def test_the_script_ends_with_one_line_for_a_file_that_is_not_there(tmp_path: Path) -> None:
     events = tmp_path / "events.parquet"
     script = EXAMPLE / "publish_events.py"
-    ended = subprocess.run([sys.executable, script, "--events", events], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, script, "--events", events], capture_output=True, text=True, timeout=60
+    )
     assert ended.returncode == 1
     expected = f"publish_events.py: {events} is not a file; train.py writes it as DIR/events.parquet\n"
     assert (ended.stdout, ended.stderr) == ("", expected)
@@ -146,10 +159,17 @@ def test_the_script_ends_with_one_line_for_a_file_that_is_not_there(tmp_path: Pa
 
 def test_a_server_that_is_not_there_is_named(events: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("movielens_din.stream.RETRIES", 1)
-    with pytest.raises(StreamError, match=r"nats://127\.0\.0\.1:1, stream MOVIELENS_RATINGS: .*Connect call failed"):
+    with pytest.raises(
+        StreamError, match=r"nats://127\.0\.0\.1:1, stream MOVIELENS_RATINGS: .*Connect call failed"
+    ):
         asyncio.run(publish_events("nats://127.0.0.1:1", events, NOW_MS))
-    with pytest.raises(DemoError, match=r"stream MOVIELENS_RATINGS at nats://127\.0\.0\.1:1: .*Connect call failed"):
-        RatingStream("127.0.0.1:1").find_shift()
+    with pytest.raises(DemoError, match=r"subject s at nats://127\.0\.0\.1:1: nats: no servers available"):
+        RatingStream("127.0.0.1:1", "s").publish_rating(7, 14, 5)
+
+
+def test_a_rating_that_no_stream_takes_is_an_error(server: RunningNats) -> None:
+    with pytest.raises(DemoError, match=rf"subject s at {server.url}: nats: no response from stream"):
+        RatingStream(server.url.removeprefix("nats://"), "s").publish_rating(7, 14, 5)
 
 
 @pytest.mark.parametrize("metadata", [{}, {EVENTS_DIGEST: "ab", SHIFT_MS: "0"}, {MADE_BY: "a shop"}])
@@ -158,7 +178,9 @@ def test_a_stream_that_the_example_did_not_make_is_not_changed(
 ) -> None:
     server.make_stream(STREAM, "shop.ratings.>", metadata=metadata)
     server.ask(lambda stream: stream.publish("shop.ratings.1", b'{"user_id": 9}'))
-    with pytest.raises(StreamError, match=rf"stream {STREAM} was not made by this example.*delete or rename it"):
+    with pytest.raises(
+        StreamError, match=rf"stream {STREAM} was not made by this example.*delete or rename it"
+    ):
         publish(server, events)
     assert read_messages(server) == [{"user_id": 9}]
 

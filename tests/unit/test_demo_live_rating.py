@@ -1,6 +1,5 @@
 """The demo's rating: which film is rated, what counts as seen, and what is an error."""
 
-from collections.abc import Callable
 from typing import cast
 
 import numpy as np

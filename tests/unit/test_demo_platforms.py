@@ -47,7 +47,11 @@ def test_the_broker_and_its_stream_have_the_example_in_their_names() -> None:
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
     sources = yaml.safe_load((EXAMPLE / "feature-compute.yaml").read_text())["spec"]["sources"]
     assert [source["stream"]["nats"] for source in sources if "stream" in source] == [
-        {"url": f"nats://{BROKER}:{BROKER_PORT}", "stream": "MOVIELENS_RATINGS", "subject": "movielens.ratings"}
+        {
+            "url": f"nats://{BROKER}:{BROKER_PORT}",
+            "stream": "MOVIELENS_RATINGS",
+            "subject": "movielens.ratings",
+        }
     ]
     assert (STREAM, SUBJECT) == ("MOVIELENS_RATINGS", "movielens.ratings")
 

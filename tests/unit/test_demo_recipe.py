@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_localcluster.demo.recipe import TrainingRecipe
+from tidegate_localcluster.demo.recipe import PublishedRatings, TrainingRecipe
 from tidegate_localcluster.errors import LocalClusterError
 
 
@@ -64,10 +64,14 @@ def test_another_model_under_the_same_version_is_noticed(recipe: TrainingRecipe,
 
 def test_events_are_published_by_the_example(recipe: TrainingRecipe) -> None:
     script = recipe.example_folder / "publish_events.py"
-    script.write_text("import sys; print('reading'); print(*sys.argv[1:])")
-    found = recipe.publish_events("127.0.0.1:4222", lambda _: None)
+    script.write_text(
+        "import json, sys; print('reading');"
+        "print(json.dumps({'stream': 'S', 'subject': ' '.join(sys.argv[1:]), 'count': 3, 'shiftMs': 7, 'isNew': True}))"
+    )
+    published = recipe.publish_events("127.0.0.1:4222", lambda _: None)
     events = recipe.output_folder / "events.parquet"
-    assert found == f"--events {events} --url nats://127.0.0.1:4222"
+    arguments = f"--events {events} --url nats://127.0.0.1:4222 --json"
+    assert published == PublishedRatings("S", arguments, count=3, shift_ms=7, is_new=True)
 
 
 def test_a_stream_that_refuses_is_an_error_with_its_words(recipe: TrainingRecipe) -> None:

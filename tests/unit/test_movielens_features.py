@@ -140,7 +140,9 @@ def test_a_file_without_events_is_named(tmp_path: Path) -> None:
     with pytest.raises(EventsError, match=rf"{path} cannot be read as Parquet: .*not a parquet file"):
         read_events(path)
     pq.write_table(pa.table({"user_id": [1], "ts": [10]}), path)
-    with pytest.raises(EventsError, match=rf"{path} has the columns user_id, ts, not user_id, ts, item_row, stars"):
+    with pytest.raises(
+        EventsError, match=rf"{path} has the columns user_id, ts, not user_id, ts, item_row, stars"
+    ):
         read_events(path)
     write_events(path, ratings_of([]))
     with pytest.raises(EventsError, match=rf"{path} has no events"):

@@ -33,6 +33,19 @@ class TrainedVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedRatings:
+    """What publish_events.py reported about the stream of ratings."""
+
+    stream: str
+    subject: str
+    count: int
+    shift_ms: int
+    """Milliseconds that were added to the time of each rating."""
+    is_new: bool
+    """Whether the stream was made by this call; it had the ratings before if not."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingRecipe:
     """The MovieLens example of a source tree; `home` keeps what it trains until its code changes."""
 
@@ -70,18 +83,25 @@ class TrainingRecipe:
             progress(f"trained before, by the same code: {self.output_folder}")
         return {version: self._read_report(version) for version in requested}
 
-    def publish_events(self, address: str, progress: Progress) -> str:
+    def publish_events(self, address: str, progress: Progress) -> PublishedRatings:
         """Publish the ratings to the NATS server at `address`, unless its stream has them; return the recipe's report.
 
         Raises LocalClusterError with the end of the recipe's output.
         """
         lines = self._run_script(
             "publish_events.py",
-            ["--events", self.output_folder / "events.parquet", "--url", f"nats://{address}"],
+            ["--events", self.output_folder / "events.parquet", "--url", f"nats://{address}", "--json"],
             task="publishing the ratings as events",
             progress=progress,
         )
-        return lines[-1]
+        report = json.loads(lines[-1])
+        return PublishedRatings(
+            stream=str(report["stream"]),
+            subject=str(report["subject"]),
+            count=int(report["count"]),
+            shift_ms=int(report["shiftMs"]),
+            is_new=bool(report["isNew"]),
+        )
 
     def publish_tables(self, models: Path) -> None:
         """Copy the feature tables to where FeatureCompute reads them."""

@@ -21,7 +21,7 @@ from tidegate_localcluster.demo.platforms import (
 )
 from tidegate_localcluster.demo.prometheus import DataPlaneCounters, LoadMetrics, ObservedLoad
 from tidegate_localcluster.demo.rating_stream import RatingStream
-from tidegate_localcluster.demo.recipe import TrainingRecipe
+from tidegate_localcluster.demo.recipe import PublishedRatings, TrainingRecipe
 from tidegate_localcluster.demo.scoring import (
     GatewayClient,
     HeldOutRows,
@@ -96,17 +96,17 @@ class Demo:
         with steps.print_step("Train a recommendation model on real data, and publish version 1"):
             self._train_versions(site)
         with steps.print_step("Start a NATS server, and publish the ratings to a stream"):
-            shift_ms = self._publish_ratings(site)
+            published = self._publish_ratings(site)
         with steps.print_step("Apply three custom resources, and wait until they are Ready"):
             self._apply_manifests(site)
         with self._platform.open_endpoints(site) as endpoints, _forward_broker(site) as broker:
-            stream = RatingStream(broker)
+            stream = RatingStream(broker, published.subject)
             gateway = GatewayClient(endpoints.gateway, NAMESPACE)
             rows = HeldOutRows.read_parquet(self._recipe.held_out_path)
             metrics = _make_metrics(endpoints)
             before = metrics.read_counters() if metrics is not None else None
             with steps.print_step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
-                features = compute_features(gateway, FEATURES, rows.make_inputs(shift_ms))
+                features = compute_features(gateway, FEATURES, rows.make_inputs(published.shift_ms))
                 scores = self._score_rows(gateway, features, rows, FIRST)
                 self._show_scores(FIRST, scores)
             with steps.print_step("Rate a film: the next answer has it"):
@@ -147,26 +147,21 @@ class Demo:
             path = self._recipe.publish_version(FIRST, site.models_folder)
             self._steps.print_progress(f"published {path}")
 
-    def _publish_ratings(self, site: DemoSite) -> int:
-        """Return how many milliseconds after its real time each rating is in the stream."""
+    def _publish_ratings(self, site: DemoSite) -> PublishedRatings:
+        """Start the broker and publish the ratings to its stream, unless they are there from an earlier run."""
         site.kubectl.ensure_namespace(NAMESPACE)
         manifest = (self._recipe.example_folder / BROKER_MANIFEST).read_text()
         self._steps.print_progress(f"kubectl apply -n {NAMESPACE} -f examples/movielens/{BROKER_MANIFEST}")
         self._steps.print_text(site.kubectl.apply(manifest.replace(NATS_IMAGE, site.nats_image), NAMESPACE))
         site.kubectl.wait("condition=Available", (f"deployment/{BROKER}",), NAMESPACE, READY_TIMEOUT_S)
         with _forward_broker(site) as broker:
-            stream = RatingStream(broker)
-            earlier_ms = stream.find_shift()
-            self._steps.print_progress(self._recipe.publish_events(broker, self._steps.print_progress))
-            shift_ms = stream.find_shift()
-        if shift_ms is None:
-            raise DemoError(
-                f"publish_events.py ended well, and the stream at service/{BROKER} has no ratings"
-            )
-        if shift_ms != earlier_ms:
+            published = self._recipe.publish_events(broker, self._steps.print_progress)
+        state = "published by this run" if published.is_new else "published before"
+        self._steps.print_progress(f"stream {published.stream} has {published.count:,} ratings, {state}")
+        if published.is_new:
             # Pods that have read another stream serve its events until they notice.
             self._delete_objects(site, f"featurecompute/{FEATURES}")
-        return shift_ms
+        return published
 
     def _delete_objects(self, site: DemoSite, *objects: str) -> None:
         site.kubectl.run(
