@@ -13,7 +13,7 @@ HISTORY: Final = "hist_items"
 STARS: Final = 5
 TIMEOUT_S: Final = 30.0
 FIRST_PAUSE_S: Final = 0.001
-PAUSE_GROWTH: Final = 1.5
+PAUSE_GROWTH: Final = 1.1
 LONGEST_PAUSE_S: Final = 0.5
 
 
