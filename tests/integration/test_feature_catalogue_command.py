@@ -65,7 +65,9 @@ def test_features_are_listed_and_explained_with_the_models_that_take_them(
     assert [use["feature"] for use in lineage["takenByModels"]] == ["idle_log"]
     (source,) = explained["sources"]
     assert (source["name"], source["lagS"]) == ("clicks", 15)
-    assert "similar names: live" in command_line.refused("features", "explain", "lives", "-n", features)
+    assert f"similar names: {features}/live" in command_line.refused(
+        "features", "explain", "lives", "-n", features
+    )
 
 
 def test_a_user_without_the_right_to_read_models_is_not_told_that_there_are_none(

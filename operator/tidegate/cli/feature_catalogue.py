@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,6 @@ from tidegate.cli.connection import open_client
 from tidegate.cli.options import (
     AllNamespaces,
     KubeOptions,
-    ObjectsNamespace,
     Output,
     OutputFormat,
     print_report,
@@ -24,13 +24,20 @@ if TYPE_CHECKING:
     from tidegate.reports.feature_lineage import FeatureExplanation
     from tidegate.reports.feature_list import FeatureListReport
 
-ManifestFile = Annotated[
-    Path | None,
+ManifestFiles = Annotated[
+    list[Path] | None,
     typer.Option(
-        "--file",
+        "--filename",
         "-f",
-        metavar="FILE",
-        help="Manifest to read instead of a cluster; a folder, or - for stdin.",
+        help="Manifest to read instead of a cluster; a folder, or - for stdin; may be repeated.",
+    ),
+]
+FeaturesNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace of the objects; default that of the context. With -f, show this namespace alone, and put objects that name none into it.",
     ),
 ]
 
@@ -43,8 +50,8 @@ def register_commands(app: typer.Typer) -> None:
 
 @with_cluster_options
 def list_features(
-    file: ManifestFile = None,
-    namespace: ObjectsNamespace = None,
+    files: ManifestFiles = None,
+    namespace: FeaturesNamespace = None,
     everywhere: AllNamespaces = False,
     output: Output = OutputFormat.TEXT,
     *,
@@ -55,7 +62,9 @@ def list_features(
     A FeatureCompute whose plan does not compile is listed with its error.
     """
     options = KubeOptions(namespace, everywhere, cluster)
-    print_report(run_or_exit(_list_features(file, options)), output)
+    if files:
+        _refuse_cluster_options(options)
+    print_report(run_or_exit(_list_features(files or (), options)), output)
 
 
 @with_cluster_options
@@ -68,8 +77,8 @@ def explain_features(
             autocompletion=complete_names(CompletedKind.FEATURES),
         ),
     ],
-    file: ManifestFile = None,
-    namespace: ObjectsNamespace = None,
+    files: ManifestFiles = None,
+    namespace: FeaturesNamespace = None,
     everywhere: AllNamespaces = False,
     output: Output = OutputFormat.TEXT,
     *,
@@ -77,22 +86,40 @@ def explain_features(
 ) -> None:
     """Explain features: the tables, streams and features that each is made of, how current these are, and what reads it."""
     options = KubeOptions(namespace, everywhere, cluster)
-    print_report(run_or_exit(_explain_features(name, file, options)), output)
+    if files:
+        _refuse_cluster_options(options)
+    print_report(run_or_exit(_explain_features(name, files or (), options)), output)
 
 
-async def _list_features(file: Path | None, options: KubeOptions) -> FeatureListReport:
+def _refuse_cluster_options(options: KubeOptions) -> None:
+    cluster = options.cluster
+    given = {
+        "-A": options.everywhere,
+        "--kubeconfig": cluster.kubeconfig is not None,
+        "--context": cluster.context is not None,
+        "--as": bool(cluster.acting_for),
+        "--as-group": bool(cluster.groups),
+        "--request-timeout": cluster.request_timeout is not None,
+    }
+    if names := [name for name, is_given in given.items() if is_given]:
+        message = f"-f reads files: leave {' and '.join(names)} out"
+        raise typer.BadParameter(message)
+
+
+async def _list_features(files: Sequence[Path], options: KubeOptions) -> FeatureListReport:
     from tidegate.services import feature_catalogue
 
-    if file is not None:
-        return feature_catalogue.list_features(
-            feature_catalogue.load_catalogue(file, options.namespace or "default")
+    if files:
+        catalogue = feature_catalogue.load_catalogue(
+            files, options.namespace or "default", selected=options.namespace or ""
         )
+        return feature_catalogue.list_features(catalogue)
     async with open_client(options) as (client, namespace):
         within = "" if options.everywhere else namespace
         return feature_catalogue.list_features(await feature_catalogue.read_catalogue(client, within))
 
 
-async def _explain_features(text: str, file: Path | None, options: KubeOptions) -> FeatureExplanation:
+async def _explain_features(text: str, files: Sequence[Path], options: KubeOptions) -> FeatureExplanation:
     from tidegate.api.meta import ObjectKey
     from tidegate.cli.object_names import parse_target_name
     from tidegate.kube.kinds import FEATURE_COMPUTE
@@ -100,8 +127,8 @@ async def _explain_features(text: str, file: Path | None, options: KubeOptions) 
 
     object_text, _, feature = text.partition(".")
     name = parse_target_name(object_text, (FEATURE_COMPUTE,))
-    if file is not None:
-        catalogue = feature_catalogue.load_catalogue(file, options.namespace or "default")
+    if files:
+        catalogue = feature_catalogue.load_catalogue(files, options.namespace or "default")
         key = ObjectKey(name.namespace or options.namespace or "", name.name)
         return feature_catalogue.explain_feature(catalogue, key, feature)
     async with open_client(options) as (client, namespace):

@@ -114,7 +114,7 @@ class FeatureExplanation(Report):
     sources: tuple[FeatureSourceReport, ...]
     pipeline_problems: tuple[PipelineProblemReport, ...]
     usage_known: bool
-    """Whether the ModelAccesses could be read; if not, no model is listed."""
+    """Whether the ModelAccesses and the Inferences with their status could be read; if not, no model is listed."""
     skipped: tuple[str, ...]
     """What could not be read, and why."""
 
@@ -126,7 +126,8 @@ class FeatureExplanation(Report):
                 yield f"  {condition.format_line()}"
         for feature in self.features:
             yield ""
-            yield from _render_feature(feature, usage_known=self.usage_known)
+            models_known = self.usage_known and not self.pipeline_problems
+            yield from _render_feature(feature, models_known=models_known)
         if self.sources:
             yield ""
             yield from align_columns(list(_list_source_cells(self.sources)))
@@ -247,18 +248,20 @@ def _list_source_parameters(source: FeatureSource) -> Iterator[str]:
         yield f"maxEvents {source.stream.max_events}"
 
 
-def _render_feature(feature: FeatureLineage, *, usage_known: bool) -> Iterator[str]:
+def _render_feature(feature: FeatureLineage, *, models_known: bool) -> Iterator[str]:
     kind = "" if feature.dtype is None else f"   {feature.dtype} {list(feature.shape or ())}"
     yield f"{feature.name}{kind}   {', '.join((feature.operation, *feature.parameters))}"
     yield from _render_tree("reads", feature.reads)
     yield from _render_tree("read by", feature.read_by)
-    if feature.taken_by_models:
-        yield "  input of"
-        for use in feature.taken_by_models:
-            through = "" if use.feature == feature.name else f" through feature.{use.feature}"
-            yield f"    {use.format_text()}{through}"
-    elif usage_known:
+    if models_known and not feature.taken_by_models:
         yield "  input of no model"
+        return
+    yield "  input of"
+    for use in feature.taken_by_models:
+        through = "" if use.feature == feature.name else f" through feature.{use.feature}"
+        yield f"    {use.format_text()}{through}"
+    if not models_known:
+        yield "    models unknown"
 
 
 def _render_tree(title: str, steps: Sequence[LineageStepReport]) -> Iterator[str]:

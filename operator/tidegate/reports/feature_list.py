@@ -56,7 +56,7 @@ class FeatureListReport(Report):
     plan_problems: tuple[PlanProblemReport, ...]
     pipeline_problems: tuple[PipelineProblemReport, ...]
     usage_known: bool
-    """Whether the ModelAccesses could be read; if not, no model is listed."""
+    """Whether the ModelAccesses and the Inferences with their status could be read; if not, no model is listed."""
     skipped: tuple[str, ...]
     """What could not be read, and why."""
 
@@ -100,7 +100,10 @@ class FeatureListReport(Report):
         users = [f"feature {name}" for name in row.read_by_features]
         models = [use.format_text() if wide else use.model for use in row.taken_by_models]
         users += dict.fromkeys(models)
-        if not self.usage_known:
+        owner = f"{row.namespace}/{row.feature_compute}"
+        if not self.usage_known or any(
+            problem.feature_compute == owner for problem in self.pipeline_problems
+        ):
             users.append("models unknown")
         return ", ".join(users) or "-"
 

@@ -1,4 +1,4 @@
-"""Report which models take a feature, and the pipelines whose models cannot be told yet."""
+"""Report which models take a feature, and the pipelines whose models are unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FeatureUsage:
 
     pipelines: Sequence[PipelineUse] = ()
     is_known: bool = True
-    """Whether the ModelAccesses could be read."""
+    """Whether the ModelAccesses and the Inferences with their status could be read."""
 
     def list_pipelines(self, feature_compute: ObjectKey) -> tuple[PipelineUse, ...]:
         """Return the pipelines that call a FeatureCompute."""
@@ -77,7 +77,8 @@ class PipelineProblemReport(ApiModel):
 
     def format_text(self) -> str:
         """Format the problem as a line."""
-        return f"modelaccess/{self.access} also reads featurecompute/{self.feature_compute}: {self.message}"
+        reason = self.message.removeprefix(f"pipeline of route {self.route}: ")
+        return f"modelaccess/{self.access} route {self.route}: its models are unknown, because {reason}"
 
 
 def report_problems(pipelines: Sequence[PipelineUse]) -> tuple[PipelineProblemReport, ...]:

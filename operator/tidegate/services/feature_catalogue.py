@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -24,6 +25,7 @@ from tidegate.services.listing import KindLister
 from tidegate.services.manifests import read_manifests
 
 _MAX_SUGGESTIONS: Final = 3
+_NO_STATUS: Final = "manifests have no status, which has the inputs of the models"
 
 ResourceT = TypeVar("ResourceT", bound=CustomResource)
 
@@ -52,19 +54,25 @@ async def read_catalogue(client: KubeClient, namespace: str) -> FeatureCatalogue
     return FeatureCatalogue(namespace, features, usage, tuple(reader.skipped))
 
 
-def load_catalogue(manifest: Path, namespace: str) -> FeatureCatalogue:
-    """Read manifests; `namespace` is that of objects that name none. Raises PermanentError if they cannot be read.
+def load_catalogue(files: Sequence[Path], namespace: str, *, selected: str = "") -> FeatureCatalogue:
+    """Read manifests; `namespace` is that of objects that name none, and `selected` that to read, empty for all.
 
-    Inferences of manifests have no status, so the models of their pipelines are not known.
+    Manifests have no status, so the models of their pipelines are unknown.
+    Raises PermanentError if files cannot be read, or have an object twice.
     """
-    manifests = read_manifests((manifest,), namespace)
-    features = _select_kind(manifests.objects, FeatureCompute)
-    accesses = _select_kind(manifests.objects, ModelAccess)
-    inferences = _select_kind(manifests.objects, Inference)
+    manifests = read_manifests(files, namespace)
+    objects = [item for item in manifests.objects if selected in {"", item.key.namespace}]
+    _check_unique(objects)
+    features = _select_kind(objects, FeatureCompute)
+    usage = find_usage(features, _select_kind(objects, ModelAccess), ())
+    pipelines = [replace(use, models=(), problem=_NO_STATUS) for use in usage.pipelines]
     skipped = tuple(
-        f"{item.kind} {item.key}: {message}" for item in manifests.rejected for message in item.messages
+        f"{item.kind} {item.key}: {message}"
+        for item in manifests.rejected
+        if selected in {"", item.key.namespace}
+        for message in item.messages
     )
-    return FeatureCatalogue("", features, find_usage(features, accesses, inferences), skipped)
+    return FeatureCatalogue(selected, features, FeatureUsage(pipelines, is_known=False), skipped)
 
 
 def find_usage(
@@ -100,6 +108,14 @@ def explain_feature(catalogue: FeatureCatalogue, key: ObjectKey, feature: str) -
     return explain_features(item, explained, catalogue.usage, skipped=catalogue.skipped)
 
 
+def _check_unique(objects: Iterable[CustomResource]) -> None:
+    counts = Counter((item.KIND, item.key) for item in objects)
+    for (kind, key), count in counts.items():
+        if count > 1:
+            message = f"the files have {count} manifests of {kind} {key}: keep the right one"
+            raise PermanentError(message)
+
+
 def _select_kind(objects: Iterable[CustomResource], kind: type[ResourceT]) -> tuple[ResourceT, ...]:
     return tuple(item for item in objects if isinstance(item, kind))
 
@@ -116,7 +132,8 @@ def _find_features(catalogue: FeatureCatalogue, key: ObjectKey) -> FeatureComput
         raise PermanentError(message)
     if not matches:
         place = f" in namespace {key.namespace}" if key.namespace else ""
-        message = f'FeatureCompute "{key.name}" not found{place}{_suggest_features(catalogue, key)}'
+        skipped = f"; left out: {'; '.join(catalogue.skipped)}" if catalogue.skipped else ""
+        message = f'FeatureCompute "{key.name}" not found{place}{_suggest_features(catalogue, key)}{skipped}'
         raise PermanentError(message)
     return matches[0]
 
@@ -130,20 +147,27 @@ def _suggest_features(catalogue: FeatureCatalogue, key: ObjectKey) -> str:
     ]
     if owners:
         return f"; it is a feature: {', '.join(owners)}"
-    return _suggest_names(key.name, [item.key.name for item in catalogue.features])
+    return _suggest_keys(key.name, [item.key for item in catalogue.features])
+
+
+def _suggest_keys(name: str, keys: Sequence[ObjectKey]) -> str:
+    close = difflib.get_close_matches(name, {key.name for key in keys}, n=_MAX_SUGGESTIONS)
+    similar = [str(key) for similar_name in close for key in sorted(keys) if key.name == similar_name]
+    return _format_suggestions(similar[:_MAX_SUGGESTIONS], sorted(map(str, keys)))
 
 
 def _find_feature(item: FeatureCompute, name: str) -> Feature:
     feature = next((feature for feature in item.spec.features if feature.name == name), None)
     if feature is None:
-        suggestion = _suggest_names(name, [feature.name for feature in item.spec.features])
+        names = [feature.name for feature in item.spec.features]
+        close = difflib.get_close_matches(name, names, n=_MAX_SUGGESTIONS)
+        suggestion = _format_suggestions(close, sorted(names))
         message = f'FeatureCompute {item.key} has no feature "{name}"{suggestion}'
         raise PermanentError(message)
     return feature
 
 
-def _suggest_names(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=_MAX_SUGGESTIONS)
-    if close:
-        return f"; similar names: {', '.join(close)}"
-    return f"; there is {', '.join(sorted(names))}" if names else "; there is none"
+def _format_suggestions(similar: Sequence[str], names: Sequence[str]) -> str:
+    if similar:
+        return f"; similar names: {', '.join(similar)}"
+    return f"; there is {', '.join(names)}" if names else "; there is none"
