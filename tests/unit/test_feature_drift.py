@@ -77,7 +77,21 @@ class TestIndex:
         ],
     )
     def test_bounds_belong_to_the_worse_state(self, psi: float | None, state: DriftState) -> None:
-        assert judge_psi(psi) is state
+        assert judge_psi(psi, None if psi is None else 0.001) is state
+
+    @pytest.mark.parametrize(
+        ("psi", "chance", "state"),
+        [
+            (0.319, 0.3, DriftState.TOO_FEW),
+            (0.5999, 0.3, DriftState.TOO_FEW),
+            (0.6, 0.3, DriftState.DRIFTED),
+            (0.12, 0.07, DriftState.TOO_FEW),
+            (0.12, 0.06, DriftState.SHIFTED),
+            (0.0, 0.3, DriftState.STABLE),
+        ],
+    )
+    def test_a_change_is_twice_what_chance_gives(self, psi: float, chance: float, state: DriftState) -> None:
+        assert judge_psi(psi, chance) is state
 
     def test_the_index_by_chance_is_that_of_random_sets(self) -> None:
         random = np.random.default_rng(7)
@@ -119,13 +133,25 @@ class TestBins:
             [0, 0, 1],
         ]
 
+    def test_the_bin_of_a_single_value_is_named_by_it(self) -> None:
+        assert make_number_bins(np.full(50, 5.0)).bin_labels == ("< 5", "= 5", "> 5")
+        frequent = np.concatenate((np.full(500, 5.0), np.arange(6.0, 506.0)))
+        assert make_number_bins(frequent).bin_labels[:3] == ("< 5", "= 5", "<= 105")
+        assert make_number_bins(np.repeat((0.0, 1.0), 50)).bin_labels == ("< 0", "= 0", "< 1", "= 1", "> 1")
+
+    def test_labels_have_the_digits_that_they_need(self) -> None:
+        labels = make_number_bins(np.arange(1_700_000_000.0, 1_700_000_100.0)).bin_labels
+
+        assert labels[:2] == ("<= 1.70000001e+09", "<= 1.70000002e+09")
+        assert labels[-1] == "> 1.70000009e+09"
+
     @given(NUMBERS, NUMBERS)
     def test_every_number_is_in_a_bin(self, training: np.ndarray, recent: np.ndarray) -> None:
         bins = make_number_bins(training)
 
         for values in (training, recent):
             assert bins.count_values(values).sum() == len(values)
-        assert len(bins.edges) + 1 == len(bins.bin_labels)
+        assert len(bins.edges) + 1 == len(set(bins.bin_labels)) == len(bins.bin_labels)
         assert compute_psi(bins.count_values(training), bins.count_values(training)) == 0
 
     def test_without_training_there_is_one_bin(self) -> None:

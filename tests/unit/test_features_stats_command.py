@@ -6,7 +6,7 @@ import builtins
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -184,6 +184,51 @@ class TestWhatIsCompared:
         assert report["trainingPlans"] == report["recentPlans"] == [plan.hash]
 
 
+class TestLargeNumbers:
+    def compare_columns(self, folder: Path, column: Any, *options: str) -> dict[str, Any]:
+        for name in ("training", "recent"):
+            (folder / name).mkdir()
+            write_table(folder / name / "a.parquet", x=column)
+        (feature,) = compare(folder, "--features", "x", *options)["features"]
+        return cast(dict[str, Any], feature)
+
+    def test_unsigned_numbers_beyond_int64(self, tmp_path: Path) -> None:
+        feature = self.compare_columns(tmp_path, pa.array([2**63 + 5, 2**63 + 5], pa.uint64()))
+
+        assert feature["training"]["mean"] == 2.0**63
+        assert feature["psi"] == 0
+
+    def test_unsigned_ids_beyond_int64(self, tmp_path: Path) -> None:
+        self.compare_columns(tmp_path, pa.array([2**63 - 1], pa.uint64()), "--ids", "x")
+        file = write_table(tmp_path / "recent/b.parquet", x=pa.array([2**63 + 5], pa.uint64()))
+
+        done = run(
+            *("--training", tmp_path / "training", "--recent", tmp_path / "recent"),
+            *("--features", "x", "--ids", "x"),
+        )
+
+        assert done.exit_code == 3
+        message = f"{file}: column 'x' has the id 9223372036854775813, which exceeds int64"
+        assert message in done.stderr
+
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize(
+        ("values", "mean"), [([1e308, 1e308], None), ([1e308, -1e308, 1e308], pytest.approx(1e308 / 3))]
+    )
+    def test_moments_that_exceed_float64_are_absent(
+        self, tmp_path: Path, values: list[float], mean: float | None
+    ) -> None:
+        feature = self.compare_columns(tmp_path, values)
+
+        assert (feature["training"]["mean"], feature["training"]["deviation"]) == (mean, None)
+        assert (feature["psi"], feature["state"]) == (0, "Stable")
+        done = run(
+            *("--training", tmp_path / "training", "--recent", tmp_path / "recent", "--features", "x"),
+            *("-o", "json"),
+        )
+        json.loads(done.stdout, parse_constant=pytest.fail)
+
+
 class TestWhatIsNamed:
     def test_other_plans(self, folder: Path) -> None:
         a_set(folder / "recent/a.parquet", idle=[1.0], items=[1, 2], plan="bbb")
@@ -199,7 +244,9 @@ class TestWhatIsNamed:
         done = run(*paths, "--features", "items")
 
         assert (done.exit_code, done.stdout) == (0, f"missing   items in {folder / 'recent'}\n")
-        assert run(*paths, "--features", "items", "--fail-above", "9").exit_code == 1
+        failed = run(*paths, "--fail-above", "9")
+        assert failed.exit_code == 1
+        assert failed.stderr == f"tidegate: columns are missing in {folder / 'recent'}: items\n"
 
     def test_a_set_without_rows(self, folder: Path) -> None:
         a_set(folder / "recent/a.parquet", idle=[], items=np.empty(0, dtype=int))
@@ -207,6 +254,9 @@ class TestWhatIsNamed:
         report = compare(folder)
 
         assert {(item["psi"], item["state"]) for item in report["features"]} == {(None, "Unknown")}
+        failed = run("--training", folder / "training", "--recent", folder / "recent", "--fail-above", "9")
+        assert failed.exit_code == 1
+        assert failed.stderr == "tidegate: there is no index, because a set has no values: idle, items\n"
 
 
 class TestWhatFails:
@@ -218,16 +268,39 @@ class TestWhatFails:
 
         assert failed.exit_code == 1
         assert "FEATURE" in failed.stdout
-        assert "a feature has moved farther than" in failed.stderr
+        assert failed.stderr == f"tidegate: the index is above {psi - 0.01:g}: idle ({psi:.3f})\n"
         assert run(*paths, "--fail-above", str(psi + 0.01)).exit_code == 0
+
+    def test_a_small_sample_of_the_training_set_does_not_fail(self, tmp_path: Path) -> None:
+        random = np.random.default_rng(4)
+        training = random.normal(size=20_000)
+        write_table(tmp_path / "training.parquet", x=training)
+        write_table(tmp_path / "recent.parquet", x=random.choice(training, 30, replace=False))
+        write_table(tmp_path / "moved.parquet", x=random.choice(training, 30, replace=False) + 3)
+        options = ("--training", tmp_path / "training.parquet", "--features", "x", "--fail-above", "0.25")
+
+        small = run(*options, "--recent", tmp_path / "recent.parquet", "-o", "json")
+        moved = run(*options, "--recent", tmp_path / "moved.parquet", "-o", "json")
+
+        (feature,) = json.loads(small.stdout)["features"]
+        assert 0.25 < feature["psi"] < 2 * feature["chancePsi"]
+        assert (small.exit_code, small.stderr, feature["state"]) == (0, "", "TooFew")
+        (feature,) = json.loads(moved.stdout)["features"]
+        assert (moved.exit_code, feature["state"]) == (1, "Drifted")
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             (("--features", "gone"), "neither set has a column 'gone'; "),
-            (("--features", "page"), "training: column 'page' holds string, and numbers are needed"),
+            (
+                ("--features", "page"),
+                "training/day=0/a.parquet: column 'page' holds string, and numbers are needed",
+            ),
             (("--ids", "gone"), "--ids gone: that is none of the features: idle, items"),
-            (("--ids", "idle"), "--ids idle: the column holds float, and ids are whole numbers"),
+            (
+                ("--ids", "idle"),
+                "training/day=0/a.parquet: column 'idle' holds float, and ids are whole numbers",
+            ),
         ],
     )
     def test_columns_that_cannot_be_compared(
@@ -241,6 +314,38 @@ class TestWhatFails:
 
         assert done.exit_code == 3
         assert message in done.stderr
+
+    @pytest.mark.parametrize("name", ["training/day=1/b.parquet", "recent/b.parquet"])
+    def test_the_types_of_all_files_are_checked(self, folder: Path, name: str) -> None:
+        items = pa.array([[1, 2]], pa.list_(pa.int64()))
+        write_features(folder / name, IDLE, ITEMS, idle=["far"], items=items)
+
+        done = run("--training", folder / "training", "--recent", folder / "recent")
+
+        assert done.exit_code == 3
+        assert f"{folder / name}: column 'idle' holds string, and numbers are needed\n" in done.stderr
+
+    @pytest.mark.parametrize("values", [[0.4, 1.4], [1e19, 1.0]])
+    def test_ids_of_any_file_are_whole_numbers(self, tmp_path: Path, values: list[float]) -> None:
+        for name in ("training", "recent"):
+            write_table(tmp_path / f"{name}.parquet", y=[0, 1, 2])
+        options = ("--training", tmp_path / "training.parquet", "--features", "y", "--ids", "y")
+        assert run(*options, "--recent", tmp_path / "recent.parquet").exit_code == 0
+        file = write_table(tmp_path / "recent.parquet", y=values)
+
+        done = run(*options, "--recent", file)
+
+        assert done.exit_code == 3
+        assert done.stderr == f"tidegate: {file}: column 'y' holds double, and ids are whole numbers\n"
+
+    def test_columns_of_the_same_name(self, folder: Path) -> None:
+        file = folder / "recent/b.parquet"
+        pq.write_table(pa.Table.from_arrays([pa.array([1.0])] * 2, names=["idle", "idle"]), file)
+
+        done = run("--training", folder / "training", "--recent", folder / "recent")
+
+        assert done.exit_code == 3
+        assert done.stderr == f"tidegate: {file} has 2 columns 'idle': rename or remove them\n"
 
     def test_paths_without_files(self, folder: Path) -> None:
         (folder / "empty").mkdir()

@@ -49,20 +49,22 @@ def compare_features(
             "--fail-above",
             metavar="PSI",
             min=0,
-            help="Exit status 1 if a feature has a greater index, has none, or is missing in a set.",
+            help="Exit status 1 if a feature has a greater index that chance does not explain, has none, or is missing in a set.",
         ),
     ] = None,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Compare the features of recent rows with those of training: defaults, moments, and the population stability index.
 
-    Both are files that `tidegate features compute` has written. An index below 0.1 is Stable, from 0.1 Shifted, from 0.25 Drifted.
+    Both are files that `tidegate features compute` has written. An index below 0.1 is Stable, from 0.1 Shifted, from 0.25 Drifted; from 0.1 but below twice BY CHANCE, it is TooFew.
     """
     names, identifiers = (tuple(filter(None, text.split(","))) for text in (features, ids))
     report = run_or_exit(asyncio.to_thread(_compare_files, training, recent, names, identifiers))
     print_report(report, output)
-    if fail_above is not None and report.exceeds_psi(fail_above):
-        typer.echo(f"tidegate: a feature has moved farther than {fail_above:g}", err=True)
+    failures = list(report.list_failures(fail_above)) if fail_above is not None else []
+    for failure in failures:
+        typer.echo(f"tidegate: {failure}", err=True)
+    if failures:
         sys.exit(ExitStatus.FINDING)
 
 

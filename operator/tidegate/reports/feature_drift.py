@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from math import isfinite
 from typing import Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from tidegate.planning.features.drift import (
     IdBins,
     compute_psi,
     estimate_chance_psi,
+    exceeds_chance,
     judge_psi,
 )
 from tidegate.reports.report import Report, align_columns
@@ -41,7 +43,7 @@ class ColumnProfileReport(ApiModel):
     default_share: float | None
     """Values that are the default or padding, as a share of those that are not missing; absent without a default."""
     mean: float | None
-    """Absent for ids and without values, as is the deviation."""
+    """Absent for ids, without values, and if it exceeds float64, as is the deviation."""
     deviation: float | None
     distinct: int | None
     """Number of different ids; absent for numbers."""
@@ -58,8 +60,8 @@ class ColumnProfileReport(ApiModel):
             value_count=count,
             missing_share=profile.missing_count / max(count + profile.missing_count, 1),
             default_share=None if profile.default is None else profile.default_count / max(count, 1),
-            mean=profile.mean if has_moments else None,
-            deviation=profile.standard_deviation if has_moments else None,
+            mean=_drop_infinite(profile.mean) if has_moments else None,
+            deviation=_drop_infinite(profile.standard_deviation) if has_moments else None,
             distinct=profile.ids.distinct if is_id else None,
             distinct_exact=profile.ids.is_exact,
         )
@@ -88,6 +90,12 @@ class FeatureDriftReport(ApiModel):
     bins: tuple[DriftBinReport, ...]
     """Missing values are a last bin if one of the sets has some."""
 
+    def exceeds_psi(self, limit: float) -> bool:
+        """Return whether the index is greater than `limit`, and clearly above what chance gives."""
+        if self.psi is None or self.chance_psi is None:
+            return False
+        return self.psi > limit and exceeds_chance(self.psi, self.chance_psi)
+
 
 class MissingFeatureReport(ApiModel):
     """A feature that some file of a set does not have."""
@@ -106,9 +114,17 @@ class DriftReport(Report):
     features: tuple[FeatureDriftReport, ...]
     missing: tuple[MissingFeatureReport, ...]
 
-    def exceeds_psi(self, limit: float) -> bool:
-        """Return whether a feature has a greater index, has none, or is missing in a set."""
-        return bool(self.missing) or any(item.psi is None or item.psi > limit for item in self.features)
+    def list_failures(self, limit: float) -> Iterator[str]:
+        """Yield a line for the features with a greater index that chance does not explain, and for those without any."""
+        moved = [f"{item.name} ({item.psi:.3f})" for item in self.features if item.exceeds_psi(limit)]
+        if moved:
+            yield f"the index is above {limit:g}: {', '.join(moved)}"
+        empty = [item.name for item in self.features if item.psi is None]
+        if empty:
+            yield f"there is no index, because a set has no values: {', '.join(empty)}"
+        for path in dict.fromkeys(item.path for item in self.missing):
+            names = [item.name for item in self.missing if item.path == path]
+            yield f"columns are missing in {path}: {', '.join(names)}"
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
         """Yield a table with `training -> recent` in its cells; `wide` adds the shares of all bins."""
@@ -179,14 +195,15 @@ def _report_feature(name: str, training: ColumnProfile, recent: ColumnProfile) -
         before, after = (np.append(side.bin_counts, side.missing_count) for side in (training, recent))
     is_comparable = bool(before.sum() and after.sum())
     psi = compute_psi(before, after) if is_comparable else None
+    chance_psi = estimate_chance_psi(before, after) if is_comparable else None
     return FeatureDriftReport(
         name=name,
         kind=ColumnKind.ID if isinstance(training.bins, IdBins) else ColumnKind.NUMBER,
         training=ColumnProfileReport.from_profile(training),
         recent=ColumnProfileReport.from_profile(recent),
         psi=psi,
-        chance_psi=estimate_chance_psi(before, after) if is_comparable else None,
-        state=judge_psi(psi),
+        chance_psi=chance_psi,
+        state=judge_psi(psi, chance_psi),
         bins=tuple(
             DriftBinReport(label=label, training_share=share, recent_share=recent_share)
             for label, share, recent_share in zip(
@@ -194,6 +211,10 @@ def _report_feature(name: str, training: ColumnProfile, recent: ColumnProfile) -
             )
         ),
     )
+
+
+def _drop_infinite(value: float) -> float | None:
+    return value if isfinite(value) else None
 
 
 def _compute_shares(counts: Counts) -> list[float]:

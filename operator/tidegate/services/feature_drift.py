@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ def compare_features(request: DriftRequest) -> DriftReport:
     """Compare each feature that both sets have.
 
     The training set is read twice: its quantiles and frequent ids make the bins. Memory does not grow with the rows.
-    Raises PermanentError if files cannot be read, or a column holds no numbers.
+    Raises PermanentError if files cannot be read, a column holds no numbers, or ids are no whole numbers.
     """
     training, recent = open_files(request.training), open_files(request.recent)
     names = _select_names(request, training, recent)
@@ -49,9 +49,11 @@ def compare_features(request: DriftRequest) -> DriftReport:
     for files in (training, recent):
         _check_types(files, both)
     ids = _select_ids(request, training, both)
+    for files in (training, recent):
+        _check_id_types(files, ids)
     bins = _make_bins(training, both, ids)
     defaults = {name: _find_default(training, name) for name in both}
-    profiles = [_make_profiles(files, bins, defaults) for files in (training, recent)]
+    profiles = [_make_profiles(files, bins, defaults, ids) for files in (training, recent)]
     return report_drift(
         {name: (profiles[0][name], profiles[1][name]) for name in both},
         missing=tuple(
@@ -83,19 +85,24 @@ def _select_names(request: DriftRequest, training: FeatureFiles, recent: Feature
 
 def _check_types(files: FeatureFiles, names: Sequence[str]) -> None:
     for name in names:
-        kind = files.types[name]
-        if not is_number_type(kind):
-            raise PermanentError(f"{files.path}: column '{name}' holds {kind}, and numbers are needed")
+        for file, kind in files.types[name].items():
+            if not is_number_type(kind):
+                raise PermanentError(f"{file}: column '{name}' holds {kind}, and numbers are needed")
+
+
+def _check_id_types(files: FeatureFiles, ids: Iterable[str]) -> None:
+    for name in sorted(ids):
+        for file, kind in files.types[name].items():
+            if not is_integer_type(kind):
+                raise PermanentError(f"{file}: column '{name}' holds {kind}, and ids are whole numbers")
 
 
 def _select_ids(request: DriftRequest, training: FeatureFiles, names: Sequence[str]) -> frozenset[str]:
     for name in request.ids:
         if name not in names:
             raise PermanentError(f"--ids {name}: that is none of the features: {', '.join(names)}")
-        if not is_integer_type(training.types[name]):
-            kind = training.types[name]
-            raise PermanentError(f"--ids {name}: the column holds {kind}, and ids are whole numbers")
-    return frozenset(request.ids) | {name for name, column in training.columns.items() if column.is_id}
+    declared = {name for name in names if name in training.columns and training.columns[name].is_id}
+    return declared | frozenset(request.ids)
 
 
 def _make_bins(
@@ -104,11 +111,11 @@ def _make_bins(
     random = np.random.default_rng(_SEED)
     samples = {name: ValueSample(random) for name in names if name not in ids}
     counters = {name: IdCounter() for name in names if name in ids}
-    for batch in training.read_batches(names):
+    for batch in training.read_batches(names, ids):
         if batch.name in counters:
-            counters[batch.name].add_values(batch.values.astype(np.int64))
+            counters[batch.name].add_values(batch.values.astype(np.int64, copy=False))
         else:
-            samples[batch.name].add_values(batch.values.astype(np.float64))
+            samples[batch.name].add_values(batch.values.astype(np.float64, copy=False))
     return {
         **{name: make_number_bins(sample.values) for name, sample in samples.items()},
         **{name: IdBins(counter.select_frequent(TOP_IDS)) for name, counter in counters.items()},
@@ -119,16 +126,17 @@ def _find_default(training: FeatureFiles, name: str) -> float | None:
     column: Any = training.columns.get(name)
     if column is None or column.default is None:
         return None
-    return parse_default(column.default, training.types[name])
+    return parse_default(column.default, training.types[name][training.files[0]])
 
 
 def _make_profiles(
     files: FeatureFiles,
     bins: Mapping[str, NumberBins | IdBins],
     defaults: Mapping[str, float | None],
+    ids: frozenset[str],
 ) -> Mapping[str, ColumnProfile]:
     profiles = {name: ColumnProfile(bins[name], defaults[name]) for name in bins}
-    for batch in files.read_batches(list(bins)):
+    for batch in files.read_batches(list(bins), ids):
         profiles[batch.name].add_batch(
             batch.values, row_count=batch.row_count, missing_count=batch.missing_count
         )

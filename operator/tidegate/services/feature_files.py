@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +19,15 @@ from tidegate_dataplane.contract import FEATURE_COLUMNS, PLAN_HASH, FeatureColum
 
 _BATCH_ROWS: Final = 4_096
 """Rows at once; a list has up to 4,096 elements."""
+_LARGEST_ID: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnBatch:
-    """The values of a column in some rows: float64 or int64, one for each element of lists, without those that are missing."""
+    """The values of a column in some rows, one for each element of lists, without those that are missing.
+
+    They are int64 for ids and float64 for all other columns, shape [values].
+    """
 
     name: str
     values: Numbers | Ids
@@ -36,38 +41,46 @@ class FeatureFiles:
 
     path: Path
     files: Sequence[Path]
-    types: Mapping[str, Any]
-    """Arrow type of each column that all files have, of the elements for lists."""
+    types: Mapping[str, Mapping[Path, Any]]
+    """Arrow types by file of each column that all files have, of the elements for lists."""
     columns: Mapping[str, FeatureColumn]
     """Features by name, as the metadata of the files has them."""
     plan_hashes: tuple[str, ...]
 
-    def read_batches(self, names: Sequence[str]) -> Iterator[ColumnBatch]:
-        """Yield the columns in portions of all files. Raises PermanentError if a file cannot be read."""
+    def read_batches(self, names: Sequence[str], ids: Collection[str]) -> Iterator[ColumnBatch]:
+        """Yield the columns in portions of all files; `ids` are those with whole numbers that identify something.
+
+        Raises PermanentError if a file cannot be read, or has an id that exceeds int64.
+        """
         for file in self.files:
             try:
                 with pq.ParquetFile(file) as parquet:
                     for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=list(names)):
-                        yield from (_read_column(name, batch.column(name)) for name in names)
+                        for name in names:
+                            yield _read_column(file, name, batch.column(name), is_id=name in ids)
             except (pa.ArrowException, OSError) as error:
                 raise PermanentError(f"{file}: {error}") from error
 
 
 def open_files(path: Path) -> FeatureFiles:
-    """Return the Parquet file at `path`, or those of the folder. Raises PermanentError if there is none that can be read."""
+    """Return the Parquet file at `path`, or those of the folder.
+
+    Raises PermanentError if there is none that can be read, or if one has two columns of the same name.
+    """
     files = _list_files(path)
     columns: dict[str, FeatureColumn] = {}
-    types: dict[str, Any] = {}
+    types: dict[str, dict[Path, Any]] = {}
     plans: dict[str, None] = {}
-    for index, file in enumerate(files):
+    for file in files:
         schema = _read_schema(file)
-        present = {name: _find_element_type(schema.field(name).type) for name in schema.names}
-        types = present if index == 0 else {name: types[name] for name in types if name in present}
+        for name in schema.names:
+            types.setdefault(name, {})[file] = _find_element_type(schema.field(name).type)
         metadata = schema.metadata or {}
         columns |= _parse_columns(file, metadata)
         if PLAN_HASH.encode() in metadata:
             plans[metadata[PLAN_HASH.encode()].decode(errors="replace")] = None
-    return FeatureFiles(path, files, types, columns, tuple(plans))
+    shared = {name: kinds for name, kinds in types.items() if len(kinds) == len(files)}
+    return FeatureFiles(path, files, shared, columns, tuple(plans))
 
 
 def is_number_type(kind: Any) -> bool:
@@ -99,9 +112,13 @@ def _list_files(path: Path) -> list[Path]:
 
 def _read_schema(file: Path) -> Any:
     try:
-        return pq.read_schema(file)
+        schema = pq.read_schema(file)
     except (pa.ArrowException, OSError) as error:
         raise PermanentError(f"{file} cannot be read as Parquet: {error}") from error
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            raise PermanentError(f"{file} has {count} columns '{name}': rename or remove them")
+    return schema
 
 
 def _parse_columns(file: Path, metadata: Mapping[bytes, bytes]) -> dict[str, FeatureColumn]:
@@ -121,13 +138,16 @@ def _find_element_type(kind: Any) -> Any:
     return kind.value_type if is_list else kind
 
 
-def _read_column(name: str, column: Any) -> ColumnBatch:
+def _read_column(file: Path, name: str, column: Any, *, is_id: bool) -> ColumnBatch:
     row_count, missing_count = len(column), 0
     if _find_element_type(column.type) != column.type:
         missing_count, column = column.null_count, column.flatten()
     missing_count += column.null_count
     values = column.drop_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_integer(column.type):
+    if is_id:
+        if len(values) and values.max() > _LARGEST_ID:
+            raise PermanentError(f"{file}: column '{name}' has the id {values.max()}, which exceeds int64")
         return ColumnBatch(name, values.astype(np.int64), row_count, missing_count)
-    finite = values[np.isfinite(values)].astype(np.float64)
-    return ColumnBatch(name, finite, row_count, missing_count + len(values) - len(finite))
+    numbers = values.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return ColumnBatch(name, finite, row_count, missing_count + len(numbers) - len(finite))

@@ -79,6 +79,7 @@ class ColumnProfile:
     default_count: int = 0
     value_count: int = 0
     mean: float = 0.0
+    """Not finite if the sum of the values exceeds float64."""
     ids: IdCounter = field(default_factory=IdCounter)
     bin_counts: Counts = field(init=False)
     _squares: float = 0.0
@@ -89,11 +90,14 @@ class ColumnProfile:
 
     @property
     def standard_deviation(self) -> float:
-        """Return the standard deviation of all values."""
+        """Return the standard deviation of all values; not finite if their squares exceed float64."""
         return float(np.sqrt(self._squares / self.value_count)) if self.value_count else 0.0
 
     def add_batch(self, values: Numbers | Ids, *, row_count: int, missing_count: int) -> None:
-        """Add the values of some rows, without those that are missing; lists give one value for each element."""
+        """Add the values of some rows, without those that are missing; lists give one value for each element.
+
+        `values` are int64 for bins of ids and float64 for bins of numbers, shape [values].
+        """
         self.row_count += row_count
         self.missing_count += missing_count
         if not len(values):
@@ -112,9 +116,11 @@ class ColumnProfile:
 
     def _add_moments(self, numbers: Numbers) -> None:
         """Merge mean and squares as in Chan, Golub and LeVeque, "Updating formulae", 1979."""
-        mean, total = float(np.mean(numbers)), self.value_count + len(numbers)
+        total = self.value_count + len(numbers)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(np.mean(numbers))
+            self._squares += float(np.sum((numbers - mean) ** 2))
         shift = mean - self.mean
-        self._squares += float(np.sum((numbers - mean) ** 2))
         self._squares += shift * shift * self.value_count * len(numbers) / total
         self.mean += shift * len(numbers) / total
         self.value_count = total

@@ -8,6 +8,7 @@ scoring (Siddiqi, "Credit Risk Scorecards", Wiley, 2006). Of two sets of one dis
 Risk Model Validation 14, 2020).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
@@ -21,6 +22,10 @@ PSEUDO_COUNT: Final = 0.5
 """Added to the count of each bin of both sets, so that the logarithm of an empty bin exists."""
 SHIFTED_PSI: Final = 0.1
 DRIFTED_PSI: Final = 0.25
+CHANCE_FACTOR: Final = 2
+"""How many times the PSI that chance gives on average a PSI must be to show a change."""
+_LABEL_DIGITS: Final = range(6, 18)
+"""Significant digits of the bounds in labels; 17 distinguish all float64."""
 
 Numbers: TypeAlias = NDArray[np.float64]
 Ids: TypeAlias = NDArray[np.int64]
@@ -36,6 +41,8 @@ class DriftState(StrEnum):
     """PSI is from 0.1 to below 0.25."""
     DRIFTED = "Drifted"
     """PSI is 0.25 or more."""
+    TOO_FEW = "TooFew"
+    """PSI is 0.1 or more, and less than twice what chance gives in sets of these sizes."""
     UNKNOWN = "Unknown"
     """One of the sets has no values of the feature."""
 
@@ -51,9 +58,24 @@ class NumberBins:
 
     @property
     def bin_labels(self) -> tuple[str, ...]:
-        """Return a text for each bin."""
-        uppers = [f"<= {edge:.6g}" for edge in self.edges]
-        return (*uppers, f"> {self.edges[-1]:.6g}" if len(self.edges) else "any")
+        """Return a text for each bin, with as many digits as make the texts different."""
+        labels = ("any",)
+        for digits in _LABEL_DIGITS if len(self.edges) else ():
+            labels = tuple(self._format_labels(digits))
+            if len(set(labels)) == len(labels):
+                break
+        return labels
+
+    def _format_labels(self, digits: int) -> Iterator[str]:
+        below = np.nextafter(self.edges, -np.inf)
+        for place, edge in enumerate(self.edges):
+            if place and self.edges[place - 1] == below[place]:
+                yield f"= {edge:.{digits}g}"
+            elif place + 1 < len(self.edges) and edge == below[place + 1]:
+                yield f"< {self.edges[place + 1]:.{digits}g}"
+            else:
+                yield f"<= {edge:.{digits}g}"
+        yield f"> {self.edges[-1]:.{digits}g}"
 
     def count_values(self, values: Numbers) -> Counts:
         """Return how many of the finite `values` are in each bin, shape [bins]."""
@@ -114,10 +136,17 @@ def estimate_chance_psi(training: Counts, recent: Counts) -> float:
     return float((len(training) - 1) * (1 / training.sum() + 1 / recent.sum()))
 
 
-def judge_psi(psi: float | None) -> DriftState:
-    """Return the state by the usual bounds; Unknown without a PSI."""
-    if psi is None:
+def exceeds_chance(psi: float, chance_psi: float) -> bool:
+    """Return whether a PSI is clearly above what chance gives on average."""
+    return psi >= CHANCE_FACTOR * chance_psi
+
+
+def judge_psi(psi: float | None, chance_psi: float | None) -> DriftState:
+    """Return the state by the usual bounds and by what chance gives; Unknown without a PSI."""
+    if psi is None or chance_psi is None:
         return DriftState.UNKNOWN
+    if psi >= SHIFTED_PSI and not exceeds_chance(psi, chance_psi):
+        return DriftState.TOO_FEW
     if psi >= DRIFTED_PSI:
         return DriftState.DRIFTED
     return DriftState.SHIFTED if psi >= SHIFTED_PSI else DriftState.STABLE
