@@ -102,7 +102,7 @@ def _select_ids(request: DriftRequest, training: FeatureFiles, names: Sequence[s
         if name not in names:
             raise PermanentError(f"--ids {name}: that is none of the features: {', '.join(names)}")
     declared = {name for name in names if name in training.columns and training.columns[name].is_id}
-    return declared | frozenset(request.ids)
+    return frozenset(request.ids) | declared
 
 
 def _make_bins(

@@ -59,7 +59,7 @@ class NumberBins:
     @property
     def bin_labels(self) -> tuple[str, ...]:
         """Return a text for each bin, with as many digits as make the texts different."""
-        labels = ("any",)
+        labels: tuple[str, ...] = ("any",)
         for digits in _LABEL_DIGITS if len(self.edges) else ():
             labels = tuple(self._format_labels(digits))
             if len(set(labels)) == len(labels):
