@@ -73,7 +73,8 @@ def test_errors_name_the_right_that_is_missing_and_the_way_out(
             installed.tidegate("xds", *arguments)
         return str(caught.value)
 
-    assert "name the namespace of the xDS servers with -n" in said("status", "-n", "default")
+    elsewhere = said("status", "--system-namespace", "default")
+    assert "name the namespace of the xDS servers with --system-namespace" in elsewhere
     assert "no-such-context" in said("status", "--context", "no-such-context")
     engineer = _kubeconfig(installed, tmp_path, token=_engineer(space))
     asks = ("status", "--kubeconfig", str(engineer))
