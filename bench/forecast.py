@@ -77,7 +77,7 @@ def measure_series(rates: Sequence[float], interval_s: float, quantile: float) -
             factors = {period: find_naive_factor(history, day, period, quantile) for period in losses.naive}
         assert isinstance(model, ForecastModel)
         began = time.perf_counter()
-        forecast = forecast_rates(history, model, leads)[-1]
+        forecast = forecast_rates(history, model)[-1]
         losses.forecast_s += time.perf_counter() - began
         losses.actual.append(rates[now + leads - 1])
         losses.forecast.append(forecast)

@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from builders.feature_compute import a_feature_compute
+from builders.feature_pods import NOW, plan_for_reports
 from builders.live_features import live_features_spec
-from builders.pods import a_pod, a_report
+from builders.pods import a_report
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.planning.access.proxies import ProxyView
-from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.pods import PodView
 from tidegate.reports.status import RelatedObjects
 from tidegate.reports.status_feature import report_features
-from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
-from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, EventStreamReport, RefusalReason, StreamProblem
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
 LIVE = a_feature_compute(**live_features_spec(replicas=2))
 
 
 def plan_of(*reports: AgentReport, features: FeatureCompute = LIVE) -> ReconcilePlan:
-    """The plan of a FeatureCompute whose pods are ready if they serve, and report these."""
-    empty = _plan(features, [], {})
-    deployment: Any = next(item for item in empty.apply if item["kind"] == "Deployment")
-    metadata = deployment["spec"]["template"]["metadata"]
-    pods = [
-        a_pod(
-            f"p{number}",
-            source=metadata["labels"][SOURCE_LABEL],
-            template=metadata["annotations"][TEMPLATE_ANNOTATION],
-            ready=report.serving is not None,
-        )
-        for number, report in enumerate(reports)
-    ]
-    return _plan(features, pods, {pod.uid: report for pod, report in zip(pods, reports, strict=True)})
-
-
-def _plan(features: FeatureCompute, pods: list[PodView], reports: dict[str, AgentReport]) -> ReconcilePlan:
-    proxies = (ProxyView("gateway-1", 0),)
-    observed = FeaturesObserved(features, NOW, pods=pods, reports=reports, proxies=proxies)
-    return plan_features(observed, SETTINGS)
+    """The plan of a FeatureCompute whose pods report these."""
+    return plan_for_reports(features, *reports)
 
 
 def reading(*, serves: bool = True, **fields: Any) -> AgentReport:

@@ -44,7 +44,7 @@ def days(count: int, per_day: int, noise: float = 0.0, seed: int = 1) -> list[fl
 def test_constant_rate_is_forecast_as_itself() -> None:
     model = fit_forecast([50.0] * 100, HOURLY)
     assert model is not None
-    assert forecast_rates([50.0] * 100, model, 3) == pytest.approx((50.0, 50.0, 50.0))
+    assert forecast_rates([50.0] * 100, model) == pytest.approx((50.0, 50.0, 50.0))
 
 
 def test_rate_with_a_season_is_forecast_before_it_rises() -> None:
@@ -53,7 +53,7 @@ def test_rate_with_a_season_is_forecast_before_it_rises() -> None:
     assert model is not None
     assert model.period == DAY
     expected = [day_rate(len(history) + lead, DAY) for lead in range(4)]
-    assert forecast_rates(history, model, 4) == pytest.approx(expected, rel=1e-6)
+    assert forecast_rates(history, model) == pytest.approx(expected, rel=1e-6)
     assert expected[3] > 1.05 * history[-1]
 
 
@@ -62,7 +62,7 @@ def test_level_of_today_scales_the_season() -> None:
     history[-DAY:] = [1.5 * rate for rate in history[-DAY:]]
     model = fit_forecast(history, FIVE_MINUTES)
     assert model is not None
-    assert forecast_rates(history, model, 1)[0] == pytest.approx(1.5 * day_rate(0, DAY), rel=0.05)
+    assert forecast_rates(history, model)[0] == pytest.approx(1.5 * day_rate(0, DAY), rel=0.05)
 
 
 def test_spike_of_a_day_is_not_expected_again() -> None:
@@ -71,7 +71,7 @@ def test_spike_of_a_day_is_not_expected_again() -> None:
     history[spike] *= 10
     model = fit_forecast(history[: spike + DAY - 2], FIVE_MINUTES)
     assert model is not None
-    assert max(forecast_rates(history[: spike + DAY - 2], model, 4)) < 2 * day_rate(30, DAY)
+    assert max(forecast_rates(history[: spike + DAY - 2], model)) < 2 * day_rate(30, DAY)
 
 
 @pytest.mark.parametrize("unknown", [math.nan, -5.0, math.inf])
@@ -98,7 +98,7 @@ def test_as_many_rates_are_below_the_forecast_as_the_quantile_says(quantile: flo
         if (now - 6 * DAY) % (7 * 20) == 0:
             model = fit_forecast(history[:now], options)
         assert model is not None
-        below += history[now + 3] <= forecast_rates(history[:now], model, 4)[3]
+        below += history[now + 3] <= forecast_rates(history[:now], model)[3]
         total += 1
     assert below / total == pytest.approx(quantile, abs=0.05)
 
@@ -111,7 +111,7 @@ def test_forecast_loses_less_than_the_day_before() -> None:
         if (now - 6 * DAY) % (11 * 20) == 0:
             model = fit_forecast(history[:now], FIVE_MINUTES)
         assert model is not None
-        ours.append(forecast_rates(history[:now], model, 4)[3])
+        ours.append(forecast_rates(history[:now], model)[3])
         naive.append(factor * history[now + 3 - DAY])
         actual.append(history[now + 3])
     losses = [compute_pinball_loss(np.array(actual), np.array(rates), 0.9) for rates in (ours, naive)]
@@ -124,7 +124,7 @@ def test_any_history_gives_the_same_finite_forecast(history: list[float]) -> Non
     model = fit_forecast(history, HOURLY)
     assert model == fit_forecast(list(history), HOURLY)
     assert model is not None
-    rates = forecast_rates(history, model, 3)
+    rates = forecast_rates(history, model)
     assert len(rates) == 3
     assert all(math.isfinite(rate) and rate >= 0 for rate in rates)
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from builders.feature_compute import a_feature_compute
+from builders.feature_pods import NOW, plan_for_reports
 from builders.live_features import live_features_spec
-from builders.pods import a_pod, a_report
+from builders.pods import a_report
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.planning.access.proxies import ProxyView
-from tidegate.planning.features.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.plan import ReconcilePlan
-from tidegate.planning.pods import PodView
 from tidegate.reports.status import RelatedObjects
 from tidegate.reports.status_feature import report_features
-from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
-from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import (
     AgentReport,
     EventStreamReport,
@@ -29,9 +24,7 @@ from tidegate_dataplane.contract import (
     TableReport,
 )
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOADED_S = NOW.timestamp()
-SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
 TABLE = {"uri": "file:///models/tables/users.parquet", "refresh": "10m"}
 PROFILES = {"name": "profiles", "entity": "user", "table": TABLE}
 REFRESHED = a_feature_compute(sources=[PROFILES], replicas=2)
@@ -39,25 +32,8 @@ FEW_KEYS = "table 'profiles' has 4 keys and the loaded one 10"
 
 
 def plan_of(*reports: AgentReport, features: FeatureCompute = REFRESHED) -> ReconcilePlan:
-    """The plan of a FeatureCompute whose pods are ready if they serve, and report these."""
-    deployment: Any = next(item for item in _plan(features, [], {}).apply if item["kind"] == "Deployment")
-    metadata = deployment["spec"]["template"]["metadata"]
-    pods = [
-        a_pod(
-            f"p{number}",
-            source=metadata["labels"][SOURCE_LABEL],
-            template=metadata["annotations"][TEMPLATE_ANNOTATION],
-            ready=report.serving is not None,
-        )
-        for number, report in enumerate(reports)
-    ]
-    return _plan(features, pods, {pod.uid: report for pod, report in zip(pods, reports, strict=True)})
-
-
-def _plan(features: FeatureCompute, pods: list[PodView], reports: dict[str, AgentReport]) -> ReconcilePlan:
-    proxies = (ProxyView("gateway-1", 0),)
-    observed = FeaturesObserved(features, NOW, pods=pods, reports=reports, proxies=proxies)
-    return plan_features(observed, SETTINGS)
+    """The plan of a FeatureCompute whose pods report these."""
+    return plan_for_reports(features, *reports)
 
 
 def serving(*, serves: bool = True, **fields: Any) -> AgentReport:

@@ -121,6 +121,20 @@ class RefreshWorld:
         refresh = TableRefresh(interval_ms=INTERVAL_S * 1000, min_keys_percent=percent)
         return FeatureTable(name=name, entity=entity, uri=f"file://{path}", refresh=refresh)
 
+    async def serve_items(self) -> Path:
+        """Serve the price of items too; return their table, and forget what was downloaded until now."""
+        items = write_table(self.models / "items.parquet", item_id=["a"], price=[7])
+        tables = [
+            self.make_table("profiles", "user", self.users),
+            self.make_table("catalogue", "item", items),
+        ]
+        self.plan = a_plan(AGE, PRICE, tables=tables)
+        self.publish_users(1)
+        self.accept_order()
+        await self.settle()
+        self.downloads.clear()
+        return items
+
     def restart_agent(self) -> Agent:
         repository = ModelRepository(self.folder / "repository", self.folder / "cache")
         repository.prepare_folders()
@@ -497,13 +511,7 @@ async def test_a_table_of_another_order_is_checked_after_a_whole_interval(pod: R
 
 async def test_only_the_changed_table_is_downloaded(tmp_path: Path) -> None:
     pod = RefreshWorld(tmp_path)
-    items = write_table(pod.models / "items.parquet", item_id=["a"], price=[7])
-    tables = [pod.make_table("profiles", "user", pod.users), pod.make_table("catalogue", "item", items)]
-    pod.plan = a_plan(AGE, PRICE, tables=tables)
-    pod.publish_users(1)
-    pod.accept_order()
-    await pod.settle()
-    pod.downloads.clear()
+    await pod.serve_items()
 
     pod.publish_users(2)
     await pod.pass_interval()
@@ -518,13 +526,7 @@ async def test_only_the_changed_table_is_downloaded(tmp_path: Path) -> None:
 
 async def test_two_tables_written_again_with_the_same_content_are_downloaded_once(tmp_path: Path) -> None:
     pod = RefreshWorld(tmp_path)
-    items = write_table(pod.models / "items.parquet", item_id=["a"], price=[7])
-    tables = [pod.make_table("profiles", "user", pod.users), pod.make_table("catalogue", "item", items)]
-    pod.plan = a_plan(AGE, PRICE, tables=tables)
-    pod.publish_users(1)
-    pod.accept_order()
-    await pod.settle()
-    pod.downloads.clear()
+    items = await pod.serve_items()
 
     for path in (pod.users, items):
         os.utime(path, ns=(1, 1))

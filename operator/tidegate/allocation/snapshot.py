@@ -16,6 +16,9 @@ from tidegate.allocation.errors import InvalidInputError, check_amount, check_co
 from tidegate.api.inference import Tier
 
 _MIN_VALUE: Final = 1e-9
+DEFAULT_LOAD_S: Final = 30.0
+"""Time to load of a replica of which nothing is measured."""
+DEFAULT_DRAIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,8 @@ class PlacementInput:
     curve: CapacityCurve
     slices: int = 1
     replicas: ReplicaCounts = ReplicaCounts()
-    load_s: float = 30.0
-    drain_s: float = 10.0
+    load_s: float = DEFAULT_LOAD_S
+    drain_s: float = DEFAULT_DRAIN_S
     since_up_s: float = inf
     since_down_s: float = inf
 

@@ -10,6 +10,7 @@ import typer
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
+from tidegate.cli.duration_option import parse_duration_option
 from tidegate.cli.options import (
     Everywhere,
     ExitStatus,
@@ -65,7 +66,6 @@ def calibrate(
     Progress goes to stdout, or to stderr when the result is JSON, YAML or a name. Live traffic on the replica lowers the result and is slowed down by the test, so pick a replica that serves none.
     """
     # The load generator takes a second to import, which --help should not.
-    from tidegate.api.durations import parse_duration
     from tidegate.cli.object_names import find_key, join_kind
     from tidegate.kube.kinds import INFERENCE
     from tidegate.planning.diagnosis.calibration import RandomInputs
@@ -74,11 +74,7 @@ def calibrate(
     text = join_kind(inference, name)
     ramp = RampLimits(max_concurrency, step_seconds, total_seconds)
     inputs = RandomInputs(rows, length, largest, seed)
-    try:
-        limit_s = None if slo is None else parse_duration(slo).total_seconds()
-    except ValueError as error:
-        message = f"--slo {slo}: {error}"
-        raise typer.BadParameter(message) from error
+    limit_s = None if slo is None else parse_duration_option(f"--slo {slo}", slo).total_seconds()
     options = KubeOptions(namespace, everywhere, cluster)
 
     def print_step(step: str) -> None:

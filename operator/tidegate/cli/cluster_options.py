@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tidegate.cli.duration_option import parse_duration_option
+
 _PARAMETER: Final = "cluster"
 _PANEL: Final = "Cluster and user"
 
@@ -66,16 +68,14 @@ def parse_cluster_options(
     request_timeout: RequestTimeout = None,
 ) -> ClusterOptions:
     """Parse the values of the options. Raises BadParameter for a wrong one."""
-    from tidegate.api.durations import parse_duration
-
     if groups and not acting_for:
         message = "--as-group needs --as, the user to impersonate"
         raise typer.BadParameter(message)
-    try:
-        timeout = None if request_timeout is None else parse_duration(request_timeout)
-    except ValueError as error:
-        message = f"--request-timeout {request_timeout}: {error}"
-        raise typer.BadParameter(message) from error
+    timeout = (
+        None
+        if request_timeout is None
+        else parse_duration_option(f"--request-timeout {request_timeout}", request_timeout)
+    )
     return ClusterOptions(kubeconfig, context, acting_for, tuple(groups or ()), timeout)
 
 

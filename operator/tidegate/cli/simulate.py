@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tidegate.cli.duration_option import parse_duration_option
 from tidegate.cli.options import ExitStatus, Output, OutputFormat, exit_with_error, print_report, run_or_exit
-
-if TYPE_CHECKING:
-    from datetime import timedelta
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -87,10 +85,10 @@ def simulate_trace(
         slices=slices,
         nodes=nodes,
         trace=trace,
-        last=_parse_option("--last", last),
-        interval=_parse_option("--interval", interval),
-        load=_parse_option("--load", load),
-        drain=_parse_option("--drain", drain),
+        last=parse_duration_option("--last", last),
+        interval=parse_duration_option("--interval", interval),
+        load=parse_duration_option("--load", load),
+        drain=parse_duration_option("--drain", drain),
         quantile=quantile,
         policies=tuple(policy or ()),
     )
@@ -112,13 +110,3 @@ def _write_page(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         exit_with_error(f"cannot write {path}: {error}", ExitStatus.UNKNOWN)
-
-
-def _parse_option(option: str, text: str) -> timedelta:
-    from tidegate.api.durations import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        message = f"{option}: {error}"
-        raise typer.BadParameter(message) from error

@@ -13,6 +13,7 @@ import typer
 from tidegate.cli.cluster_options import ClusterOptions, with_cluster_options
 from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
+from tidegate.cli.duration_option import parse_duration_option
 from tidegate.cli.following import Watch, follow_or_exit
 from tidegate.cli.options import (
     ExitStatus,
@@ -74,18 +75,13 @@ def status(
     cluster: ClusterOptions,
 ) -> None:
     """Show the state of the fleet, or of one object with its pods, routes and events; exit status 1 if it is not healthy."""
-    from tidegate.api.durations import parse_duration
     from tidegate.cli.object_names import join_kind
 
     options = KubeOptions(namespace, everywhere, cluster)
     if wait and watch:
         message = "--wait ends when the object is ready, and --watch does not end: leave one of them out"
         raise typer.BadParameter(message)
-    try:
-        max_wait = parse_duration(timeout) if wait else None
-    except ValueError as error:
-        message = f"--timeout {timeout}: {error}"
-        raise typer.BadParameter(message) from error
+    max_wait = parse_duration_option(f"--timeout {timeout}", timeout) if wait else None
     text = None if target is None else join_kind(target, name)
     if watch:
         follow_or_exit(

@@ -34,6 +34,8 @@ class _RateHistory:
     measured_blocks: int = 0
     fitted_s: float = -inf
     model: ForecastModel | None = None
+    forecast: tuple[float, ...] | None = None
+    """What the model makes of `ended`; None until it is asked for."""
 
 
 class ForecastBook(Generic[KeyT]):
@@ -78,7 +80,7 @@ class ForecastBook(Generic[KeyT]):
         leading = next((index for index, rate in enumerate(merged) if isfinite(rate)), _MAX_BLOCKS)
         history.ended = merged[leading:]
         history.measured_blocks = _count_rates(history.ended)
-        history.fitted_s = -inf
+        history.fitted_s, history.forecast = -inf, None
 
     def forecast_peak(self, key: KeyT, now_s: float, ahead_s: float, *, may_fit: bool = True) -> float | None:
         """Return the highest quantile of the blocks from now to `ahead_s` later; None if the history is too short.
@@ -92,11 +94,13 @@ class ForecastBook(Generic[KeyT]):
         self._end_blocks(history, block)
         if may_fit and now_s - history.fitted_s >= _FIT_AGAIN_S:
             history.model = fit_forecast(history.ended, self._settings)
-            history.fitted_s = now_s
+            history.fitted_s, history.forecast = now_s, None
         if history.model is None:
             return None
+        if history.forecast is None:
+            history.forecast = forecast_rates(history.ended, history.model)
         leads = ceil((now_s + ahead_s) / BLOCK_S) - block
-        return max(forecast_rates(history.ended, history.model, max(leads, 1)), default=None)
+        return max(history.forecast[: max(leads, 1)], default=None)
 
     def measure_history_s(self, key: KeyT, now_s: float) -> float:
         """Return the length of the ended blocks that have a rate, in seconds."""
@@ -129,7 +133,7 @@ class ForecastBook(Generic[KeyT]):
         history.measured_blocks += isfinite(history.highest)
         history.measured_blocks -= _count_rates(history.ended[:-_MAX_BLOCKS])
         del history.ended[:-_MAX_BLOCKS]
-        history.block, history.highest = block, nan
+        history.block, history.highest, history.forecast = block, nan, None
 
 
 def _count_rates(rates: Iterable[float]) -> int:

@@ -97,19 +97,19 @@ def fit_forecast(history: Sequence[float], settings: ForecastSettings) -> Foreca
     return best
 
 
-def forecast_rates(history: Sequence[float], model: ForecastModel, leads: int) -> tuple[float, ...]:
-    """Return the quantile of the rate in each of the next intervals, at most as many as the model has factors."""
+def forecast_rates(history: Sequence[float], model: ForecastModel) -> tuple[float, ...]:
+    """Return the quantile of the rate in each of the next intervals, as many as the model was fitted for."""
     rates = fill_gaps(history)
     if rates is None:
         return ()
-    steps = np.arange(1, min(leads, len(model.factors)) + 1)
+    steps = np.arange(1, len(model.factors) + 1)
     if model.period == 0:
         forecast = np.full(len(steps), rates[-1])
     else:
         profile = _compute_profile(rates, model.period, len(rates) - model.window, len(rates) + len(steps))
         scale = _compute_scales(rates[-model.window :], profile[: model.window], model.window)[-1]
         forecast = profile[model.window :] * (1 + (scale - 1) * model.decay**steps)
-    return tuple(float(rate) for rate in forecast * np.asarray(model.factors[: len(steps)]))
+    return tuple(float(rate) for rate in forecast * np.asarray(model.factors))
 
 
 def fill_gaps(history: Sequence[float]) -> Rates | None:

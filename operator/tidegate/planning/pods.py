@@ -86,7 +86,7 @@ def parse_pod(body: Mapping[str, Any]) -> PodView:
         source=labels.get(SOURCE_LABEL, ""),
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
-        ready_since=find_ready_time(body),
+        ready_since=_parse_ready_since(conditions.get("Ready", {})),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         problem=_find_problem(body),

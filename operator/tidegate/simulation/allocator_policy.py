@@ -61,7 +61,11 @@ class AllocatorPolicy:
             self._recent[key] = [*self._recent[key], rate][-count:]
             if self._forecasts is not None and view.step:
                 self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
-        models = tuple(self._make_model(model, view) for model in self._scenario.models)
+        rates = view.demand_rates
+        models = tuple(
+            self._make_model(model, view, self._estimate_rate(model, rates[model.key], view.now_s))
+            for model in self._scenario.models
+        )
         pool = self._scenario.pool
         if self._options.prices_moves:
             pool = replace(pool, price=self._price)
@@ -69,12 +73,9 @@ class AllocatorPolicy:
         assignment = self._solve(AllocationSnapshot((pool,), models, HORIZON_STEPS, dwell_s=dwell_s), _LIMITS)
         self._price = min(max(dict(assignment.prices).get(pool.name, 0.0), 0.0), MAX_AMOUNT)
         replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
-        order = sorted(
-            self._scenario.models, key=lambda model: (list(Tier).index(model.tier), -model.value_density)
-        )
-        return {model.key: replicas[model.key] for model in order}
+        return {model.key: replicas[model.key] for tier in Tier for model in self._scenario.select_tier(tier)}
 
-    def _make_model(self, model: SimulatedModel, view: PolicyView) -> ModelInput:
+    def _make_model(self, model: SimulatedModel, view: PolicyView, rate: float) -> ModelInput:
         placement = PlacementInput(
             self._scenario.pool.name,
             model.capacity_curve,
@@ -89,23 +90,21 @@ class AllocatorPolicy:
             model.key,
             model.tier,
             (placement,),
-            DemandInput((self._estimate_rate(model, view),)),
+            DemandInput((rate,)),
             ReplicaBounds(model.floor, model.ceiling),
             model.value,
         )
 
-    def _estimate_rate(self, model: SimulatedModel, view: PolicyView) -> float:
-        rate = view.rates[model.key]
-        if model.tier is Tier.NEARLINE:
-            return rate + view.backlog[model.key] / HORIZON_STEPS[0].seconds
-        if model.tier is Tier.OFFLINE:
+    def _estimate_rate(self, model: SimulatedModel, rate: float, now_s: float) -> float:
+        """Return the rate to plan for: of real-time requests the highest of late, or that which is expected."""
+        if not model.tier.traits.has_slo:
             return rate
         rate = max(self._recent[model.key])
         if self._forecasts is None:
             return rate
         # A replica that starts at the next decision serves after its load time.
         ahead_s = model.load_s + self._scenario.interval_s
-        return max(rate, self._forecasts.forecast_peak(model.key, view.now_s, ahead_s) or 0.0)
+        return max(rate, self._forecasts.forecast_peak(model.key, now_s, ahead_s) or 0.0)
 
 
 def _read_history(scenario: Scenario, quantile: float) -> ForecastBook[str]:

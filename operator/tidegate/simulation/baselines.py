@@ -20,7 +20,6 @@ _TARGET_UTILIZATION: Final = 0.7
 _TOLERANCE: Final = 0.1
 _STABILIZATION_S: Final = 300.0
 _ROUNDING: Final = 1e-9
-_ACTING_TIERS: Final = (Tier.REALTIME, Tier.NEARLINE, Tier.OFFLINE)
 
 
 class StaticSplit:
@@ -90,7 +89,7 @@ class StrictPriority:
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the replicas by priority."""
-        return fill_by_priority(self._scenario, estimate_rates(view))
+        return fill_by_priority(self._scenario, view.demand_rates)
 
 
 class MaxMinFairness:
@@ -103,7 +102,7 @@ class MaxMinFairness:
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the replicas of equal shares."""
-        rates = estimate_rates(view)
+        rates = view.demand_rates
         needs = {
             model.key: model.count_needed(rates[model.key]) * model.slices for model in self._scenario.models
         }
@@ -120,18 +119,18 @@ class QuotaBorrowing:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         static = StaticSplit(scenario)
-        self._quota = {tier: static.count_slices(scenario, tier) for tier in _ACTING_TIERS}
+        self._quota = {tier: static.count_slices(scenario, tier) for tier in Tier}
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the replicas of each tier within its quota and what it borrows."""
-        needs = count_wanted(self._scenario, estimate_rates(view))
-        granted = {tier: min(needs[tier], self._quota[tier]) for tier in _ACTING_TIERS}
+        needs = count_wanted(self._scenario, view.demand_rates)
+        granted = {tier: min(needs[tier], self._quota[tier]) for tier in Tier}
         free = self._scenario.assignable_slices - sum(granted.values())
-        for tier in _ACTING_TIERS:
+        for tier in Tier:
             borrowed = min(needs[tier] - granted[tier], free)
             granted[tier] += borrowed
             free -= borrowed
-        return fill_tiers(self._scenario, estimate_rates(view), granted)
+        return fill_tiers(self._scenario, view.demand_rates, granted)
 
 
 class OverQuotaWeights(QuotaBorrowing):
@@ -141,11 +140,11 @@ class OverQuotaWeights(QuotaBorrowing):
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the replicas of each tier within its quota and its share of the rest."""
-        rates = estimate_rates(view)
+        rates = view.demand_rates
         needs = count_wanted(self._scenario, rates)
-        granted = {tier: min(needs[tier], self._quota[tier]) for tier in _ACTING_TIERS}
+        granted = {tier: min(needs[tier], self._quota[tier]) for tier in Tier}
         free = self._scenario.assignable_slices - sum(granted.values())
-        while free > 0 and (hungry := [tier for tier in _ACTING_TIERS if granted[tier] < needs[tier]]):
+        while free > 0 and (hungry := [tier for tier in Tier if granted[tier] < needs[tier]]):
             weights = sum(max(self._quota[tier], 1) for tier in hungry)
             shares = {tier: max(free * max(self._quota[tier], 1) // weights, 1) for tier in hungry}
             for tier in hungry:
@@ -155,11 +154,6 @@ class OverQuotaWeights(QuotaBorrowing):
         return fill_tiers(self._scenario, rates, granted)
 
 
-def estimate_rates(view: PolicyView) -> Mapping[str, float]:
-    """Return the present rates; a near-line stream's includes its backlog, spread over ten minutes."""
-    return {key: rate + view.backlog.get(key, 0.0) / 600 for key, rate in view.rates.items()}
-
-
 def count_wanted(scenario: Scenario, rates: Mapping[str, float]) -> Mapping[Tier, int]:
     """Return the slices that each tier can use within its limits."""
     return {
@@ -167,7 +161,7 @@ def count_wanted(scenario: Scenario, rates: Mapping[str, float]) -> Mapping[Tier
             sum(model.count_needed(rates[model.key]) * model.slices for model in scenario.select_tier(tier)),
             scenario.tier_limits[tier],
         )
-        for tier in _ACTING_TIERS
+        for tier in Tier
     }
 
 
@@ -176,7 +170,7 @@ def fill_by_priority(scenario: Scenario, rates: Mapping[str, float]) -> dict[str
     free = scenario.assignable_slices
     reserved = sum(model.floor * model.slices for model in scenario.models)
     replicas: dict[str, int] = {}
-    for tier in _ACTING_TIERS:
+    for tier in Tier:
         models = scenario.select_tier(tier)
         reserved -= sum(model.floor * model.slices for model in models)
         replicas |= _fill_models(models, rates, min(scenario.tier_limits[tier], max(free - reserved, 0)))
@@ -187,7 +181,7 @@ def fill_by_priority(scenario: Scenario, rates: Mapping[str, float]) -> dict[str
 def keep_tier_limits(scenario: Scenario, replicas: Mapping[str, int]) -> dict[str, int]:
     """Return the replicas without those beyond the limits of their tier, from the Inferences whose slices earn least."""
     limited = dict(replicas)
-    for tier in _ACTING_TIERS:
+    for tier in Tier:
         models = scenario.select_tier(tier)
         excess = sum(limited[model.key] * model.slices for model in models) - scenario.tier_limits[tier]
         for model in reversed(models):
@@ -203,7 +197,7 @@ def fill_tiers(
 ) -> Mapping[str, int]:
     """Return the replicas within the slices of each tier, those first whose slices earn most."""
     replicas: dict[str, int] = {}
-    for tier in _ACTING_TIERS:
+    for tier in Tier:
         replicas |= _fill_models(scenario.select_tier(tier), rates, granted[tier])
     return replicas
 

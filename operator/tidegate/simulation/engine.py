@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tidegate.allocation.snapshot import ReplicaCounts
 from tidegate.api.inference import Tier
+from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
 from tidegate.simulation.fleet import ReplicaSet, SimulatedFleet
 from tidegate.simulation.outcome import IntervalOutcome, SimulationOutcome
 from tidegate.simulation.scenario import Scenario, SimulatedModel
@@ -29,6 +30,12 @@ class PolicyView:
     since_up_s: Mapping[str, float]
     since_down_s: Mapping[str, float]
     backlog: Mapping[str, float]
+
+    @property
+    def demand_rates(self) -> Mapping[str, float]:
+        """Return the rates; a near-line stream's includes its backlog, spread over the horizon of a decision."""
+        horizon_s = HORIZON_STEPS[0].seconds
+        return {key: rate + self.backlog.get(key, 0.0) / horizon_s for key, rate in self.rates.items()}
 
 
 class Policy(Protocol):

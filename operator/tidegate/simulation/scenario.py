@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tidegate.allocation.curves import CapacityCurve, linear_curve
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
-from tidegate.allocation.snapshot import PoolInput
+from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S, PoolInput
 from tidegate.api.inference import Tier
 
 MAX_INTERVALS = 200_000
@@ -28,8 +28,8 @@ class SimulatedModel:
     value: float = 1.0
     floor: int = 0
     ceiling: int | None = None
-    load_s: float = 30.0
-    drain_s: float = 10.0
+    load_s: float = DEFAULT_LOAD_S
+    drain_s: float = DEFAULT_DRAIN_S
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"

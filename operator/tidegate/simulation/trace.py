@@ -15,22 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from math import isfinite
-from typing import Final, Protocol
+from typing import Final
 
 from tidegate.allocation.errors import InvalidInputError, check_amount
 from tidegate.simulation.scenario import MAX_INTERVALS
 
 TIME_COLUMN: Final = "time"
-
-
-class _Rows(Protocol):
-    """A reader of CSV."""
-
-    line_num: int
-
-    def __iter__(self) -> _Rows: ...
-
-    def __next__(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +57,10 @@ def parse_trace(lines: Iterable[str]) -> DemandTrace:
     """Parse the lines of a CSV file. Raises InvalidInputError that names the line and the column."""
     reader = csv.reader(lines)
     try:
-        return _parse_rows(reader)
+        rows = [(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
         raise InvalidInputError(f"trace, line {reader.line_num}", f"is no CSV: {error}") from error
-
-
-def _parse_rows(reader: _Rows) -> DemandTrace:
-    header = next(reader, [])
+    header = rows[0][1] if rows else []
     if header[:1] != [TIME_COLUMN] or len(header) < 2:
         raise InvalidInputError(
             "trace, line 1", f"want the columns time and namespace/name…, not {','.join(header)[:100]!r}"
@@ -83,10 +70,10 @@ def _parse_rows(reader: _Rows) -> DemandTrace:
         raise InvalidInputError("trace, line 1", "names an Inference twice")
     times: list[float] = []
     rates: dict[str, list[float | None]] = {name: [] for name in names}
-    for cells in reader:
+    for line, cells in rows[1:]:
         if not cells:
             continue
-        path = f"trace, line {reader.line_num}"
+        path = f"trace, line {line}"
         if len(cells) != len(header):
             raise InvalidInputError(path, f"has {len(cells)} cells, the header {len(header)}")
         time = _parse_time(path, cells[0])

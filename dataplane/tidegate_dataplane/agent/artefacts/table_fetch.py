@@ -9,7 +9,7 @@ from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, check_pin
 from tidegate_dataplane.agent.artefacts.facts import ArtefactFacts, SourceContent, make_facts
 from tidegate_dataplane.agent.artefacts.paths import check_relative_path
 from tidegate_dataplane.agent.artefacts.receive import FetchTarget, receive_file
-from tidegate_dataplane.agent.artefacts.source import OpenSource
+from tidegate_dataplane.agent.artefacts.source import ArtefactSource, OpenSource
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.files import link_or_copy
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -67,9 +67,9 @@ async def identify_table(table: FeatureTable, order: DesiredState, open_source: 
     Raises:
         ArtefactError: the source does not answer, or does not have it.
     """
-    folder, _, name = table.uri.rstrip("/").rpartition("/")
     try:
-        return await open_source(parse_uri(folder), order).identify_content(name)
+        source, name = _open_folder(table, order, open_source)
+        return await source.identify_content(name)
     except ArtefactError as error:
         raise _name_table(table, error) from error
 
@@ -96,14 +96,22 @@ async def _fetch_identified(
 async def _fetch_table(
     table: FeatureTable, path: str, order: DesiredState, target: FetchTarget, open_source: OpenSource
 ) -> FetchedFile:
-    folder, _, name = table.uri.rstrip("/").rpartition("/")
     try:
-        file = await receive_file(open_source(parse_uri(folder), order), name, path, target)
+        source, name = _open_folder(table, order, open_source)
+        file = await receive_file(source, name, path, target)
     except ArtefactError as error:
         raise _name_table(table, error) from error
     subject = f"table {table.name!r} at {table.uri}"
     check_pin(table.sha256, file.sha256, subject, "its sha256 in the spec")
     return file
+
+
+def _open_folder(
+    table: FeatureTable, order: DesiredState, open_source: OpenSource
+) -> tuple[ArtefactSource, str]:
+    """Return the source of a table's folder, and the name of the table there."""
+    folder, _, name = table.uri.rstrip("/").rpartition("/")
+    return open_source(parse_uri(folder), order), name
 
 
 def _name_table(table: FeatureTable, error: ArtefactError) -> ArtefactError:

@@ -27,8 +27,6 @@ from tidegate.planning.pools.pool_slices import PoolSlices
 
 HORIZON_STEPS: Final = (HorizonStep(600.0),)
 """One step of ten minutes, with the present rate or the highest that is expected within the pool's horizon."""
-DEFAULT_LOAD_S: Final = 30.0
-"""Time to load of a replica while no pod of the Inference shows it."""
 _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
 _POLLING_SHARE: Final = 0.05
@@ -295,7 +293,7 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
             draining=member.draining_replicas + member.assigned_replicas - assigned,
             spare=member.warm_spares,
         ),
-        load_s=DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s,
+        load_s=solver.DEFAULT_LOAD_S if member.claim.load_s is None else member.claim.load_s,
         since_up_s=up_s,
         since_down_s=down_s,
     )
