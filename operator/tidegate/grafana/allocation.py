@@ -42,11 +42,16 @@ ALLOCATION: Final = Dashboard(
                 Panel(
                     title="Demand by Inference",
                     description="Requests per second that clients send. The allocator plans for this demand, or for its forecast where that is higher.",
+                    queries=(PanelQuery(OFFERED, "{{namespace}}/{{inference}}"),),
+                    unit=PanelUnit.REQUESTS_PER_SECOND,
+                ),
+                Panel(
+                    title="Forecast by Inference",
+                    description="Highest demand that is expected within spec.policy.forecast.horizon, where the pool forecasts it.",
                     queries=(
-                        PanelQuery(OFFERED, "{{namespace}}/{{inference}}"),
                         PanelQuery(
                             f"max by (pool, inference) ({pool_series('tidegate_allocator_forecast_rate')})",
-                            "{{inference}} forecast",
+                            "{{inference}}",
                         ),
                     ),
                     unit=PanelUnit.REQUESTS_PER_SECOND,
