@@ -74,6 +74,7 @@ class EngineServer(PretendedServer):
 
     engine: FeatureEngine | None = None
     ends = False
+    during_load: Callable[[], Awaitable[None]] | None = None
 
     async def load(
         self, model: str, version: int, config: ModelConfig, *, timeout_s: float
@@ -88,6 +89,8 @@ class EngineServer(PretendedServer):
             engine = FeatureEngine.from_files(plan, paths)
         except FeatureError as error:
             return VersionRefusal(FailureReason.LOAD_FAILED, str(error))
+        if self.during_load is not None:
+            await self.during_load()
         refusal = await super().load(model, version, config, timeout_s=timeout_s)
         self.engine = engine if refusal is None else self.engine
         return refusal
@@ -287,6 +290,21 @@ async def test_a_table_without_most_keys_is_refused_once_with_both_numbers(pod: 
     assert pod.answer() == [3, 3, 3]
     assert (pod.table.problem, pod.table.message) == (None, "")
     assert [pod.is_refused(reason) for reason in TableProblem] == [0, 0]
+
+
+async def test_a_table_whose_load_outlasts_the_interval_is_loaded_once(pod: RefreshWorld) -> None:
+    async def check_again() -> None:
+        pod.now_s += LONGEST_S
+        await pod.agent.tables.check_tables()
+
+    pod.server.during_load = check_again
+    loads, downloads = len(pod.server.loads), len(pod.downloads)
+    pod.publish_users(2)
+
+    await pod.pass_interval()
+
+    assert pod.answer() == [2, 2, 2]
+    assert (len(pod.server.loads) - loads, len(pod.downloads) - downloads) == (1, 1)
 
 
 async def test_with_zero_percent_any_number_of_keys_is_taken(tmp_path: Path) -> None:

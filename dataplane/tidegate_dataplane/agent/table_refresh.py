@@ -277,11 +277,20 @@ class TableRefresher:
 
         Until it has, and if it does not, it answers from the tables that it has.
         """
-        new, self._new = self._new, None
+        new = self._new
+        try:
+            return await self._replace_table(new, action)
+        finally:
+            # Until now nothing was checked: a check compares with the tables that serve.
+            if self._new is new:
+                self._new = None
+
+    async def _replace_table(self, new: _NewTable | None, action: LoadVersions) -> bool:
         started, served = self._clock(), self._served
         installed, refusal = await self._install_table(new, action)
         if refusal is None:
             if new is not None:
+                self._served = replace(served, facts=new.facts) if served is not None else None
                 await asyncio.to_thread(
                     self._repository.discard_folder, installed.displaced if installed else None
                 )
