@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocator.peaks import PEAK_WINDOW, Peaks, apply_peaks
+from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW, Peaks, apply_peaks
 from tidegate.planning.allocator.signals import Signal, Signals
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
@@ -20,7 +20,8 @@ STEP = timedelta(seconds=10)
 class Watcher:
     """Signals every ten seconds, and what is remembered of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: timedelta = MIN_PEAK_WINDOW) -> None:
+        self.window = window
         self.peaks: Peaks = {}
         self.now = START
 
@@ -28,7 +29,7 @@ class Watcher:
         """What ads/ctr is said to ask for."""
         self.now += STEP
         found = Signals({} if signal is None else {CTR: signal}, "")
-        signals, self.peaks = apply_peaks(self.peaks, found, self.now)
+        signals, self.peaks = apply_peaks(self.peaks, found, self.now, {CTR: self.window})
         return signals.by_key[CTR].demand_per_s if CTR in signals.by_key else None
 
     def rates(self, rates: Sequence[float]) -> list[float | None]:
@@ -48,6 +49,11 @@ def test_a_rise_counts_at_once_and_a_fall_when_nothing_as_high_was_seen_for_a_mi
         38,
         13,
     ]
+
+
+def test_a_peak_counts_as_long_as_the_pool_says_and_never_less_than_a_minute() -> None:
+    assert Watcher(4 * STEP).rates([42, *[10] * 6]) == [42, 42, 42, 42, 42, 42, 10]
+    assert Watcher(9 * STEP).rates([42, *[10] * 9]) == [42, *[42] * 8, 10]
 
 
 def test_a_rate_that_was_not_believed_is_no_peak() -> None:
@@ -72,9 +78,9 @@ def test_what_is_not_heard_of_any_more_is_forgotten() -> None:
 
 
 def test_each_inference_has_peaks_of_its_own() -> None:
-    _, peaks = apply_peaks({}, Signals({CTR: Signal(42.0, START), CVR: Signal(5.0, START)}, ""), START)
+    _, peaks = apply_peaks({}, Signals({CTR: Signal(42.0, START), CVR: Signal(5.0, START)}, ""), START, {})
     signals, _ = apply_peaks(
-        peaks, Signals({CTR: Signal(1.0, START), CVR: Signal(1.0, START)}, "late"), START
+        peaks, Signals({CTR: Signal(1.0, START), CVR: Signal(1.0, START)}, "late"), START, {}
     )
     assert {key: signal.demand_per_s for key, signal in signals.by_key.items()} == {CTR: 42, CVR: 5}
     assert signals.problem == "late"
@@ -82,6 +88,6 @@ def test_each_inference_has_peaks_of_its_own() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_it_is_the_highest_rate_of_the_last_minute(rates: list[float]) -> None:
-    looks = int(PEAK_WINDOW / STEP)
+    looks = int(MIN_PEAK_WINDOW / STEP)
     wanted = [max(rates[max(0, at + 1 - looks) : at + 1]) for at in range(len(rates))]
     assert Watcher().rates(rates) == wanted

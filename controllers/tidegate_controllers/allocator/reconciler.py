@@ -128,7 +128,8 @@ class Allocator:
             )
         # 2. Read the demand, then observe again: the read may take seconds, and 1 has changed statuses.
         signals = await self.solver.read_signals(parse_duration(observed.pool.spec.policy.interval))
-        observed = replace(self.observer.observe_pool(observed.pool), signals=signals)
+        observed = self.observer.observe_pool(observed.pool)
+        observed = replace(observed, signals=self.solver.hold_peaks(observed, signals))
         # 3. Solve, and write what is new.
         solve, decision = await self.solver.solve_pool(observed, trigger)
         if decision is not None:

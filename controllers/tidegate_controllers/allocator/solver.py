@@ -17,6 +17,7 @@ from tidegate.kube.port import Manifest
 from tidegate.planning.allocator.corrections import Corrections, update_corrections
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
 from tidegate.planning.allocator.forecasts import DemandForecasts
+from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.signals import Signals
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
@@ -66,6 +67,7 @@ class PoolSolver:
     clock: Clock
     _last_solves: dict[ObjectKey, PoolSolve] = field(default_factory=dict, init=False)
     _corrections: dict[ObjectKey, Corrections] = field(default_factory=dict, init=False)
+    _peaks: dict[ObjectKey, Peaks] = field(default_factory=dict, init=False)
     _last_read: tuple[float, Signals] | None = field(default=None, init=False)
 
     def find_due_trigger(self, observed: AllocationObserved) -> DecisionTrigger | None:
@@ -104,6 +106,15 @@ class PoolSolver:
         if self._last_read is None or now - self._last_read[0] >= interval.total_seconds() / 2:
             self._last_read = now, await self.demand.read()
         return self._last_read[1]
+
+    def hold_peaks(self, observed: AllocationObserved, signals: Signals) -> Signals:
+        """Return the signals of the pool's Inferences with the peaks of late."""
+        key = observed.pool.key
+        signals = signals.select_inferences(member.key for member in observed.members)
+        with_peaks, self._peaks[key] = apply_peaks(
+            self._peaks.get(key, {}), signals, observed.now, observed.peak_windows
+        )
+        return with_peaks
 
     async def solve_pool(
         self, observed: AllocationObserved, trigger: DecisionTrigger
@@ -154,6 +165,7 @@ class PoolSolver:
         """Forget a deleted pool."""
         self._last_solves.pop(pool, None)
         self._corrections.pop(pool, None)
+        self._peaks.pop(pool, None)
         self.forecasts.forget_pool(pool)
         self.inputs.forget(pool)
         self.metrics.forget_pool(pool.name)

@@ -185,4 +185,32 @@ def _make_component(pools: Sequence[PoolInput], utilities: Sequence[ModelUtility
     for utility in utilities:
         if densest > 0:
             utility.weigh_floor(densest)
+    if _is_overloaded(pools, utilities):
+        for utility in utilities:
+            if utility.model.tier.traits.has_slo:
+                utility.ration_moves()
     return Component(tuple(pools), tuple(utilities), seed)
+
+
+def _is_overloaded(pools: Sequence[PoolInput], utilities: Sequence[ModelUtility]) -> bool:
+    """Return whether the SLOs take more slices than their tiers may have, for Inferences in one pool each."""
+    needed: dict[tuple[str, Tier], int] = {}
+    for utility in utilities:
+        if len(utility.options) == 1 and utility.model.tier.traits.has_slo:
+            [option] = utility.options
+            place = option.pool, utility.model.tier
+            needed[place] = needed.get(place, 0) + max(utility.floor, utility.slo_replicas) * option.slices
+    return any(
+        slices > _limit_slices(pool, tier)
+        for pool in pools
+        for tier in Tier
+        if (slices := needed.get((pool.name, tier)))
+    )
+
+
+def _limit_slices(pool: PoolInput, tier: Tier) -> int:
+    """Return the slices that a tier may have: its ceiling, and what the floors of the others leave."""
+    limit = pool.slices - sum(rule.floor for rule in pool.tiers if rule.tier is not tier)
+    return min(
+        [limit, *(rule.ceiling for rule in pool.tiers if rule.tier is tier and rule.ceiling is not None)]
+    )

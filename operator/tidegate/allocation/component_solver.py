@@ -15,6 +15,7 @@ from tidegate.allocation.component_decision import ComponentDecision, decide_gre
 from tidegate.allocation.duals import prices_from_duals
 from tidegate.allocation.greedy import improve_counts
 from tidegate.allocation.highs import Solution, SolveOutcome, WarmLinearProgram, solve_integer
+from tidegate.allocation.prices import prices_from_margins
 from tidegate.allocation.program import LinearProblem, LinearProgram
 from tidegate.allocation.relaxation import RelaxedSolution, solve_relaxed
 from tidegate.allocation.rounding import round_and_repair, round_down
@@ -158,5 +159,10 @@ class _IntegerSearch:
 
     def _make_decision(self, counts: Counts, method: SolveMethod, note: str = "") -> ComponentDecision:
         score = self._score_counts(counts)
-        prices = prices_from_duals(self._program, self._relaxed.solution)
+        # Where rules are relaxed, the duals say what relaxing one of them further would earn, which is anything.
+        prices = (
+            prices_from_duals(self._program, self._relaxed.solution)
+            if self._relaxed.violations == NO_VIOLATIONS
+            else prices_from_margins(self._component, counts)
+        )
         return ComponentDecision(counts, score, max(self._bound, score.value), method, prices, note)

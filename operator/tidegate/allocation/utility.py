@@ -103,6 +103,7 @@ class ModelUtility:
     """
 
     __slots__ = (
+        "_rations_moves",
         "_ready",
         "_values",
         "_violations",
@@ -141,6 +142,7 @@ class ModelUtility:
             model.value * option.placement.curve.rate_at(1) / option.slices for option in self.options
         )
         self._ready = all(demand_step.ready for demand_step in self.demand)
+        self._rations_moves = False
         self._values: dict[tuple[int, ...], float] = {}
         self._violations: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._set_promises()
@@ -179,6 +181,13 @@ class ModelUtility:
         """Weigh the floor of a real-time model by its value; `densest` is the most that a slice earns anywhere."""
         if self.floor_priority is RulePriority.REALTIME_FLOOR:
             self.floor_weight = max(self.value_density / densest, _MIN_FLOOR_WEIGHT)
+
+    def ration_moves(self) -> None:
+        """Let moves cost SLO, because the SLOs cannot all be kept.
+
+        Otherwise each tick would move replicas for the least difference between two models that both miss theirs.
+        """
+        self._rations_moves = True
 
     def rates_at(self, replicas: Sequence[int]) -> list[float]:
         """Return the requests per second that the replicas serve, by pool."""
@@ -223,7 +232,12 @@ class ModelUtility:
 
     def violations_at(self, replicas: tuple[int, ...]) -> tuple[float, ...]:
         """Return the violation of each priority by this Inference alone: weighted slices; for the SLO value per second."""
-        if len(replicas) == 1 and self.required_replicas <= replicas[0] <= self.ceiling and self._ready:
+        if (
+            len(replicas) == 1
+            and self.required_replicas <= replicas[0] <= self.ceiling
+            and self._ready
+            and not self._rations_moves
+        ):
             return NO_VIOLATIONS
         violations = self._violations.get(replicas)
         if violations is None:
@@ -236,6 +250,8 @@ class ModelUtility:
         slices = min(option.slices for option in self.options)
         violations[self.floor_priority] += max(self.floor - total, 0) * slices * self.floor_weight
         violations[RulePriority.CEILING] += max(total - self.ceiling, 0) * slices
+        if self._rations_moves:
+            violations[RulePriority.SLO] += self.move_cost(replicas)
         if self.promised_rate <= 0:
             return tuple(violations)
         if len(self.options) == 1:

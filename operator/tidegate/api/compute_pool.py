@@ -318,7 +318,8 @@ class AllocationPolicy(ApiModel):
         Annotated[DurationText, duration_between("0s", "1h")],
         Field(
             description="How long a realtime replica is kept after a decision started it, from 0s to 1h, unless lost nodes "
-            "or realtime floors require its slices. A longer dwell moves less; a shorter one frees slices sooner after a peak."
+            "or realtime floors require its slices; and how long the highest demand for a realtime Inference counts, at least a "
+            "minute. A longer dwell moves less; a shorter one frees slices sooner after a peak."
         ),
     ] = "5m"
     moves: Annotated[

@@ -24,14 +24,20 @@ _MAX_PERIODS: Final = 4
 """Earlier days or weeks of which the median is taken."""
 _WINDOWS: Final = (1, 3, 12)
 """Latest rates that are compared with those of the season."""
-_DECAYS: Final = (0.8, 0.95, 1.0)
+_LONG_WINDOW_S: Final = 21_600.0
+"""A longer time over which they are compared: the level of a rate with spikes."""
+_DECAYS: Final = (0.8, 1.0)
 """What remains of the scale after each interval."""
+_MARGIN_S: Final = 1800.0
+"""Time before and after a moment over which the season's rates are averaged, or not: spikes do not come back to the minute."""
 _MIN_SCALE, _MAX_SCALE = 0.2, 5.0
 _MIN_SHARE: Final = 0.02
 """Forecasts below this share of the mean count as that much when errors are compared."""
 _MIN_BACK_TEST: Final = 24
 
 Rates = npt.NDArray[np.float64]
+_Candidate = tuple[int, int, float, int]
+"""Period, window, decay and margin of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,16 @@ class ForecastSettings:
         if self.leads < 1:
             raise InvalidInputError("forecast.horizon", "is shorter than an interval")
 
+    @property
+    def window_choices(self) -> tuple[int, ...]:
+        """Return the numbers of latest rates that may be compared with those of the season."""
+        return tuple(sorted({*_WINDOWS, max(round(_LONG_WINDOW_S / self.interval_s), 1)}))
+
+    @property
+    def margin_choices(self) -> tuple[int, ...]:
+        """Return the intervals before and after over which the season's rates may be averaged."""
+        return tuple(sorted({0, round(_MARGIN_S / self.interval_s)}))
+
 
 @dataclass(frozen=True, slots=True)
 class ForecastModel:
@@ -64,6 +80,7 @@ class ForecastModel:
     period: int
     window: int
     decay: float
+    margin: int
     factors: tuple[float, ...]
     loss: float
 
@@ -81,12 +98,13 @@ def fit_forecast(history: Sequence[float], settings: ForecastSettings) -> Foreca
     if count < _MIN_BACK_TEST or len(rates) < count + settings.leads:
         return None
     floor = max(_MIN_SHARE * float(rates.mean()), 1e-9)
+    back_test = _BackTest(rates, count)
     best: ForecastModel | None = None
     for candidate in _list_candidates(len(rates), count, settings):
         factors: list[float] = []
         losses: list[float] = []
         for lead in range(1, settings.leads + 1):
-            forecast = np.maximum(_forecast_past(rates, candidate, lead, count), floor)
+            forecast = np.maximum(back_test.forecast_past(candidate, lead), floor)
             actual = rates[-count:]
             factor = float(np.quantile(actual / forecast, settings.quantile))
             factors.append(factor)
@@ -106,7 +124,9 @@ def forecast_rates(history: Sequence[float], model: ForecastModel) -> tuple[floa
     if model.period == 0:
         forecast = np.full(len(steps), rates[-1])
     else:
-        profile = _compute_profile(rates, model.period, len(rates) - model.window, len(rates) + len(steps))
+        profile = _compute_profile(
+            rates, model.period, model.margin, len(rates) - model.window, len(rates) + len(steps)
+        )
         scale = _compute_scales(rates[-model.window :], profile[: model.window], model.window)[-1]
         forecast = profile[model.window :] * (1 + (scale - 1) * model.decay**steps)
     return tuple(float(rate) for rate in forecast * np.asarray(model.factors))
@@ -132,35 +152,53 @@ def compute_pinball_loss(actual: Rates, forecast: Rates, quantile: float) -> flo
     return float(np.mean(np.maximum(quantile * errors, (quantile - 1) * errors)))
 
 
-def _list_candidates(length: int, count: int, settings: ForecastSettings) -> Iterable[tuple[int, int, float]]:
-    """Yield (period, window, decay) of the models whose season the history has once before the back-test."""
-    yield 0, 1, 1.0
+def _list_candidates(length: int, count: int, settings: ForecastSettings) -> Iterable[_Candidate]:
+    """Yield the models whose season the history has once before the back-test."""
+    yield 0, 1, 1.0, 0
+    needed = count + max(settings.window_choices) + max(settings.margin_choices) + settings.leads
     for season in (DAY_S, WEEK_S):
         period = round(season / settings.interval_s)
-        if period > settings.leads and length >= count + period + max(_WINDOWS) + settings.leads:
-            yield from product((period,), _WINDOWS, _DECAYS)
+        if period > settings.leads and length >= needed + period:
+            yield from product((period,), settings.window_choices, _DECAYS, settings.margin_choices)
 
 
-def _forecast_past(rates: Rates, candidate: tuple[int, int, float], lead: int, count: int) -> Rates:
-    """Return what would have been forecast for the newest `count` rates, `lead` intervals before each."""
-    period, window, decay = candidate
-    total = len(rates)
-    if period == 0:
-        return rates[total - count - lead : total - lead]
-    first = total - count - lead - window + 1
-    profile = _compute_profile(rates, period, first, total)
-    scales = _compute_scales(rates[first : total - lead], profile[: total - lead - first], window)
-    return np.asarray(profile[-count:] * (1 + (scales - 1) * decay**lead))
+class _BackTest:
+    """What each model would have forecast for the newest `count` rates."""
+
+    def __init__(self, rates: Rates, count: int) -> None:
+        self._rates = rates
+        self._count = count
+        self._profiles: dict[tuple[int, int], Rates] = {}
+
+    def forecast_past(self, candidate: _Candidate, lead: int) -> Rates:
+        """Return what would have been forecast for each rate, `lead` intervals before."""
+        period, window, decay, margin = candidate
+        rates, total = self._rates, len(self._rates)
+        if period == 0:
+            return rates[total - self._count - lead : total - lead]
+        first = total - self._count - lead - window + 1
+        profile = self._get_profile(period, margin)[-(total - first) :]
+        scales = _compute_scales(rates[first : total - lead], profile[: total - lead - first], window)
+        return np.asarray(profile[-self._count :] * (1 + (scales - 1) * decay**lead))
+
+    def _get_profile(self, period: int, margin: int) -> Rates:
+        """Return the profile of the rates that have one a period before, margin included."""
+        profile = self._profiles.get((period, margin))
+        if profile is None:
+            profile = _compute_profile(self._rates, period, margin, period + margin, len(self._rates))
+            self._profiles[period, margin] = profile
+        return profile
 
 
-def _compute_profile(rates: Rates, period: int, first: int, end: int) -> Rates:
-    """Return the median of the rates whole periods before the intervals from `first` to before `end`.
+def _compute_profile(rates: Rates, period: int, margin: int, first: int, end: int) -> Rates:
+    """Return the median of the rates whole periods before the intervals from `first` to before `end`, averaged over the margin.
 
     An interval beyond the newest rate is at most a period ahead of it.
     """
-    positions = np.arange(first, end)
+    positions = np.arange(first - margin, end + margin)
     earlier = positions[:, None] - period * np.arange(1, _MAX_PERIODS + 1)
-    return np.asarray(np.nanmedian(np.where(earlier >= 0, rates[np.maximum(earlier, 0)], np.nan), axis=1))
+    medians = np.nanmedian(np.where(earlier >= 0, rates[np.maximum(earlier, 0)], np.nan), axis=1)
+    return np.convolve(medians, np.full(2 * margin + 1, 1 / (2 * margin + 1)), "valid")
 
 
 def _compute_scales(rates: Rates, profile: Rates, window: int) -> Rates:

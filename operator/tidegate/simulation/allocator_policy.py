@@ -20,7 +20,7 @@ from tidegate.allocation.snapshot import (
 from tidegate.api.inference import Tier
 from tidegate.forecast.blocks import BLOCK_S
 from tidegate.forecast.book import ForecastBook
-from tidegate.planning.allocator.peaks import PEAK_WINDOW
+from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
 from tidegate.simulation.engine import PolicyView
 from tidegate.simulation.scenario import Scenario, SimulatedModel
@@ -35,7 +35,7 @@ class AllocatorOptions:
     """Parts of the policy that can be left out: the price of a move, the memory of peaks, and the forecast's quantile."""
 
     prices_moves: bool = True
-    peak_s: float = PEAK_WINDOW.total_seconds()
+    holds_peaks: bool = True
     forecast_quantile: float | None = None
 
 
@@ -56,8 +56,11 @@ class AllocatorPolicy:
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the solver's replicas."""
+        peak_s = (
+            max(self._scenario.dwell_s, MIN_PEAK_WINDOW.total_seconds()) if self._options.holds_peaks else 0.0
+        )
+        count = max(1, ceil(peak_s / self._scenario.interval_s))
         for key, rate in view.rates.items():
-            count = max(1, ceil(self._options.peak_s / self._scenario.interval_s))
             self._recent[key] = [*self._recent[key], rate][-count:]
             if self._forecasts is not None and view.step:
                 self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
@@ -124,7 +127,7 @@ class ClairvoyantPolicy:
     def __init__(self, scenario: Scenario, solve: Solve) -> None:
         self._scenario = scenario
         pool = replace(scenario.pool, nodes=1)
-        options = AllocatorOptions(prices_moves=False, peak_s=0.0)
+        options = AllocatorOptions(prices_moves=False, holds_peaks=False)
         self._policy = AllocatorPolicy(self.name, replace(scenario, pool=pool, history={}), solve, options)
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.signals import (
     MetricsScrape,
     RateEstimates,
@@ -35,14 +34,12 @@ class SignalReader:
         self._now = now
         self._patience = patience or StalenessPolicy()
         self._estimates: RateEstimates = {}
-        self._peaks: Peaks = {}
 
     async def read(self) -> Signals:
         """Return the estimates after one more scrape."""
         observed = await self._source.scrape_signals()
         now = self._now()
         signals, self._estimates = estimate_signals(self._estimates, observed, now, self._patience)
-        signals, self._peaks = apply_peaks(self._peaks, signals, now)
         return signals
 
 

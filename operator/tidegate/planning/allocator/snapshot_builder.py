@@ -174,6 +174,12 @@ class AllocationObserved:
         return tuple(member for member in self.members if member.is_scaled)
 
     @property
+    def peak_windows(self) -> Mapping[ObjectKey, timedelta]:
+        """Return how long peaks of the demand for real-time Inferences count: the pool's dwell."""
+        dwell = parse_duration(self.pool.spec.policy.dwell)
+        return {member.key: dwell for member in self.members if member.spec.tier.traits.has_slo}
+
+    @property
     def forecast_keys(self) -> frozenset[ObjectKey]:
         """Return the Inferences whose demand is to be forecast."""
         if self.pool.spec.policy.forecast is None:
