@@ -177,7 +177,7 @@ class AllocationObserved:
     def peak_windows(self) -> Mapping[ObjectKey, timedelta]:
         """Return how long peaks of the demand for real-time Inferences count: the pool's dwell."""
         dwell = parse_duration(self.pool.spec.policy.dwell)
-        return {member.key: dwell for member in self.members if member.spec.tier.traits.has_slo}
+        return {member.key: dwell for member in self.members if member.inference.spec.tier.traits.has_slo}
 
     @property
     def forecast_keys(self) -> frozenset[ObjectKey]:
