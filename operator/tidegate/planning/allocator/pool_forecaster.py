@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from datetime import datetime
 from math import ceil
 from typing import Final
@@ -13,6 +12,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.forecast.blocks import BLOCK_S
 from tidegate.forecast.book import ForecastBook
 from tidegate.forecast.seasonal import DAY_S
+from tidegate.planning.allocator.confirmed_signals import ConfirmedSignals
 from tidegate.planning.allocator.forecasts import DemandForecasts, RateHistory
 from tidegate.planning.allocator.signals import MAX_RATE_PER_S, Signals
 
@@ -28,7 +28,7 @@ class PoolForecaster:
     def __init__(self, policy: ForecastPolicy) -> None:
         quantile, leads = _read_policy(policy)
         self._book = ForecastBook[ObjectKey](quantile, leads)
-        self._first_reads: dict[ObjectKey, datetime] = {}
+        self._confirmed = ConfirmedSignals()
         self._history_problem = ""
 
     def add_history(self, history: RateHistory) -> None:
@@ -46,7 +46,8 @@ class PoolForecaster:
         """
         self._book.change_settings(*_read_policy(policy))
         self._book.keep_only(keys)
-        self._add_signals(keys, signals)
+        for key, signal in self._confirmed.select_confirmed(keys, signals):
+            self._book.add_rate(key, signal.read_at.timestamp(), signal.offered_per_s)
         now_s = now.timestamp()
         short = frozenset(key for key in keys if self._book.measure_history_s(key, now_s) < MIN_HISTORY_S)
         due = self._book.list_due(sorted(keys - short), now_s)
@@ -58,21 +59,6 @@ class PoolForecaster:
             if peak is not None:
                 peaks[key] = min(peak, MAX_RATE_PER_S)
         return DemandForecasts(peaks, short, history_problem=self._history_problem)
-
-    def _add_signals(self, keys: Set[ObjectKey], signals: Signals) -> None:
-        """Add the rates that are fresh and confirmed.
-
-        The first rate of an Inference has nothing to be compared with, so it does not count either, nor what overlaps it.
-        """
-        present = {key: signal for key, signal in signals.by_key.items() if key in keys}
-        self._first_reads = {
-            key: self._first_reads.get(key, signal.read_at) for key, signal in present.items()
-        }
-        for key, signal in present.items():
-            first = self._first_reads[key]
-            is_compared = signal.read_at > first and signal.read_at - first >= signals.window
-            if is_compared and signal.fresh and not signal.held_reason:
-                self._book.add_rate(key, signal.read_at.timestamp(), signal.offered_per_s)
 
 
 def _read_policy(policy: ForecastPolicy) -> tuple[float, int]:
