@@ -28,6 +28,7 @@ from tidegate.runtime.workqueue import HasBegun, QueueSettings, WorkQueue
 from tidegate.telemetry.tracing import NO_SPAN, TraceSpan
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.allocator.autoscalers import AutoscalerLimits
+from tidegate_controllers.allocator.events import AllocationEvents
 from tidegate_controllers.allocator.executor import DecisionExecutor
 from tidegate_controllers.allocator.forecasts import AllocationForecasts, HistorySource
 from tidegate_controllers.allocator.observer import PoolObserver
@@ -262,6 +263,7 @@ class ControllerManager:
                 solver=parts.solver,
                 demand=parts.demand,
                 forecasts=AllocationForecasts(parts.history, clock),
+                events=AllocationEvents(parts.history, clock),
                 inputs=parts.inputs,
                 metrics=parts.metrics,
                 clock=clock,

@@ -1220,6 +1220,29 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
         "must be a decimal number in quotes",
         policy={"forecast": {"quantile": ".9"}},
     ),
+    *(
+        _pool(
+            f"policy-event-{name}",
+            f".policy.events[0]{field}",
+            message,
+            policy={
+                "events": [
+                    {"name": "sale", "at": "2026-11-27T20:00:00Z", "duration": "2h", "factor": "3", **change}
+                ]
+            },
+        )
+        for name, field, message, change in (
+            ("once-or-again", "", "set exactly one of schedule and at", {"schedule": "0 20 * * *"}),
+            ("day", ".at", "must be a day that the calendar has", {"at": "2026-02-30T20:00:00Z"}),
+            ("zone", ".at", "must be a time in UTC and in quotes", {"at": "2026-11-27T20:00:00+01:00"}),
+            ("length", ".duration", "must be from 1m to 168h", {"duration": "59s"}),
+            ("factor-one", ".factor", "must be more than 1 and at most 100", {"factor": "1.0"}),
+            ("factor-less", ".factor", "must be more than 1 and at most 100", {"factor": "0.5"}),
+            ("factor-absurd", ".factor", "must be more than 1 and at most 100", {"factor": "100.1"}),
+            ("factor-word", ".factor", "must be a decimal number in quotes", {"factor": "thrice"}),
+            ("label", ".name", "must be a DNS label", {"name": "The Sale"}),
+        )
+    ),
     _pool(
         "policy-all",
         ".policy.moves.maxPercent",

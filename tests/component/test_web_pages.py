@@ -194,6 +194,10 @@ def fill(dashboard: Dashboard, said: str) -> None:
                 "mode": "Hold",
                 "moves": {"maxPercent": 10},
                 "freeze": [{"schedule": "0 0 * * *", "duration": "1h"}],
+                "events": [
+                    {"name": "sale", "at": "2026-06-05T20:00:00Z", "duration": "2h", "factor": "3"},
+                    {"name": "lunch", "schedule": "0 12 * * *", "duration": "1h", "factor": "1.5"},
+                ],
             },
             status={
                 "observedGeneration": 1,

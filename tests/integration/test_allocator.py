@@ -118,6 +118,27 @@ def test_a_pool_says_what_it_cannot_forecast_yet(allocated: Allocated) -> None:
     assert "SignalsFresh" in conditions()
 
 
+@pytest.mark.produces(Reason.EVENT_INVALID)
+def test_a_pool_plans_for_an_event_and_names_one_that_cannot_be_read(allocated: Allocated) -> None:
+    allocated.model("ctr", 1, 3)
+    sale = {"name": "sale", "at": "2099-01-01T20:00:00Z", "duration": "2h", "factor": "3"}
+    allocated.mode("Auto", events=[sale])
+    said = allocated.pools.says(allocated.pool, Reason.EVENTS_PLANNED, "EventsPlanned")
+    assert said == "no event is near; next is sale at 2099-01-01T20:00:00Z, 3 x"
+    never = {"name": "never", "schedule": "0 25 * * *", "duration": "2h", "factor": "3"}
+    allocated.mode("Auto", events=[sale, never])
+    said = allocated.pools.says(allocated.pool, Reason.EVENT_INVALID, "EventsPlanned")
+    assert said.startswith(
+        "never is ignored until it is corrected: spec.policy.events[1].schedule '0 25 * * *' is no cron schedule"
+    )
+    # One that is running: the requests before it were not counted, so the model keeps what it has.
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    allocated.mode("Auto", events=[{**sale, "at": now}])
+    said = allocated.pools.says(allocated.pool, Reason.EVENT_BASELINE_UNKNOWN, "EventsPlanned")
+    assert "the demand before it is unknown for" in said
+    allocated.mode("Auto")
+
+
 @pytest.mark.produces(Reason.OVERRIDDEN, Reason.OVERRIDE_IN_FORCE, Reason.OVERRIDE_EXPIRED)
 def test_an_override_counts_until_it_ends(allocated: Allocated) -> None:
     allocated.mode("Auto")

@@ -121,6 +121,17 @@ BODIES: tuple[Body, ...] = (
             "moves": {"maxPercent": 20, "per": "10m"},
             "freeze": [{"schedule": "0 18 * * FRI", "duration": "2h", "timeZone": "Europe/Berlin"}],
             "forecast": {"horizon": "10m", "quantile": "0.95"},
+            "events": [
+                {"name": "sale", "at": "2026-11-27T20:00:00Z", "duration": "2h", "factor": "100.0"},
+                {
+                    "name": "lunch",
+                    "schedule": "0 12 * * MON-FRI",
+                    "timeZone": "Europe/Berlin",
+                    "duration": "90m",
+                    "factor": "1.25",
+                    "inferences": [{"namespace": "ads", "name": "ctr"}],
+                },
+            ],
         },
     ),
     compute_override_body(pin={"replicas": 2}),

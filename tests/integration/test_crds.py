@@ -199,13 +199,15 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
     )
     route = access["spec"]["routes"][0]
     assert (route["timeout"], route["targets"][0]["weight"]) == ("1s", 100)
-    pool = compute_pool_body("with-defaults", policy={"forecast": {}})
+    event = {"name": "sale", "at": "2026-11-27T20:00:00Z", "duration": "2h", "factor": "3"}
+    pool = compute_pool_body("with-defaults", policy={"forecast": {}, "events": [event]})
     policy = created(kubectl, namespace, pool)["spec"]["policy"]
     assert policy == {
         "mode": "RecommendOnly",
         "interval": "30s",
         "dwell": "5m",
         "forecast": {"horizon": "5m", "quantile": "0.9"},
+        "events": [{**event, "timeZone": "UTC"}],
     }
     features = created(kubectl, namespace, feature_compute_body(**live_features_spec(resources=None)))["spec"]
     stream = features["sources"][1]["stream"]

@@ -30,7 +30,9 @@ class History:
     asked: list[frozenset[ObjectKey]] = field(default_factory=list)
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def read_history(self, keys: frozenset[ObjectKey], now: datetime) -> RateHistory:
+    async def read_history(
+        self, keys: frozenset[ObjectKey], now: datetime, length: timedelta = timedelta(days=28)
+    ) -> RateHistory:
         self.asked.append(keys)
         await self.may_answer.wait()
         rates = {} if self.problem else dict.fromkeys(keys, [100.0] * 288)

@@ -26,18 +26,20 @@ EVALUATED = f"max_over_time(({expressions.OFFERED})[5m:1m])"
 Answer = Callable[[str, datetime, datetime], Sequence[Any]]
 
 
-async def read(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> RateHistory:
+async def read(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, length: timedelta = timedelta(days=28)
+) -> RateHistory:
     source = PrometheusRateHistory("http://prometheus")
 
     async def query_range(
         expression: str, begin: datetime, end: datetime, step: timedelta, *, max_bytes: int
     ) -> Sequence[Any]:
         assert (step, max_bytes) == (BLOCK, 32 << 20)
-        assert end - begin == timedelta(days=1) - BLOCK
+        assert end - begin == min(length, timedelta(days=1)) - BLOCK
         return answer(expression, begin, end)
 
     monkeypatch.setattr(source._api, "query_range", query_range)
-    return await source.read_history(frozenset({CTR, CVR}), NOW)
+    return await source.read_history(frozenset({CTR, CVR}), NOW, length)
 
 
 def series(*values: tuple[datetime, str], name: str = "ctr") -> dict[str, Any]:
@@ -67,6 +69,17 @@ async def test_four_weeks_are_read_day_by_day_and_the_newest_first(monkeypatch: 
     assert (rates[287], rates[288]) == (7.0, 3.0)
     assert sum(not isnan(rate) for rate in rates) == 2 * 28
     assert all(map(isnan, history.rates[CVR]))
+
+
+async def test_ten_minutes_are_two_blocks_of_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[datetime] = []
+
+    def answer(expression: str, begin: datetime, end: datetime) -> Sequence[Any]:
+        asked.append(end)
+        return [series((begin, "3"), (end, "7"))]
+
+    history = await read(monkeypatch, answer, timedelta(minutes=10))
+    assert (asked, history.begin, list(history.rates[CTR])) == ([END], END - 2 * BLOCK, [3.0, 7.0])
 
 
 async def test_days_without_recorded_rates_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:

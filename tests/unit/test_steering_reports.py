@@ -197,6 +197,9 @@ def test_why_of_a_pool_names_all_that_holds_it() -> None:
             "slices": {"total": 4, "healthy": 3, "free": 1},
             "tiers": [{"name": "realtime", "slices": 2}],
             "mode": "Hold",
+            "conditions": [
+                a_condition("EventsPlanned", "True", "EventsPlanned", "sale: 3 x until 2026-01-01T14:00:00Z")
+            ],
         },
     )
     hold = a_compute_override("freeze", metadata={"annotations": {"tidegate.io/author": "ann"}}, **POOL_HELD)
@@ -211,6 +214,7 @@ def test_why_of_a_pool_names_all_that_holds_it() -> None:
     assert "ComputeOverride freeze by ann holds it as it is until 2026-01-02T00:00:00Z: the sale" in said
     assert "frozen until 2026-01-01T13:00:00Z by spec.policy.freeze[0]" in said
     assert "AllocationDecision cpu-a-1 at 2026-01-01T12:00:00Z, on its way" in said
+    assert "  events      sale: 3 x until 2026-01-01T14:00:00Z" in said
     let_go = a_compute_pool(policy={"mode": "Auto"})
     assert explain_pool(let_go, ExplanationInputs(let_go, [], [], NOW)).held_by == ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib import import_module
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
@@ -30,8 +30,10 @@ _READ_AGAIN_S: Final = 600.0
 class HistorySource(Protocol):
     """The rates of the last weeks; telemetry's PrometheusRateHistory in a cluster."""
 
-    async def read_history(self, keys: frozenset[ObjectKey], now: datetime) -> RateHistory:
-        """Return the rates of some Inferences until now. Never raises."""
+    async def read_history(
+        self, keys: frozenset[ObjectKey], now: datetime, length: timedelta = ...
+    ) -> RateHistory:
+        """Return the rates of some Inferences until now; without `length` all that a forecast uses. Never raises."""
         ...
 
 

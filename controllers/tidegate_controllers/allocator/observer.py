@@ -10,6 +10,7 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.allocator.decision import sort_newest_first
+from tidegate.planning.allocator.event_calendar import read_calendar
 from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
@@ -59,6 +60,7 @@ class PoolObserver:
             pool=pool,
             now=now,
             freeze=find_freeze(pool.spec.policy.freeze, now),
+            calendar=read_calendar(pool.spec.policy, (member.claim.load_s for member in members), now),
             slices=slices,
             members=tuple(members),
             departing_slices=leaving,

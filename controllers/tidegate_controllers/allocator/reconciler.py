@@ -138,7 +138,10 @@ class Allocator:
         self.solver.put_last(observed.pool.key, solve)
 
     def _observe_again(self, pool: ComputePool) -> AllocationObserved:
-        return replace(self.observer.observe_pool(pool), signals=self.solver.get_last(pool.key).signals)
+        last = self.solver.get_last(pool.key)
+        return replace(
+            self.observer.observe_pool(pool), signals=last.signals, event_demands=last.event_demands
+        )
 
     def _requeue_after(self, observed: AllocationObserved) -> timedelta:
         due = max(self.solver.time_until_due(observed), timedelta())
@@ -148,6 +151,7 @@ class Allocator:
             find_next_end(observed.active_overrides),
             observed.freeze.until if observed.freeze is not None else None,
             find_next_begin(observed.pool.spec.policy.freeze, observed.now),
+            observed.calendar.find_next_change(observed.now),
         )
         soonest = min((change for change in changes if change is not None), default=None)
         return due if soonest is None else min(due, max(soonest - observed.now, timedelta()) + END_MARGIN)

@@ -16,6 +16,7 @@ from tidegate.exporters.solver_inputs import SolverInput, SolverInputs
 from tidegate.kube.port import Manifest
 from tidegate.planning.allocator.corrections import Corrections, update_corrections
 from tidegate.planning.allocator.decision import SolvedAllocation, plan_decision
+from tidegate.planning.allocator.event_calendar import EventDemand
 from tidegate.planning.allocator.forecasts import DemandForecasts
 from tidegate.planning.allocator.peaks import Peaks, apply_peaks
 from tidegate.planning.allocator.predictions import predict_outcome
@@ -24,6 +25,7 @@ from tidegate.planning.allocator.snapshot_builder import AllocationObserved, bui
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import add_attributes
+from tidegate_controllers.allocator.events import AllocationEvents
 from tidegate_controllers.allocator.forecasts import AllocationForecasts
 
 
@@ -53,6 +55,7 @@ class PoolSolve:
     excluded: Mapping[ObjectKey, str]
     signals: Signals
     forecasts: DemandForecasts | None = None
+    event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +65,7 @@ class PoolSolver:
     solver: AllocationSolver
     demand: DemandSource
     forecasts: AllocationForecasts
+    events: AllocationEvents
     inputs: SolverInputs
     metrics: AllocatorMetrics
     clock: Clock
@@ -128,7 +132,9 @@ class PoolSolver:
         # 1. Build the snapshot, with capacities corrected by what production shows, and with the demand that is expected;
         # what-if plans start from it too.
         forecasts = await self.forecasts.forecast_pool(observed)
-        observed = self._apply_forecasts(self._apply_corrections(observed), forecasts)
+        event_demands = await self.events.plan_pool(observed)
+        observed = replace(self._apply_corrections(observed), event_demands=event_demands)
+        observed = self._apply_forecasts(observed, forecasts)
         view = build_allocation_view(observed)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot))
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
@@ -149,13 +155,17 @@ class PoolSolver:
         is_blind_start = trigger is DecisionTrigger.STARTED and bool(signals.problem)
         if is_blind_start and observed.standing_decision is not None:
             decision = None
-        return PoolSolve(started_s, inputs, assignment, dict(view.excluded), signals, forecasts), decision
+        solve = PoolSolve(
+            started_s, inputs, assignment, dict(view.excluded), signals, forecasts, event_demands
+        )
+        return solve, decision
 
     def suspend_pool(self, observed: AllocationObserved) -> None:
         """Remove what is shown of a pool that needs no solve now."""
         if not observed.scaled_members and self._corrections.pop(observed.pool.key, None) is not None:
             self.metrics.show_corrections(observed.name, {})
-        if not observed.forecast_keys:
+        if not observed.expectable_keys:
+            self.events.forget_pool(observed.pool.key)
             self.forecasts.forget_pool(observed.pool.key)
             self.metrics.show_forecasts(observed.name, {})
         self.inputs.forget(observed.pool.key)
@@ -167,6 +177,7 @@ class PoolSolver:
         self._corrections.pop(pool, None)
         self._peaks.pop(pool, None)
         self.forecasts.forget_pool(pool)
+        self.events.forget_pool(pool)
         self.inputs.forget(pool)
         self.metrics.forget_pool(pool.name)
 
@@ -183,7 +194,13 @@ class PoolSolver:
         self, observed: AllocationObserved, forecasts: DemandForecasts | None
     ) -> AllocationObserved:
         peaks = {} if forecasts is None else dict(forecasts.peaks)
-        self.metrics.show_forecasts(observed.name, {str(key): rate for key, rate in peaks.items()})
+        brought = {
+            key: max(demand.rate_per_s, peaks.get(key, 0.0))
+            for key, demand in observed.event_demands.items()
+            if demand.baseline_per_s is not None
+        }
+        expected = {str(key): rate for key, rate in {**peaks, **brought}.items()}
+        self.metrics.show_forecasts(observed.name, expected)
         return replace(observed, forecasts=peaks)
 
     def _show_solve(self, observed: AllocationObserved, assignment: Assignment, seconds: float) -> None:

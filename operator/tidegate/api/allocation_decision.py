@@ -33,7 +33,7 @@ class DecisionTrigger(StrEnum):
     OVERRIDE_CHANGED = "OverrideChanged"
     """A ComputeOverride of the pool began, changed or ended."""
     POOL_CHANGED = "PoolChanged"
-    """The pool's spec changed, or a freeze window began or ended."""
+    """The pool's spec changed, a freeze window began or ended, or an event came near or ended."""
     INFERENCE_CHANGED = "InferenceChanged"
     """The spec of an autoscaled Inference changed, or one was created or deleted."""
 

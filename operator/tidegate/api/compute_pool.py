@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, assert_never
 from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
+from tidegate.api.demand_events import DemandEvent
 from tidegate.api.faulty_nodes import MAX_FAULTY_NODES, FaultyNode
 from tidegate.api.fields import DecimalText, DurationText, QuantityBetween, duration_between
 from tidegate.api.inference import Tier
@@ -341,6 +342,15 @@ class AllocationPolicy(ApiModel):
             "history for that. Absent: the present demand counts."
         ),
     ] = None
+    events: Annotated[
+        tuple[DemandEvent, ...],
+        Field(
+            max_length=16,
+            description="Events at which more demand is expected. Replicas start before one, forecast.horizon ahead, or without "
+            "forecast 5m, or the longest measured load time of the pool's replicas if that is longer.",
+        ),
+        ListMap("name"),
+    ] = ()
 
 
 class ComputePoolSpec(ApiModel):
@@ -433,7 +443,7 @@ class ComputePoolStatus(StatusModel):
             description="Ready, Reconciling, Stalled and Healthy; SharingConfigured if slice.mps is set, and SharingHealthy "
             "if node agents run as well; Allocated and "
             "SignalsFresh if Inferences with spec.scaling use the pool; Forecasting if policy.forecast is set and some of "
-            "them are realtime; OverrideActive if a ComputeOverride applies.",
+            "them are realtime, and EventsPlanned if policy.events is; OverrideActive if a ComputeOverride applies.",
         ),
         ListMap("type"),
     ] = ()

@@ -44,6 +44,7 @@ class ConditionType(StrEnum):
     ALLOCATED = "Allocated"
     SIGNALS_FRESH = "SignalsFresh"
     FORECASTING = "Forecasting"
+    EVENTS_PLANNED = "EventsPlanned"
     OVERRIDE_ACTIVE = "OverrideActive"
 
 

@@ -146,6 +146,9 @@ class Reason(StrEnum):
     DEMAND_FORECAST = "DemandForecast"
     FORECASTS_PENDING = "ForecastsPending"
     HISTORY_TOO_SHORT = "HistoryTooShort"
+    EVENTS_PLANNED = "EventsPlanned"
+    EVENT_INVALID = "EventInvalid"
+    EVENT_BASELINE_UNKNOWN = "EventBaselineUnknown"
     # Overrides
     OVERRIDDEN = "Overridden"
     OVERRIDE_IN_FORCE = "OverrideInForce"

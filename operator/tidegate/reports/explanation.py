@@ -11,7 +11,7 @@ from typing import Literal
 from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUsage
-from tidegate.api.conditions import format_timestamp
+from tidegate.api.conditions import ConditionType, format_timestamp
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel
 from tidegate.planning.allocator.decision import sort_newest_first
@@ -164,6 +164,9 @@ class PoolReport(Report):
         yield _format_line("mode", f"{self.policy_mode}{observed_mode}")
         for hold in self.held_by:
             yield _format_line("held", hold.message)
+        for condition in self.conditions:
+            if condition.type == ConditionType.EVENTS_PLANNED and condition.healthy:
+                yield _format_line("events", condition.message)
         if self.newest is None:
             yield _format_line("decided", "nothing yet")
         else:

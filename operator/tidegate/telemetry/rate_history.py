@@ -40,20 +40,23 @@ class PrometheusRateHistory:
         self._api = PrometheusApi(url)
         self._source = f"Prometheus {url}"
 
-    async def read_history(self, keys: frozenset[ObjectKey], now: datetime) -> RateHistory:
-        """Return the rates of some Inferences until `now`, at most four weeks; never raises, failures are part of the result.
+    async def read_history(
+        self, keys: frozenset[ObjectKey], now: datetime, length: timedelta = timedelta(seconds=HISTORY_S)
+    ) -> RateHistory:
+        """Return the rates of some Inferences for `length` until `now`; never raises, failures are part of the result.
 
-        Reads the newest day first, so that a failure leaves a gap at the beginning.
+        `length` is some blocks, and beyond a day whole days. Reads the newest day first, so that a failure leaves a gap at
+        the beginning.
         """
         end = datetime.fromtimestamp(now.timestamp() // BLOCK_S * BLOCK_S, UTC)
-        begin = end - timedelta(seconds=HISTORY_S)
+        begin, window = end - length, min(_WINDOW, length)
         count = (end - begin) // _BLOCK
         rates = {key: array("d", [nan]) * count for key in keys}
         problem = ""
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                for number in range((end - begin) // _WINDOW):
-                    series = await self._query_window(end - number * _WINDOW)
+                for number in range(length // window):
+                    series = await self._query_window(end - number * window, window)
                     # In a thread: hundreds of thousands of values would block the event loop for too long.
                     await asyncio.to_thread(_fill_rates, rates, begin, series)
         except PrometheusError as error:
@@ -66,10 +69,10 @@ class PrometheusRateHistory:
             problem = f"earlier rates cannot be read from {self._source}: {problem}"
         return RateHistory(begin, rates, problem)
 
-    async def _query_window(self, end: datetime) -> Sequence[RangeSeries]:
+    async def _query_window(self, end: datetime, window: timedelta) -> Sequence[RangeSeries]:
         for query in _QUERIES:
             series = await self._api.query_range(
-                query, end - _WINDOW + _BLOCK, end, _BLOCK, max_bytes=_MAX_BYTES
+                query, end - window + _BLOCK, end, _BLOCK, max_bytes=_MAX_BYTES
             )
             if series:
                 return series

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tidegate.allocation.snapshot import DemandInput
+from tidegate.api.compute_pool import ForecastPolicy
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.event_calendar import EventDemand
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +36,16 @@ class DemandForecasts:
     short: frozenset[ObjectKey] = frozenset()
     is_pending: bool = False
     history_problem: str = ""
+
+
+def raise_to_expected(
+    load: DemandInput, policy: ForecastPolicy | None, peak: float | None, event: EventDemand | None
+) -> DemandInput:
+    """Return the present demand, or the forecast `peak` or the demand of an event where one of them exceeds it."""
+    present = max(load.rates)
+    forecast = peak if policy is not None and peak is not None else 0.0
+    if event is not None and event.rate_per_s > max(present, forecast):
+        return DemandInput((event.rate_per_s,) * len(load.rates), expectation=event.expectation_text)
+    if policy is not None and forecast > present:
+        return DemandInput((forecast,) * len(load.rates), expectation=f"expected within {policy.horizon}")
+    return load

@@ -1,6 +1,6 @@
 """Summarise for a ComputePool's status what its allocator does."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidegate.allocation.assignment import Assignment
@@ -25,6 +25,8 @@ class PoolAllocation:
     signals_verdict: Verdict | None = None
     forecast_verdict: Verdict | None = None
     """None if spec.policy.forecast is absent, or if there is no Inference whose demand it is about."""
+    events_verdict: Verdict | None = None
+    """None without spec.policy.events, or if there is no Inference whose demand they are about."""
 
 
 def summarise_allocation(
@@ -41,6 +43,7 @@ def summarise_allocation(
         _judge_allocation(observed, assignment, excluded),
         _judge_signals(observed),
         _judge_forecasts(observed.forecast_keys, forecasts),
+        _judge_events(observed),
     )
 
 
@@ -114,3 +117,32 @@ def _judge_forecasts(keys: frozenset[ObjectKey], forecasts: DemandForecasts | No
         return Verdict(False, Reason.HISTORY_TOO_SHORT, message)
     message = "1 Inference is forecast" if len(keys) == 1 else f"{len(keys)} Inferences are forecast"
     return Verdict(True, Reason.DEMAND_FORECAST, message)
+
+
+def _judge_events(observed: AllocationObserved) -> Verdict | None:
+    """Return the condition EventsPlanned; None without an event, or without an Inference that one could be about."""
+    keys, calendar, events = observed.expectable_keys, observed.calendar, observed.pool.spec.policy.events
+    if not keys or not events:
+        return None
+    unusable = [
+        f"{event.name} ignores {inference.object_key}: spec.policy.events[{index}].inferences[{number}] is no realtime Inference of "
+        "the pool with spec.scaling"
+        for index, event in enumerate(events)
+        for number, inference in enumerate(event.inferences)
+        if inference.object_key not in keys
+    ]
+    described = calendar.describe_events(observed.now)
+    if problems := [*calendar.problems, *unusable]:
+        return Verdict(False, Reason.EVENT_INVALID, f"{_join_some(problems, '; ')}; {described}")
+    demands = observed.event_demands
+    if unknown := sorted(key for key in keys & demands.keys() if demands[key].baseline_per_s is None):
+        keep = "keeps" if len(unknown) == 1 else "keep"
+        message = f"the demand before it is unknown for {_join_some(map(str, unknown), ', ')}, which {keep} at least the present replicas"
+        return Verdict(False, Reason.EVENT_BASELINE_UNKNOWN, f"{described}; {message}")
+    return Verdict(True, Reason.EVENTS_PLANNED, described)
+
+
+def _join_some(texts: Iterable[str], separator: str) -> str:
+    listed = list(texts)
+    rest = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return separator.join(listed[:_NAMED]) + rest

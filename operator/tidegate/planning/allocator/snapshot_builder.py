@@ -16,6 +16,8 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
+from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
 from tidegate.planning.allocator.signals import Signal, Signals
@@ -133,6 +135,9 @@ class AllocationObserved:
     """How far capacity in production is from the measured one, for Inferences where that is known."""
     forecasts: Mapping[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
     """The highest rates that are expected within spec.policy.forecast.horizon, in requests per second, where forecast."""
+    calendar: EventCalendar = field(default_factory=EventCalendar)
+    event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
+    """What spec.policy.events bring the Inferences that one is near to."""
 
     @property
     def name(self) -> str:
@@ -182,8 +187,11 @@ class AllocationObserved:
     @property
     def forecast_keys(self) -> frozenset[ObjectKey]:
         """Return the Inferences whose demand is to be forecast."""
-        if self.pool.spec.policy.forecast is None:
-            return frozenset()
+        return frozenset() if self.pool.spec.policy.forecast is None else self.expectable_keys
+
+    @property
+    def expectable_keys(self) -> frozenset[ObjectKey]:
+        """Return the Inferences for which an expected demand counts."""
         return frozenset(member.key for member in self.members if member.can_be_forecast)
 
     @property
@@ -278,12 +286,17 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
     spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
     bounds = _bound_replicas(observed, member)
     curve, load = _estimate_demand(member, signal, observed.now)
-    if load is not None:
-        load = _raise_to_forecast(observed, member, load)
+    event = observed.event_demands.get(member.key) if member.can_be_forecast else None
+    if load is not None and member.can_be_forecast:
+        policy = observed.pool.spec.policy.forecast
+        load = raise_to_expected(load, policy, observed.forecasts.get(member.key), event)
     if (correction := observed.corrections.get(member.key)) is not None:
         curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:
-        bounds = _protect_assigned(bounds, member.assigned_replicas)
+        bounds = _protect_assigned(bounds, member.assigned_replicas, "its signals are stale")
+    if load is not None and event is not None and event.baseline_per_s is None:
+        reason = f"its demand before {event.event} is unknown"
+        bounds = _protect_assigned(bounds, member.assigned_replicas, reason)
     assigned = (
         member.assigned_replicas if member.is_scaled else min(member.assigned_replicas, member.claim.replicas)
     )
@@ -357,14 +370,6 @@ def _estimate_demand(
     return curve, DemandInput((signal.demand_per_s,))
 
 
-def _raise_to_forecast(observed: AllocationObserved, member: PoolMember, load: DemandInput) -> DemandInput:
-    """Return the demand that is expected, where it exceeds the present one."""
-    policy, peak = observed.pool.spec.policy.forecast, observed.forecasts.get(member.key)
-    if policy is None or peak is None or not member.can_be_forecast or peak <= max(load.rates):
-        return load
-    return DemandInput((peak,) * len(load.rates), expectation=f"expected within {policy.horizon}")
-
-
 def _estimate_stream_demand(
     member: PoolMember, signal: Signal | None, curve: CapacityCurve
 ) -> DemandInput | None:
@@ -378,13 +383,13 @@ def _estimate_stream_demand(
     return DemandInput((floor_per_s,)) if member.assigned_replicas == 0 else None
 
 
-def _protect_assigned(bounds: ReplicaBounds, replicas: int) -> ReplicaBounds:
+def _protect_assigned(bounds: ReplicaBounds, replicas: int, reason: str) -> ReplicaBounds:
     """Raise the floor to what a member has: stale signals may raise a real-time Inference, and never lower it."""
     ceiling = bounds.ceiling if bounds.ceiling is not None else replicas
     floor = min(max(bounds.floor, replicas), ceiling)
     if floor == bounds.floor:
         return bounds
-    return replace(bounds, floor=floor, floor_source="what it holds, since its signals are stale,")
+    return replace(bounds, floor=floor, floor_source=f"what it holds, since {reason},")
 
 
 def _is_rise(before: int, after: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from tidegate.api.allocation_decision import DecisionTrigger
 from tidegate.api.compute_pool import PolicyMode
@@ -12,13 +13,14 @@ from tidegate.planning.allocator.snapshot_builder import AllocationObserved
 
 @dataclass(frozen=True, slots=True)
 class DecisionInputs:
-    """The inputs of a decision besides demand: generations of objects, and the nodes that take pods."""
+    """The inputs of a decision besides demand: generations of objects, the nodes that take pods, and events that are near."""
 
     pool_generation: int
     mode: PolicyMode
     overrides: frozenset[tuple[str, int]]
     scaled_inferences: frozenset[tuple[ObjectKey, int]]
     healthy_nodes: frozenset[str]
+    near_events: frozenset[tuple[str, datetime]]
 
     @classmethod
     def from_observed(cls, observed: AllocationObserved) -> DecisionInputs:
@@ -34,6 +36,7 @@ class DecisionInputs:
                 (member.key, member.inference.metadata.generation) for member in observed.scaled_members
             ),
             frozenset(observed.slices.healthy_nodes),
+            frozenset((item.event.name, item.begins) for item in observed.calendar.find_near(observed.now)),
         )
 
 
@@ -41,7 +44,11 @@ def find_trigger(before: DecisionInputs, now: DecisionInputs) -> DecisionTrigger
     """Return why to decide at once; None if nothing changed that cannot wait. A new node can wait."""
     if before.overrides != now.overrides:
         return DecisionTrigger.OVERRIDE_CHANGED
-    if (before.pool_generation, before.mode) != (now.pool_generation, now.mode):
+    if (before.pool_generation, before.mode, before.near_events) != (
+        now.pool_generation,
+        now.mode,
+        now.near_events,
+    ):
         return DecisionTrigger.POOL_CHANGED
     if before.scaled_inferences != now.scaled_inferences:
         return DecisionTrigger.INFERENCE_CHANGED

@@ -96,6 +96,7 @@ def _make_allocation_conditions(observed: PoolObserved) -> tuple[Condition, ...]
         ConditionType.ALLOCATED: allocation.allocated_verdict,
         ConditionType.SIGNALS_FRESH: allocation.signals_verdict,
         ConditionType.FORECASTING: allocation.forecast_verdict,
+        ConditionType.EVENTS_PLANNED: allocation.events_verdict,
     }
     return tuple(
         make_condition(kind, verdict, generation) for kind, verdict in verdicts.items() if verdict is not None
@@ -112,6 +113,8 @@ def _drop_allocation(observed: PoolObserved) -> tuple[ObservedCondition, ...]:
         dropped = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
     if allocation.forecast_verdict is None:
         dropped.add(ConditionType.FORECASTING.value)
+    if allocation.events_verdict is None:
+        dropped.add(ConditionType.EVENTS_PLANNED.value)
     return tuple(item for item in conditions if item.type not in dropped)
 
 
