@@ -129,3 +129,32 @@ def test_trace_that_is_not_there_or_cannot_be_read_is_named(tmp_path: Path) -> N
     broken = run(write(tmp_path / "bad.csv", "time,ads/ctr\n0,x\n"), "-f", POOL, "--slices", "20")
     assert broken.exit_code == 3
     assert "trace, line 2, ads/ctr: 'x' is not a number" in broken.stderr
+
+
+def test_an_event_of_the_pool_starts_replicas_before_it(tmp_path: Path) -> None:
+    """From 20:00 on the demand is three times that of before, without a day of history that would show it."""
+    rows = [
+        f"2026-11-27T{19 + minute // 60}:{minute % 60:02}:00Z,{300 if minute < 60 else 900},90"
+        for minute in range(100)
+    ]
+    trace = write(tmp_path / "trace.csv", "\n".join(["time,ads/ctr,ads/rank", *rows]))
+    sale = 'name: sale, at: "2026-11-27T20:00:00Z", duration: 1h, factor: "3", inferences: [{namespace: ads, name: ctr}]'
+    unreadable = 'name: late, schedule: "0 25 * * *", duration: 1h, factor: "2"'
+    text = POOL.read_text()
+    missed: dict[bool, float] = {}
+    for planned in (False, True):
+        events = f"  policy: {{events: [{{{sale}}}, {{{unreadable}}}]}}\n" if planned else ""
+        manifest = write(tmp_path / "pool.yaml", text.replace("  tiers:", f"{events}  tiers:", 1))
+        result = run(
+            trace, "-f", manifest, "--slices", "20", "--load", "90s", "--last", "80m",
+            "--policy", "present", "-o", "json",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.stderr
+        assert (
+            "late is ignored until it is corrected: spec.policy.events[1].schedule" in result.stderr
+        ) is planned
+        policies = {policy["policy"]: policy for policy in json.loads(result.stdout)["policies"]}
+        assert policies["oracle"]["missedMinutes"] == 0
+        missed[planned] = policies["present"]["missedMinutes"]
+    assert missed[True] == 0
+    assert missed[False] > 1

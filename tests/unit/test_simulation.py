@@ -299,6 +299,7 @@ def test_a_rate_counts_for_its_share_of_an_interval() -> None:
         ),
         (["time,a/b\n", "2026-11-02,1\n"], "trace, line 2: .* neither seconds nor a time in RFC 3339"),
         (["time,a/b\n", "nan,1\n"], "trace, line 2: 'nan' is neither seconds"),
+        (["time,a/b\n", "1e12,1\n"], "trace, line 2: '1e12' is neither seconds"),
         (["time,a/b\n", f"0,{'1' * 200_000}\n"], "trace, line 2: is no CSV: field larger"),
         (["time,a/b\n", "60,1\n", "60,1\n"], "trace, line 3: its time is not after"),
         (["time,a/b\n", "0,many\n"], "trace, line 2, a/b: 'many' is not a number"),

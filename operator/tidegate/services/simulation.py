@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tidegate.allocation.errors import InvalidInputError
@@ -15,6 +15,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.errors import PermanentError
+from tidegate.planning.allocator.event_calendar import read_calendar
 from tidegate.reports.simulation import SimulationReport
 from tidegate.services.manifests import read_manifests
 from tidegate.simulation.engine import run_policy
@@ -107,6 +108,10 @@ def make_scenario(request: SimulationRequest, print_step: PrintStep) -> Scenario
             "to simulate: give a smaller --last"
         )
         raise PermanentError(message)
+    begin = datetime.fromtimestamp(trace.times[0] + (total - simulated) * interval_s, UTC)
+    calendar = read_calendar(pool.spec.policy, [request.load.total_seconds()], begin)
+    for problem in calendar.problems:
+        print_step(problem)
     return Scenario(
         _make_pool_input(pool, request),
         models,
@@ -114,6 +119,8 @@ def make_scenario(request: SimulationRequest, print_step: PrintStep) -> Scenario
         interval_s,
         dwell_s=parse_duration(pool.spec.policy.dwell).total_seconds(),
         history={key: values[: total - simulated] for key, values in rates.items()},
+        begin=begin,
+        calendar=calendar,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from math import ceil
 from typing import Final
 
@@ -18,8 +19,11 @@ from tidegate.allocation.snapshot import (
     ReplicaBounds,
 )
 from tidegate.api.inference import Tier
+from tidegate.api.meta import ObjectKey
 from tidegate.forecast.blocks import BLOCK_S
 from tidegate.forecast.book import ForecastBook
+from tidegate.planning.allocator.event_baselines import EventBaselines
+from tidegate.planning.allocator.event_calendar import EventCalendar
 from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
 from tidegate.simulation.engine import PolicyView
@@ -53,6 +57,9 @@ class AllocatorPolicy:
         self._recent: dict[str, list[float]] = {model.key: [] for model in scenario.models}
         quantile = options.forecast_quantile
         self._forecasts = None if quantile is None else _read_history(scenario, quantile)
+        self._baselines = EventBaselines()
+        self._keys = {model.key: ObjectKey.parse(model.key) for model in scenario.select_tier(Tier.REALTIME)}
+        self._replay_history()
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the solver's replicas."""
@@ -65,8 +72,13 @@ class AllocatorPolicy:
             if self._forecasts is not None and view.step:
                 self._forecasts.add_rate(key, view.now_s - self._scenario.interval_s, rate)
         rates = view.demand_rates
+        demands = self._plan_events(view.now_s, view.rates)
         models = tuple(
-            self._make_model(model, view, self._estimate_rate(model, rates[model.key], view.now_s))
+            self._make_model(
+                model,
+                view,
+                max(self._estimate_rate(model, rates[model.key], view.now_s), demands.get(model.key, 0.0)),
+            )
             for model in self._scenario.models
         )
         pool = self._scenario.pool
@@ -77,6 +89,25 @@ class AllocatorPolicy:
         self._price = min(max(dict(assignment.prices).get(pool.name, 0.0), 0.0), MAX_AMOUNT)
         replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
         return {model.key: replicas[model.key] for tier in Tier for model in self._scenario.select_tier(tier)}
+
+    def _plan_events(self, now_s: float, rates: Mapping[str, float]) -> Mapping[str, float]:
+        """Take the rates of the interval before, and return those that events bring, in requests per second."""
+        scenario = self._scenario
+        if not scenario.calendar.events:
+            return {}
+        now = scenario.begin + timedelta(seconds=now_s)
+        for name, key in self._keys.items():
+            self._baselines.add_rate(key, now - timedelta(seconds=scenario.interval_s), rates[name])
+        demands = self._baselines.plan_demand(scenario.calendar, frozenset(self._keys.values()), now)
+        return {str(key): demand.rate_per_s for key, demand in demands.items()}
+
+    def _replay_history(self) -> None:
+        """Find the demand before an event that runs when the demand begins."""
+        history = self._scenario.history
+        count = min((len(history.get(name, ())) for name in self._keys), default=0)
+        for number in range(-count, 0):
+            rates = {name: history[name][number] for name in self._keys}
+            self._plan_events((number + 1) * self._scenario.interval_s, rates)
 
     def _make_model(self, model: SimulatedModel, view: PolicyView, rate: float) -> ModelInput:
         placement = PlacementInput(
@@ -128,7 +159,8 @@ class ClairvoyantPolicy:
         self._scenario = scenario
         pool = replace(scenario.pool, nodes=1)
         options = AllocatorOptions(prices_moves=False, holds_peaks=False)
-        self._policy = AllocatorPolicy(self.name, replace(scenario, pool=pool, history={}), solve, options)
+        unplanned = replace(scenario, pool=pool, history={}, calendar=EventCalendar())
+        self._policy = AllocatorPolicy(self.name, unplanned, solve, options)
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the replicas that serve the interval's own demand best."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 
 from tidegate.allocation.curves import CapacityCurve, linear_curve
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
 from tidegate.allocation.snapshot import DEFAULT_DRAIN_S, DEFAULT_LOAD_S, PoolInput
 from tidegate.api.inference import Tier
+from tidegate.planning.allocator.event_calendar import EventCalendar
 
 MAX_INTERVALS = 200_000
 
@@ -67,7 +69,8 @@ class Scenario:
     """A pool, its models sorted by key, and their demand.
 
     `demand` has the rate of each model in each interval of `interval_s` seconds, in requests per second (offline: slices that
-    the remaining work can use). `history` has rates of the intervals before, which policies may look at.
+    the remaining work can use). `history` has rates of the intervals before, which policies may look at. The demand begins at
+    `begin`, and `calendar` has the events that the allocator plans for.
     """
 
     pool: PoolInput
@@ -76,6 +79,8 @@ class Scenario:
     interval_s: float = 60.0
     dwell_s: float = 300.0
     history: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    begin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    calendar: EventCalendar = field(default_factory=EventCalendar)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(sorted(self.models, key=lambda model: model.key)))

@@ -21,6 +21,8 @@ from tidegate.allocation.errors import InvalidInputError, check_amount
 from tidegate.simulation.scenario import MAX_INTERVALS
 
 TIME_COLUMN: Final = "time"
+_MAX_TIME_S: Final = 1e11
+"""The year 5138: later times are no times of a calendar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _parse_time(path: str, text: str) -> float:
         if parsed.tzinfo is None:
             raise InvalidInputError(path, message) from None
         return parsed.timestamp()
-    if not isfinite(seconds):
+    if not isfinite(seconds) or abs(seconds) > _MAX_TIME_S:
         raise InvalidInputError(path, message)
     return seconds
 
