@@ -37,6 +37,7 @@ from tidegate.cli.options import (
 from tidegate.cli.overrides import register_commands as register_overrides
 from tidegate.cli.plan import register_commands as register_plan
 from tidegate.cli.pools import register_commands as register_pools
+from tidegate.cli.record import register_commands as register_record
 from tidegate.cli.release import register_commands as register_release
 from tidegate.cli.report import register_commands as register_report
 from tidegate.cli.simulate import register_commands as register_simulate
@@ -191,6 +192,7 @@ register_overrides(app)
 register_analyze(app)
 register_doctor(app)
 register_plan(app)
+register_record(app)
 register_simulate(app)
 
 

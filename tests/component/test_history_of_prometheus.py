@@ -13,6 +13,7 @@ import pytest
 from fixtures.prometheus import RunningPrometheus
 from tidegate.api.meta import ObjectKey
 from tidegate.telemetry.rate_history import PrometheusRateHistory
+from tidegate.telemetry.recorded_rates import PrometheusRecording
 from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
 
 CTR = ObjectKey("ads", "ctr")
@@ -72,6 +73,26 @@ async def test_four_weeks_come_from_recorded_rates_and_from_counters(
     assert older == [pytest.approx(6.0, rel=0.02)] * 12
     assert len(older) + len(newest) <= len(rates) <= len(older) + len(newest) + 1
     assert rates[0][0] == yesterday - timedelta(hours=1)
+
+
+async def test_the_minutes_of_a_day_come_from_recorded_rates_and_from_counters_with_their_gap(
+    prometheus: RunningPrometheus, promtool: Path
+) -> None:
+    now = datetime.now(UTC)
+    end = datetime.fromtimestamp(now.timestamp() // 3600 * 3600, UTC) - timedelta(hours=3)
+    # An hour of counters, many hours of nothing, and an hour of recorded rates.
+    stored(counted(end - timedelta(hours=18)), promtool, prometheus.folder)
+    stored(recorded(end), promtool, prometheus.folder)
+    prometheus.start()
+    begin, minute = end - timedelta(hours=19), timedelta(minutes=1)
+    found = await PrometheusRecording(prometheus.url).read_rates(frozenset({CTR}), begin, 19 * 60, minute)
+    rates = found[CTR]
+    # Each gateway's first minute has no rate yet.
+    assert rates[2:59] == [pytest.approx(6.0, rel=0.02)] * 57
+    assert rates[62 : 18 * 60] == [None] * (18 * 60 - 62)
+    assert [rate for rate in rates[18 * 60 :] if rate is None] == []
+    # A quarter of a minute in each five is 50/s, and the rest 20/s.
+    assert sorted({round(rate, 3) for rate in rates[18 * 60 :] if rate is not None}) == [20.0, 27.5]
 
 
 async def test_a_prometheus_that_has_ended_is_reported(prometheus: RunningPrometheus) -> None:

@@ -158,3 +158,63 @@ def test_an_event_of_the_pool_starts_replicas_before_it(tmp_path: Path) -> None:
         missed[planned] = policies["present"]["missedMinutes"]
     assert missed[True] == 0
     assert missed[False] > 1
+
+
+RECORDED = "tidegate.io/recorded"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "arguments", "message"),
+    [
+        ("", (), "ComputePool cpu-a in {} has no recorded slices: give their number with --slices"),
+        ('"{0}-slices": "12"', (), ""),
+        ('"{0}-slices": "12"', ("--slices", "20"), ""),
+        (
+            '"{0}-slices": "many"',
+            (),
+            "annotation tidegate.io/recorded-slices is 'many', and no number from 1 to",
+        ),
+        (
+            '"{0}-slices": "12", "{0}-nodes": "0"',
+            (),
+            "annotation tidegate.io/recorded-nodes is '0', and no number",
+        ),
+    ],
+)
+def test_slices_are_chosen_or_recorded(
+    trace: Path, tmp_path: Path, annotations: str, arguments: tuple[str, ...], message: str
+) -> None:
+    recorded = f"metadata: {{name: cpu-a, annotations: {{{annotations.format(RECORDED)}}}}}"
+    manifest = write(tmp_path / "pool.yaml", POOL.read_text().replace("metadata: {name: cpu-a}", recorded, 1))
+    result = run(trace, "-f", manifest, "--last", "10m", "--policy", "static", "-o", "json", *arguments)
+    if message:
+        assert (result.exit_code, message.format(manifest) in result.stderr) == (3, True), result.stderr
+    else:
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout)["slices"] == (20 if arguments else 12)
+
+
+def test_a_recorded_load_time_is_that_of_its_inference(trace: Path, tmp_path: Path) -> None:
+    def miss(load: str, *arguments: str) -> float:
+        recorded = f'name: ctr, namespace: ads, annotations: {{"{RECORDED}-load": {load}}}'
+        manifest = write(
+            tmp_path / "pool.yaml", POOL.read_text().replace("name: ctr, namespace: ads", recorded, 1)
+        )
+        result = run(
+            trace, "-f", manifest, "--slices", "20", "--last", "5h", "--policy", "present", "-o", "json", *arguments
+        )  # fmt: skip
+        assert result.exit_code == 0, result.stderr
+        policies = {policy["policy"]: policy for policy in json.loads(result.stdout)["policies"]}
+        return float(policies["present"]["missedMinutes"])
+
+    short, long = miss("10s"), miss("300s")
+    assert short < long
+    assert miss("10s", "--load", "60s") == miss("300s", "--load", "60s")
+    wrong = POOL.read_text().replace(
+        "name: ctr, namespace: ads", f'name: ctr, namespace: ads, annotations: {{"{RECORDED}-load": soon}}', 1
+    )
+    result = run(trace, "-f", write(tmp_path / "pool.yaml", wrong), "--slices", "20")
+    assert result.exit_code == 3
+    assert (
+        "inference ads/ctr: annotation tidegate.io/recorded-load: 'soon' is not a duration" in result.stderr
+    )

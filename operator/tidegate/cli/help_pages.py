@@ -13,7 +13,7 @@ SERVER_PANEL: Final = "Servers (started by the chart)"
 PANELS: Final[Mapping[str, Sequence[str]]] = {
     "Inspect": ("status", "get", "top", "why", "history", "features", "xds", "dashboard"),
     "Find problems": ("analyze", "doctor", "report"),
-    "Steer": ("hold", "resume", "override", "release", "plan", "simulate"),
+    "Steer": ("hold", "resume", "override", "release", "plan", "record", "simulate"),
     "Measure and prepare": ("bench", "calibrate", "optimize", "pools"),
     "Local cluster": ("local", "demo"),
     "Other": ("version",),
@@ -49,7 +49,12 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "features compute": (
         "tidegate features compute features.yaml --rows rows.parquet --write features.parquet",
     ),
+    "record": (
+        "tidegate record gpu-a --prometheus http://127.0.0.1:9090 --since 24h",
+        "tidegate record gpu-a --prometheus http://127.0.0.1:9090 --since 360h -d november --force",
+    ),
     "simulate": (
+        "tidegate simulate trace.csv -f pool.yaml",
         "tidegate simulate trace.csv -f manifests/ --slices 20 --load 90s",
         "tidegate simulate trace.csv -f pool.yaml --slices 20 --policy present --html day.html",
     ),

@@ -226,3 +226,15 @@ def _not_found_message(
         return f'{kinds_text} "{name.name}" not found; list them with "tidegate get {plural}"'
     location = "in any namespace" if everywhere else f'in namespace "{name.namespace or namespace}"'
     return f'{kinds_text} "{name.name}" not found {location}; list them with "tidegate get {plural} -A"'
+
+
+def parse_pool_name(text: str) -> str:
+    """Return the name of a pool. Raises BadParameter if the text names something else."""
+    try:
+        parsed = parse_object_name(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if parsed.kind not in {None, kinds.COMPUTE_POOL} or parsed.namespace is not None:
+        message = f"'{text}' is no ComputePool"
+        raise typer.BadParameter(message)
+    return parsed.name

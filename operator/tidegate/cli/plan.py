@@ -74,7 +74,7 @@ def plan(
     cluster: ClusterOptions,
 ) -> None:
     """Show what the allocator would decide with these changes, or without any, what it would decide now; changes nothing."""
-    from tidegate.cli.object_names import join_kind
+    from tidegate.cli.object_names import join_kind, parse_pool_name
 
     inferences: dict[str, dict[str, Any]] = {}
     for subject, text in _parse_pairs("--demand", demand):
@@ -101,7 +101,9 @@ def plan(
     options = KubeOptions(cluster=cluster)
     print_report(
         run_or_exit(
-            _plan_what_if(_parse_pool(join_kind(pool, name)), options, _parse_question(body), address, system)
+            _plan_what_if(
+                parse_pool_name(join_kind(pool, name)), options, _parse_question(body), address, system
+            )
         ),
         output,
     )
@@ -121,21 +123,6 @@ async def _plan_what_if(
             release, namespace = await find_release(client, system)
             last = await what_if.fetch_from_leader(client, pool, release, namespace)
     return await what_if.plan_what_if(pool, question, last)
-
-
-def _parse_pool(text: str) -> str:
-    """Return the name of a pool. Raises BadParameter if the text names something else."""
-    from tidegate.cli.object_names import parse_object_name
-    from tidegate.kube.kinds import COMPUTE_POOL
-
-    try:
-        parsed = parse_object_name(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    if parsed.kind not in {None, COMPUTE_POOL} or parsed.namespace is not None:
-        message = f"'{text}' is no ComputePool"
-        raise typer.BadParameter(message)
-    return parsed.name
 
 
 def _parse_question(body: Mapping[str, Any]) -> WhatIf:

@@ -32,15 +32,21 @@ def simulate_trace(
             help="Manifests of the ComputePool and its Inferences; a folder, or - for stdin.",
         ),
     ],
-    slices: Annotated[int, typer.Option("--slices", min=1, help="Number of healthy slices of the pool.")],
+    slices: Annotated[
+        int | None,
+        typer.Option(
+            "--slices", min=1, help="Number of healthy slices of the pool; needed unless they were recorded."
+        ),
+    ] = None,
     nodes: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--nodes",
             min=1,
-            help="Number of nodes that they are on; with several, the allocator reserves for the loss of one.",
+            help="Number of nodes that they are on; with several, the allocator reserves for the loss of one. Default as "
+            "recorded, or else 1.",
         ),
-    ] = 1,
+    ] = None,
     pool: Annotated[
         str | None, typer.Option("--pool", help="Name of the ComputePool, if the manifests have several.")
     ] = None,
@@ -58,8 +64,12 @@ def simulate_trace(
         str, typer.Option("--interval", help="Time between two decisions, from 1s to 1h.")
     ] = "1m",
     load: Annotated[
-        str, typer.Option("--load", help="Time until a new replica serves; status.versions shows it.")
-    ] = "30s",
+        str | None,
+        typer.Option(
+            "--load",
+            help="Time until a new replica serves. Default as recorded for each Inference, or else 30s.",
+        ),
+    ] = None,
     drain: Annotated[
         str, typer.Option("--drain", help="Time until a stopped replica frees its slices.")
     ] = "10s",
@@ -87,7 +97,7 @@ def simulate_trace(
         trace=trace,
         last=parse_duration_option("--last", last),
         interval=parse_duration_option("--interval", interval),
-        load=parse_duration_option("--load", load),
+        load=None if load is None else parse_duration_option("--load", load),
         drain=parse_duration_option("--drain", drain),
         quantile=quantile,
         policies=tuple(policy or ()),

@@ -14,15 +14,15 @@ from tidegate.grafana.promql import (
     or_zero,
     pod_series,
 )
+from tidegate.telemetry.scope import INFERENCE_PODS
 
 _POD_LEGEND: Final = "{{pod}}"
-_POD_PATTERN: Final = "inf-(.+)-[^-]+-[^-]+"
 _FEATURES_POD_PATTERN: Final = "fc-(.+)-[^-]+-[^-]+"
 
 
 def _aggregate_by_inference(aggregation: str, series: str) -> str:
     """Return the aggregation over the pods of each Inference's Deployment."""
-    return f'{aggregation} by (namespace, inference) (label_replace({series}, "inference", "$1", "pod", "{_POD_PATTERN}"))'
+    return f'{aggregation} by (namespace, inference) (label_replace({series}, "inference", "$1", "pod", "{INFERENCE_PODS}"))'
 
 
 def _counter_rate(metric: str) -> str:

@@ -25,6 +25,7 @@ from tidegate.reports.offline_features import OfflineFeaturesReport
 from tidegate.reports.optimization import OptimizationReport
 from tidegate.reports.overrides import SteeringReport
 from tidegate.reports.plan import PlanReport
+from tidegate.reports.recording import RecordingReport
 from tidegate.reports.release import ReleaseReport
 from tidegate.reports.report import VersionReport
 from tidegate.reports.simulation import SimulationReport
@@ -51,6 +52,7 @@ REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
     "override": (SteeringReport,),
     "plan": (PlanReport,),
     "pools device-plugin-config": (DevicePluginReport,),
+    "record": (RecordingReport,),
     "release": (ReleaseReport,),
     "report": (BundleReport,),
     "resume": (SteeringReport,),

@@ -9,14 +9,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import PoolInput, TierRule
+from tidegate.allocation.snapshot import DEFAULT_LOAD_S, PoolInput, TierRule
 from tidegate.allocation.solver import Solver
-from tidegate.api.compute_pool import ComputePool
+from tidegate.api.compute_pool import MAX_SLICES, ComputePool
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.errors import PermanentError
 from tidegate.planning.allocator.event_calendar import read_calendar
 from tidegate.reports.simulation import SimulationReport
+from tidegate.resources.names import (
+    RECORDED_LOAD_ANNOTATION,
+    RECORDED_NODES_ANNOTATION,
+    RECORDED_SLICES_ANNOTATION,
+)
 from tidegate.services.manifests import read_manifests
 from tidegate.simulation.engine import run_policy
 from tidegate.simulation.outcome import SimulationOutcome
@@ -31,17 +36,20 @@ PrintStep = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """What to simulate; `pool` names one of several ComputePools, and `slices` and `nodes` are what it has."""
+    """What to simulate; `pool` names one of several ComputePools, and `slices` and `nodes` are what it has.
+
+    What is None was recorded in the manifests, or has a default.
+    """
 
     files: Sequence[Path]
     namespace: str
     pool: str | None
-    slices: int
-    nodes: int
+    slices: int | None
+    nodes: int | None
     trace: Path
     last: timedelta
     interval: timedelta
-    load: timedelta
+    load: timedelta | None
     drain: timedelta
     quantile: float
     policies: Sequence[str]
@@ -109,7 +117,7 @@ def make_scenario(request: SimulationRequest, print_step: PrintStep) -> Scenario
         )
         raise PermanentError(message)
     begin = datetime.fromtimestamp(trace.times[0] + (total - simulated) * interval_s, UTC)
-    calendar = read_calendar(pool.spec.policy, [request.load.total_seconds()], begin)
+    calendar = read_calendar(pool.spec.policy, [model.load_s for model in models], begin)
     for problem in calendar.problems:
         print_step(problem)
     return Scenario(
@@ -148,15 +156,44 @@ def _read_trace(path: Path) -> DemandTrace:
 
 def _make_pool_input(pool: ComputePool, request: SimulationRequest) -> PoolInput:
     tiers = pool.spec.tiers
+    slices = request.slices or _read_recorded(pool, RECORDED_SLICES_ANNOTATION)
+    if slices is None:
+        message = f"ComputePool {pool.key} in {', '.join(map(str, request.files))} has no recorded slices: give their number with --slices"
+        raise PermanentError(message)
     return PoolInput(
         pool.metadata.name,
-        request.slices,
-        nodes=request.nodes,
+        slices,
+        nodes=request.nodes or _read_recorded(pool, RECORDED_NODES_ANNOTATION) or 1,
         spares=tiers.realtime.warm_spares,
         tiers=tuple(
             TierRule(tier, tiers.bounds_for(tier).floor, tiers.bounds_for(tier).ceiling) for tier in Tier
         ),
     )
+
+
+def _read_recorded(pool: ComputePool, annotation: str) -> int | None:
+    """Return a number that was recorded; None if none was. Raises PermanentError."""
+    text = pool.metadata.annotations.get(annotation)
+    if text is None:
+        return None
+    if not text.isdecimal() or not 1 <= int(text[:10]) <= MAX_SLICES:
+        message = f"ComputePool {pool.key}: annotation {annotation} is {text[:40]!r}, and no number from 1 to {MAX_SLICES}"
+        raise PermanentError(message)
+    return int(text)
+
+
+def _find_load(inference: Inference, request: SimulationRequest) -> timedelta:
+    """Return the time until a new replica serves: the chosen, the recorded or the default one. Raises PermanentError."""
+    if request.load is not None:
+        return request.load
+    text = inference.metadata.annotations.get(RECORDED_LOAD_ANNOTATION)
+    if text is None:
+        return timedelta(seconds=DEFAULT_LOAD_S)
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        message = f"inference {inference.key}: annotation {RECORDED_LOAD_ANNOTATION}: {error}"
+        raise PermanentError(message) from error
 
 
 def _make_model(inference: Inference, request: SimulationRequest) -> SimulatedModel:
@@ -178,7 +215,7 @@ def _make_model(inference: Inference, request: SimulationRequest) -> SimulatedMo
         value=float(spec.value.per_request),
         floor=spec.replicas if scaling is None else scaling.min_replicas,
         ceiling=spec.replicas if scaling is None else scaling.max_replicas,
-        load_s=request.load.total_seconds(),
+        load_s=_find_load(inference, request).total_seconds(),
         drain_s=request.drain.total_seconds(),
     )
 

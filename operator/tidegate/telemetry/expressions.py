@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from tidegate.routing import envoy_names
 from tidegate.telemetry.gateway_traffic import ATTEMPTS, RETRIES
-from tidegate.telemetry.scope import OWN_CLUSTERS, OWN_ROUTES, own_model_series
+from tidegate.telemetry.scope import INFERENCE_PODS, OWN_CLUSTERS, OWN_ROUTES, own_model_series
 
 WINDOW: Final = "1m"
 """Four scrapes of an ordinary Prometheus: a rate needs two of them."""
@@ -110,6 +110,11 @@ def answer_time_buckets(window: str) -> str:
 
 
 OFFERED: Final = offered_rate()
+DELIVERED: Final = (
+    f"sum by ({_BY_INFERENCE}) (label_replace(rate({own_model_series('tidegate_agent_nearline_messages_total')}[{WINDOW}]), "
+    f'"inference", "$1", "pod", "{INFERENCE_PODS}"))'
+)
+"""Messages per second that the pods of streams receive, by namespace and inference."""
 SERVED: Final = served_rate()
 
 LATENCY_P99: Final = f"histogram_quantile(0.99, {latency_buckets()}) / 1000"

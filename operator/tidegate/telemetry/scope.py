@@ -17,6 +17,8 @@ OWN_NAMESPACES: Final = 'namespace=~".*"'
 """Matcher of series about objects and models."""
 OWN_CLUSTERS: Final = "(inference|release)/.*"
 """Pattern of the Envoy clusters of those objects."""
+INFERENCE_PODS: Final = "inf-(.+)-[^-]+-[^-]+"
+"""Pattern of the pods of an Inference's Deployment, with the Inference's name."""
 OWN_ROUTES: Final = "(access|features)/.*"
 """Pattern of the gateways' routes of those objects."""
 

@@ -1,0 +1,92 @@
+"""Read the demand of a past time from Prometheus, step by step; a step that was not recorded is a gap and no zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from math import isfinite
+from typing import Final
+
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocator.signals import MAX_RATE_PER_S
+from tidegate.telemetry import expressions
+from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
+from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
+
+_STEPS_PER_QUERY: Final = 360
+_MIN_WINDOW: Final = timedelta(minutes=1)
+"""The recording rules run every half minute, or as often as their Prometheus is set to."""
+_MAX_BYTES: Final = 32 << 20
+
+Rates = Mapping[ObjectKey, list[float | None]]
+
+
+class PrometheusRecording:
+    """The mean demand of Inferences in each step of a time, in requests per second."""
+
+    def __init__(self, url: str) -> None:
+        self._api = PrometheusApi(url)
+        self._source = f"Prometheus {url}"
+
+    async def read_rates(
+        self, keys: frozenset[ObjectKey], begin: datetime, count: int, step: timedelta
+    ) -> Mapping[ObjectKey, Sequence[float | None]]:
+        """Return `count` rates of each Inference from `begin` on, None where there is none. Raises PrometheusError."""
+        rates: Rates = {key: [None] * count for key in keys}
+        try:
+            for first in range(0, count, _STEPS_PER_QUERY):
+                last = min(first + _STEPS_PER_QUERY, count)
+                for queries in _list_queries(max(step, _MIN_WINDOW)):
+                    # The value at a time is the mean of the step before it.
+                    series = await self._query_first(
+                        queries, begin + (first + 1) * step, begin + last * step, step
+                    )
+                    _fill_steps(rates, begin, step, series)
+        except PrometheusError as error:
+            message = f"cannot read rates from {self._source}: {error}"
+            raise PrometheusError(message) from error
+        return rates
+
+    async def _query_first(
+        self, queries: Sequence[str], begin: datetime, end: datetime, step: timedelta
+    ) -> Sequence[RangeSeries]:
+        """Return the series of the first query that has any."""
+        for query in queries:
+            series = await self._api.query_range(query, begin, end, step, max_bytes=_MAX_BYTES)
+            if series:
+                return series
+        return ()
+
+
+def _list_queries(window: timedelta) -> Sequence[Sequence[str]]:
+    """Return the queries of requests, the cheapest first, and that of streams."""
+    window_s = f"{window.total_seconds():.0f}s"
+    return (
+        (
+            f"avg_over_time({SIGNAL_OFFERED}[{window_s}])",
+            f"avg_over_time(({expressions.OFFERED})[{window_s}:1m])",
+        ),
+        (f"avg_over_time(({expressions.DELIVERED})[{window_s}:1m])",),
+    )
+
+
+def _fill_steps(rates: Rates, begin: datetime, step: timedelta, series: Sequence[RangeSeries]) -> None:
+    for item in series:
+        metric = item["metric"]
+        steps = rates.get(ObjectKey(metric.get("namespace", ""), metric.get("inference", "")))
+        if steps is None:
+            continue
+        for at_s, text in item["values"]:
+            number = round((at_s - begin.timestamp()) / step.total_seconds()) - 1
+            rate = _parse_rate(text)
+            if 0 <= number < len(steps) and rate is not None:
+                steps[number] = rate
+
+
+def _parse_rate(text: str) -> float | None:
+    """Return a rate; None for what is no rate."""
+    try:
+        rate = float(text)
+    except ValueError:
+        return None
+    return rate if isfinite(rate) and 0 <= rate <= MAX_RATE_PER_S else None
