@@ -41,13 +41,13 @@ ALLOCATION: Final = Dashboard(
             (
                 Panel(
                     title="Demand by Inference",
-                    description="Requests per second that clients send. The allocator plans for this demand, or for its forecast where that is higher.",
+                    description="Requests per second that clients send. The allocator plans for this demand, or for the expected one where that is higher.",
                     queries=(PanelQuery(OFFERED, "{{namespace}}/{{inference}}"),),
                     unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
                     title="Forecast by Inference",
-                    description="Highest demand that is expected within spec.policy.forecast.horizon, where the pool forecasts it.",
+                    description="Highest demand that is expected within spec.policy.forecast.horizon, or by an event of spec.policy.events that is near; only where the pool forecasts it or plans for an event.",
                     queries=(
                         PanelQuery(
                             f"max by (pool, inference) ({pool_series('tidegate_allocator_forecast_rate')})",
