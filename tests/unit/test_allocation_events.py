@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -28,6 +29,7 @@ from tidegate.planning.allocator.signals import (
     Signals,
     estimate_signals,
 )
+from tidegate_controllers.allocator import events
 from tidegate_controllers.allocator.events import AllocationEvents
 from tidegate_controllers.allocator.forecasts import AllocationForecasts
 from tidegate_controllers.allocator.solver import PoolSolver
@@ -50,12 +52,15 @@ class Calls:
     clock: FakeClock
     rate: float = 200.0
     problem: str = ""
+    hangs: bool = False
     asked: list[tuple[frozenset[ObjectKey], datetime, timedelta]] = field(default_factory=list)
 
     async def read_history(
         self, keys: frozenset[ObjectKey], now: datetime, length: timedelta = timedelta(days=28)
     ) -> RateHistory:
         self.asked.append((keys, now, length))
+        if self.hangs:
+            await asyncio.Event().wait()
         rates = {} if self.problem else {key: [self.rate, self.rate] for key in keys}
         return RateHistory(now - length, rates, self.problem)
 
@@ -162,6 +167,20 @@ async def test_without_history_controllers_that_restart_in_the_event_keep_what_i
     assert [log["problem"] for log in logs] == ([] if problem is None else [problem] * 4)
 
 
+async def test_a_prometheus_that_hangs_delays_one_tick_and_is_read_again_after_ten_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events, "_TIMEOUT_S", 0.01)
+    clock = EveningClock(20, 20)
+    history = Calls(clock, hangs=True)
+    pool = TickedPool(clock, history, holds=5)
+    assert set(await pool.tick_until(20, 30, 100.0)) == {5}
+    assert len(history.asked) == 1
+    history.hangs = False
+    assert (await pool.tick_until(20, 31, 100.0))[-1] == 6
+    assert len(history.asked) == 2
+
+
 async def test_an_inference_without_signals_is_not_raised() -> None:
     pool = TickedPool(EveningClock(19, 50))
     assert {await pool.tick(None) for _ in range(40)} == {2}
@@ -170,8 +189,8 @@ async def test_an_inference_without_signals_is_not_raised() -> None:
 async def test_a_pool_without_events_is_forgotten() -> None:
     pool = TickedPool(EveningClock(19, 30))
     await pool.tick_until(19, 57, 200.0)
-    events, pool.policy = pool.policy, {"mode": "Auto"}
+    planned, pool.policy = pool.policy, {"mode": "Auto"}
     await pool.tick_until(20, 5, 600.0)
-    pool.policy = events
+    pool.policy = planned
     # The event came back while its demand was there, and the rates before it are forgotten.
     assert set(await pool.tick_until(20, 20, 590.0)) == {6}
