@@ -1234,7 +1234,7 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
         for name, field, message, change in (
             ("once-or-again", "", "set exactly one of schedule and at", {"schedule": "0 20 * * *"}),
             ("day", ".at", "must be a day that the calendar has", {"at": "2026-02-30T20:00:00Z"}),
-            ("zone", ".at", "must be a time in UTC and in quotes", {"at": "2026-11-27T20:00:00+01:00"}),
+            ("blank", ".at", "must be a time in UTC and in quotes", {"at": "2026-11-27 20:00:00Z"}),
             ("length", ".duration", "must be from 1m to 168h", {"duration": "59s"}),
             ("factor-one", ".factor", "must be more than 1 and at most 100", {"factor": "1.0"}),
             ("factor-less", ".factor", "must be more than 1 and at most 100", {"factor": "0.5"}),
