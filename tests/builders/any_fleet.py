@@ -150,9 +150,8 @@ def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> Model
         else:
             routes_.append({**route, "targets": targets, **route_extras(random, inferences)})
     spec: dict[str, Any] = {"protection": any_protection(random)} if random.random() < 0.5 else {}
-    if "admissionControl" in spec.get("protection", {}):
-        for route in random.sample(routes_, random.randint(0, len(routes_))):
-            route["value"] = random.choice(["0", "0.5", "1.0", "3", "999999999999.999999999"])
+    for route in random.sample(routes_, random.randint(0, len(routes_))):
+        route["value"] = random.choice(["0", "0.5", "1.0", "3", "999999999999.999999999"])
     if random.random() < 0.5:
         spec["auth"] = any_auth(random)
     release = any_release(random, routes_) if random.random() < 0.5 else None
@@ -192,6 +191,7 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
             *draw(st.lists(st.sampled_from(["10.0.0.1", "10.0.0.2"]), max_size=2, unique=True)),
             namespace=namespace,
             model_name=draw(st.sampled_from(["ctr", "ctr", "cvr"])),
+            value=draw(st.sampled_from(["1", "1", "3"])),
         )
         for name in draw(st.lists(NAMES, unique=True))
         for namespace in ("ads", "shop")

@@ -16,10 +16,11 @@ def a_backend(
     namespace: str = "ads",
     model_name: str = "ctr",
     kind: BackendKind = BackendKind.INFERENCE,
+    value: str = "1",
 ) -> Backend:
     """An Inference with a ready pod at each of `addresses`; without any it sleeps."""
     key = BackendKey(kind, namespace, name)
-    return Backend(key, model_name, tuple(Endpoint(address) for address in addresses))
+    return Backend(key, model_name, tuple(Endpoint(address) for address in addresses), value=value)
 
 
 def a_feature_compute(name: str, *addresses: str, namespace: str = "ads") -> Backend:

@@ -744,11 +744,14 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         "less than or equal to 50",
         admissionControl={"maxFailurePercent": 51},
     ),
-    _routes(
-        "value-alone",
-        "spec.routes",
-        "a value counts with protection.admissionControl alone",
-        a_route(value="3"),
+    *(
+        _routes(f"route-value-{name}", "spec.routes[0].value", says, a_route(value=value))
+        for name, value, says in (
+            ("nan", "NaN", "must be a decimal number"),
+            ("negative", "-1", "must be a decimal number"),
+            ("exponent", "1e308", "must be a decimal number"),
+            ("endless", "9" * 13, "must be a decimal number"),
+        )
     ),
     _protection("eject-for", ".outlier.ejectFor", "must be from 1s to 1h", outlier={"ejectFor": "0s"}),
     _protection(

@@ -429,7 +429,7 @@ class Scaling(ApiModel):
 
 
 class InferenceValue(ApiModel):
-    """Value of the work, relative to other Inferences of the same ComputePool."""
+    """Value of the work, in a unit that all Inferences and routes share."""
 
     per_request: Annotated[
         DecimalText,
@@ -437,7 +437,8 @@ class InferenceValue(ApiModel):
             must_not_match("^[0.]*$", "must be more than 0: what is worth nothing needs no replicas")
         ),
         Field(
-            description="Value of one answered request, relative to other Inferences: a decimal in quotes. For tier offline, "
+            description="Value of one answered request, relative to other Inferences: a decimal in quotes. "
+            "The route of a ModelAccess may have its own value. For tier offline, "
             "the value of one slice that works for one second."
         ),
     ] = "1"

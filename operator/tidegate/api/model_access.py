@@ -165,9 +165,10 @@ class Route(ApiModel):
     value: Annotated[
         DecimalText | None,
         Field(
-            description="Value of one request on this route, relative to the other routes of the object, as a decimal "
-            "in quotes: while a target is overloaded, protection.admissionControl rejects requests of lower value first. "
-            "Absent: '1.0'."
+            description="Value of one answered request of this route, in the unit of the Inferences' spec.value.perRequest, "
+            "as a decimal in quotes. The allocator plans with the mix of values that clients send, and "
+            "protection.admissionControl rejects requests of lower value first while a target is overloaded. "
+            "Absent: that of the Inference that answers; '1' for a pipeline."
         ),
     ] = None
     timeout: Annotated[
@@ -234,16 +235,6 @@ class ModelAccessSpec(ApiModel):
             cel="self.routes.all(r, has(r.match)) || !has(self.routes[self.routes.size() - 1].match)",
             message="the route without match must be the last, since it takes every request that reaches it",
             check=lambda spec: all(route.match is not None for route in spec.routes[:-1]),
-            field="routes",
-        ),
-        ValidationRule(
-            cel="self.routes.all(r, !has(r.value)) "
-            "|| (has(self.protection) && has(self.protection.admissionControl))",
-            message="a value counts with protection.admissionControl alone: give that too, {} for its defaults",
-            check=lambda spec: (
-                (spec.protection is not None and spec.protection.admission_control is not None)
-                or all(route.value is None for route in spec.routes)
-            ),
             field="routes",
         ),
         ValidationRule(

@@ -54,7 +54,7 @@ class OutlierSpec(ApiModel):
 
 
 class AdmissionControl(ApiModel):
-    """Rejects requests before they reach an overloaded target, routes of the lowest value first."""
+    """Rejects requests before they reach an overloaded target, those of the lowest value first."""
 
     max_failure_percent: Annotated[
         int,
@@ -62,10 +62,10 @@ class AdmissionControl(ApiModel):
             strict=True,
             ge=1,
             le=50,
-            description="Requests on routes of the lowest value are rejected from this percentage of overload failures "
+            description="Requests of the lowest value are rejected from this percentage of overload failures "
             "on, among the requests of a route to a target in the last 10 s: limits, deadlines, or no response "
             "(gRPC RESOURCE_EXHAUSTED, UNAVAILABLE, DEADLINE_EXCEEDED; REST 429, 503, 504; requests that clients cancelled). "
-            "If routes differ in value, the highest starts at 80, and those between at equal ratios. "
+            "If values differ, the highest starts at 80, and those between at equal ratios. "
             "Each thread of each gateway replica decides by its own requests, never by a single failure, "
             "and from 5 requests per second on (7 with a limit of 3, 10 with 2, 20 with 1). "
             "Rejected requests get 503 with retry-after (gRPC: RESOURCE_EXHAUSTED); 5 in 100 always pass.",

@@ -44,7 +44,7 @@ from tidegate.routing.pipelines import (
 )
 from tidegate.routing.references import AccessReferences, RouteBackends
 from tidegate.routing.refusals import RoutingRefusal
-from tidegate.routing.route_targets import RouteTargets, admission_limits, plan_targets
+from tidegate.routing.route_targets import AdmissionLimits, RouteTargets, admission_limits, plan_targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +134,13 @@ def plan_access(
     key = access.key
     references = AccessReferences.from_access(access, backends)
     pools = AccessPools(access)
+    limits = admission_limits(access, references.backends)
     route_plans = [
-        _plan_route(access, route, references, pools)
+        _plan_route(access, route, references, pools, limits)
         if route.pipeline is None
-        else _plan_pipeline(access, route, references, pools, backends.get(pipeline_key(key, route.name)))
+        else _plan_pipeline(
+            access, route, references, pools, backends.get(pipeline_key(key, route.name)), limits
+        )
         for route in access.spec.routes
     ]
     pipeline_host = plan_parts_host(access, backends, pools, leftovers)
@@ -190,13 +193,17 @@ class _RoutePlan:
 
 
 def _plan_route(
-    access: ModelAccess, route: Route, references: AccessReferences, pools: AccessPools
+    access: ModelAccess,
+    route: Route,
+    references: AccessReferences,
+    pools: AccessPools,
+    limits: AdmissionLimits,
 ) -> _RoutePlan:
     invalid_patterns = tuple(_find_invalid_patterns(access, route))
     if invalid_patterns:
         return _RoutePlan(None, PlannedRoute(route.name, ()), invalid_patterns)
     backends = references.resolve_route(route)
-    targets = plan_targets(access, route, backends, pools)
+    targets = plan_targets(access, route, backends, pools, limits)
     rule = RouteRule(
         name=route.name,
         headers=_header_matchers(route),
@@ -222,6 +229,7 @@ def _plan_pipeline(
     references: AccessReferences,
     pools: AccessPools,
     backend: Backend | None,
+    limits: AdmissionLimits,
 ) -> _RoutePlan:
     """Plan a route that a pipeline answers; it is left out only if no request could match it or name its model."""
     problems = (*_find_invalid_patterns(access, route), *references.check_pipeline_name(route))
@@ -233,7 +241,7 @@ def _plan_pipeline(
     rule = RouteRule(
         name=route.name,
         headers=_header_matchers(route),
-        targets=(WeightedBackend(key, 1, admission_limits(access).get(route.name)),),
+        targets=(WeightedBackend(key, 1, limits.get((route.name, ""))),),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
         unavailable=unanswered_reason(access, route, backend, parts),

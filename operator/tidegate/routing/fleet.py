@@ -63,6 +63,8 @@ class Backend:
     """The Inferences that the pods of a pipeline call, including terminating pods."""
     callers: tuple[str, ...] = ()
     """The addresses of the pods of a pipeline, including pods that are starting or terminating."""
+    value: str = "1"
+    """The value of one answered request: spec.value.perRequest of an Inference."""
 
     @property
     def distinct_endpoints(self) -> tuple[Endpoint, ...]:

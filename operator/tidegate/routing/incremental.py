@@ -240,9 +240,9 @@ def _called_inferences(pipeline: Backend | None) -> frozenset[ObjectKey]:
     return frozenset(ObjectKey(pipeline.key.namespace, name) for name in pipeline.calls)
 
 
-def _host_inputs(backend: Backend | None) -> tuple[str, bool] | None:
+def _host_inputs(backend: Backend | None) -> tuple[str, bool, str] | None:
     """Return everything in a backend that the host of an access depends on.
 
     A new pod of a backend with ten thousand accesses therefore changes only its endpoints.
     """
-    return None if backend is None else (backend.model_name, bool(backend.endpoints))
+    return None if backend is None else (backend.model_name, bool(backend.endpoints), backend.value)

@@ -18,7 +18,11 @@ from tidegate.routing.sticky import StickyShare, divide_line
 _MAX_FAILURE_PERCENT: Final = 80.0
 """The limit of admission control for the highest value: failures of lower values do not reach it, but it still relieves a target that answers nothing."""
 
-_DEFAULT_VALUE: Final = "1.0"
+_DEFAULT_VALUE: Final = "1"
+"""The value of a request of a route without one that a pipeline answers, or an Inference that does not exist."""
+
+AdmissionLimits = Mapping[tuple[str, str], AdmissionLimit]
+"""Limits of admission control by route and Inference; empty in place of the Inference is the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +71,14 @@ class RouteTargets:
 
 
 def plan_targets(
-    access: ModelAccess, route: Route, backends: RouteBackends, pools: AccessPools
+    access: ModelAccess, route: Route, backends: RouteBackends, pools: AccessPools, limits: AdmissionLimits
 ) -> RouteTargets:
-    """Plan the targets of `route`, which may use the Inferences in `backends`."""
+    """Plan the targets of `route`, which may use the Inferences in `backends`, with the access's `limits`."""
     targets = _weigh_targets(
         access, route, _with_stable_targets(access, route, backends.targets), backends.fallback, pools
     )
     fallback = _decide_fallback(route, backends.fallback, targets, pools)
-    return RouteTargets(tuple(targets), fallback, _arrange_targets(access, route, targets, fallback))
+    return RouteTargets(tuple(targets), fallback, _arrange_targets(access, route, targets, fallback, limits))
 
 
 def _with_stable_targets(access: ModelAccess, route: Route, targets: Sequence[Backend]) -> Sequence[Backend]:
@@ -143,16 +147,20 @@ def _has_answering_target(targets: Sequence[UsableTarget]) -> bool:
 
 
 def _arrange_targets(
-    access: ModelAccess, route: Route, targets: Sequence[UsableTarget], fallback: FallbackDecision
+    access: ModelAccess,
+    route: Route,
+    targets: Sequence[UsableTarget],
+    fallback: FallbackDecision,
+    limits: AdmissionLimits,
 ) -> tuple[WeightedBackend, ...]:
     """Return the targets as the proxies get them: by weight, as intervals of users, or the fallback for all of them."""
-    admission = admission_limits(access).get(route.name)
+    fallback_limit = limits.get((route.name, route.fallback.inference)) if route.fallback else None
     if fallback.pool is not None and fallback.answers_all:
-        return (WeightedBackend(fallback.pool, 1, admission),)
-    pools = {
-        target.backend.key.name: fallback.pool
+        return (WeightedBackend(fallback.pool, 1, fallback_limit),)
+    answering = {
+        target.backend.key.name: (fallback.pool, fallback_limit)
         if fallback.pool and target.weight and not target.has_pods
-        else target.pool
+        else (target.pool, limits.get((route.name, target.backend.key.name)))
         for target in targets
     }
     candidate_pools = {
@@ -161,8 +169,8 @@ def _arrange_targets(
 
     def to_weighted(inference: str, weight: int) -> WeightedBackend:
         # Without admission control for the candidate of a release, so that its failures are seen and not prevented.
-        pool = pools[inference]
-        return WeightedBackend(pool, weight, None if pool in candidate_pools else admission)
+        pool, limit = answering[inference]
+        return WeightedBackend(pool, weight, None if pool in candidate_pools else limit)
 
     if route.sticky is None or not _has_answering_target(targets):
         return tuple(to_weighted(target.backend.key.name, target.weight) for target in targets)
@@ -182,8 +190,8 @@ def _arrange_targets(
     return tuple(to_weighted(interval.name, interval.length) for interval in line)
 
 
-def admission_limits(access: ModelAccess) -> Mapping[str, AdmissionLimit]:
-    """Return the limit of admission control of each route by name; empty if the access has none.
+def admission_limits(access: ModelAccess, backends: Mapping[str, Backend]) -> AdmissionLimits:
+    """Return the limits of admission control of an access, whose Inferences are `backends`; empty if it has none.
 
     A route counts its own requests to each of its targets. The lowest value begins to reject at `maxFailurePercent`, the
     highest at four fifths, and those between in equal ratios: rejecting low values relieves the target before higher ones are
@@ -192,8 +200,23 @@ def admission_limits(access: ModelAccess) -> Mapping[str, AdmissionLimit]:
     control = access.spec.protection.admission_control if access.spec.protection is not None else None
     if control is None:
         return {}
-    values = {route.name: Decimal(route.value or _DEFAULT_VALUE) for route in access.spec.routes}
+    values = {
+        (route.name, inference): Decimal(route.value or _answer_value(backends, inference))
+        for route in access.spec.routes
+        for inference in _list_answering(route)
+    }
     ranks = {value: rank for rank, value in enumerate(sorted(set(values.values())))}
     lowest, steps = float(control.max_failure_percent), max(len(ranks) - 1, 1)
     ratio = (_MAX_FAILURE_PERCENT / lowest) ** (1 / steps)
-    return {name: AdmissionLimit(round(lowest * ratio ** ranks[value], 2)) for name, value in values.items()}
+    return {key: AdmissionLimit(round(lowest * ratio ** ranks[value], 2)) for key, value in values.items()}
+
+
+def _list_answering(route: Route) -> Sequence[str]:
+    """Return the Inferences that may answer a request of the route; for a pipeline one empty name."""
+    fallback = (route.fallback.inference,) if route.fallback is not None else ()
+    return (*(target.inference for target in route.targets), *fallback) or ("",)
+
+
+def _answer_value(backends: Mapping[str, Backend], inference: str) -> str:
+    backend = backends.get(inference)
+    return backend.value if backend is not None else _DEFAULT_VALUE

@@ -28,9 +28,10 @@ def build_inference_backend(inference: Inference, pods: Iterable[PodView]) -> Ba
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
     allocation = inference.status.allocation if inference.spec.scaling is not None else None
     decision = allocation.decision if allocation is not None else ""
-    return _build_backend(
+    backend = _build_backend(
         key, inference, inference.served_name, select_serving_pods(inference, pods), decision=decision
     )
+    return replace(backend, value=inference.spec.value.per_request)
 
 
 def build_features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:
