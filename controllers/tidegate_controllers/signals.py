@@ -10,7 +10,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.typed_cache import TypedCache, ViewCache
-from tidegate.planning.access.traffic import Shares, compute_shares
+from tidegate.planning.access.value_classes import RouteDemands, index_routes
 from tidegate.planning.pods import PodView
 from tidegate.resources.names import INFERENCE_LABEL, to_label_value
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
@@ -31,12 +31,12 @@ def make_signal_watch(
     """Return the signals of all Inferences, read on request."""
     parsed = TypedCache(ModelAccess, stores.accesses)
 
-    def shares() -> Shares:
-        return compute_shares(parsed.list_all())
+    def routes() -> RouteDemands:
+        return index_routes(parsed.list_all())
 
-    source: SignalSource = GatewayTraffic(gateways, shares)
+    source: SignalSource = GatewayTraffic(gateways, routes)
     if prometheus_url:
-        source = PrometheusTraffic(prometheus_url, gateways, shares, lambda: find_pod_owners(stores.pods))
+        source = PrometheusTraffic(prometheus_url, gateways, routes, lambda: find_pod_owners(stores.pods))
     streams = StreamTraffic(lambda: find_stream_pods(stores.inferences, stores.pod_views), agents)
     return MergedSignalReader(SignalReader(source, now), SignalReader(streams, now))
 

@@ -28,7 +28,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.exporters.objects import ObjectMetrics
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.access.traffic import compute_shares
+from tidegate.planning.access.value_classes import index_routes
 from tidegate.planning.allocator.signals import MetricsScrape, Signals
 from tidegate.telemetry import gateways
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
@@ -66,7 +66,7 @@ class Looking:
         self.gateways = gateways_
         self.now_s = 100.0
         self.traffic = GatewayTraffic(
-            lambda: self.gateways, lambda: compute_shares(accesses), lambda: self.now_s
+            lambda: self.gateways, lambda: index_routes(accesses), lambda: self.now_s
         )
 
     async def scrape_signals(self) -> MetricsScrape:
@@ -126,7 +126,7 @@ async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for
     rest = a_route("rest", "ctr", "cvr", value="1.0")
     access = a_model_access("ctr", routes=[gold, rest], protection={"admissionControl": {}})
     client = await gateway.start(access, backend_of("ctr", good), backend_of("cvr", bad))
-    looking = Looking(of(gateway.envoy))
+    looking = Looking(of(gateway.envoy), accesses=(access,))
     await looking.scrape_signals()
     sent = 0
 
@@ -140,6 +140,49 @@ async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for
     look = await looking.scrape_signals()
     refused = sent - good.inferences - bad.inferences
     assert (offered(look, CTR), offered(look, CVR)) == (good.inferences, bad.inferences + refused)
+    assert look.by_key[CVR].refused_per_s == refused
+    (shed,) = (rates for rates in look.by_key[CVR].classes if rates.value == 1.0)
+    assert (shed.sheds, shed.refused_per_s) == (True, refused)
+
+
+def classes_of(look: MetricsScrape, key: ObjectKey) -> set[tuple[float | None, float, float, float]]:
+    return {
+        (rates.value, rates.offered_per_s, rates.served_per_s, rates.refused_per_s)
+        for rates in look.by_key[key].classes
+    }
+
+
+async def test_requests_are_counted_by_the_value_of_their_route(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    gold = a_route("gold", "ctr", match={"headers": [{"name": "x-segment", "exact": "gold"}]}, value="5")
+    access = a_model_access("ctr", routes=[gold, a_route("rest", **PATIENT)], protection={"maxConcurrent": 1})
+    client = await gateway.start(access, backend_of("ctr", model))
+    looking = Looking(of(gateway.envoy), accesses=(access,))
+    await looking.scrape_signals()
+    vip = (*access_to("ctr"), ("x-segment", "gold"))
+    for _ in range(3):
+        assert await client.infer(metadata=vip) == "v1"
+    assert await outcomes(client, 7) == Counter({"v1": 7})
+    look = await looking.scrape_signals()
+    assert classes_of(look, CTR) == {(5.0, 3.0, 3.0, 0.0), (None, 7.0, 7.0, 0.0)}
+    assert (offered(look, CTR), look.by_key[CTR].refused_per_s) == (10.0, 0.0)
+
+    # What a limit refuses was offered all the same.
+    model.open.clear()
+    held = asyncio.create_task(outcome(client))
+
+    async def there() -> bool:
+        return model.inferences == 11
+
+    await eventually(there, "a request is with the model")
+    for _ in range(4):
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.infer(metadata=vip)
+    model.open.set()
+    assert await held == "v1"
+    look = await looking.scrape_signals()
+    assert classes_of(look, CTR) == {(5.0, 4.0, 0.0, 0.0), (None, 1.0, 1.0, 0.0)}
+    assert (offered(look, CTR), look.by_key[CTR].refused_per_s) == (5.0, 4.0)
 
 
 async def test_requests_for_which_no_pod_is_left_are_demand_by_weight(gateway: Gateway) -> None:
@@ -271,7 +314,7 @@ def asking(
     prometheus: RunningPrometheus, gateway: Gateway, *accesses: ModelAccess, name: str = "gateway-1"
 ) -> PrometheusTraffic:
     known = (of(gateway.envoy, name),)
-    return PrometheusTraffic(prometheus.url, lambda: known, lambda: compute_shares(accesses), dict, AT_ONCE)
+    return PrometheusTraffic(prometheus.url, lambda: known, lambda: index_routes(accesses), dict, AT_ONCE)
 
 
 async def until(what: str, source: PrometheusTraffic, true: Callable[[MetricsScrape], bool]) -> MetricsScrape:
@@ -297,7 +340,7 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
     gateway: Gateway, prometheus: RunningPrometheus
 ) -> None:
     model = await gateway.upstream("v1")
-    limited = a_model_access("ctr", protection={"maxConcurrent": 1}, routes=[a_route(**PATIENT)])
+    limited = a_model_access("ctr", protection={"maxConcurrent": 1}, routes=[a_route(value="7", **PATIENT)])
     none = a_model_access("none", routes=[a_route("default", "none")])
     client = await gateway.start(limited, none, backend_of("ctr", model), backend_of("none"))
     prometheus.targets = {"gateway-1": gateway.envoy.admin}
@@ -324,6 +367,10 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
         "all are counted", source, lambda look: {key: counted(look, key) for key in about} == about
     )
     assert (served(look, CTR) or 0) * 60 < 5
+    (rates,) = look.by_key[CTR].classes
+    assert rates.value == 7.0
+    assert rates.offered_per_s * 60 == pytest.approx(100, rel=0.3)
+    assert (look.by_key[CTR].refused_per_s or 0) * 60 == pytest.approx(99, rel=0.3)
 
     async def recorded() -> list[Any] | None:
         asked = PrometheusConnect(prometheus.url)

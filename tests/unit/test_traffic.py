@@ -16,8 +16,8 @@ from tidegate.planning.access.traffic import (
     RequestCounters,
     compute_p99_s,
     compute_rates,
-    compute_shares,
 )
+from tidegate.planning.access.value_classes import RouteDemand, index_routes
 from tidegate.planning.allocator.signals import MetricsScrape
 
 CTR = ObjectKey("ads", "ctr")
@@ -147,7 +147,7 @@ def test_any_figure_that_fell_says_that_all_of_its_place_are_new() -> None:
 def test_a_count_of_unserved_requests_that_fell_is_new() -> None:
     pages = {"a": CounterPage(130, 130, {}, {"access/ads/ctr/default": 60})}
     before = {"a": CounterPage(100, 100, {}, {"access/ads/ctr/default": 800})}
-    look, _ = compute_rates(before, ("a",), pages, {"access/ads/ctr/default": {CTR: 1.0}})
+    look, _ = compute_rates(before, ("a",), pages, {"access/ads/ctr/default": RouteDemand({CTR: 1.0})})
     assert offered(look) == 2.0
 
 
@@ -163,10 +163,10 @@ def test_a_page_read_twice_is_no_division_by_zero() -> None:
 
 def test_what_no_pod_answered_goes_to_the_targets_by_weight() -> None:
     targets = [{"inference": "ctr", "weight": 3}, {"inference": "cvr", "weight": 1}]
-    shares = compute_shares([a_model_access("ctr", routes=[a_route(targets=targets)])])
+    routes = index_routes([a_model_access("ctr", routes=[a_route(targets=targets)])])
     pages = {"a": CounterPage(130, 130, {}, {"access/ads/ctr/default": 120, "access/ads/other/default": 50})}
     before = {"a": CounterPage(100, 100, {}, {"access/ads/ctr/default": 80})}
-    look, _ = compute_rates(before, ("a",), pages, shares)
+    look, _ = compute_rates(before, ("a",), pages, routes)
     assert {key.name: one.offered_per_s for key, one in look.by_key.items()} == {
         "ctr": 1.0,
         "cvr": 40 / 4 / 30,

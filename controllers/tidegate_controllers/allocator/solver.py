@@ -23,6 +23,7 @@ from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.signals import Signals
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
+from tidegate.planning.allocator.value_mix import ValueMix, update_mixes
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import add_attributes
 from tidegate_controllers.allocator.events import AllocationEvents
@@ -72,6 +73,7 @@ class PoolSolver:
     _last_solves: dict[ObjectKey, PoolSolve] = field(default_factory=dict, init=False)
     _corrections: dict[ObjectKey, Corrections] = field(default_factory=dict, init=False)
     _peaks: dict[ObjectKey, Peaks] = field(default_factory=dict, init=False)
+    _mixes: dict[ObjectKey, Mapping[ObjectKey, ValueMix]] = field(default_factory=dict, init=False)
     _last_read: tuple[float, Signals] | None = field(default=None, init=False)
 
     def find_due_trigger(self, observed: AllocationObserved) -> DecisionTrigger | None:
@@ -129,12 +131,16 @@ class PoolSolver:
         inputs = DecisionInputs.from_observed(observed)
         trigger = resolve_trigger(trigger, last.inputs if last is not None else None, inputs)
         add_attributes({"tidegate.trigger": trigger.value})
-        # 1. Build the snapshot, with capacities corrected by what production shows, and with the demand that is expected;
-        # what-if plans start from it too.
+        # 1. Build the snapshot, with capacities corrected by what production shows, with the demand that is expected, and with
+        # the mix of values that clients send; what-if plans start from it too.
         forecasts = await self.forecasts.forecast_pool(observed)
         event_demands = await self.events.plan_pool(observed)
         observed = replace(self._apply_corrections(observed), event_demands=event_demands)
         observed = self._apply_forecasts(observed, forecasts)
+        self._mixes[key] = update_mixes(
+            self._mixes.get(key, {}), (member.inference for member in observed.members), signals
+        )
+        observed = replace(observed, mixes=self._mixes[key])
         view = build_allocation_view(observed)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot))
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
@@ -176,6 +182,7 @@ class PoolSolver:
         self._last_solves.pop(pool, None)
         self._corrections.pop(pool, None)
         self._peaks.pop(pool, None)
+        self._mixes.pop(pool, None)
         self.forecasts.forget_pool(pool)
         self.events.forget_pool(pool)
         self.inputs.forget(pool)

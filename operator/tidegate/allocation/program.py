@@ -180,9 +180,10 @@ class LinearProgram:
         if utility.promised_rate <= 0:
             return
         for column, demand_step in zip(coupling.served, utility.demand, strict=True):
-            weight = demand_step.weight * utility.model.value
-            entries[RulePriority.SLO][column] = -weight
-            constants[RulePriority.SLO] += weight * min(demand_step.rate, utility.promised_rate)
+            entries[RulePriority.SLO][column] = -demand_step.slo_value
+            constants[RulePriority.SLO] += demand_step.slo_value * min(
+                demand_step.rate, utility.promised_rate
+            )
 
 
 class _ProblemWriter:

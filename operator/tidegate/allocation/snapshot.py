@@ -15,7 +15,8 @@ from tidegate.allocation.curves import CapacityCurve
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
 from tidegate.api.inference import Tier
 
-_MIN_VALUE: Final = 1e-9
+MIN_VALUE: Final = 1e-9
+_SHARE_ERROR: Final = 1e-6
 DEFAULT_LOAD_S: Final = 30.0
 """Time to load of a replica of which nothing is measured."""
 DEFAULT_DRAIN_S: Final = 10.0
@@ -113,21 +114,32 @@ class PlacementInput:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueClass:
+    """Requests of one value each, as a share of the demand."""
+
+    value: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class DemandInput:
     """Demand per step, in requests per second (offline: slices that the remaining work can use).
 
     `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty is 1 throughout.
     `expectation` is why these are not the present rates, like "expected within 5m", or empty.
+    `classes` divide the demand of each step by value, the highest first, which are served first. Empty: all requests have
+    the model's value, or those that are served are no better than the others.
     """
 
     rates: tuple[float, ...]
     urgency: tuple[float, ...] = ()
     expectation: str = ""
+    classes: tuple[ValueClass, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """Model to place: the value of a request, its demand, and the pools where it may run.
+    """Model to place: the mean value of a request, its demand, and the pools where it may run.
 
     Without `load` the signals are missing or stale, and it keeps its replicas.
     """
@@ -141,7 +153,7 @@ class ModelInput:
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
-        check_amount(f"{path}: value", self.value, minimum=_MIN_VALUE)
+        check_amount(f"{path}: value", self.value, minimum=MIN_VALUE)
         check_count(f"{path}: bounds.floor", self.bounds.floor)
         if self.bounds.ceiling is not None:
             check_count(f"{path}: bounds.ceiling", self.bounds.ceiling, minimum=self.bounds.floor)
@@ -153,6 +165,24 @@ class ModelInput:
             _check_load(path, self.load)
         for placement in self.placements:
             _check_placement(f"{path}: placement {placement.pool}", placement)
+
+    @property
+    def value_layers(self) -> tuple[tuple[float, float], ...]:
+        """Return pairs (share, value): serving a rate r of a demand d is worth the sum of value * min(r, share * d)."""
+        classes = self.load.classes if self.load is not None else ()
+        if not classes:
+            return ((1.0, self.value),)
+        layers: list[tuple[float, float]] = []
+        reach = 0.0
+        lower_values = (*(lower.value for lower in classes[1:]), 0.0)
+        for value_class, lower_value in zip(classes, lower_values, strict=True):
+            reach += value_class.share
+            layers.append((reach, value_class.value - lower_value))
+        return (*layers[:-1], (1.0, layers[-1][1]))
+
+    def value_of_served(self, demand: float, rate: float) -> float:
+        """Return the value per second of serving `rate` of `demand`, both in requests per second."""
+        return sum(value * min(rate, share * demand) for share, value in self.value_layers)
 
     @property
     def current_replicas(self) -> int:
@@ -239,6 +269,20 @@ def _check_load(path: str, load: DemandInput) -> None:
         raise InvalidInputError(
             f"{path}: load.urgency", f"has {len(load.urgency)} steps, rates {len(load.rates)}"
         )
+    _check_classes(f"{path}: load.classes", load.classes)
+
+
+def _check_classes(path: str, classes: tuple[ValueClass, ...]) -> None:
+    for number, value_class in enumerate(classes):
+        check_amount(f"{path}[{number}].value", value_class.value)
+        check_amount(f"{path}[{number}].share", value_class.share)
+        if number and value_class.value >= classes[number - 1].value:
+            raise InvalidInputError(
+                f"{path}[{number}].value", "is not below the one before; sort the classes"
+            )
+    total = sum(value_class.share for value_class in classes)
+    if classes and abs(total - 1.0) > _SHARE_ERROR:
+        raise InvalidInputError(path, f"the shares sum to {total:g}; they must sum to 1")
 
 
 def _check_placement(path: str, placement: PlacementInput) -> None:

@@ -79,19 +79,23 @@ class PoolOption:
 
 
 class DemandStep:
-    """Demand of equal steps: `rate` per second, worth `value` each; `ready`: replicas that start now serve in them."""
+    """Demand of equal steps: `rate` per second, worth `value` each; `ready`: replicas that start now serve in them.
+
+    Demand of several values has an entry for each value: its rate and all higher ones together, and how much more a request
+    of it is worth than one of the next lower value. `slo_value` is the value without urgency.
+    """
 
     __slots__ = (
         "rate",
         "ready",
+        "slo_value",
         "value",
-        "weight",
     )
 
-    def __init__(self, rate: float, value: float, weight: float, *, ready: bool) -> None:
+    def __init__(self, rate: float, value: float, slo_value: float, *, ready: bool) -> None:
         self.rate = rate
         self.value = value
-        self.weight = weight
+        self.slo_value = slo_value
         self.ready = ready
 
 
@@ -260,7 +264,7 @@ class ModelUtility:
             violations[RulePriority.SPARE_NODE] += self.unserved_without_node(replicas) * self.model.value
         served = self.served_rates(replicas)
         violations[RulePriority.SLO] += sum(
-            max(min(demand_step.rate, self.promised_rate) - rate, 0.0) * demand_step.weight * self.model.value
+            max(min(demand_step.rate, self.promised_rate) - rate, 0.0) * demand_step.slo_value
             for demand_step, rate in zip(self.demand, served, strict=True)
         )
         return tuple(violations)
@@ -317,6 +321,7 @@ def _group_demand(snapshot: AllocationSnapshot, model: ModelInput) -> tuple[Dema
         key = (rate, load.urgency[number] if load.urgency else 1.0, ready)
         grouped[key] = grouped.get(key, 0.0) + weight
     return tuple(
-        DemandStep(rate, model.value * urgency * weight, weight, ready=ready)
+        DemandStep(rate * share, value * urgency * weight, value * weight, ready=ready)
         for (rate, urgency, ready), weight in grouped.items()
+        for share, value in model.value_layers
     )

@@ -27,6 +27,11 @@ _REJECTIONS_NAME: Final = re.compile(
     rf"{REJECTIONS_PREFIX}\.{REJECTIONS_COUNTER}\.route\.(.*)\.reason\.(.*)\.envoy_cluster_name\.(.*)"
 )
 
+ROUTES_PATTERN: Final = r"^vhost\.access/[^.]*\.route\.[^.]*\.upstream_rq_(completed|2xx|3xx)$"
+"""The pattern of the counters of answers by route, of all its protocols."""
+
+_ROUTES_NAME: Final = re.compile(r"vhost\.(access/[^.]*)\.route\.([^.]*)\.upstream_rq_(completed|2xx|3xx)")
+
 _PREFIX: Final = {
     BackendKind.INFERENCE: "inference",
     BackendKind.FEATURE_COMPUTE: "features",
@@ -79,3 +84,9 @@ def parse_rejections_counter(name: str) -> tuple[str, str, str] | None:
     """Return the route, the response code details and the Envoy cluster in the name of a counter; None for others."""
     match = _REJECTIONS_NAME.fullmatch(name)
     return (match[1], match[2], match[3]) if match else None
+
+
+def parse_route_counter(name: str) -> tuple[str, str] | None:
+    """Return the route, as `access/<namespace>/<name>/<route>`, and what its counter counts; None for others."""
+    match = _ROUTES_NAME.fullmatch(name)
+    return (f"{match[1]}/{match[2]}", match[3]) if match else None

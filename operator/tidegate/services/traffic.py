@@ -17,7 +17,8 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
-from tidegate.planning.access.traffic import SOURCE, compute_shares
+from tidegate.planning.access.traffic import SOURCE
+from tidegate.planning.access.value_classes import index_routes
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.orders import TopOrder
 from tidegate.reports.top import TopInferences, TopInputs, TopPools, report_inferences, report_pools
@@ -127,8 +128,8 @@ async def sample_gateways(
     gateways: Sequence[ScrapeTarget], accesses: Sequence[ModelAccess], window_s: float
 ) -> MetricsScrape:
     """Sample these gateways over some seconds."""
-    shares = compute_shares(accesses)
-    traffic = GatewayTraffic(lambda: gateways, lambda: shares)
+    routes = index_routes(accesses)
+    traffic = GatewayTraffic(lambda: gateways, lambda: routes)
     await traffic.scrape_signals()
     await asyncio.sleep(window_s)
     return await traffic.scrape_signals()

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 from tidegate.routing import envoy_names
 from tidegate.telemetry.gateway_traffic import ATTEMPTS, RETRIES
+from tidegate.telemetry.gateway_traffic import LIMITED as LIMIT_COUNTERS
 from tidegate.telemetry.scope import INFERENCE_PODS, OWN_CLUSTERS, OWN_ROUTES, own_model_series
 
 WINDOW: Final = "1m"
@@ -68,12 +69,20 @@ def offered_rate(window: str = WINDOW) -> str:
     """
     attempts = [_label_counted(name, _rate_of(f"envoy_cluster_{name}", window=window)) for name in ATTEMPTS]
     retries = _label_counted(RETRIES, f"-{_rate_of(f'envoy_cluster_{RETRIES}', window=window)}")
-    shed = _rate_of(
-        "envoy_tidegate_refused", f'{INFERENCE_CLUSTERS}, reason="{envoy_names.OVERLOAD_DETAILS}"', window
-    )
-    return (
-        f"clamp_min({_sum_by_inference(' or '.join((*attempts, retries, _label_counted('shed', shed))))}, 0)"
-    )
+    return f"clamp_min({_sum_by_inference(' or '.join((*attempts, retries, _shed_rate(window))))}, 0)"
+
+
+def _shed_rate(window: str) -> str:
+    matchers = f'{INFERENCE_CLUSTERS}, reason="{envoy_names.OVERLOAD_DETAILS}"'
+    return _label_counted("shed", _rate_of("envoy_tidegate_refused", matchers, window))
+
+
+def limited_rate(window: str = WINDOW) -> str:
+    """Return requests per second that a limit or admission control refused, by namespace and inference."""
+    overflows = [
+        _label_counted(name, _rate_of(f"envoy_cluster_{name}", window=window)) for name in LIMIT_COUNTERS
+    ]
+    return _sum_by_inference(" or ".join((*overflows, _shed_rate(window))))
 
 
 def served_rate(window: str = WINDOW) -> str:
@@ -119,6 +128,19 @@ SERVED: Final = served_rate()
 
 LATENCY_P99: Final = f"histogram_quantile(0.99, {latency_buckets()}) / 1000"
 """Seconds in which 99 of 100 requests were answered, by namespace and inference."""
+
+LIMITED: Final = limited_rate()
+
+SHED: Final = f"sum by (route, {_CLUSTER}) ({_shed_rate(WINDOW)})"
+"""Requests per second that admission control rejected, by route with protocol and by Envoy cluster."""
+
+_ROUTES: Final = 'envoy_virtual_host=~"access/.*"'
+_BY_ROUTE: Final = "sum by (envoy_virtual_host, envoy_route)"
+ROUTE_ANSWERED: Final = f"{_BY_ROUTE} ({_growth_of('envoy_vhost_route_upstream_rq_completed', _ROUTES)})"
+"""Answers per second of each route, those of the gateway included, except where it has not tried any pod."""
+_SUCCESSES: Final = f'{_ROUTES}, envoy_response_code_class=~"2|3"'
+ROUTE_SERVED: Final = f"{_BY_ROUTE} ({_growth_of('envoy_vhost_route_upstream_rq_xx', _SUCCESSES)})"
+"""Answers 2xx and 3xx per second of each route."""
 
 _UNSERVED: Final = f'route=~"{OWN_ROUTES}", reason="{envoy_names.NO_POD_DETAILS}"'
 UNSERVED: Final = f"sum by (route) ({_rate_of('envoy_tidegate_refused', _UNSERVED)})"

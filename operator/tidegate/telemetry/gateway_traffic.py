@@ -9,14 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.access.traffic import CounterPage, CounterPages, RequestCounters, Shares, compute_rates
+from tidegate.planning.access.traffic import (
+    CounterPage,
+    CounterPages,
+    RequestCounters,
+    RouteCounters,
+    compute_rates,
+)
+from tidegate.planning.access.value_classes import RouteDemands
 from tidegate.planning.allocator.signals import MetricsScrape
 from tidegate.routing.envoy_names import (
     NO_POD_DETAILS,
     OVERLOAD_DETAILS,
     REJECTIONS_PATTERN,
+    ROUTES_PATTERN,
     parse_cluster_name,
     parse_rejections_counter,
+    parse_route_counter,
 )
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
@@ -37,12 +46,15 @@ It is sent to a pod, exceeds a limit, gets no connection, is cancelled by the cl
 RETRIES: Final = "upstream_rq_retry"
 """Counter of all attempts except the first."""
 
+LIMITED: Final = ("upstream_rq_active_overflow", "upstream_rq_pending_overflow")
+"""Counters of the attempts that exceed a limit."""
+
 _ANSWERED: Final = ("upstream_rq_2xx", "upstream_rq_3xx")
 _FAILED_LATER: Final = "grpc.failure"
 _TIMED_OUT: Final = ("upstream_rq_timeout", "upstream_rq_max_duration_reached")
 _COUNTERS: Final = (*ATTEMPTS, RETRIES, *_ANSWERED, _FAILED_LATER, *_TIMED_OUT, TIMES)
 _CLUSTERS: Final = ("inference", PoolRole.RELEASE)
-_QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{REJECTIONS_PATTERN}|^server\.uptime$"
+_QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{REJECTIONS_PATTERN}|{ROUTES_PATTERN}|^server\.uptime$"
 
 
 class GatewayTraffic:
@@ -51,12 +63,12 @@ class GatewayTraffic:
     def __init__(
         self,
         gateways: Callable[[], Sequence[ScrapeTarget]],
-        shares: Callable[[], Shares],
+        routes: Callable[[], RouteDemands],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shares` returns the Inferences to which unserved requests of a route belong, with their shares."""
+        """`routes` returns how the requests of each route are attributed to Inferences."""
         self._gateways = gateways
-        self._shares = shares
+        self._routes = routes
         self._monotonic = monotonic
         self._pages: CounterPages = {}
 
@@ -66,7 +78,7 @@ class GatewayTraffic:
         readable_pages = {name: page for name, page in pages.items() if page is not None}
         # In a thread: some hundred thousand counters would block the event loop for too long.
         rates, self._pages = await asyncio.to_thread(
-            compute_rates, self._pages, tuple(pages), readable_pages, self._shares()
+            compute_rates, self._pages, tuple(pages), readable_pages, self._routes()
         )
         return rates
 
@@ -85,8 +97,23 @@ def parse_traffic(statistics: EnvoyStatistics) -> CounterPage:
             unserved[route.rpartition("/")[0]] += values[name]
         elif reason == OVERLOAD_DETAILS and (key := find_inference(cluster)) is not None:
             # Under its own name, because this counter outlives the Envoy cluster that it names.
-            counters[name] = RequestCounters(key, attempts=values[name])
-    return CounterPage(statistics.uptime_s, statistics.at_s, counters, dict(unserved))
+            count = values[name]
+            counters[name] = RequestCounters(
+                key, attempts=count, refused=count, shed_route=route.rpartition("/")[0]
+            )
+    return CounterPage(statistics.uptime_s, statistics.at_s, counters, dict(unserved), _parse_routes(values))
+
+
+def _parse_routes(values: Mapping[str, int]) -> Mapping[str, RouteCounters]:
+    counted: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for name, value in values.items():
+        if (parsed := parse_route_counter(name)) is not None:
+            route, counter = parsed
+            counted[route][counter] = value
+    return {
+        route: RouteCounters(counts.get("completed", 0), counts.get("2xx", 0) + counts.get("3xx", 0))
+        for route, counts in counted.items()
+    }
 
 
 def find_inference(cluster: str) -> ObjectKey | None:
@@ -115,4 +142,5 @@ def _make_counters(
         failed_later=counted.get(_FAILED_LATER, 0),
         timed_out=total(_TIMED_OUT),
         times=times,
+        refused=total(LIMITED),
     )

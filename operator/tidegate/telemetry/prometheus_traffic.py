@@ -11,9 +11,10 @@ from statistics import fmean
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.access.traffic import Shares
+from tidegate.planning.access.value_classes import ClassTotals, RouteDemands
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.telemetry import expressions
+from tidegate.telemetry.gateway_traffic import find_inference
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.telemetry.prometheus_api import InstantSample, PrometheusApi, PrometheusError
 
@@ -31,6 +32,10 @@ _QUERIES: Final = (
     expressions.SERVED,
     expressions.LATENCY_P99,
     expressions.UNSERVED,
+    expressions.LIMITED,
+    expressions.SHED,
+    expressions.ROUTE_ANSWERED,
+    expressions.ROUTE_SERVED,
     expressions.QUEUE_SECONDS,
     expressions.BUSY_SHARE,
 )
@@ -51,11 +56,11 @@ class PrometheusTraffic:
         self,
         url: str,
         gateways: Callable[[], Sequence[ScrapeTarget]],
-        shares: Callable[[], Shares],
+        routes: Callable[[], RouteDemands],
         owners: Callable[[], Owners],
         whole_after: timedelta = _WHOLE_AFTER,
     ) -> None:
-        """`shares` returns the Inferences to which unserved requests of a route belong, with their shares.
+        """`routes` returns how the requests of each route are attributed to Inferences.
 
         A gateway younger than `whole_after` counts as silent: its rates lack the requests that it, or its predecessor,
         served earlier in the window.
@@ -63,7 +68,7 @@ class PrometheusTraffic:
         self._api = PrometheusApi(url)
         self._source = f"Prometheus {url}"
         self._gateways = gateways
-        self._shares = shares
+        self._routes = routes
         self._owners = owners
         self._whole_after_s = whole_after.total_seconds()
 
@@ -74,7 +79,7 @@ class PrometheusTraffic:
             async with asyncio.timeout(_TIMEOUT_S):
                 samples = {expression: await self._api.query(expression) for expression in _QUERIES}
             # In a thread: some hundred thousand samples would block the event loop for too long.
-            return await asyncio.to_thread(self._make_look, samples, gateways, self._shares(), self._owners())
+            return await asyncio.to_thread(self._make_look, samples, gateways, self._routes(), self._owners())
         except PrometheusError as error:
             return self._failed_look(str(error))
         except (ValueError, KeyError) as error:
@@ -86,7 +91,11 @@ class PrometheusTraffic:
         return MetricsScrape(self._source, {}, _WINDOW, failure=reason)
 
     def _make_look(
-        self, samples: Mapping[str, Samples], gateways: Sequence[ScrapeTarget], shares: Shares, owners: Owners
+        self,
+        samples: Mapping[str, Samples],
+        gateways: Sequence[ScrapeTarget],
+        routes: RouteDemands,
+        owners: Owners,
     ) -> MetricsScrape:
         scraped = _matching_gateways(
             samples[expressions.SCRAPE_AGE], lambda age_s: age_s <= _SCRAPED_WITHIN_S
@@ -103,9 +112,10 @@ class PrometheusTraffic:
             )
         offered = _values_by_inference(samples[expressions.OFFERED])
         for sample in samples[expressions.UNSERVED]:
-            route = str(sample["metric"].get("route", "")).rpartition("/")[0]
-            for key, share in shares.get(route, {}).items():
+            demand = routes.get(_route_of(sample))
+            for key, share in demand.by_inference.items() if demand is not None else ():
                 offered[key] = offered.get(key, 0.0) + share * _parse_value(sample)
+        classes, refused = _sum_classes(samples, routes), _values_by_inference(samples[expressions.LIMITED])
         served = _values_by_inference(samples[expressions.SERVED])
         latency = _values_by_inference(samples[expressions.LATENCY_P99])
         queue, busy = (
@@ -113,7 +123,15 @@ class PrometheusTraffic:
             for expression in (expressions.QUEUE_SECONDS, expressions.BUSY_SHARE)
         )
         readings = {
-            key: InferenceMetrics(rate, served.get(key), latency.get(key), queue.get(key), busy.get(key))
+            key: InferenceMetrics(
+                rate,
+                served.get(key),
+                latency.get(key),
+                queue.get(key),
+                busy.get(key),
+                refused.get(key),
+                classes.get_classes(key),
+            )
             for key, rate in offered.items()
         }
         failure = "" if gateways else "no gateway takes traffic"
@@ -145,6 +163,31 @@ def _values_by_inference(samples: Samples) -> dict[ObjectKey, float]:
         for sample in samples
         if sample["metric"].get("inference")
     }
+
+
+def _route_of(sample: InstantSample) -> str:
+    """Return the route in a counter of refusals, whose label has the protocol too."""
+    return str(sample["metric"].get("route", "")).rpartition("/")[0]
+
+
+def _sum_classes(samples: Mapping[str, Samples], routes: RouteDemands) -> ClassTotals:
+    totals = ClassTotals(routes)
+    for sample in samples[expressions.UNSERVED]:
+        totals.add_unserved(_route_of(sample), _parse_value(sample))
+    for sample in samples[expressions.SHED]:
+        inference = find_inference(sample["metric"].get("envoy_cluster_name", ""))
+        if inference is not None:
+            totals.add_shed(_route_of(sample), inference, _parse_value(sample))
+    served = {_access_route(sample): _parse_value(sample) for sample in samples[expressions.ROUTE_SERVED]}
+    for sample in samples[expressions.ROUTE_ANSWERED]:
+        route = _access_route(sample)
+        totals.add_answered(route, _parse_value(sample), served.get(route, 0.0))
+    return totals
+
+
+def _access_route(sample: InstantSample) -> str:
+    metric = sample["metric"]
+    return f"{metric.get('envoy_virtual_host', '')}/{metric.get('envoy_route', '')}"
 
 
 def _mean_by_owner(samples: Samples, owners: Owners) -> Mapping[ObjectKey, float]:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import inf
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.api.model_access import ModelAccess
 from tidegate.planning.access.release_sample import RequestTally
+from tidegate.planning.access.value_classes import ClassTotals, RouteDemands
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 
 SOURCE: Final = "gateways"
 _PERCENTILE: Final = 0.99
 _UPTIME_ERROR_S: Final = 7.0
 """Envoy updates its uptime every five seconds, in whole ones, and a page takes a while to arrive."""
-
-Shares = Mapping[str, Mapping[ObjectKey, float]]
-"""By route (`access/<namespace>/<name>/<route>`), the share of its requests for each Inference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +26,7 @@ class RequestCounters:
 
     `attempts`: tries, retries included. `answered`: by headers of success, `failed_later` of which ended with a failure.
     `timed_out`: had no answer in time. `times`: number of requests by milliseconds.
+    `refused`: attempts that a limit or admission control refused; `shed_route`: the route of those that admission control did.
     A request in flight is an attempt and nothing else yet, so failures are no counter.
     """
 
@@ -39,6 +37,8 @@ class RequestCounters:
     failed_later: int = 0
     timed_out: int = 0
     times: Mapping[int, int] = field(default_factory=dict[int, int])
+    refused: int = 0
+    shed_route: str = ""
 
     def count_since(self, base: RequestCounters | None) -> RequestCounters:
         """Return what came after `base`; all of it if there is none, or if the counters were reset."""
@@ -56,6 +56,8 @@ class RequestCounters:
                 for time_ms, count in self.times.items()
                 if (difference := count - base.times.get(time_ms, 0))
             },
+            self.refused - base.refused,
+            self.shed_route,
         )
 
     @property
@@ -78,8 +80,23 @@ class RequestCounters:
             or self.answered < base.answered
             or self.failed_later < base.failed_later
             or self.timed_out < base.timed_out
+            or self.refused < base.refused
             or any(self.times.get(time_ms, 0) < count for time_ms, count in base.times.items())
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RouteCounters:
+    """Requests of one route that were answered, and those that were answered by headers of success."""
+
+    answered: int = 0
+    served: int = 0
+
+    def count_since(self, base: RouteCounters | None) -> RouteCounters:
+        """Return what came after `base`; all of it if there is none, or if the counters were reset."""
+        if base is None or self.answered < base.answered or self.served < base.served:
+            return self
+        return RouteCounters(self.answered - base.answered, self.served - base.served)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +104,14 @@ class CounterPage:
     """Counters of one gateway since it started `uptime_s` ago, read at `at_s` of our own clock.
 
     `counters`: by the name of the Envoy cluster or of the counter of refusals; each can be removed by itself.
-    `unserved`: by route, requests without an available pod.
+    `unserved`: by route, requests without an available pod. `routes`: the answers of each route.
     """
 
     uptime_s: float
     at_s: float
     counters: Mapping[str, RequestCounters]
     unserved: Mapping[str, int] = field(default_factory=dict[str, int])
+    routes: Mapping[str, RouteCounters] = field(default_factory=dict[str, RouteCounters])
 
 
 CounterPages = Mapping[str, CounterPage]
@@ -101,7 +119,7 @@ CounterPages = Mapping[str, CounterPage]
 
 
 def compute_rates(
-    previous: CounterPages, gateways: Collection[str], pages: CounterPages, shares: Shares
+    previous: CounterPages, gateways: Collection[str], pages: CounterPages, routes: RouteDemands
 ) -> tuple[MetricsScrape, CounterPages]:
     """Return the rates between the last pages and new ones, and the pages to compare with the next time.
 
@@ -109,29 +127,15 @@ def compute_rates(
     lost; and those that have disappeared since, for the same reason.
     """
     silent = set(gateways) - pages.keys() | previous.keys() - set(gateways)
-    totals: defaultdict[ObjectKey, InferenceMetrics] = defaultdict(lambda: InferenceMetrics(0.0, 0.0))
-    late: defaultdict[ObjectKey, RequestTally] = defaultdict(RequestTally)
+    sums = _RateSums(routes)
     newest = max((page.at_s for page in previous.values()), default=None)
     for name, page in sorted(pages.items()):
         base, complete = _find_base(previous.get(name), page, newest)
         if not complete:
             silent.add(name)
-        if base is None:
-            continue
-        seconds = page.at_s - base.at_s
-        for place, counters in page.counters.items():
-            delta, key = counters.count_since(base.counters.get(place)), counters.inference
-            late[key] += RequestTally(times=delta.times, unanswered=delta.timed_out)
-            _add_rates(totals, key, delta.offered_requests / seconds, delta.served_requests / seconds)
-        for route, count in page.unserved.items():
-            counted = base.unserved.get(route, 0)
-            refused = count - counted if count >= counted else count
-            for key, share in shares.get(route, {}).items():
-                _add_rates(totals, key, share * refused / seconds, 0.0)
-    readings = {
-        key: InferenceMetrics(reading.offered_per_s, reading.served_per_s, compute_p99_s(late[key]))
-        for key, reading in totals.items()
-    }
+        if base is not None:
+            sums.add_page(base, page)
+    readings = sums.make_metrics()
     retained = {name: page for name, page in previous.items() if name in gateways and name not in pages}
     failure = ""
     if not gateways:
@@ -145,19 +149,6 @@ def compute_rates(
         **retained,
         **pages,
     }
-
-
-def compute_shares(accesses: Iterable[ModelAccess]) -> Shares:
-    """Return the share of each target in the requests of its route, by the weights in the spec."""
-    shares: dict[str, dict[ObjectKey, float]] = {}
-    for access in accesses:
-        for route in access.spec.routes:
-            total = sum(target.weight for target in route.targets)
-            shares[f"access/{access.key}/{route.name}"] = {
-                ObjectKey(access.key.namespace, target.inference): target.weight / total
-                for target in route.targets
-            }
-    return shares
 
 
 def compute_p99_s(tally: RequestTally) -> float | None:
@@ -193,11 +184,55 @@ def _find_base(
     return (CounterPage(0.0, previous.at_s, {}), False) if younger else (previous, True)
 
 
-def _add_rates(
-    totals: defaultdict[ObjectKey, InferenceMetrics], key: ObjectKey, offered: float, served: float
-) -> None:
-    before = totals[key]
-    totals[key] = InferenceMetrics(
-        (before.offered_per_s or 0.0) + offered,
-        (before.served_per_s or 0.0) + served,
-    )
+class _RateSums:
+    """Sums the rates of gateways by Inference."""
+
+    def __init__(self, routes: RouteDemands) -> None:
+        self._routes = routes
+        self._totals: defaultdict[ObjectKey, InferenceMetrics] = defaultdict(
+            lambda: InferenceMetrics(0.0, 0.0, refused_per_s=0.0)
+        )
+        self._late: defaultdict[ObjectKey, RequestTally] = defaultdict(RequestTally)
+        self._classes = ClassTotals(routes)
+
+    def add_page(self, base: CounterPage, page: CounterPage) -> None:
+        """Add what one gateway counted between two pages."""
+        seconds = page.at_s - base.at_s
+        for place, counters in page.counters.items():
+            delta, key = counters.count_since(base.counters.get(place)), counters.inference
+            self._late[key] += RequestTally(times=delta.times, unanswered=delta.timed_out)
+            refused = delta.refused / seconds
+            self._add_rates(key, delta.offered_requests / seconds, delta.served_requests / seconds, refused)
+            if delta.shed_route:
+                self._classes.add_shed(delta.shed_route, key, refused)
+        for route, count in page.unserved.items():
+            counted = base.unserved.get(route, 0)
+            self._add_unserved(route, (count - counted if count >= counted else count) / seconds)
+        for route, answers in page.routes.items():
+            since = answers.count_since(base.routes.get(route))
+            self._classes.add_answered(route, since.answered / seconds, since.served / seconds)
+
+    def make_metrics(self) -> Mapping[ObjectKey, InferenceMetrics]:
+        """Return the sums."""
+        return {
+            key: replace(
+                reading,
+                latency_p99_s=compute_p99_s(self._late[key]),
+                classes=self._classes.get_classes(key),
+            )
+            for key, reading in self._totals.items()
+        }
+
+    def _add_unserved(self, route: str, rate: float) -> None:
+        self._classes.add_unserved(route, rate)
+        demand = self._routes.get(route)
+        for key, share in demand.by_inference.items() if demand is not None else ():
+            self._add_rates(key, share * rate, 0.0, 0.0)
+
+    def _add_rates(self, key: ObjectKey, offered: float, served: float, refused: float) -> None:
+        before = self._totals[key]
+        self._totals[key] = InferenceMetrics(
+            (before.offered_per_s or 0.0) + offered,
+            (before.served_per_s or 0.0) + served,
+            refused_per_s=(before.refused_per_s or 0.0) + refused,
+        )

@@ -15,7 +15,7 @@ def predict_outcome(snapshot: AllocationSnapshot, assignment: Assignment) -> Pre
         if inference.load is None:
             continue
         demand, rate = inference.load.rates[0], _compute_rate(inference, replicas)
-        value += inference.value * min(demand, rate)
+        value += inference.value_of_served(demand, rate)
         if inference.tier.traits.has_slo:
             missed += max(demand - rate, 0.0)
     return PredictedOutcome(value=round(value, 6), slo_misses=round(missed, 6))

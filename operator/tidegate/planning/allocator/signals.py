@@ -21,12 +21,27 @@ _SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
+class ClassRates:
+    """Requests per second of one value, as counted by routes: offered, served by a model, refused by admission control.
+
+    `value` None: what the Inference says. `sheds`: gateways reject those of low value first.
+    """
+
+    value: float | None = None
+    sheds: bool = False
+    offered_per_s: float = 0.0
+    served_per_s: float = 0.0
+    refused_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceMetrics:
     """The metrics of one Inference in one scrape, unchecked: a value may be NaN, negative or missing (None).
 
     `offered_per_s`: requests that clients sent, including refused ones, without retries. `served_per_s`: those that a
     model answered. `latency_p99_s`: at the gateway. `queue_s`: mean time in Triton's queue. `busy`: share of the time in
-    which its replicas computed, 0 to 1.
+    which its replicas computed, 0 to 1. `refused_per_s`: requests that a limit or admission control refused.
+    `classes`: what the requests are worth, as far as that is known.
     """
 
     offered_per_s: float | None = None
@@ -34,6 +49,8 @@ class InferenceMetrics:
     latency_p99_s: float | None = None
     queue_s: float | None = None
     busy: float | None = None
+    refused_per_s: float | None = None
+    classes: tuple[ClassRates, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,8 @@ class Signal:
     latency_p99_s: float | None = None
     queue_s: float | None = None
     busy: float | None = None
+    refused_per_s: float | None = None
+    classes: tuple[ClassRates, ...] = ()
 
     @property
     def demand_per_s(self) -> float:
@@ -256,7 +275,14 @@ def _add_details(signal: Signal, reading: InferenceMetrics) -> Signal:
         latency_p99_s=_check_amount(reading.latency_p99_s),
         queue_s=_check_amount(reading.queue_s),
         busy=None if (busy := _check_amount(reading.busy)) is None else min(busy, 1.0),
+        refused_per_s=_check_amount(reading.refused_per_s),
+        classes=tuple(rates for rates in reading.classes if _is_measured(rates)),
     )
+
+
+def _is_measured(rates: ClassRates) -> bool:
+    amounts = rates.offered_per_s, rates.served_per_s, rates.refused_per_s
+    return all(0 <= amount <= MAX_RATE_PER_S for amount in amounts)
 
 
 def _check_amount(value: float | None) -> float | None:

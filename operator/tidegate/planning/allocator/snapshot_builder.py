@@ -21,6 +21,7 @@ from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
 from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate.planning.allocator.value_mix import ValueMix
 from tidegate.planning.batch.remaining_shards import compute_urgency, count_remaining_shards
 from tidegate.planning.inference.replicas import count_serving_pods
 from tidegate.planning.pools.claims import PoolClaim
@@ -138,6 +139,8 @@ class AllocationObserved:
     calendar: EventCalendar = field(default_factory=EventCalendar)
     event_demands: Mapping[ObjectKey, EventDemand] = field(default_factory=dict[ObjectKey, EventDemand])
     """What spec.policy.events bring the Inferences that one is near to."""
+    mixes: Mapping[ObjectKey, ValueMix] = field(default_factory=dict[ObjectKey, ValueMix])
+    """What the requests of Inferences are worth, where clients send any."""
 
     @property
     def name(self) -> str:
@@ -316,9 +319,10 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         since_up_s=up_s,
         since_down_s=down_s,
     )
-    return solver.ModelInput(
-        str(member.key), spec.tier, (placement,), load, bounds, float(spec.value.per_request)
-    )
+    mix = observed.mixes.get(member.key, ValueMix(float(spec.value.per_request)))
+    if load is not None:
+        load = replace(load, classes=mix.classes)
+    return solver.ModelInput(str(member.key), spec.tier, (placement,), load, bounds, mix.mean)
 
 
 def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> ReplicaBounds:

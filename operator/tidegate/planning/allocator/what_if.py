@@ -71,6 +71,8 @@ def _change_inference(
     load = _change_load(inference.load, factor, change, steps)
     if change is None:
         return replace(inference, load=load)
+    if change.value is not None and load is not None:
+        load = replace(load, classes=())
     return replace(
         inference, load=load, bounds=_change_bounds(inference, change), value=change.value or inference.value
     )
@@ -80,7 +82,8 @@ def _change_load(
     load: DemandInput | None, factor: float, change: InferenceChange | None, steps: int
 ) -> DemandInput | None:
     if change is not None and change.demand is not None:
-        return DemandInput((change.demand,) * steps, load.urgency if load is not None else ())
+        rates = (change.demand,) * steps
+        return DemandInput(rates) if load is None else replace(load, rates=rates, expectation="")
     if load is None:
         return None
     times = factor if change is None or change.factor is None else change.factor

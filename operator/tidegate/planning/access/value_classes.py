@@ -1,0 +1,87 @@
+"""Attribute requests to the values of their routes, from what the gateways count by route and by Inference."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.planning.allocator.signals import ClassRates
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDemand:
+    """How the requests of a route are attributed: the share of each Inference, and what one is worth.
+
+    `value` None: what the Inference says. `sheds`: gateways reject its requests of low value first.
+    """
+
+    by_inference: Mapping[ObjectKey, float]
+    value: float | None = None
+    sheds: bool = False
+
+
+RouteDemands = Mapping[str, RouteDemand]
+"""By route (`access/<namespace>/<name>/<route>`)."""
+
+_UNKNOWN: Final = RouteDemand({})
+
+
+def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
+    """Return how the requests of each route are attributed: to its targets by the weights in the spec."""
+    demands: dict[str, RouteDemand] = {}
+    for access in accesses:
+        protection = access.spec.protection
+        for route in access.spec.routes:
+            total = sum(target.weight for target in route.targets)
+            demands[f"access/{access.key}/{route.name}"] = RouteDemand(
+                {
+                    ObjectKey(access.key.namespace, target.inference): target.weight / total
+                    for target in route.targets
+                },
+                None if route.value is None else float(route.value),
+                protection is not None and protection.admission_control is not None,
+            )
+    return demands
+
+
+class ClassTotals:
+    """Sums the rates of value classes by Inference, in requests per second; unknown routes add nothing."""
+
+    def __init__(self, routes: RouteDemands) -> None:
+        self._routes = routes
+        self._totals: defaultdict[ObjectKey, dict[tuple[float | None, bool], ClassRates]] = defaultdict(dict)
+
+    def add_answered(self, route: str, answered: float, served: float) -> None:
+        """Add requests of a route that were answered by anyone, `served` of them by a model."""
+        for key, share in self._routes.get(route, _UNKNOWN).by_inference.items():
+            self._add(route, key, ClassRates(offered_per_s=answered * share, served_per_s=served * share))
+
+    def add_shed(self, route: str, inference: ObjectKey, rate: float) -> None:
+        """Add requests of a route that admission control rejected for an Inference."""
+        self._add(route, inference, ClassRates(offered_per_s=rate, refused_per_s=rate))
+
+    def add_unserved(self, route: str, rate: float) -> None:
+        """Add requests of a route without an available pod."""
+        self.add_answered(route, rate, 0.0)
+
+    def get_classes(self, inference: ObjectKey) -> tuple[ClassRates, ...]:
+        """Return the classes of an Inference; those of requests in flight or cancelled are unknown."""
+        return tuple(self._totals.get(inference, {}).values())
+
+    def _add(self, route: str, inference: ObjectKey, rates: ClassRates) -> None:
+        demand = self._routes.get(route)
+        if demand is None:
+            return
+        classes, kind = self._totals[inference], (demand.value, demand.sheds)
+        before = classes.get(kind, ClassRates(demand.value, demand.sheds))
+        classes[kind] = ClassRates(
+            demand.value,
+            demand.sheds,
+            before.offered_per_s + rates.offered_per_s,
+            before.served_per_s + rates.served_per_s,
+            before.refused_per_s + rates.refused_per_s,
+        )
