@@ -21,6 +21,7 @@ from tidegate.planning.allocator.decision import (
 )
 from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
+from tidegate.planning.allocator.value_mix import ValueRates
 
 CAPACITY = {"requestsPerSecond": "100"}
 
@@ -212,3 +213,19 @@ def test_a_member_that_is_left_out_keeps_its_spare_and_is_no_reason_to_decide() 
     out = a_member("ctr", 2, spares=1, capacity=CAPACITY, apart="its pods are in another pool")
     other = a_member("other", 1, most=1, capacity=CAPACITY)
     assert decided(observed(out, other, signals=signals(ctr=150.0, other=50.0), **WARM)) is None
+
+
+def test_a_decision_has_the_value_that_was_measured_before_it() -> None:
+    seen = evening()
+    snapshot = build_allocation_view(seen).snapshot
+    assignment = Solver(time.monotonic).solve(snapshot)
+    values = {f"ads/m{number}": ValueRates(10.0 + number, 8.0, 1.5, 0.5 + number) for number in range(150)}
+    expected = predict_outcome(snapshot, assignment)
+    solved = SolvedAllocation(assignment, expected, DecisionTrigger.INTERVAL, 0.01, values=values)
+    spec = AllocationDecision.parse(plan_decision(seen, solved) or {}).spec
+    assert spec.value is not None
+    assert (spec.value.offered, spec.value.served, spec.value.refused) == (12_675.0, 1_200.0, 225.0)
+    assert len(spec.values) == 100
+    assert (spec.values[0].inference, spec.values[0].lost) == ("ads/m149", 149.5)
+    without = AllocationDecision.parse(decided(seen) or {}).spec
+    assert (without.value, without.values) == (None, ())

@@ -23,7 +23,7 @@ from tidegate.planning.allocator.predictions import predict_outcome
 from tidegate.planning.allocator.signals import Signals
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, build_allocation_view
 from tidegate.planning.allocator.triggers import DecisionInputs, find_trigger, resolve_trigger
-from tidegate.planning.allocator.value_mix import ValueMix, update_mixes
+from tidegate.planning.allocator.value_mix import ValueMix, measure_values, update_mixes
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import add_attributes
 from tidegate_controllers.allocator.events import AllocationEvents
@@ -141,6 +141,8 @@ class PoolSolver:
             self._mixes.get(key, {}), (member.inference for member in observed.members), signals
         )
         observed = replace(observed, mixes=self._mixes[key])
+        values = measure_values((member.inference for member in observed.members), signals)
+        self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
         view = build_allocation_view(observed)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot))
         # 2. Solve it. The solver always answers, if need be by the greedy method, which the metrics show.
@@ -155,6 +157,7 @@ class PoolSolver:
             trigger,
             seconds,
             choose_warm_spares(view.snapshot, assignment),
+            values,
         )
         decision = plan_decision(observed, solved)
         # The first solve of a process may lack demand; the predecessor's decision, made with better data, goes on.

@@ -53,6 +53,23 @@ class PredictedOutcome(StatusModel):
     ] = 0.0
 
 
+class MeasuredValue(StatusModel):
+    """Value per second of the requests that clients sent before the decision."""
+
+    offered: Annotated[float, Field(ge=0, description="Of all requests.")] = 0.0
+    served: Annotated[float, Field(ge=0, description="Of those that a model answered.")] = 0.0
+    refused: Annotated[
+        float, Field(ge=0, description="Of those that a limit or admission control refused.")
+    ] = 0.0
+    lost: Annotated[float, Field(ge=0, description="Of those that failed or had no answer.")] = 0.0
+
+
+class InferenceMeasuredValue(MeasuredValue):
+    """The same for one Inference."""
+
+    inference: Annotated[str, Field(max_length=127, description="Inference, as <namespace>/<name>.")]
+
+
 class DecidedMove(StatusModel):
     """One Inference whose number of replicas changes."""
 
@@ -147,6 +164,18 @@ class AllocationDecisionSpec(StatusModel):
         float, Field(description="Value per second of the requests served, minus the cost of moving.")
     ] = 0.0
     predicted: Annotated[PredictedOutcome | None, Field(description=PredictedOutcome.__doc__)] = None
+    value: Annotated[
+        MeasuredValue | None,
+        Field(description=f"{MeasuredValue.__doc__} Absent: no requests were measured."),
+    ] = None
+    values: Annotated[
+        tuple[InferenceMeasuredValue, ...],
+        Field(
+            max_length=100,
+            description="The same for each Inference that got requests, at most 100, the highest offered value first.",
+        ),
+        ListAtomic(),
+    ] = ()
     gap: Annotated[
         float | None,
         Field(

@@ -58,6 +58,14 @@ _FORECAST = ALLOCATOR.add_gauge(
     "pool",
     "inference",
 )
+_VALUE = ALLOCATOR.add_gauge(
+    "value_per_second",
+    "Value per second of the requests that clients sent to the Inference: offered (all), served, refused by a limit or by "
+    "admission control, or lost because they failed or had no answer.",
+    "pool",
+    "inference",
+    "outcome",
+)
 _INTERVAL = ALLOCATOR.add_gauge(
     "interval_seconds",
     "The pool's spec.policy.interval, the longest time between its ticks; only for pools that the allocator decides.",
@@ -93,6 +101,7 @@ class AllocatorMetrics:
         self.overrides = _OVERRIDES.register(registry)
         self._factor = _FACTOR.register(registry)
         self._forecast = _FORECAST.register(registry)
+        self._value = _VALUE.register(registry)
         self._interval = _INTERVAL.register(registry)
         self._decided = _DECIDED.register(registry)
         self._due = _DUE.register(registry)
@@ -100,6 +109,7 @@ class AllocatorMetrics:
         self._waiting: set[str] = set()
         self._factors: dict[str, Mapping[str, float]] = {}
         self._forecasts: dict[str, Mapping[str, float]] = {}
+        self._values: dict[str, Mapping[str, Mapping[str, float]]] = {}
 
     def show_corrections(self, pool: str, factors: Mapping[str, float]) -> None:
         """Show the capacity corrections of a pool's Inferences, and remove those of other Inferences of the pool."""
@@ -108,6 +118,17 @@ class AllocatorMetrics:
     def show_forecasts(self, pool: str, rates: Mapping[str, float]) -> None:
         """Show the forecast requests per second of a pool's Inferences, and remove those of other Inferences of the pool."""
         _show_inferences(self._forecast, self._forecasts, pool, rates)
+
+    def show_values(self, pool: str, values: Mapping[str, Mapping[str, float]]) -> None:
+        """Show the value per second of a pool's Inferences by outcome, and remove that of other Inferences of the pool."""
+        shown = self._values.get(pool, {})
+        for removed in shown.keys() - values.keys():
+            for outcome in shown[removed]:
+                self._value.remove(pool, removed, outcome)
+        for inference, by_outcome in values.items():
+            for outcome, amount in by_outcome.items():
+                self._value.labels(pool, inference, outcome).set(amount)
+        self._values[pool] = values
 
     def show_due(self, pool: str, *, interval_s: float, now_s: float) -> None:
         """Show that a pool is decided at least every so often, from the first call on; `now_s` is in seconds since 1970."""
@@ -123,7 +144,8 @@ class AllocatorMetrics:
             self._signals.labels(pool).set(now_s)
 
     def hide_pool(self, pool: str) -> None:
-        """Remove the times of a pool about which there is nothing to decide, so that no alert fires."""
+        """Remove the times of a pool about which there is nothing to decide, so that no alert fires, and its values."""
+        self.show_values(pool, {})
         self._waiting.discard(pool)
         for gauge in (self._interval, self._due, self._decided, self._signals):
             with contextlib.suppress(KeyError):
@@ -143,6 +165,7 @@ class AllocatorMetrics:
             self.overrides,
             self._factor,
             self._forecast,
+            self._value,
             self._interval,
             self._due,
             self._decided,
@@ -151,6 +174,7 @@ class AllocatorMetrics:
             gauge.clear()
         self._factors.clear()
         self._forecasts.clear()
+        self._values.clear()
         self._waiting.clear()
 
 

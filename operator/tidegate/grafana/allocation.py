@@ -46,6 +46,16 @@ ALLOCATION: Final = Dashboard(
                     unit=PanelUnit.REQUESTS_PER_SECOND,
                 ),
                 Panel(
+                    title="Value served, refused, lost",
+                    description="Value per second of the requests of the pool's Inferences: served, refused by a limit or by admission control, or lost because they failed or had no answer.",
+                    queries=(
+                        PanelQuery(
+                            f"sum by (pool, outcome) (max by (pool, inference, outcome) ({pool_series('tidegate_allocator_value_per_second')}))",
+                            "{{pool}} {{outcome}}",
+                        ),
+                    ),
+                ),
+                Panel(
                     title="Forecast by Inference",
                     description="Highest demand that is expected within spec.policy.forecast.horizon, or by an event of spec.policy.events that is near; only where the pool forecasts it or plans for an event.",
                     queries=(

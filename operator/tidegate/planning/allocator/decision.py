@@ -1,7 +1,7 @@
 """Turn an assignment into an AllocationDecision, or into none if the standing decision says the same."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
@@ -12,6 +12,7 @@ from tidegate.api.allocation_decision import AllocationDecision, DecisionTrigger
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.meta import API_VERSION
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved
+from tidegate.planning.allocator.value_mix import ValueRates, sum_value_rates
 from tidegate.resources.names import POOL_LABEL, to_label_value
 
 KEPT_DECISIONS: Final = 200
@@ -20,6 +21,7 @@ _MAX_REASON_CHARS: Final = 2048
 _MAX_NOTE_CHARS: Final = 1024
 _MAX_NOT_KEPT: Final = 100
 _MAX_MOVES: Final = 1000
+_MAX_VALUES: Final = 100
 _DIGITS: Final = 6
 _HASH_CHARS: Final = 8
 _POOL_CHARS: Final = 200
@@ -30,7 +32,7 @@ _CHANGES: Final = frozenset({MoveAction.START, MoveAction.STOP, MoveAction.PROMO
 
 @dataclass(frozen=True, slots=True)
 class SolvedAllocation:
-    """The solver's result with its prediction, trigger, duration in seconds, and warm spares."""
+    """The solver's result with its prediction, trigger, duration in seconds, warm spares, and the value measured before it."""
 
     assignment: Assignment
     predicted: PredictedOutcome
@@ -38,6 +40,8 @@ class SolvedAllocation:
     """None for a what-if."""
     seconds: float
     spares: Sequence[WarmSpare] = ()
+    values: Mapping[str, ValueRates] = field(default_factory=dict[str, ValueRates])
+    """By Inference, as namespace/name."""
 
 
 def plan_decision(observed: AllocationObserved, solved: SolvedAllocation) -> dict[str, Any] | None:
@@ -112,11 +116,26 @@ def make_decision_spec(
         "objective": _round_number(assignment.objective),
         "solver": assignment.method.value,
         "predicted": solved.predicted.model_dump(mode="json", by_alias=True),
+        **_format_values(solved.values),
         "seconds": round(solved.seconds, 3),
         "inputsHash": assignment.inputs_hash,
         **({"gap": _round_number(assignment.gap)} if assignment.gap is not None else {}),
         **({"note": _format_note(assignment)} if _format_note(assignment) else {}),
     }
+
+
+def _format_values(values: Mapping[str, ValueRates]) -> Mapping[str, Any]:
+    if not values:
+        return {}
+    highest = sorted(values.items(), key=lambda item: (-item[1].offered, item[0]))[:_MAX_VALUES]
+    return {
+        "value": _format_value_rates(sum_value_rates(values.values())),
+        "values": [{"inference": name, **_format_value_rates(rates)} for name, rates in highest],
+    }
+
+
+def _format_value_rates(rates: ValueRates) -> Mapping[str, float]:
+    return {name: _round_number(amount) for name, amount in rates.by_outcome.items()}
 
 
 def find_expired(decisions: Sequence[AllocationDecision]) -> tuple[AllocationDecision, ...]:

@@ -46,6 +46,16 @@ class ValueRates:
     refused: float
     lost: float
 
+    @property
+    def by_outcome(self) -> Mapping[str, float]:
+        """Return the four rates by name."""
+        return {
+            "offered": self.offered,
+            "served": self.served,
+            "refused": self.refused,
+            "lost": self.lost,
+        }
+
 
 def update_mixes(before: ValueMixes, inferences: Iterable[Inference], signals: Signals) -> ValueMixes:
     """Return the mixes after one more scrape; a scrape without requests of an Inference leaves its mix as it was."""
@@ -99,6 +109,28 @@ def compute_value_rates(inference: Inference, signal: Signal) -> ValueRates | No
     served = signal.served_per_s * mean_of((each.served_per_s for each in rates), mean)
     refused = shed_value + max((signal.refused_per_s or 0.0) - shed, 0.0) * admitted
     return ValueRates(offered, served, refused, max(offered - served - refused, 0.0))
+
+
+def measure_values(inferences: Iterable[Inference], signals: Signals) -> Mapping[str, ValueRates]:
+    """Return the value per second of each Inference whose requests were measured, by namespace/name."""
+    measured: dict[str, ValueRates] = {}
+    for inference in inferences:
+        signal = signals.by_key.get(inference.key)
+        rates = None if signal is None else compute_value_rates(inference, signal)
+        if rates is not None:
+            measured[str(inference.key)] = rates
+    return measured
+
+
+def sum_value_rates(rates: Iterable[ValueRates]) -> ValueRates:
+    """Return the sums."""
+    listed = tuple(rates)
+    return ValueRates(
+        sum(each.offered for each in listed),
+        sum(each.served for each in listed),
+        sum(each.refused for each in listed),
+        sum(each.lost for each in listed),
+    )
 
 
 def _own_value(inference: Inference) -> float:
