@@ -12,6 +12,7 @@ from tidegate.api.allocation_decision import (
     DecidedBinding,
     DecidedMove,
     DecisionTrigger,
+    MeasuredValue,
     SolverMethod,
     UnmetRule,
 )
@@ -60,6 +61,7 @@ class DecisionReport(ApiModel):
     not_kept: tuple[UnmetRule, ...]
     solver: SolverMethod
     gap: float | None
+    value: MeasuredValue | None
     outcome: OutcomeReport
 
     @classmethod
@@ -78,6 +80,7 @@ class DecisionReport(ApiModel):
             not_kept=spec.not_kept,
             solver=spec.solver,
             gap=spec.gap,
+            value=spec.value,
             outcome=_report_outcome(decision),
         )
 
@@ -116,7 +119,7 @@ class HistoryReport(Report):
             yield f"no decision about {self.about}"
             return
         head = ["AT", "POOL", "MODE", "TRIGGER", "MOVES", "BINDING", "OUTCOME"]
-        rows = [[*head, "SOLVER", "GAP", "DECISION"] if wide else head]
+        rows = [[*head, "SOLVER", "GAP", "VALUE/S", "DECISION"] if wide else head]
         rows += [_render_row(decision, self.inference, wide=wide) for decision in self.decisions]
         yield from align_columns(rows)
 
@@ -173,8 +176,14 @@ def _render_row(decision: DecisionReport, inference: str | None, *, wide: bool) 
         decision.describe_outcome(),
     ]
     if wide:
-        row += [decision.solver.value, "-" if decision.gap is None else f"{decision.gap:.2%}", decision.name]
+        gap = "-" if decision.gap is None else f"{decision.gap:.2%}"
+        row += [decision.solver.value, gap, _render_value(decision.value), decision.name]
     return row
+
+
+def _render_value(value: MeasuredValue | None) -> str:
+    """Return the value per second that was served, of what was offered."""
+    return "-" if value is None else f"{value.served:.4g} of {value.offered:.4g}"
 
 
 def _render_moves(moves: Sequence[DecidedMove], count: int) -> str:

@@ -58,11 +58,13 @@ class ClassTotals:
     def add_answered(self, route: str, answered: float, served: float) -> None:
         """Add requests of a route that were answered by anyone, `served` of them by a model."""
         for key, share in self._routes.get(route, _UNKNOWN).by_inference.items():
-            self._add(route, key, ClassRates(offered_per_s=answered * share, served_per_s=served * share))
+            self._add_rates(
+                route, key, ClassRates(offered_per_s=answered * share, served_per_s=served * share)
+            )
 
     def add_shed(self, route: str, inference: ObjectKey, rate: float) -> None:
         """Add requests of a route that admission control rejected for an Inference."""
-        self._add(route, inference, ClassRates(offered_per_s=rate, refused_per_s=rate))
+        self._add_rates(route, inference, ClassRates(offered_per_s=rate, refused_per_s=rate))
 
     def add_unserved(self, route: str, rate: float) -> None:
         """Add requests of a route without an available pod."""
@@ -72,7 +74,7 @@ class ClassTotals:
         """Return the classes of an Inference; those of requests in flight or cancelled are unknown."""
         return tuple(self._totals.get(inference, {}).values())
 
-    def _add(self, route: str, inference: ObjectKey, rates: ClassRates) -> None:
+    def _add_rates(self, route: str, inference: ObjectKey, rates: ClassRates) -> None:
         demand = self._routes.get(route)
         if demand is None:
             return

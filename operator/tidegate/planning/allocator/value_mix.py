@@ -76,7 +76,10 @@ def compute_mix(own_value: float, rates: Sequence[ClassRates]) -> ValueMix:
 
     Requests that are not rejected by value make one class of their mean value: it is chance which of them are served.
     """
-    offered = [(_value_of(own_value, each), each.sheds, each.offered_per_s) for each in rates]
+    offered = [
+        (_value_of(own_value, route_rates), route_rates.sheds, route_rates.offered_per_s)
+        for route_rates in rates
+    ]
     stated = frozenset(value for value, _, _ in offered)
     total = sum(rate for _, _, rate in offered)
     if total <= 0:
@@ -98,21 +101,26 @@ def compute_value_rates(inference: Inference, signal: Signal) -> ValueRates | No
     own_value, rates = _own_value(inference), signal.classes
 
     def mean_of(amounts: Iterable[float], otherwise: float) -> float:
-        pairs = [(_value_of(own_value, each), amount) for each, amount in zip(rates, amounts, strict=True)]
+        pairs = [
+            (_value_of(own_value, route_rates), amount)
+            for route_rates, amount in zip(rates, amounts, strict=True)
+        ]
         return _mean_value(pairs) if sum(amount for _, amount in pairs) > 0 else otherwise
 
-    mean = mean_of((each.offered_per_s for each in rates), own_value)
-    shed = sum(each.refused_per_s for each in rates)
-    shed_value = sum(_value_of(own_value, each) * each.refused_per_s for each in rates)
-    admitted = mean_of((max(each.offered_per_s - each.refused_per_s, 0.0) for each in rates), mean)
+    mean = mean_of((route_rates.offered_per_s for route_rates in rates), own_value)
+    shed = sum(route_rates.refused_per_s for route_rates in rates)
+    shed_value = sum(_value_of(own_value, route_rates) * route_rates.refused_per_s for route_rates in rates)
+    admitted = mean_of(
+        (max(route_rates.offered_per_s - route_rates.refused_per_s, 0.0) for route_rates in rates), mean
+    )
     offered = signal.offered_per_s * mean
-    served = signal.served_per_s * mean_of((each.served_per_s for each in rates), mean)
+    served = signal.served_per_s * mean_of((route_rates.served_per_s for route_rates in rates), mean)
     refused = shed_value + max((signal.refused_per_s or 0.0) - shed, 0.0) * admitted
     return ValueRates(offered, served, refused, max(offered - served - refused, 0.0))
 
 
 def measure_values(inferences: Iterable[Inference], signals: Signals) -> Mapping[str, ValueRates]:
-    """Return the value per second of each Inference whose requests were measured, by namespace/name."""
+    """Return the value per second of route_rates Inference whose requests were measured, by namespace/name."""
     measured: dict[str, ValueRates] = {}
     for inference in inferences:
         signal = signals.by_key.get(inference.key)
@@ -126,10 +134,10 @@ def sum_value_rates(rates: Iterable[ValueRates]) -> ValueRates:
     """Return the sums."""
     listed = tuple(rates)
     return ValueRates(
-        sum(each.offered for each in listed),
-        sum(each.served for each in listed),
-        sum(each.refused for each in listed),
-        sum(each.lost for each in listed),
+        sum(value_rates.offered for value_rates in listed),
+        sum(value_rates.served for value_rates in listed),
+        sum(value_rates.refused for value_rates in listed),
+        sum(value_rates.lost for value_rates in listed),
     )
 
 
