@@ -18,6 +18,7 @@ from tidegate.allocation.snapshot import (
     ReplicaBounds,
     ReplicaCounts,
     TierRule,
+    ValueClass,
 )
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
@@ -65,6 +66,13 @@ def curves(draw: st.DrawFn) -> CapacityCurve:
 
 
 @st.composite
+def classes(draw: st.DrawFn) -> tuple[ValueClass, ...]:
+    """Requests of one value, or of two to three."""
+    values = sorted(draw(st.sets(st.sampled_from([0.0, 0.5, 1.0, 4.0]), max_size=3)), reverse=True)
+    return tuple(ValueClass(value, 1 / len(values)) for value in values) if len(values) > 1 else ()
+
+
+@st.composite
 def pools(draw: st.DrawFn, name: str) -> PoolInput:
     """Up to 6 slices, with any rules."""
     tiers = draw(st.lists(st.sampled_from(list(Tier)), unique=True, max_size=2))
@@ -107,7 +115,9 @@ def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelI
         f"ads/m{number}",
         draw(st.sampled_from(list(Tier))),
         placements,
-        draw(st.none() | st.just(DemandInput(rates))) if draw(st.integers(0, 4)) == 0 else DemandInput(rates),
+        draw(st.none() | st.just(DemandInput(rates)))
+        if draw(st.integers(0, 4)) == 0
+        else DemandInput(rates, classes=draw(classes())),
         ReplicaBounds(least, draw(st.none() | st.integers(least, 4))),
         value=draw(st.sampled_from([0.5, 1.0, 7.0])),
     )

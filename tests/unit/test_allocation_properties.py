@@ -117,8 +117,9 @@ def _score_model(
         ]
         capacity = sum(spot.curve.rate_at(count) for spot, count in zip(each.placements, ready, strict=True))
         weight = step.seconds * step.weight / total_weight
-        value += weight * each.value * min(rate, capacity)
-        missed[6] += weight * each.value * max(min(rate, promised) - min(rate, capacity), 0.0)
+        value += weight * worth(each, rate, min(rate, capacity))
+        reached = min(rate, promised)
+        missed[6] += weight * (worth(each, rate, reached) - worth(each, rate, min(reached, capacity)))
     if promised > 0:
         missed[2] += _missed_without_node(each, counts, caps, promised, asked, pools)
     return value
@@ -146,6 +147,19 @@ def _missed_without_node(
         return min(sum(rates) - rate / n for rate, n in zip(rates, nodes, strict=True) if n > 1)
 
     return max(min(asked, left([int(cap) for cap in caps])) - left(counts), 0.0) * each.value
+
+
+def worth(each: ModelInput, demand: float, served: float) -> float:
+    """The value of the first requests that are served, those of the highest value first."""
+    classes = each.load.classes if each.load is not None else ()
+    if not classes:
+        return each.value * served
+    total = 0.0
+    for value_class in classes:
+        taken = min(served, value_class.share * demand)
+        served -= taken
+        total += value_class.value * taken
+    return total
 
 
 def _score_pool(snapshot: AllocationSnapshot, name: str, answer: Answer, missed: list[float]) -> None:

@@ -48,6 +48,16 @@ def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
     return demands
 
 
+def mean_served_value(own_value: float, rates: Iterable[ClassRates]) -> float:
+    """Return the mean value of the requests that models answered; `own_value` is that of the Inference."""
+    values = [
+        (own_value if class_rates.value is None else class_rates.value, class_rates.served_per_s)
+        for class_rates in rates
+    ]
+    served = sum(rate for _, rate in values)
+    return sum(value * rate for value, rate in values) / served if served > 0 else own_value
+
+
 class ClassTotals:
     """Sums the rates of value classes by Inference, in requests per second; unknown routes add nothing."""
 

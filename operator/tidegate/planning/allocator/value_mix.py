@@ -120,7 +120,7 @@ def compute_value_rates(inference: Inference, signal: Signal) -> ValueRates | No
 
 
 def measure_values(inferences: Iterable[Inference], signals: Signals) -> Mapping[str, ValueRates]:
-    """Return the value per second of route_rates Inference whose requests were measured, by namespace/name."""
+    """Return the value per second of each Inference whose requests were measured, by namespace/name."""
     measured: dict[str, ValueRates] = {}
     for inference in inferences:
         signal = signals.by_key.get(inference.key)
