@@ -13,6 +13,7 @@ from tidegate.allocation.snapshot import (
     DemandInput,
     HorizonStep,
     ModelInput,
+    NodeLossInput,
     PlacementInput,
     PoolInput,
     ReplicaBounds,
@@ -89,6 +90,7 @@ def pools(draw: st.DrawFn, name: str) -> PoolInput:
         budget=draw(st.none() | st.integers(0, 4)),
         hold=draw(st.sampled_from([False, False, False, True])),
         price=draw(st.sampled_from([0.0, 1.0, 30.0])),
+        node_loss=draw(st.sampled_from([None, NodeLossInput(3600.0, 60.0), NodeLossInput(500.0)])),
     )
 
 
@@ -120,6 +122,7 @@ def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelI
         else DemandInput(rates, classes=draw(classes())),
         ReplicaBounds(least, draw(st.none() | st.integers(least, 4))),
         value=draw(st.sampled_from([0.5, 1.0, 7.0])),
+        keeps_node_spare=draw(st.booleans()),
     )
 
 

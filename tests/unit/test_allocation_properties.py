@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from math import ceil, inf
@@ -15,7 +15,7 @@ from builders.allocation import snapshots
 from stages.examples import examples
 from tidegate.allocation.assembly import SolveLimits, solve_greedily
 from tidegate.allocation.assignment import Assignment, SolveMethod
-from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput
+from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, PoolInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
@@ -97,7 +97,8 @@ def _score_model(
         moved = count - spot.replicas.current
         seconds = spot.load_s if moved > 0 else spot.drain_s
         lost = pools[spot.pool].price * spot.slices * seconds / snapshot.horizon_s
-        value -= abs(moved) * (lost + 1e-3 * each.value * spot.curve.rate_at(1))
+        is_priced = pools[spot.pool].node_loss is not None and each.tier is Tier.REALTIME
+        value -= abs(moved) * (lost + (1e-6 if is_priced else 1e-3) * each.value * spot.curve.rate_at(1))
         young = spot.since_up_s < max(50.0, spot.load_s) if moved < 0 else spot.since_down_s < spot.load_s
         missed[1] += abs(moved) * spot.slices if young else 0
     if each.load is None:
@@ -120,9 +121,48 @@ def _score_model(
         value += weight * worth(each, rate, min(rate, capacity))
         reached = min(rate, promised)
         missed[6] += weight * (worth(each, rate, reached) - worth(each, rate, min(reached, capacity)))
-    if promised > 0:
+    if promised > 0 and len(counts) == 1 and _is_priced(each, pools):
+        value -= _mean_loss(snapshot, each, counts[0], int(caps[0]), promised, pools[each.placements[0].pool])
+    elif promised > 0:
         missed[2] += _missed_without_node(each, counts, caps, promised, asked, pools)
     return value
+
+
+def _is_priced(each: ModelInput, pools: Mapping[str, PoolInput]) -> bool:
+    return pools[each.placements[0].pool].node_loss is not None and not each.keeps_node_spare
+
+
+def _mean_loss(
+    snapshot: AllocationSnapshot, each: ModelInput, count: int, cap: int, promised: float, pool: PoolInput
+) -> float:
+    """The convex hull, at `count`, of what each node lost in turn would lose."""
+    [spot] = each.placements
+    needed = next(n for n in range(cap + 1) if n == cap or spot.curve.rate_at(n) >= promised - 1e-6)
+    if pool.nodes <= 1 or pool.node_loss is None or needed == cap:
+        return 0.0
+    most = next(n for n in range(cap + 1) if n == cap or n - ceil(n / pool.nodes) >= needed)
+    drains = (
+        other.drain_s
+        for model in snapshot.inferences
+        for other in model.placements
+        if model.tier is not Tier.REALTIME and other.pool == pool.name
+    )
+    outage_s = pool.node_loss.notice_s + spot.load_s + max(drains, default=0.0)
+    share = min(outage_s / pool.node_loss.expected_every_s, 1 / pool.nodes)
+
+    def loss(n: int) -> float:
+        on_node = [len(range(node, n, pool.nodes)) for node in range(pool.nodes)]
+        served = min(promised, spot.curve.rate_at(n))
+        return (
+            each.value * share * sum(served - min(promised, spot.curve.rate_at(n - lost)) for lost in on_node)
+        )
+
+    at = min(max(count, needed), most)
+    return min(
+        loss(low) if low == high else loss(low) + (loss(high) - loss(low)) * (at - low) / (high - low)
+        for low in range(needed, at + 1)
+        for high in range(at, most + 1)
+    )
 
 
 def _missed_without_node(

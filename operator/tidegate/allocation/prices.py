@@ -68,6 +68,8 @@ def _describe_limit(utility: ModelUtility, replicas: int) -> str:
         return f"{bounds.ceiling_source} of {key}: {count}"
     if replicas == bounds.floor:
         return f"{bounds.floor_source} of {key}: {count}"
+    if utility.loss_price is not None and replicas > utility.slo_replicas:
+        return f"the price of losing a node for {key}: {count}"
     return f"demand of {key}: {count}"
 
 

@@ -14,6 +14,7 @@ from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, PoolIn
 from tidegate.allocation.utility import ModelUtility, PoolOption
 
 _MINUTE_S = 60.0
+_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ class MoveReasons:
         model = utility.model
         if current < model.bounds.floor:
             return f"{_format_replicas(current)} {_choose_verb(current)} below {model.bounds.floor_source} of {model.bounds.floor}"
-        shortage = self._explain_shortage(utility)
-        if shortage:
-            return shortage
+        shortage, spare = self._explain_shortage(utility), _explain_spare(pool, change)
+        if shortage or spare:
+            return ", and ".join(part for part in (shortage, spare) if part)
         if current < utility.reserve_replicas:
             rate = max(demand_step.rate for demand_step in utility.demand)
             expected = "" if model.load is None else _format_expectation(model.load)
@@ -143,6 +144,21 @@ class MoveReasons:
         if sum(self._target[model.key]) >= model.current_replicas:
             return "served from another pool instead"
         return "nothing is gained by keeping it"
+
+
+def _explain_spare(pool: PoolInput, change: _OptionChange) -> str:
+    """Return what replicas beyond the demand save when a node is lost, as text; empty if none are added."""
+    utility, price = change.utility, change.utility.loss_price
+    count = change.after - utility.slo_replicas
+    if pool.node_loss is None or price is None or count <= 0:
+        return ""
+    every_h = pool.node_loss.expected_every_s / _HOUR_S
+    every = f"{every_h / 24:,.0f} days" if every_h >= 48 else f"{every_h:,.3g} h"
+    return (
+        f"{_format_replicas(count)} more than {utility.promised_rate:,.0f}/s needs: each of "
+        f"{pool.nodes} nodes is lost every {every}, and the {price.outage_s:,.0f} s until replacements serve would lose "
+        f"{price.lost_requests:,.0f} requests worth {_format_amount(price.lost_requests * utility.model.value)}"
+    )
 
 
 def _find_changes(component: Component, target: Counts) -> list[_OptionChange]:

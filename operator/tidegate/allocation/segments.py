@@ -86,6 +86,8 @@ def _find_breakpoints(utility: ModelUtility, option: PoolOption, *, single: bool
     numbers = {0, option.current, top, *find_bends(curve, top)}
     if single:
         numbers.update((utility.floor, utility.slo_replicas, utility.reserve_replicas))
+        if utility.loss_price is not None:
+            numbers.update(number for number, _ in utility.loss_price.points)
         if utility.ceiling < top:
             numbers.add(int(utility.ceiling))
     for demand_step in utility.demand:
@@ -99,6 +101,8 @@ def _find_breakpoints(utility: ModelUtility, option: PoolOption, *, single: bool
     for number in sorted(numbers):
         if 0 <= number <= top:
             rate = curve.rate_at(number)
-            value = utility.value_of_rates(rate, min(rate, before)) if single else 0.0
+            value = (
+                utility.value_of_rates(rate, min(rate, before)) - utility.loss_at(number) if single else 0.0
+            )
             breakpoints.append((number, rate, min(rate, highest_rate), value))
     return breakpoints

@@ -5,6 +5,7 @@ Every number is checked on construction, so that the caller can leave out the on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -17,6 +18,7 @@ from tidegate.api.inference import Tier
 
 MIN_VALUE: Final = 1e-9
 _SHARE_ERROR: Final = 1e-6
+_MIN_EXPECTED_EVERY_S: Final = 1.0
 DEFAULT_LOAD_S: Final = 30.0
 """Time to load of a replica of which nothing is measured."""
 DEFAULT_DRAIN_S: Final = 10.0
@@ -32,12 +34,21 @@ class TierRule:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLossInput:
+    """What the loss of nodes costs: each is lost once in `expected_every_s`, and that is noticed after `notice_s`."""
+
+    expected_every_s: float
+    notice_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class PoolInput:
     """Pool of equal slices: `slices` are allocatable, on `nodes` nodes.
 
     `spares` slices stay free for real-time models, or have a warm model without weight. `budget` is how many slices may still
     move in the window, None for no limit. `hold` freezes the pool: only moves for safety happen.
     `price` is what one more slice would have earned in the last decision, in value per second; it is the cost of a move.
+    `node_loss` prices the loss of a node; without it, every real-time Inference has what it takes to lose one, whatever the cost.
     """
 
     name: str
@@ -48,6 +59,7 @@ class PoolInput:
     budget: int | None = None
     hold: bool = False
     price: float = 0.0
+    node_loss: NodeLossInput | None = None
 
     def __post_init__(self) -> None:
         path = f"pool {self.name}"
@@ -55,6 +67,10 @@ class PoolInput:
             check_count(f"{path}: {field}", count)
         check_count(f"{path}: budget", self.budget or 0)
         check_amount(f"{path}: price", self.price)
+        if self.node_loss is not None:
+            every = f"{path}: nodeLoss.expectedEvery"
+            check_amount(every, self.node_loss.expected_every_s, minimum=_MIN_EXPECTED_EVERY_S)
+            check_amount(f"{path}: nodeLoss.notice", self.node_loss.notice_s)
         for rule in self.tiers:
             check_count(f"{path}: tiers.{rule.tier}.floor", rule.floor)
             if rule.ceiling is not None:
@@ -141,7 +157,8 @@ class DemandInput:
 class ModelInput:
     """Model to place: the mean value of a request, its demand, and the pools where it may run.
 
-    Without `load` the signals are missing or stale, and it keeps its replicas.
+    Without `load` the signals are missing or stale, and it keeps its replicas. With `keeps_node_spare` it has what it takes to
+    lose a node, although its pool prices that loss.
     """
 
     key: str
@@ -150,6 +167,7 @@ class ModelInput:
     load: DemandInput | None
     bounds: ReplicaBounds = ReplicaBounds()
     value: float = 1.0
+    keeps_node_spare: bool = False
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
@@ -253,6 +271,16 @@ class AllocationSnapshot:
         raw = [step.seconds * step.weight for step in self.steps]
         total = sum(raw)
         return tuple(weight / total for weight in raw)
+
+    @cached_property
+    def reclaim_s(self) -> Mapping[str, float]:
+        """Return the longest drain time in each pool of Inferences whose slices others may take; absent without any."""
+        longest: dict[str, float] = {}
+        for model in self.inferences:
+            if not model.tier.traits.preempts:
+                for placement in model.placements:
+                    longest[placement.pool] = max(longest.get(placement.pool, 0.0), placement.drain_s)
+        return longest
 
     @cached_property
     def inputs_hash(self) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from math import ceil, inf
+from math import inf
 
+from tidegate.allocation.node_loss import LossPrice, count_with_spare_node, price_losses, sum_losses
 from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, PlacementInput, PoolInput
 from tidegate.api.inference import Tier
 
@@ -34,6 +35,8 @@ FLOOR_PRIORITIES: Mapping[Tier, RulePriority] = {
 NO_VIOLATIONS = (0.0,) * len(RulePriority)
 _MIN_FLOOR_WEIGHT = 1e-3
 _MIN_GAIN = 1e-3
+_MIN_SPARE_GAIN = 1e-6
+"""The same where losses of nodes have a price, which is small beside what a replica serves: spares use slices that are free."""
 
 
 class PoolOption:
@@ -69,7 +72,8 @@ class PoolOption:
         # A move costs what its slices would have earned, by the last price, while nothing runs on them.
         earned = pool.price * placement.slices / snapshot.horizon_s
         # Without a price a move would be free: ask for a gain of at least this share of a replica's value.
-        negligible = _MIN_GAIN * model.value * placement.curve.rate_at(1)
+        gain_share = _MIN_GAIN if pool.node_loss is None or not model.tier.traits.has_slo else _MIN_SPARE_GAIN
+        negligible = gain_share * model.value * placement.curve.rate_at(1)
         self.up_cost = earned * placement.load_s + negligible
         self.down_cost = earned * placement.drain_s + negligible
         # A tier that preempts takes slices from the others, so their replicas may stop as soon as they are loaded.
@@ -103,7 +107,8 @@ class ModelUtility:
     """Value and rules of one Inference, prepared for many evaluations.
 
     `floor` and `ceiling` bound its replicas in all pools; the ceiling may be infinite. For an Inference in one pool,
-    `slo_replicas` is what its SLO takes, and `reserve_replicas` what it takes with one node less.
+    `slo_replicas` is what its SLO takes. It is either strict about the loss of a node, and `reserve_replicas` is what its SLO takes
+    with one node less; or the loss has a price, `loss_price`, which is part of the value. In several pools it is strict.
     """
 
     __slots__ = (
@@ -116,6 +121,7 @@ class ModelUtility:
         "floor",
         "floor_priority",
         "floor_weight",
+        "loss_price",
         "model",
         "nodes",
         "options",
@@ -149,7 +155,24 @@ class ModelUtility:
         self._rations_moves = False
         self._values: dict[tuple[int, ...], float] = {}
         self._violations: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self.loss_price: LossPrice | None = None
         self._set_promises()
+        self._set_loss_price(snapshot, pools[placements[0].pool])
+
+    def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
+        """Turn the node reserve into a price, where the pool has one for the loss of a node."""
+        if pool.node_loss is None or self.model.keeps_node_spare or len(self.options) > 1:
+            return
+        covering, self.reserve_replicas = self.reserve_replicas, 0
+        if covering <= self.slo_replicas:
+            return
+        option = self.options[0]
+        curve, rate, needed = option.placement.curve, self.promised_rate, self.slo_replicas
+        outage_s = pool.node_loss.notice_s + snapshot.reclaim_s.get(pool.name, 0.0) + option.placement.load_s
+        share = min(outage_s / pool.node_loss.expected_every_s, 1.0 / pool.nodes)
+        points = price_losses(curve, rate, needed, covering, pool.nodes, self.model.value * share)
+        lost_rate = sum_losses(curve, rate, needed, pool.nodes) / min(needed, pool.nodes)
+        self.loss_price = LossPrice(points, outage_s, lost_rate * outage_s)
 
     def _set_promises(self) -> None:
         """Set the rate that the SLO promises, with all nodes and with one less, and the replicas that it takes."""
@@ -164,7 +187,7 @@ class ModelUtility:
             [option], [nodes] = self.options, self.nodes
             self.slo_replicas = min(option.placement.curve.replicas_for(self.promised_rate) or 0, option.cap)
             if nodes > 1:
-                self.reserve_replicas = min(_with_spare_node(self.slo_replicas, nodes), option.cap)
+                self.reserve_replicas = min(count_with_spare_node(self.slo_replicas, nodes), option.cap)
         elif any(nodes > 1 for nodes in self.nodes):
             self.promised_rate_without_node = min(rate, self._rate_without_node(reach))
 
@@ -215,7 +238,7 @@ class ModelUtility:
         ]
 
     def value_at(self, replicas: tuple[int, ...]) -> float:
-        """Return the value per second of the requests served."""
+        """Return the value per second of the requests served, less what is lost with nodes on average."""
         value = self._values.get(replicas)
         if value is None:
             existing = [
@@ -223,7 +246,7 @@ class ModelUtility:
             ]
             value = self._values[replicas] = self.value_of_rates(
                 sum(self.rates_at(replicas)), sum(self.rates_at(existing))
-            )
+            ) - self.loss_at(sum(replicas))
         return value
 
     def value_of_rates(self, capacity: float, before: float) -> float:
@@ -233,6 +256,10 @@ class ModelUtility:
             rate = capacity if demand_step.ready else before
             total += demand_step.value * (rate if rate < demand_step.rate else demand_step.rate)
         return total
+
+    def loss_at(self, replicas: int) -> float:
+        """Return the value per second that the loss of nodes costs on average; 0 where it has no price."""
+        return 0.0 if self.loss_price is None else self.loss_price.value_at(replicas)
 
     def violations_at(self, replicas: tuple[int, ...]) -> tuple[float, ...]:
         """Return the violation of each priority by this Inference alone: weighted slices; for the SLO value per second."""
@@ -291,14 +318,6 @@ class ModelUtility:
 
 def _ceiling_of(model: ModelInput) -> float:
     return inf if model.bounds.ceiling is None else model.bounds.ceiling
-
-
-def _with_spare_node(needed: int, nodes: int) -> int:
-    """Return the fewest replicas, spread over `nodes`, of which `needed` remain when the fullest node is lost."""
-    count = ceil(needed * nodes / (nodes - 1))
-    while count - ceil(count / nodes) < needed:
-        count += 1
-    return count
 
 
 def _group_demand(snapshot: AllocationSnapshot, model: ModelInput) -> tuple[DemandStep, ...]:
