@@ -240,6 +240,7 @@ def _view(
     return PolicyView(
         round(now_s / 60),
         now_s,
+        where.pool,
         {model.key: rates.get(model, 0.0) for model in where.models},
         {key: replicas.phase_counts for key, replicas in sets.items()},
         dict.fromkeys(sets, math.inf),

@@ -81,7 +81,7 @@ class AllocatorPolicy:
             )
             for model in self._scenario.models
         )
-        pool = self._scenario.pool
+        pool = view.pool
         if self._options.prices_moves:
             pool = replace(pool, price=self._price)
         dwell_s = self._scenario.dwell_s if self._options.prices_moves else 0.0
@@ -127,6 +127,7 @@ class AllocatorPolicy:
             DemandInput((rate,)),
             ReplicaBounds(model.floor, model.ceiling),
             model.value,
+            keeps_node_spare=model.keeps_node_spare,
         )
 
     def _estimate_rate(self, model: SimulatedModel, rate: float, now_s: float) -> float:
@@ -157,12 +158,11 @@ class ClairvoyantPolicy:
 
     def __init__(self, scenario: Scenario, solve: Solve) -> None:
         self._scenario = scenario
-        pool = replace(scenario.pool, nodes=1)
         options = AllocatorOptions(prices_moves=False, holds_peaks=False)
-        unplanned = replace(scenario, pool=pool, history={}, calendar=EventCalendar())
+        unplanned = replace(scenario, history={}, calendar=EventCalendar())
         self._policy = AllocatorPolicy(self.name, unplanned, solve, options)
 
     def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
         """Return the replicas that serve the interval's own demand best."""
         rates = {key: rates[view.step] for key, rates in self._scenario.demand.items()}
-        return self._policy.choose_replicas(replace(view, rates=rates))
+        return self._policy.choose_replicas(replace(view, rates=rates, pool=replace(view.pool, nodes=1)))

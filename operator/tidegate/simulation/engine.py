@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tidegate.allocation.snapshot import ReplicaCounts
+from tidegate.allocation.snapshot import PoolInput, ReplicaCounts
 from tidegate.api.inference import Tier
 from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
 from tidegate.simulation.fleet import ReplicaSet, SimulatedFleet
@@ -20,11 +20,12 @@ _TOLERANCE = 1e-9
 class PolicyView:
     """What a policy knows when it decides, at the start of an interval.
 
-    `rates` are those of the interval before; `backlog` is what near-line streams have pending.
+    `pool` is without its lost nodes. `rates` are those of the interval before; `backlog` is what near-line streams have pending.
     """
 
     step: int
     now_s: float
+    pool: PoolInput
     rates: Mapping[str, float]
     replicas: Mapping[str, ReplicaCounts]
     since_up_s: Mapping[str, float]
@@ -83,19 +84,31 @@ class _PolicyRun:
         scenario, fleet = self._scenario, self._fleet
         start_s = step * scenario.interval_s
         fleet.advance_to(start_s)
+        for outage in scenario.outages:
+            if start_s - scenario.interval_s < outage.end_s <= start_s:
+                fleet.restore_node(outage.node)
         targets = self._policy.choose_replicas(self._make_view(step, start_s))
         if step == 0:
             # The day begins with what the policy wants, loaded.
             self._start_loaded(targets)
             fleet = self._fleet
+        losses = [
+            outage for outage in scenario.outages if start_s <= outage.start_s < start_s + scenario.interval_s
+        ]
         interval = IntervalOutcome(start_s, dict.fromkeys(Tier, 0.0))
         end_s = start_s + scenario.interval_s
         now_s: float | None = start_s
         while now_s is not None:
             fleet.advance_to(now_s)
+            while losses and losses[0].start_s <= now_s:
+                lost = fleet.lose_node(losses.pop(0).node)
+                # Nobody has noticed: nothing replaces them before the next decision.
+                targets = {key: target - lost.get(key, 0) for key, target in targets.items()}
             self._outcome.moved_slices += fleet.apply_targets(targets, now_s)
             # What did not fit starts as soon as replicas that drain are gone.
             next_s = fleet.find_next_end(targets, end_s)
+            if losses and losses[0].start_s < (end_s if next_s is None else next_s):
+                next_s = losses[0].start_s
             for model in scenario.models:
                 self._serve_model(model, step, now_s, end_s if next_s is None else next_s, interval)
             now_s = next_s
@@ -111,6 +124,7 @@ class _PolicyRun:
         return PolicyView(
             step,
             now_s,
+            self._fleet.remaining_pool,
             {key: self._rate_before(key, step) for key in sets},
             {key: replicas.phase_counts for key, replicas in sets.items()},
             {key: now_s - replicas.raised_s for key, replicas in sets.items()},

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import inf
 
-from tidegate.allocation.snapshot import ReplicaCounts
+from tidegate.allocation.snapshot import PoolInput, ReplicaCounts
 from tidegate.simulation.scenario import Scenario, SimulatedModel
 
 
 class ReplicaSet:
     """Replicas of one model; `loading` and `draining` have pairs (time at which they are done, replicas)."""
 
-    def __init__(self, model: SimulatedModel, ready: int) -> None:
+    def __init__(self, model: SimulatedModel, ready: int, first_node: int = 0) -> None:
         self.model = model
         self.ready = ready
+        self.first_node = first_node
         self.loading: list[tuple[float, int]] = []
         self.draining: list[tuple[float, int]] = []
         self.raised_s = -inf
@@ -65,6 +66,25 @@ class ReplicaSet:
         self.draining.append((now_s + self.model.drain_s, count))
         self.advance_to(now_s)
 
+    def lose_node(self, position: int, nodes: int) -> int:
+        """Lose the replicas on one of the `nodes` that they are spread over evenly; return how many served or loaded."""
+        lost = self._take_share(self.ready, 0, position, nodes)
+        self.ready -= lost
+        first = self.ready + lost
+        for phase in (self.loading, self.draining):
+            for number, (end_s, count) in enumerate(phase):
+                taken = self._take_share(count, first, position, nodes)
+                phase[number] = (end_s, count - taken)
+                lost += taken if phase is self.loading else 0
+                first += count
+            phase[:] = [(end_s, count) for end_s, count in phase if count]
+        return lost
+
+    def _take_share(self, count: int, first: int, position: int, nodes: int) -> int:
+        """Return how many of `count` replicas are on a node; the number `first` is on the model's first node plus `first`."""
+        offset = (position - self.first_node - first) % nodes
+        return max(-(-(count - offset) // nodes), 0)
+
     def iter_phases(self, start_s: float, end_s: float) -> Iterator[tuple[float, int]]:
         """Yield (seconds, ready replicas) of each part of an interval."""
         begin_s, ready = start_s, self.ready
@@ -82,13 +102,42 @@ class SimulatedFleet:
     """Replicas of all models of a scenario; `initial` has those that are ready at the start."""
 
     def __init__(self, scenario: Scenario, initial: Mapping[str, int]) -> None:
+        self._scenario = scenario
+        self._lost: list[int] = []
         self._slices = scenario.pool.slices
-        self.sets = {model.key: ReplicaSet(model, initial.get(model.key, 0)) for model in scenario.models}
+        self.sets: dict[str, ReplicaSet] = {}
+        first_node = 0
+        for model in scenario.models:
+            count = initial.get(model.key, 0)
+            self.sets[model.key] = ReplicaSet(model, count, first_node)
+            # The next model's replicas follow on the nodes, so that every node has as many slices in use.
+            first_node = (first_node + count * model.slices) % max(scenario.pool.nodes, 1)
 
     @property
     def free_slices(self) -> int:
         """Return the slices that nothing has."""
         return self._slices - sum(replicas.occupied_slices for replicas in self.sets.values())
+
+    @property
+    def remaining_pool(self) -> PoolInput:
+        """Return the pool without its lost nodes."""
+        return self._scenario.pool_without(len(self._lost))
+
+    def lose_node(self, node: int) -> Mapping[str, int]:
+        """Lose a node with its replicas; return how many of each model served or loaded."""
+        remaining = [other for other in range(self._scenario.pool.nodes) if other not in self._lost]
+        if node not in remaining:
+            return {}
+        self._lost.append(node)
+        self._slices = self.remaining_pool.slices
+        position = remaining.index(node)
+        return {key: replicas.lose_node(position, len(remaining)) for key, replicas in self.sets.items()}
+
+    def restore_node(self, node: int) -> None:
+        """Bring a lost node back, empty."""
+        if node in self._lost:
+            self._lost.remove(node)
+            self._slices = self.remaining_pool.slices
 
     def advance_to(self, now_s: float) -> None:
         """Finish what is done by `now_s`."""

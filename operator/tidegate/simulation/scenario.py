@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 
@@ -32,6 +32,7 @@ class SimulatedModel:
     ceiling: int | None = None
     load_s: float = DEFAULT_LOAD_S
     drain_s: float = DEFAULT_DRAIN_S
+    keeps_node_spare: bool = False
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
@@ -64,13 +65,29 @@ class SimulatedModel:
         return limited if self.ceiling is None else min(limited, self.ceiling)
 
 
+@dataclass(frozen=True, slots=True)
+class NodeOutage:
+    """Loss of a node at `start_s`, until it is back at `end_s`. Controllers notice both at the next interval."""
+
+    node: int
+    start_s: float
+    end_s: float
+
+    def __post_init__(self) -> None:
+        path = f"outage of node {self.node}"
+        check_count(path, self.node)
+        check_amount(f"{path}: start", self.start_s)
+        check_amount(f"{path}: end", self.end_s, minimum=self.start_s)
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A pool, its models sorted by key, and their demand.
 
     `demand` has the rate of each model in each interval of `interval_s` seconds, in requests per second (offline: slices that
     the remaining work can use). `history` has rates of the intervals before, which policies may look at. The demand begins at
-    `begin`, and `calendar` has the events that the allocator plans for.
+    `begin`, and `calendar` has the events that the allocator plans for. `outages` are the nodes that are lost, in the order of
+    their start.
     """
 
     pool: PoolInput
@@ -81,6 +98,7 @@ class Scenario:
     history: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     begin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     calendar: EventCalendar = field(default_factory=EventCalendar)
+    outages: Sequence[NodeOutage] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", tuple(sorted(self.models, key=lambda model: model.key)))
@@ -100,9 +118,16 @@ class Scenario:
             raise InvalidInputError(
                 "demand", f"has {self.interval_count} intervals, more than {MAX_INTERVALS}"
             )
+        self._check_outages()
         for model in self.models:
             for number, rate in enumerate(self.demand[model.key]):
                 check_amount(f"demand of {model.key}: interval {number}", rate)
+
+    def _check_outages(self) -> None:
+        for outage in self.outages:
+            if outage.node >= self.pool.nodes:
+                path = f"outage of node {outage.node}"
+                raise InvalidInputError(path, f"the pool has {self.pool.nodes} nodes, the first is 0")
 
     @property
     def interval_count(self) -> int:
@@ -113,6 +138,12 @@ class Scenario:
     def assignable_slices(self) -> int:
         """Return the slices without those that the pool keeps for warm spares."""
         return max(self.pool.slices - self.pool.spares, 0)
+
+    def pool_without(self, nodes: int) -> PoolInput:
+        """Return the pool while so many of its nodes are lost."""
+        remaining = max(self.pool.nodes - nodes, 0)
+        slices = self.pool.slices * remaining // self.pool.nodes if nodes else self.pool.slices
+        return replace(self.pool, nodes=remaining, slices=slices)
 
     @cached_property
     def tier_limits(self) -> Mapping[Tier, int]:
