@@ -44,7 +44,11 @@ def a_member(
         told = {"allocation": {"replicas": held, "spares": spares, "decision": "cpu-a-0", "epoch": 1}}
         status = {**told, **(status or {})}
     inference = an_inference(
-        name, tier=tier.value, placement={"pool": "cpu-a", "slices": slices}, status=status, **range_, **spec
+        name,
+        tier=tier.value,
+        placement={"pool": "cpu-a", "slices": slices},
+        status=status,
+        **{**range_, **spec},
     )
     given = held + spares
     there = given if pods is None else pods

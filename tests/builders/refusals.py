@@ -197,6 +197,19 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     _scaled("and-replicas", "replicas", "replicas is only for Inferences without scaling", replicas=2),
     _scaled("without-pool", "scaling", "scaling is only for Inferences with placement", placement=None),
     _scaled("turned-round", "scaling.minReplicas", "minReplicas must not be above maxReplicas", least=5),
+    _scaled(
+        "node-loss-offline",
+        "scaling",
+        "scaling.nodeLoss is only for tier realtime",
+        tier="offline",
+        scaling={"minReplicas": 0, "maxReplicas": 4, "nodeLoss": "Strict"},
+    ),
+    _scaled(
+        "node-loss",
+        "scaling.nodeLoss",
+        _UNSUPPORTED,
+        scaling={"minReplicas": 1, "maxReplicas": 4, "nodeLoss": "N-1"},
+    ),
     _scaled("realtime-at-zero", "scaling", "scaling.minReplicas: 0 is only for tier nearline", least=0),
     _inference("value-zero", "value.perRequest", "must be more than 0", value={"perRequest": "0.00"}),
     _inference("value-word", "value.perRequest", "must be a decimal number", value={"perRequest": "high"}),
@@ -1196,6 +1209,28 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
     _pool("policy-mode", ".policy.mode", _UNSUPPORTED, policy={"mode": "Automatic"}),
     _pool("policy-interval", ".policy.interval", "must be from 1s to 10m", policy={"interval": "11m"}),
     _pool("policy-dwell", ".policy.dwell", "must be from 0s to 1h", policy={"dwell": "61m"}),
+    _pool(
+        "policy-node-loss",
+        ".policy.nodeLoss.mode",
+        _UNSUPPORTED,
+        policy={"nodeLoss": {"mode": "N-1"}},
+    ),
+    *(
+        _pool(
+            f"policy-nodes-{expected}",
+            ".policy.nodeLoss.expectedEvery",
+            message,
+            policy={"nodeLoss": {"expectedEvery": expected}},
+        )
+        for expected, message in (
+            ("0h", "must be from 1h to 100000h"),
+            ("59m", "must be from 1h to 100000h"),
+            ("100001h", "must be from 1h to 100000h"),
+            ("-1h", "should match"),
+            ("NaN", "should match"),
+            ("30d", "should match"),
+        )
+    ),
     _pool(
         "policy-freeze",
         ".policy.freeze[0].duration",

@@ -132,6 +132,7 @@ BODIES: tuple[Body, ...] = (
                     "inferences": [{"namespace": "ads", "name": "ctr"}],
                 },
             ],
+            "nodeLoss": {"mode": "Strict", "expectedEvery": "3600h"},
         },
     ),
     compute_override_body(pin={"replicas": 2}),

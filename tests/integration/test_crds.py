@@ -208,6 +208,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "dwell": "5m",
         "forecast": {"horizon": "5m", "quantile": "0.9"},
         "events": [{**event, "timeZone": "UTC"}],
+        "nodeLoss": {"mode": "Priced", "expectedEvery": "720h"},
     }
     features = created(kubectl, namespace, feature_compute_body(**live_features_spec(resources=None)))["spec"]
     stream = features["sources"][1]["stream"]

@@ -12,7 +12,7 @@ from builders.allocator import NOW, a_decision, a_member, observed, signals
 from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
-from tidegate.allocation.snapshot import DemandInput, ModelInput, PoolInput, ReplicaCounts
+from tidegate.allocation.snapshot import DemandInput, ModelInput, NodeLossInput, PoolInput, ReplicaCounts
 from tidegate.allocation.solver import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
@@ -229,6 +229,31 @@ def test_how_long_a_real_time_replica_is_kept_is_the_policys(
     assert snapshot.dwell_s == seconds
     kept = 3 if seconds > 40.0 else 1
     assert Solver(lambda: 0.0).solve(snapshot).get_replicas("ads/ctr", "cpu-a") == kept
+
+
+def test_loss_of_a_node_has_the_price_of_the_policy() -> None:
+    assert pool_of(observed()).node_loss == NodeLossInput(720 * 3600.0, 50 + 30)
+    often = {"interval": "10s", "nodeLoss": {"expectedEvery": "24h"}}
+    assert pool_of(observed(policy=often)).node_loss == NodeLossInput(86400.0, 60)
+
+
+@pytest.mark.parametrize(
+    ("pool_mode", "own_mode", "is_strict"),
+    [
+        (None, None, False),
+        ("Priced", None, False),
+        ("Strict", None, True),
+        (None, "Strict", True),
+        ("Strict", "Priced", False),
+    ],
+)
+def test_an_inference_is_as_strict_as_it_says_or_else_as_its_pool(
+    pool_mode: str | None, own_mode: str | None, is_strict: bool
+) -> None:
+    policy = {} if pool_mode is None else {"nodeLoss": {"mode": pool_mode}}
+    own = {} if own_mode is None else {"nodeLoss": own_mode}
+    member = a_member(scaling={"minReplicas": 1, "maxReplicas": 8, **own})
+    assert model_of(observed(member, policy=policy)).keeps_node_spare is is_strict
 
 
 def test_one_whose_deployment_is_missing_is_left_alone_and_keeps_its_slices() -> None:

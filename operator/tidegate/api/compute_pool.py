@@ -12,7 +12,7 @@ from tidegate.api.conditions import ObservedCondition
 from tidegate.api.demand_events import DemandEvent
 from tidegate.api.faulty_nodes import MAX_FAULTY_NODES, FaultyNode
 from tidegate.api.fields import DecimalText, DurationText, QuantityBetween, duration_between
-from tidegate.api.inference import Tier
+from tidegate.api.inference import NodeLossMode, Tier
 from tidegate.api.meta import NOT_OBSERVED, ApiModel, CustomResource, ObservedGeneration, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
 from tidegate.api.schema import ListAtomic, ListMap, ValidationRule, ValidationRules, must_match
@@ -301,6 +301,26 @@ class ForecastPolicy(ApiModel):
     ] = "0.9"
 
 
+class NodeLossPolicy(ApiModel):
+    """What realtime Inferences hold for the loss of a node."""
+
+    mode: Annotated[
+        NodeLossMode,
+        Field(
+            description="Priced holds a replica in reserve where the requests that it would save, times their value, are worth "
+            "more than its slices elsewhere. Strict holds what the demand takes when any node is lost, before all value. "
+            "spec.scaling.nodeLoss of an Inference replaces it."
+        ),
+    ] = NodeLossMode.PRICED
+    expected_every: Annotated[
+        Annotated[DurationText, duration_between("1h", "100000h")],
+        Field(
+            description="Mean time from a node's start to its loss, from 1h to 100000h, for mode Priced: shorter holds more in "
+            "reserve. Count losses without notice: faults and reclaimed spot instances, not drains."
+        ),
+    ] = "720h"
+
+
 class AllocationPolicy(ApiModel):
     """How the allocator decides about Inferences with spec.scaling."""
 
@@ -351,6 +371,7 @@ class AllocationPolicy(ApiModel):
         ),
         ListMap("name"),
     ] = ()
+    node_loss: Annotated[NodeLossPolicy, Field(description=NodeLossPolicy.__doc__)] = NodeLossPolicy()
 
 
 class ComputePoolSpec(ApiModel):

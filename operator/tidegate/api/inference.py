@@ -401,6 +401,13 @@ class Capacity(ApiModel):
     ]
 
 
+class NodeLossMode(StrEnum):
+    """What realtime Inferences hold for the loss of a node."""
+
+    PRICED = "Priced"
+    STRICT = "Strict"
+
+
 class Scaling(ApiModel):
     """Range of replicas for the ComputePool's allocator. Requires placement, and replaces replicas."""
 
@@ -426,6 +433,13 @@ class Scaling(ApiModel):
     max_replicas: Annotated[
         int, Field(strict=True, ge=1, le=MAX_REPLICAS, description=f"Most pods, 1 to {MAX_REPLICAS}.")
     ]
+    node_loss: Annotated[
+        NodeLossMode | None,
+        Field(
+            description="Strict holds the replicas that serve the demand when any node is lost, whatever they cost; Priced holds "
+            "those that are worth more than their slices elsewhere. Only tier realtime. Absent: policy.nodeLoss.mode of the pool."
+        ),
+    ] = None
 
 
 class InferenceValue(ApiModel):
@@ -546,6 +560,14 @@ class InferenceSpec(ApiModel):
             message="scaling is only for Inferences with placement, since a ComputePool's allocator decides it: set "
             "placement.pool, or set replicas",
             check=lambda spec: spec.scaling is None or spec.placement is not None,
+            field="scaling",
+        ),
+        ValidationRule(
+            cel="!has(self.scaling) || !has(self.scaling.nodeLoss) || self.tier == 'realtime'",
+            message="scaling.nodeLoss is only for tier realtime, since other tiers hold nothing in reserve: remove nodeLoss",
+            check=lambda spec: (
+                spec.scaling is None or spec.scaling.node_loss is None or spec.tier is Tier.REALTIME
+            ),
             field="scaling",
         ),
         ValidationRule(

@@ -16,6 +16,7 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.errors import PermanentError
 from tidegate.planning.allocator.event_calendar import read_calendar
+from tidegate.planning.allocator.snapshot_builder import is_strict, price_node_loss
 from tidegate.reports.simulation import SimulationReport
 from tidegate.resources.names import (
     RECORDED_LOAD_ANNOTATION,
@@ -102,7 +103,7 @@ def make_scenario(request: SimulationRequest, print_step: PrintStep) -> Scenario
         message = f"no Inference of {', '.join(map(str, request.files))} is placed in the ComputePool {pool.metadata.name}"
         raise PermanentError(message)
     trace = _read_trace(request.trace)
-    models = tuple(_make_model(inference, request) for inference in inferences)
+    models = tuple(_make_model(pool, inference, request) for inference in inferences)
     unused = sorted(trace.rates.keys() - {model.key for model in models})
     if unused:
         print_step(f"columns that are no Inference of {pool.metadata.name}: {', '.join(unused[:10])}")
@@ -168,6 +169,7 @@ def _make_pool_input(pool: ComputePool, request: SimulationRequest) -> PoolInput
         tiers=tuple(
             TierRule(tier, tiers.bounds_for(tier).floor, tiers.bounds_for(tier).ceiling) for tier in Tier
         ),
+        node_loss=price_node_loss(pool),
     )
 
 
@@ -196,7 +198,7 @@ def _find_load(inference: Inference, request: SimulationRequest) -> timedelta:
         raise PermanentError(message) from error
 
 
-def _make_model(inference: Inference, request: SimulationRequest) -> SimulatedModel:
+def _make_model(pool: ComputePool, inference: Inference, request: SimulationRequest) -> SimulatedModel:
     spec, key = inference.spec, str(inference.key)
     slices = spec.placement.slices if spec.placement is not None else 1
     if spec.tier is Tier.OFFLINE:
@@ -217,6 +219,7 @@ def _make_model(inference: Inference, request: SimulationRequest) -> SimulatedMo
         ceiling=spec.replicas if scaling is None else scaling.max_replicas,
         load_s=_find_load(inference, request).total_seconds(),
         drain_s=request.drain.total_seconds(),
+        keeps_node_spare=is_strict(pool, inference),
     )
 
 

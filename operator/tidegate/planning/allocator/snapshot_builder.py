@@ -14,7 +14,7 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import Inference, Tier
+from tidegate.api.inference import Inference, NodeLossMode, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.forecasts import raise_to_expected
@@ -32,6 +32,8 @@ HORIZON_STEPS: Final = (HorizonStep(600.0),)
 """One step of ten minutes, with the present rate or the highest that is expected within the pool's horizon."""
 _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
+_NODE_GRACE: Final = timedelta(seconds=50)
+"""Time until Kubernetes 1.32 and later report a silent node as not ready (node-monitor-grace-period)."""
 _POLLING_SHARE: Final = 0.05
 """Demand of a stream of which nothing is known, as a share of what one replica answers."""
 
@@ -264,7 +266,22 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
         budget=budget.remaining if budget is not None else None,
         hold=observed.effective_mode is PolicyMode.HOLD or observed.is_held,
         price=min(newest.spec.price, MAX_AMOUNT) if newest is not None else 0.0,
+        node_loss=price_node_loss(observed.pool),
     )
+
+
+def price_node_loss(pool: ComputePool) -> solver.NodeLossInput:
+    """Return how often nodes are lost, and after what time the allocator knows."""
+    policy, second = pool.spec.policy, timedelta(seconds=1)
+    noticed = _NODE_GRACE + parse_duration(policy.interval)
+    return solver.NodeLossInput(parse_duration(policy.node_loss.expected_every) / second, noticed / second)
+
+
+def is_strict(pool: ComputePool, inference: Inference) -> bool:
+    """Return whether an Inference holds what it takes to lose a node, whatever that costs."""
+    scaling = inference.spec.scaling
+    mode = None if scaling is None else scaling.node_loss
+    return (mode or pool.spec.policy.node_loss.mode) is NodeLossMode.STRICT
 
 
 def _count_unfillable(observed: AllocationObserved, tier: Tier) -> int:
@@ -322,7 +339,15 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
     mix = observed.mixes.get(member.key, ValueMix(float(spec.value.per_request)))
     if load is not None:
         load = replace(load, classes=mix.classes)
-    return solver.ModelInput(str(member.key), spec.tier, (placement,), load, bounds, mix.mean)
+    return solver.ModelInput(
+        str(member.key),
+        spec.tier,
+        (placement,),
+        load,
+        bounds,
+        mix.mean,
+        keeps_node_spare=is_strict(observed.pool, member.inference),
+    )
 
 
 def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> ReplicaBounds:
