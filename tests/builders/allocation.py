@@ -90,7 +90,9 @@ def pools(draw: st.DrawFn, name: str) -> PoolInput:
         budget=draw(st.none() | st.integers(0, 4)),
         hold=draw(st.sampled_from([False, False, False, True])),
         price=draw(st.sampled_from([0.0, 1.0, 30.0])),
-        node_loss=draw(st.sampled_from([None, NodeLossInput(3600.0, 60.0), NodeLossInput(500.0)])),
+        node_loss=draw(
+            st.sampled_from([None, NodeLossInput(3600.0, 60.0), NodeLossInput(7200.0, 60.0, 10.0)])
+        ),
     )
 
 

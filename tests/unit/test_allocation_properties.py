@@ -138,7 +138,8 @@ def _mean_loss(
     """The convex hull, at `count`, of what each node lost in turn would lose."""
     [spot] = each.placements
     needed = next(n for n in range(cap + 1) if n == cap or spot.curve.rate_at(n) >= promised - 1e-6)
-    if pool.nodes <= 1 or pool.node_loss is None or needed == cap:
+    loss_input = pool.node_loss
+    if pool.nodes <= 1 or loss_input is None or needed == cap:
         return 0.0
     most = next(n for n in range(cap + 1) if n == cap or n - ceil(n / pool.nodes) >= needed)
     drains = (
@@ -147,14 +148,17 @@ def _mean_loss(
         for other in model.placements
         if model.tier is not Tier.REALTIME and other.pool == pool.name
     )
-    outage_s = pool.node_loss.notice_s + spot.load_s + max(drains, default=0.0)
-    share = min(outage_s / pool.node_loss.expected_every_s, 1 / pool.nodes)
+    outage_s = loss_input.notice_s + spot.load_s + max(drains, default=0.0)
+    share = min(outage_s / loss_input.expected_every_s, 1 / pool.nodes)
 
     def loss(n: int) -> float:
         on_node = [len(range(node, n, pool.nodes)) for node in range(pool.nodes)]
         served = min(promised, spot.curve.rate_at(n))
         return (
-            each.value * share * sum(served - min(promised, spot.curve.rate_at(n - lost)) for lost in on_node)
+            each.value
+            * loss_input.lost_factor
+            * share
+            * sum(served - min(promised, spot.curve.rate_at(n - lost)) for lost in on_node)
         )
 
     at = min(max(count, needed), most)

@@ -232,9 +232,9 @@ def test_how_long_a_real_time_replica_is_kept_is_the_policys(
 
 
 def test_loss_of_a_node_has_the_price_of_the_policy() -> None:
-    assert pool_of(observed()).node_loss == NodeLossInput(720 * 3600.0, 50 + 30)
+    assert pool_of(observed()).node_loss == NodeLossInput(720 * 3600.0, 50 + 30, 100)
     often = {"interval": "10s", "nodeLoss": {"expectedEvery": "24h"}}
-    assert pool_of(observed(policy=often)).node_loss == NodeLossInput(86400.0, 60)
+    assert pool_of(observed(policy=often)).node_loss == NodeLossInput(86400.0, 60, 100)
 
 
 @pytest.mark.parametrize(

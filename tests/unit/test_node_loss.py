@@ -80,6 +80,8 @@ def test_replica_is_held_only_where_it_is_worth_more_than_its_slice() -> None:
     assert decide(NodeLossInput(DAY, 50.0), offline=worth_per_s * 0.95)[0] == 3
     assert decide(NodeLossInput(30 * DAY, 50.0), offline=worth_per_s * 0.95)[0] == 2
     assert decide(NodeLossInput(DAY, 50.0), offline=worth_per_s * 1.05, value=1.2)[0] == 3
+    assert decide(NodeLossInput(30 * DAY, 50.0, 30.0), offline=worth_per_s * 0.95)[0] == 3
+    assert decide(NodeLossInput(30 * DAY, 50.0, 30.0), offline=worth_per_s * 1.05)[0] == 2
 
 
 def test_strict_inference_holds_it_at_any_price() -> None:
@@ -108,6 +110,11 @@ def test_reason_names_the_risk_and_what_it_costs() -> None:
     )
 
 
+def test_reason_says_that_lost_requests_count_more() -> None:
+    _, reason = decide(NodeLossInput(30 * DAY, 50.0, 100.0), offline=1.0, value=3.0)
+    assert "would lose 15,000 requests worth 45,000, which count 100 times; taken from" in reason
+
+
 def test_reason_of_more_demand_names_the_spare_as_well() -> None:
     _, reason = decide(NodeLossInput(2 * 3600.0, 50.0), offline=0.001, ready=1)
     assert reason.startswith(
@@ -126,6 +133,8 @@ def test_reason_of_more_demand_names_the_spare_as_well() -> None:
         (NodeLossInput(1e13), "nodeLoss.expectedEvery", "1e+13 is outside"),
         (NodeLossInput(DAY, -1.0), "nodeLoss.notice", "-1 is outside"),
         (NodeLossInput(DAY, nan), "nodeLoss.notice", "nan is not a number"),
+        (NodeLossInput(DAY, 1.0, -1.0), "nodeLoss.lostFactor", "-1 is outside"),
+        (NodeLossInput(DAY, 1.0, inf), "nodeLoss.lostFactor", "inf is not a number"),
     ],
 )
 def test_impossible_price_is_refused(price: NodeLossInput, path: str, message: str) -> None:

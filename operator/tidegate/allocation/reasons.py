@@ -154,10 +154,12 @@ def _explain_spare(pool: PoolInput, change: _OptionChange) -> str:
         return ""
     every_h = pool.node_loss.expected_every_s / _HOUR_S
     every = f"{every_h / 24:,.0f} days" if every_h >= 48 else f"{every_h:,.3g} h"
+    factor = pool.node_loss.lost_factor
+    counted = "" if factor == 1 else f", which count {factor:g} times"
     return (
         f"{_format_replicas(count)} more than {utility.promised_rate:,.0f}/s needs: each of "
         f"{pool.nodes} nodes is lost every {every}, and the {price.outage_s:,.0f} s until replacements serve would lose "
-        f"{price.lost_requests:,.0f} requests worth {_format_amount(price.lost_requests * utility.model.value)}"
+        f"{price.lost_requests:,.0f} requests worth {_format_amount(price.lost_requests * utility.model.value)}{counted}"
     )
 
 

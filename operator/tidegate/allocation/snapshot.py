@@ -35,10 +35,14 @@ class TierRule:
 
 @dataclass(frozen=True, slots=True)
 class NodeLossInput:
-    """What the loss of nodes costs: each is lost once in `expected_every_s`, and that is noticed after `notice_s`."""
+    """What the loss of nodes costs: each is lost once in `expected_every_s`, and that is noticed after `notice_s`.
+
+    A request that is lost costs `lost_factor` times its value.
+    """
 
     expected_every_s: float
     notice_s: float = 0.0
+    lost_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class PoolInput:
             every = f"{path}: nodeLoss.expectedEvery"
             check_amount(every, self.node_loss.expected_every_s, minimum=_MIN_EXPECTED_EVERY_S)
             check_amount(f"{path}: nodeLoss.notice", self.node_loss.notice_s)
+            check_amount(f"{path}: nodeLoss.lostFactor", self.node_loss.lost_factor)
         for rule in self.tiers:
             check_count(f"{path}: tiers.{rule.tier}.floor", rule.floor)
             if rule.ceiling is not None:

@@ -170,7 +170,8 @@ class ModelUtility:
         curve, rate, needed = option.placement.curve, self.promised_rate, self.slo_replicas
         outage_s = pool.node_loss.notice_s + snapshot.reclaim_s.get(pool.name, 0.0) + option.placement.load_s
         share = min(outage_s / pool.node_loss.expected_every_s, 1.0 / pool.nodes)
-        points = price_losses(curve, rate, needed, covering, pool.nodes, self.model.value * share)
+        factor = self.model.value * pool.node_loss.lost_factor * share
+        points = price_losses(curve, rate, needed, covering, pool.nodes, factor)
         lost_rate = sum_losses(curve, rate, needed, pool.nodes) / min(needed, pool.nodes)
         self.loss_price = LossPrice(points, outage_s, lost_rate * outage_s)
 

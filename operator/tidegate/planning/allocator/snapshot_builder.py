@@ -34,6 +34,8 @@ _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
 _NODE_GRACE: Final = timedelta(seconds=50)
 """Time until Kubernetes 1.32 and later report a silent node as not ready (node-monitor-grace-period)."""
+LOST_REQUEST_FACTOR: Final = 100.0
+"""How many answered requests a lost one costs: slo.latencyP99 lets 1 in 100 fail, so each uses the allowance of 100."""
 _POLLING_SHARE: Final = 0.05
 """Demand of a stream of which nothing is known, as a share of what one replica answers."""
 
@@ -274,7 +276,8 @@ def price_node_loss(pool: ComputePool) -> solver.NodeLossInput:
     """Return how often nodes are lost, and after what time the allocator knows."""
     policy, second = pool.spec.policy, timedelta(seconds=1)
     noticed = _NODE_GRACE + parse_duration(policy.interval)
-    return solver.NodeLossInput(parse_duration(policy.node_loss.expected_every) / second, noticed / second)
+    expected = parse_duration(policy.node_loss.expected_every)
+    return solver.NodeLossInput(expected / second, noticed / second, LOST_REQUEST_FACTOR)
 
 
 def is_strict(pool: ComputePool, inference: Inference) -> bool:
