@@ -45,6 +45,7 @@ SERIES = (
 HISTORY_DAYS = 14
 INTERVAL_S = 60.0
 MEAN_RATE = 300.0
+ROOM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,19 @@ def read_series(folder: Path, name: str) -> Series:
     return Series(name, rates)
 
 
-def make_scenario(series: Series, models: int, hours: float, seed: int) -> Scenario:
-    """Return models that follow a series: two thirds real-time, the rest near-line and offline."""
+def make_scenario(
+    series: Series,
+    models: int,
+    hours: float,
+    seed: int,
+    *,
+    mean_rate: float = MEAN_RATE,
+    room: float = ROOM,
+) -> Scenario:
+    """Return models that follow a series: two thirds real-time, the rest near-line and offline.
+
+    `mean_rate` is that of a model, and `room` the slices of the pool over those that the peaks need.
+    """
     random = Random(seed)
     length, before = round(hours * 60), HISTORY_DAYS * 24 * 60
     before = min(before, len(series.rates) - length - 120)
@@ -93,7 +105,7 @@ def make_scenario(series: Series, models: int, hours: float, seed: int) -> Scena
             rates = [float(40 * slices)] * (before + length)
         else:
             rates = [
-                MEAN_RATE * share * rate * math.exp(random.gauss(0, 0.03))
+                mean_rate * share * rate * math.exp(random.gauss(0, 0.03))
                 for rate in series.rates[120 - delay : 120 - delay + before + length]
             ]
         simulated.append(
@@ -115,7 +127,7 @@ def make_scenario(series: Series, models: int, hours: float, seed: int) -> Scena
         for model in simulated
         if model.tier is not Tier.OFFLINE
     )
-    pool = PoolInput("pool", round(0.9 * peaks), tiers=(TierRule(Tier.OFFLINE, floor=2),))
+    pool = PoolInput("pool", round(room * peaks), tiers=(TierRule(Tier.OFFLINE, floor=2),))
     return Scenario(pool, tuple(simulated), demand, INTERVAL_S, history=history)
 
 

@@ -159,22 +159,6 @@ class ModelUtility:
         self._set_promises()
         self._set_loss_price(snapshot, pools[placements[0].pool])
 
-    def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
-        """Turn the node reserve into a price, where the pool has one for the loss of a node."""
-        if pool.node_loss is None or self.model.keeps_node_spare or len(self.options) > 1:
-            return
-        covering, self.reserve_replicas = self.reserve_replicas, 0
-        if covering <= self.slo_replicas:
-            return
-        option = self.options[0]
-        curve, rate, needed = option.placement.curve, self.promised_rate, self.slo_replicas
-        outage_s = pool.node_loss.notice_s + snapshot.reclaim_s.get(pool.name, 0.0) + option.placement.load_s
-        share = min(outage_s / pool.node_loss.expected_every_s, 1.0 / pool.nodes)
-        factor = self.model.value * pool.node_loss.lost_factor * share
-        points = price_losses(curve, rate, needed, covering, pool.nodes, factor)
-        lost_rate = sum_losses(curve, rate, needed, pool.nodes) / min(needed, pool.nodes)
-        self.loss_price = LossPrice(points, outage_s, lost_rate * outage_s)
-
     def _set_promises(self) -> None:
         """Set the rate that the SLO promises, with all nodes and with one less, and the replicas that it takes."""
         self.promised_rate = self.promised_rate_without_node = 0.0
@@ -191,6 +175,22 @@ class ModelUtility:
                 self.reserve_replicas = min(count_with_spare_node(self.slo_replicas, nodes), option.cap)
         elif any(nodes > 1 for nodes in self.nodes):
             self.promised_rate_without_node = min(rate, self._rate_without_node(reach))
+
+    def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
+        """Turn the node reserve into a price, where the pool has one for the loss of a node."""
+        if pool.node_loss is None or self.model.keeps_node_spare or len(self.options) > 1:
+            return
+        covering, self.reserve_replicas = self.reserve_replicas, 0
+        if covering <= self.slo_replicas:
+            return
+        option = self.options[0]
+        curve, rate, needed = option.placement.curve, self.promised_rate, self.slo_replicas
+        outage_s = pool.node_loss.notice_s + snapshot.reclaim_s.get(pool.name, 0.0) + option.placement.load_s
+        share = min(outage_s / pool.node_loss.expected_every_s, 1.0 / pool.nodes)
+        factor = self.model.value * pool.node_loss.lost_factor * share
+        points = price_losses(curve, rate, needed, covering, pool.nodes, factor)
+        lost_rate = sum_losses(curve, rate, needed, pool.nodes) / min(needed, pool.nodes)
+        self.loss_price = LossPrice(points, outage_s, lost_rate * outage_s)
 
     @property
     def required_replicas(self) -> int:

@@ -16,7 +16,7 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.errors import PermanentError
 from tidegate.planning.allocator.event_calendar import read_calendar
-from tidegate.planning.allocator.snapshot_builder import is_strict, price_node_loss
+from tidegate.planning.allocator.node_losses import is_strict, price_node_loss
 from tidegate.reports.simulation import SimulationReport
 from tidegate.resources.names import (
     RECORDED_LOAD_ANNOTATION,

@@ -14,12 +14,13 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import Inference, NodeLossMode, Tier
+from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
 from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.freeze import Freeze
 from tidegate.planning.allocator.move_budget import compute_move_budget, find_standing_decision
+from tidegate.planning.allocator.node_losses import is_strict, price_node_loss
 from tidegate.planning.allocator.signals import Signal, Signals
 from tidegate.planning.allocator.value_mix import ValueMix
 from tidegate.planning.batch.remaining_shards import compute_urgency, count_remaining_shards
@@ -32,10 +33,6 @@ HORIZON_STEPS: Final = (HorizonStep(600.0),)
 """One step of ten minutes, with the present rate or the highest that is expected within the pool's horizon."""
 _UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
-_NODE_GRACE: Final = timedelta(seconds=50)
-"""Time until Kubernetes 1.32 and later report a silent node as not ready (node-monitor-grace-period)."""
-LOST_REQUEST_FACTOR: Final = 100.0
-"""How many answered requests a lost one costs: slo.latencyP99 lets 1 in 100 fail, so each uses the allowance of 100."""
 _POLLING_SHARE: Final = 0.05
 """Demand of a stream of which nothing is known, as a share of what one replica answers."""
 
@@ -270,21 +267,6 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
         price=min(newest.spec.price, MAX_AMOUNT) if newest is not None else 0.0,
         node_loss=price_node_loss(observed.pool),
     )
-
-
-def price_node_loss(pool: ComputePool) -> solver.NodeLossInput:
-    """Return how often nodes are lost, and after what time the allocator knows."""
-    policy, second = pool.spec.policy, timedelta(seconds=1)
-    noticed = _NODE_GRACE + parse_duration(policy.interval)
-    expected = parse_duration(policy.node_loss.expected_every)
-    return solver.NodeLossInput(expected / second, noticed / second, LOST_REQUEST_FACTOR)
-
-
-def is_strict(pool: ComputePool, inference: Inference) -> bool:
-    """Return whether an Inference holds what it takes to lose a node, whatever that costs."""
-    scaling = inference.spec.scaling
-    mode = None if scaling is None else scaling.node_loss
-    return (mode or pool.spec.policy.node_loss.mode) is NodeLossMode.STRICT
 
 
 def _count_unfillable(observed: AllocationObserved, tier: Tier) -> int:

@@ -1,0 +1,157 @@
+"""P12: what a node to spare costs, and what its loss costs: strict reserves, priced ones and none, with nodes killed at random.
+
+    python bench/spares.py [--series nyc_taxi,...] [--folder DIR] [--hours 24] [--models 60] [--rate 75] [--room 1.3] [--output FILE]
+
+The day is that of bench/policies.py, with smaller models and a pool of `--room` times what real-time and near-line work needs at its
+peaks; offline work uses the rest. Nodes of eight slices are lost at random times, each once in `--every` hours on average, for an
+hour, and controllers notice it 50 to 60 s later. The policy is the allocator with forecasts, in arms with the same losses: `strict`
+holds what every real-time Inference takes to lose a node, `none` nothing, and each `priced` what the loss is worth if it is expected
+once in so many hours. `calm` is `none` without losses: what it misses is due to demand.
+
+Prints one JSON document, and a table to stderr. `spare_share` is the real-time slice-hours beyond those of `none`, over them. Exits 1
+unless on each series some `priced` misses no more minutes than `strict`, with at most 12 % of the real-time slices to spare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from policies import INTERVAL_S, SERIES, Series, make_scenario, read_series
+
+from tidegate.allocation.errors import MAX_AMOUNT
+from tidegate.allocation.snapshot import NodeLossInput
+from tidegate.allocation.solver import Solver
+from tidegate.api.inference import Tier
+from tidegate.planning.allocator.snapshot_builder import LOST_REQUEST_FACTOR
+from tidegate.simulation.engine import run_policy
+from tidegate.simulation.outcome import SimulationOutcome
+from tidegate.simulation.policies import FORECAST, make_policy
+from tidegate.simulation.scenario import NodeOutage, Scenario
+
+STRICT, PRICED, NONE, CALM = "strict", "priced", "none", "calm"
+SLICES_PER_NODE = 8
+OUTAGE_S = 3600.0
+NOTICE_S = (50.0, 60.0)
+MOST_SPARE = 0.12
+
+
+def draw_outages(nodes: int, hours: float, every_h: float, seed: int) -> Sequence[NodeOutage]:
+    """Return the losses of nodes in random order of nodes and times, each noticed at the start of a later interval."""
+    random = Random(seed)
+    outages: list[NodeOutage] = []
+    now_h = random.expovariate(nodes / every_h)
+    while now_h < hours - 0.1:
+        noticed_s = (now_h * 3600 // INTERVAL_S + 1) * INTERVAL_S
+        start_s = noticed_s - random.uniform(*NOTICE_S)
+        outages.append(NodeOutage(random.randrange(nodes), start_s, start_s + OUTAGE_S))
+        now_h += random.expovariate(nodes / every_h)
+    return outages
+
+
+def make_day(series: Series, options: argparse.Namespace) -> Scenario:
+    """Return the day of a series with its losses of nodes; the pool is strict."""
+    day = make_scenario(
+        series, options.models, options.hours, seed=7, mean_rate=options.rate, room=options.room
+    )
+    nodes = max(day.pool.slices // SLICES_PER_NODE, 2)
+    pool = replace(day.pool, nodes=nodes, slices=nodes * SLICES_PER_NODE)
+    outages = draw_outages(nodes, options.hours, options.every, options.seed)
+    return replace(day, pool=pool, outages=outages)
+
+
+def choose_prices(expected: str) -> Mapping[str, NodeLossInput | None]:
+    """Return the price of each arm: in `none` a loss is so rare that nothing is held for it."""
+    noticed_s = sum(NOTICE_S) / 2
+    prices: dict[str, NodeLossInput | None] = {NONE: NodeLossInput(MAX_AMOUNT)}
+    for hours in expected.split(","):
+        prices[f"{PRICED}-{hours}h"] = NodeLossInput(float(hours) * 3600, noticed_s, LOST_REQUEST_FACTOR)
+    return prices | {STRICT: None}
+
+
+def describe_outcome(outcome: SimulationOutcome, base: SimulationOutcome) -> dict[str, Any]:
+    """Return the figures of an arm; `base` is the arm without spares."""
+    realtime = outcome.slice_s[Tier.REALTIME]
+    return {
+        "spare_share": round(realtime / base.slice_s[Tier.REALTIME] - 1, 4),
+        "realtime_slice_hours": round(realtime / 3600),
+        "missed_minutes": round(outcome.missed_minutes, 1),
+        "unserved": round(outcome.unserved),
+        "value": {tier.value: round(value) for tier, value in outcome.value.items()},
+        "moved_slices": outcome.moved_slices,
+    }
+
+
+def measure_series(series: Series, options: argparse.Namespace) -> Mapping[str, Any]:
+    """Return the figures of every arm on one series."""
+    day = make_day(series, options)
+    solver = Solver(time.monotonic)
+    prices = choose_prices(options.expected)
+    days = {arm: replace(day, pool=replace(day.pool, node_loss=price)) for arm, price in prices.items()}
+    days[CALM] = replace(days[NONE], outages=())
+    outcomes: dict[str, SimulationOutcome] = {}
+    arms: dict[str, Any] = {}
+    for arm, scenario in days.items():
+        run_in, policy = make_policy(FORECAST, scenario, solver.solve, options.quantile)
+        outcomes[arm] = run_policy(run_in, policy)
+        arms[arm] = describe_outcome(outcomes[arm], outcomes[NONE])
+        print(f"{series.name:26} {arm:12} {arms[arm]}", file=sys.stderr, flush=True)
+    return {"nodes": day.pool.nodes, "lost_nodes": len(day.outages), "arms": arms}
+
+
+def is_met(arms: Mapping[str, Any]) -> bool:
+    """Return whether an arm with a price misses no more than the strict one, with few slices to spare."""
+    return any(
+        figures["missed_minutes"] <= arms[STRICT]["missed_minutes"] and figures["spare_share"] <= MOST_SPARE
+        for arm, figures in arms.items()
+        if arm.startswith(PRICED)
+    )
+
+
+def main() -> int:
+    """Measure once."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--series", default=",".join(SERIES), help="separated by commas")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(__file__).resolve().parents[2] / "shared/data/nab",
+        help="with the CSV files of the series",
+    )
+    parser.add_argument("--hours", type=float, default=24.0, help="that are simulated")
+    parser.add_argument("--models", type=int, default=60)
+    parser.add_argument("--rate", type=float, default=75.0, help="mean requests per second of a model")
+    parser.add_argument("--room", type=float, default=1.3, help="slices of the pool over those of the peaks")
+    parser.add_argument("--every", type=float, default=72.0, help="hours in which a node is lost once")
+    parser.add_argument(
+        "--expected", default="720,144,72", help="the same, that prices expect, separated by commas"
+    )
+    parser.add_argument(
+        "--believed", type=float, default=0.0, help="hours that the price assumes; 0: --every"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the losses")
+    parser.add_argument("--quantile", type=float, default=0.9, help="that the forecast plans for")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    document = {
+        name: measure_series(read_series(options.folder, name), options) for name in options.series.split(",")
+    }
+    text = json.dumps(document, indent=1)
+    print(text)
+    if options.output is not None:
+        options.output.write_text(text + "\n")
+    met = all(is_met(measured["arms"]) for measured in document.values())
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
