@@ -95,6 +95,13 @@ def test_free_slices_are_held_for_the_least_price() -> None:
     assert decide(NodeLossInput(720 * 3600.0, 80.0), offline=None)[0] == 3
 
 
+def test_price_is_named_where_nothing_else_limits_the_replicas() -> None:
+    pool = a_pool(nodes=4, node_loss=NodeLossInput(DAY, 50.0))
+    model = a_model("ctr", Tier.REALTIME, a_placement(ready=2, load_s=90.0), rate=200.0)
+    [binding] = solve_snapshot(a_snapshot(pool, model)).bindings
+    assert binding.constraint == "the price of losing a node for ads/ctr: 3 replicas"
+
+
 def test_spare_is_given_up_when_it_is_not_worth_its_slice() -> None:
     replicas, reason = decide(NodeLossInput(30 * DAY, 50.0), offline=5.0, ready=3)
     assert replicas == 2
