@@ -178,7 +178,7 @@ class ModelUtility:
 
     def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
         """Turn the node reserve into a price, where the pool has one for the loss of a node."""
-        if pool.node_loss is None or self.model.keeps_node_spare or len(self.options) > 1:
+        if pool.node_loss is None or self.model.keeps_node_spare or len(self.options) != 1:
             return
         covering, self.reserve_replicas = self.reserve_replicas, 0
         if covering <= self.slo_replicas:
