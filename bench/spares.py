@@ -30,7 +30,7 @@ from tidegate.allocation.errors import MAX_AMOUNT
 from tidegate.allocation.snapshot import NodeLossInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
-from tidegate.planning.allocator.snapshot_builder import LOST_REQUEST_FACTOR
+from tidegate.planning.allocator.node_losses import LOST_REQUEST_FACTOR
 from tidegate.simulation.engine import run_policy
 from tidegate.simulation.outcome import SimulationOutcome
 from tidegate.simulation.policies import FORECAST, make_policy
