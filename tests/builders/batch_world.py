@@ -16,6 +16,7 @@ from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials
 from tidegate_dataplane.agent.nearline.message import InferenceTensor
 from tidegate_dataplane.agent.nearline.model import ModelSignature, NoAnswerError, TritonModel
 from tidegate_dataplane.agent.settings import AgentSettings
+from tidegate_dataplane.batch.feature_sources import FeatureSources
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.results import ResultsFolder, ShardReport
 from tidegate_dataplane.batch.shard import ShardScorer
@@ -86,8 +87,15 @@ class World:
             sink = open_sink(order.sink, settings, credentials)
             source = open_source(order.source, settings, credentials)
             results = ResultsFolder(sink, order.run, runner.run)
+            features = None
+            if order.features is not None:
+                features = FeatureSources(
+                    order.features, lambda uri: open_source(uri, settings, credentials), runner.run
+                )
             model = cast("TritonModel", self.model)
-            return ShardScorer(order, index, source, results, model, BatchMetrics(), runner.run).score_shard()
+            return ShardScorer(
+                order, index, source, results, model, BatchMetrics(), runner.run, features
+            ).score_shard()
 
     @property
     def results(self) -> Path:

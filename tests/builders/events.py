@@ -42,7 +42,7 @@ from tidegate_dataplane.contract import (
     WindowRef,
 )
 from tidegate_dataplane.event_store.rows import encode_integer
-from tidegate_dataplane.features.event_file import RecordedEvents
+from tidegate_dataplane.features.event_file import EventColumns, RecordedEvents
 from tidegate_dataplane.features.hashing import hash_text
 
 USER = Entity(name="user", key="user_id", type=EntityKeyType.INT64)
@@ -222,7 +222,7 @@ def to_columns(events: Sequence[Click]) -> Mapping[str, NDArray[Any]]:
 def recorded(events: Sequence[Click], stream: EventStream | None = None) -> RecordedEvents:
     """The events as a source of the engine."""
     columns = to_columns(events)
-    return RecordedEvents(stream or clicks(), USER, columns["user_id"], columns["ts"], columns)
+    return RecordedEvents(stream or clicks(), USER, EventColumns(columns["user_id"], columns["ts"], columns))
 
 
 def compute_plainly(events: Iterable[Click], user: int, as_of: int, stream: EventStream) -> dict[str, Any]:

@@ -12,13 +12,15 @@ from typing import Final
 import structlog
 from prometheus_client import start_http_server
 
-from tidegate_dataplane.agent.artefacts.credentials import read_credentials
+from tidegate_dataplane.agent.artefacts.credentials import SecretCredentials, read_credentials
 from tidegate_dataplane.agent.files import read_first_order
 from tidegate_dataplane.agent.nearline.model import NoAnswerError, TritonModel
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.settings import AgentSettings
 from tidegate_dataplane.batch.errors import ServerFaultError, TableError
+from tidegate_dataplane.batch.feature_sources import FeatureSources
 from tidegate_dataplane.batch.metrics import BatchMetrics
+from tidegate_dataplane.batch.parquet import Wait
 from tidegate_dataplane.batch.results import ResultsFolder
 from tidegate_dataplane.batch.shard import ShardScorer
 from tidegate_dataplane.batch.store import open_sink, open_source
@@ -139,11 +141,21 @@ def _run_shard(
         try:
             results = ResultsFolder(open_sink(order.sink, settings, credentials), order.run, runner.run)
             source = open_source(order.source, settings, credentials)
+            features = _open_features(order, settings, credentials, runner.run)
             ShardScorer(
-                order, int(environment[INDEX_VARIABLE]), source, results, model, metrics, runner.run
+                order, int(environment[INDEX_VARIABLE]), source, results, model, metrics, runner.run, features
             ).score_shard()
         finally:
             runner.run(model.close())
+
+
+def _open_features(
+    order: BatchOrder, settings: AgentSettings, credentials: SecretCredentials, wait: Wait
+) -> FeatureSources | None:
+    """Open what the order's features are computed from; None if it has no features."""
+    if order.features is None:
+        return None
+    return FeatureSources(order.features, lambda uri: open_source(uri, settings, credentials), wait)
 
 
 async def _open_model(settings: AgentSettings, desired: DesiredState) -> TritonModel:

@@ -90,7 +90,7 @@ def find_refused_rows(table: Any, inputs: Sequence[MappedInput]) -> dict[int, st
                 f"column {model_input.column!r} holds {column.type}, and lists of lists are not read for input {model_input.name!r}: "
                 f"write the values of each row as one list, which takes the shape {list(model_input.shape)}"
             )
-        for row in _find_null_rows(column):
+        for row in find_null_rows(column):
             refused.setdefault(row, f"column {model_input.column!r} has a null")
         if _is_list(column.type) and model_input.values_per_row is not None:
             lengths = pc.fill_null(pc.list_value_length(column), model_input.values_per_row)
@@ -159,7 +159,7 @@ def _to_numpy(values: Any, datatype: str) -> Array:
     return np.asarray(values.to_numpy(zero_copy_only=False)).astype(TYPES[datatype], copy=False)
 
 
-def _find_null_rows(column: Any) -> list[int]:
+def find_null_rows(column: Any) -> list[int]:
     """Return the rows that are null, or whose list contains a null."""
     missing = np.flatnonzero(np.asarray(pc.is_null(column))).tolist()
     if _is_list(column.type):

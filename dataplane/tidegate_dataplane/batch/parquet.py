@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.batch.errors import MissingColumnError, TableError
 from tidegate_dataplane.batch.plan import FileSegment, InputFile
 from tidegate_dataplane.batch.store import TableSource
 
@@ -106,7 +106,8 @@ def read_segment(
     """Yield the rows of one segment as tables of these columns, row group by row group.
 
     Raises:
-        TableError: a column is missing, or the file has changed since the plan was made.
+        MissingColumnError: the file lacks a column.
+        TableError: the file has changed since the plan was made.
     """
     planned = segment.file
     with open_parquet(source, folder_uri, planned.path, wait) as file:
@@ -121,8 +122,9 @@ def read_segment(
         available = file.schema_arrow.names
         for column in columns:
             if column not in available:
-                raise TableError(
-                    f"{_file_uri(folder_uri, planned.path)} has no column {column!r}; it has {', '.join(sorted(available)[:50])}"
+                raise MissingColumnError(
+                    f"{_file_uri(folder_uri, planned.path)} has no column {column!r}; it has {', '.join(sorted(available)[:50])}",
+                    column,
                 )
         yield from _read_rows(file, segment, list(columns))
 

@@ -17,7 +17,10 @@ class InputFile(BaseModel):
 
 
 class TablePlan(BaseModel):
-    """The files of a run, in the order of their rows. It is written once, so later files are not part of the run."""
+    """The files of a run, in the order of their rows. It is written once, so later files are not part of the run.
+
+    `sources` has the files of each table and stream that features are computed from, by name.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -25,6 +28,7 @@ class TablePlan(BaseModel):
     source: str
     shards: int = Field(ge=1)
     files: tuple[InputFile, ...]
+    sources: dict[str, tuple[InputFile, ...]] = Field(default_factory=dict[str, tuple[InputFile, ...]])
 
     @property
     def row_count(self) -> int:

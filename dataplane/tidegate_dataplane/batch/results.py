@@ -89,14 +89,19 @@ class ResultsFolder:
         return written
 
     def write_part(self, shard: int, number: int, first: int, scored: Any, refused: Any) -> None:
-        """Write the refused rows of one part, then its results: the file of results marks the part as done."""
+        """Write the refused rows of one part, then its results: the file of results marks the part as done.
+
+        The metadata of `scored` are written beside our own.
+        """
         refused_name = f"_refused/{_part_name(shard, number)}"
         # A pod that ended between the two files may have refused rows that have a result now.
         if refused.num_rows or self._file_exists(refused_name):
             self._write_table(refused_name, refused, {})
         metadata = PartMetadata(run=self._run, first=first, rows=scored.num_rows, refused=refused.num_rows)
         self._write_table(
-            _part_name(shard, number), scored, {_METADATA_KEY: metadata.model_dump_json().encode()}
+            _part_name(shard, number),
+            scored,
+            {**(scored.schema.metadata or {}), _METADATA_KEY: metadata.model_dump_json().encode()},
         )
 
     def finish_shard(self, report: ShardReport, shards: int) -> bool:

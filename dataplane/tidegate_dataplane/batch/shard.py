@@ -17,11 +17,19 @@ from tidegate_dataplane.batch.columns import (
     map_inputs,
     split_into_runs,
 )
-from tidegate_dataplane.batch.errors import ServerFaultError, TableError
+from tidegate_dataplane.batch.errors import MissingColumnError, ServerFaultError, TableError
+from tidegate_dataplane.batch.feature_sources import FeatureSources
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.parquet import RowStream, Wait, measure_file, read_segment, select_table_files
 from tidegate_dataplane.batch.plan import RowSpan, TablePlan
 from tidegate_dataplane.batch.results import ResultsFolder, ShardReport
+from tidegate_dataplane.batch.row_features import (
+    FeatureInputs,
+    RowFeatures,
+    RowsView,
+    check_model_inputs,
+    translate_errors,
+)
 from tidegate_dataplane.batch.scorer import BatchScorer, RowBatch, RowsOutcome
 from tidegate_dataplane.batch.store import TableSource
 from tidegate_dataplane.contract import BatchOrder
@@ -45,8 +53,11 @@ class ShardScorer:
         model: TritonModel,
         metrics: BatchMetrics,
         wait: Wait,
+        feature_sources: FeatureSources | None = None,
     ) -> None:
+        """`feature_sources` are those of the order's features."""
         self._order = order
+        self._feature_sources = feature_sources
         self._index = index
         self._source = source
         self._results = results
@@ -100,7 +111,10 @@ class ShardScorer:
                 raise TableError(f"there is no .parquet file below {self._order.source}")
             uri = self._order.source
             files = tuple(measure_file(self._source, uri, path, self._wait) for path in paths)
-            plan = TablePlan(run=self._order.run, source=uri, shards=self._order.shards, files=files)
+            sources = self._feature_sources.list_files() if self._feature_sources is not None else {}
+            plan = TablePlan(
+                run=self._order.run, source=uri, shards=self._order.shards, files=files, sources=sources
+            )
             current = self._results.create_plan(plan)
         if (current.run, current.source, current.shards) != (
             self._order.run,
@@ -117,30 +131,67 @@ class ShardScorer:
 
         `refused` rows of earlier parts count towards the limit.
         """
-        signature = self._load_signature()
-        renamed = {column.input: column.column for column in self._order.columns}
-        inputs = map_inputs(signature.inputs, renamed)
-        columns = sorted({*self._order.keep, *(model_input.column for model_input in inputs)})
-        clashing = {spec.name for spec in signature.outputs} & set(self._order.keep)
-        if clashing:
-            raise TableError(
-                f"column {min(clashing)!r} of spec.batch.output.keep has the name of an output of the model: leave it out"
-            )
         span = RowSpan(parts[0].start, parts[-1].end)
+        signature = self._load_signature()
+        inputs, columns = self._map_columns(signature)
+        features = self._load_features(plan, span)
         stream = RowStream(self._read_tables(plan, span, columns))
         added = 0
         for number, part in enumerate(parts, first):
-            table = stream.take_rows(part.end - part.start)
-            answers = self._score_rows(plan, part, table, inputs, signature.rows, refused + added)
+            table, unfit = stream.take_rows(part.end - part.start), dict[int, str]()
+            if features is not None:
+                place = "{}, row {}".format(*plan.locate_row(part.start))
+                table, unfit = features.add_features(table, f"{part.end - part.start} rows from {place} on")
+            unfit = find_refused_rows(table, inputs) | unfit
+            answers = self._score_rows(plan, part, table, inputs, signature.rows, unfit, refused + added)
             added += sum(bool(answer.refusal) for answer in answers)
             self._check_refused(plan, answers, refused + added)
             scored, refused_rows_table = self._make_tables(plan, part, table, answers, signature)
+            if features is not None:
+                scored = scored.replace_schema_metadata(features.describe_features(self._order.keep))
             self._results.write_part(self._index, number, part.start, scored, refused_rows_table)
             self._metrics.rows.inc(scored.num_rows)
             self._metrics.rows_refused.inc(refused_rows_table.num_rows)
             self._metrics.rows_left.dec(part.end - part.start)
             log.info("part_written", shard=self._index, part=number, rows=scored.num_rows)
         return added
+
+    def _load_features(self, plan: TablePlan, span: RowSpan) -> RowFeatures | None:
+        """Read what the features of these rows are computed from; None if the order has no features."""
+        sources = self._feature_sources
+        if sources is None:
+            return None
+        inputs = FeatureInputs(sources.features, self._columns_by_input)
+        view = RowsView({})
+        if sources.features.plan.streams:
+            with translate_errors(self._order.source):
+                view = inputs.view_rows(self._read_tables(plan, span, sorted(inputs.columns)))
+        return RowFeatures(inputs, sources.load_engine(plan.sources, view))
+
+    @property
+    def _columns_by_input(self) -> dict[str, str]:
+        return {column.input: column.column for column in self._order.columns}
+
+    def _map_columns(self, signature: ModelSignature) -> tuple[tuple[MappedInput, ...], list[str]]:
+        """Return the column or feature of each input of the model, and the columns that are read from the table."""
+        renamed, keep, order = self._columns_by_input, self._order.keep, self._order.features
+        computed, needed = frozenset[str](), frozenset[str]()
+        if order is not None:
+            check_model_inputs(signature.inputs, keep, order)
+            needed = FeatureInputs(order, renamed).columns
+            computed = frozenset(output.name for output in order.plan.outputs)
+            features_alone = {spec.name for spec in order.plan.inputs} - {
+                spec.name for spec in signature.inputs
+            }
+            renamed = {name: column for name, column in renamed.items() if name not in features_alone}
+        inputs = map_inputs(signature.inputs, renamed)
+        clashing = {spec.name for spec in signature.outputs} & set(keep)
+        if clashing:
+            raise TableError(
+                f"column {min(clashing)!r} of spec.batch.output.keep has the name of an output of the model: leave it out"
+            )
+        read = {*keep, *(model_input.column for model_input in inputs)} - computed
+        return inputs, sorted(read | needed)
 
     def _load_signature(self) -> ModelSignature:
         self._wait(self._scorer.wait_until_ready())
@@ -153,7 +204,15 @@ class ShardScorer:
 
     def _read_tables(self, plan: TablePlan, span: RowSpan, columns: Sequence[str]) -> Iterator[Any]:
         for segment in plan.split_by_file(span):
-            yield from read_segment(self._source, self._order.source, segment, columns, self._wait)
+            try:
+                yield from read_segment(self._source, self._order.source, segment, columns, self._wait)
+            except MissingColumnError as error:
+                features = self._order.features
+                if features is None:
+                    raise
+                raise TableError(
+                    f"{error}; {error.column!r} is no feature of FeatureCompute {features.compute} either"
+                ) from error
 
     def _score_rows(
         self,
@@ -162,13 +221,13 @@ class ShardScorer:
         table: Any,
         inputs: Sequence[MappedInput],
         max_rows: int,
+        unfit: Mapping[int, str],
         refused: int,
     ) -> list[RowsOutcome]:
         """Return the answers for all rows of a part, in order; every pod cuts the same batches.
 
-        Answers are missing if more rows are refused than the order allows, with the `refused` ones before.
+        `unfit` has the rows that cannot be converted to tensors, with the reason. Answers are missing if more rows are refused than the order allows, with the `refused` ones before.
         """
-        unfit = find_refused_rows(table, inputs)
         batches = list[RowBatch]()
         edges = sorted({-1, *unfit, table.num_rows})
         for previous, following in itertools.pairwise(edges):

@@ -1,6 +1,6 @@
 """The JSON messages between the control plane and the data plane, which older and newer versions can both read."""
 
-from tidegate_dataplane.contract.batch import BatchOrder, InputColumn
+from tidegate_dataplane.contract.batch import BatchFeatures, BatchOrder, InputColumn
 from tidegate_dataplane.contract.compile import CompileOutcome, CompilePhase, CompileReport, PassResult
 from tidegate_dataplane.contract.events import (
     EventField,
@@ -104,6 +104,7 @@ __all__ = [
     "AgentPhase",
     "AgentReport",
     "Aggregate",
+    "BatchFeatures",
     "BatchOrder",
     "BatchingMode",
     "BatchingReport",

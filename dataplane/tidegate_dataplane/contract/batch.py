@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.features import FeaturePlan
 
 
 class InputColumn(ContractModel):
@@ -12,10 +13,24 @@ class InputColumn(ContractModel):
     column: str
 
 
+class BatchFeatures(ContractModel):
+    """The features that are computed for each row, as of the time in its column `event_time`, before it is scored.
+
+    `compute` is the name of the FeatureCompute. `sources` has the URI of each table and each stream of the plan, by name: a
+    Parquet file, or for a stream a folder of them.
+    """
+
+    compute: str
+    plan: FeaturePlan
+    event_time: str = Field(default="", description="empty for a plan without streams, which needs none")
+    sources: dict[str, str] = Field(default_factory=dict[str, str])
+
+
 class BatchOrder(ContractModel):
     """One run: the rows of `source`, divided into `shards`, one for each pod; the results go to `<sink>/<run>`.
 
-    `columns` has the inputs whose column has another name; the columns `keep` are copied to the results.
+    `columns` has the inputs whose column has another name, of the model or of `features`; the columns and features `keep` are
+    copied to the results.
     `secret` names the Secret that is mounted for the tables; if empty, it is the storage Secret.
     """
 
@@ -30,3 +45,4 @@ class BatchOrder(ContractModel):
     )
     max_refused_rows: int = Field(default=0, ge=0, description="of one shard, before it fails")
     secret: str = ""
+    features: BatchFeatures | None = Field(default=None, exclude_if=lambda features: features is None)

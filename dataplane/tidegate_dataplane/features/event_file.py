@@ -1,6 +1,7 @@
 """Events of a file as a source of the feature engine, for the features that a past request would have had."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,44 @@ from tidegate_dataplane.features.events import Array, SelectedEvents, Times, spl
 from tidegate_dataplane.features.index import IntegerIndex, KeyIndex, StringIndex
 
 
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """Events in any order, [m] each: keys, times in milliseconds since 1970, and fields by name.
+
+    Strings are bytes objects, as keys of the engine's inputs are.
+    """
+
+    keys: Array
+    times: Times
+    fields: Mapping[str, Array]
+
+    def select_events(self, mask: Array) -> "EventColumns":
+        """Return the events for which `mask` [m] is true."""
+        fields = {name: values[mask] for name, values in self.fields.items()}
+        return EventColumns(self.keys[mask], self.times[mask], fields)
+
+    @classmethod
+    def join_parts(cls, parts: Sequence["EventColumns"], stream: EventStream) -> "EventColumns":
+        """Return the events of all parts, which have the fields of the stream."""
+        empty = np.empty(0, dtype=np.int64)
+        return cls(
+            np.concatenate([part.keys for part in parts] or [empty]),
+            np.concatenate([part.times for part in parts] or [empty]),
+            {
+                field.name: np.concatenate([part.fields[field.name] for part in parts] or [empty])
+                for field in stream.fields
+            },
+        )
+
+
 class RecordedEvents:
     """All events of one stream, in memory, by key and time."""
 
-    def __init__(
-        self, stream: EventStream, entity: Entity, keys: Array, times: Times, columns: Mapping[str, Array]
-    ) -> None:
-        """Sort events by their keys and `times` (milliseconds since 1970); `columns` has the fields by name, all [m].
-
-        Strings are bytes objects, as keys of the engine's inputs are.
-        """
+    def __init__(self, stream: EventStream, entity: Entity, events: EventColumns) -> None:
+        """Sort events by their keys and times."""
+        keys = events.keys
         distinct, owners = np.unique(keys, return_inverse=True)
-        cells = _make_cells(stream, times, columns)
+        cells = _make_cells(stream, events)
         by_time = order_cells(cells)
         order = by_time[np.argsort(owners[by_time], kind="stable")]
         self._times, self._columns = split_cells(cells[order], stream.fields)
@@ -52,6 +79,11 @@ class RecordedEvents:
         return SelectedEvents(self._times, self._columns, self._starts[positions], self._ends[positions])
 
 
+def list_event_columns(stream: EventStream, entity: Entity) -> list[str]:
+    """Return the columns of a file of events: the key, the time and the fields of the stream."""
+    return list(dict.fromkeys([entity.key, stream.event_time, *(field.name for field in stream.fields)]))
+
+
 def read_events(path: Path, stream: EventStream, entity: Entity) -> RecordedEvents:
     """Read the events of a stream from Parquet files: one file, or all in a folder.
 
@@ -60,20 +92,27 @@ def read_events(path: Path, stream: EventStream, entity: Entity) -> RecordedEven
     Raises:
         FeatureError: a column is missing, has another type or nulls.
     """
-    names = [entity.key, stream.event_time, *(field.name for field in stream.fields)]
+    names = list_event_columns(stream, entity)
     try:
         available = pq.ParquetDataset(path).schema.names
         if missing := [name for name in names if name not in available]:
             raise FeatureError(
                 f"the events of {stream.name!r} have no column {missing[0]!r}; they have {', '.join(available[:50])}"
             )
-        table = pq.read_table(path, columns=list(dict.fromkeys(names)))
+        table = pq.read_table(path, columns=names)
     except (pa.ArrowException, OSError) as error:
         raise FeatureError(f"the events of {stream.name!r} cannot be read as Parquet: {error}") from error
+    return RecordedEvents(stream, entity, read_event_columns(table, stream, entity))
+
+
+def read_event_columns(table: Any, stream: EventStream, entity: Entity) -> EventColumns:
+    """Return the events of an Arrow table with the columns of the stream.
+
+    Raises:
+        FeatureError: a column has another type or nulls.
+    """
     key_type = EventFieldType.STRING if entity.type is EntityKeyType.STRING else EventFieldType.INT64
-    return RecordedEvents(
-        stream,
-        entity,
+    return EventColumns(
         _read_column(table, stream, EventField(name=entity.key, type=key_type)),
         _read_times(table, stream),
         {field.name: _read_column(table, stream, field) for field in stream.fields},
@@ -106,12 +145,12 @@ def _parse_text(text: str, name: str) -> int:
     return time_ms
 
 
-def _make_cells(stream: EventStream, times: Times, columns: Mapping[str, Array]) -> Array:
+def _make_cells(stream: EventStream, events: EventColumns) -> Array:
     """Return the rows of all events in the form of the store, [m, 1 + fields]."""
-    cells = np.empty((len(times), 1 + len(stream.fields)), dtype=TIME)
-    cells[:, 0] = times
+    cells = np.empty((len(events.times), 1 + len(stream.fields)), dtype=TIME)
+    cells[:, 0] = events.times
     for index, field in enumerate(stream.fields, 1):
-        values = columns[field.name]
+        values = events.fields[field.name]
         if field.type is EventFieldType.STRING:
             values = hashing.hash_strings(values.tolist())
         cells[:, index] = values.astype(CELL_TYPES[field.type]).view(TIME)

@@ -94,7 +94,7 @@ def check_rows(path: Path, plan: FeaturePlan, time_column: str) -> int:
         )
     for spec in plan.inputs:
         kind = schema.field(spec.name).type
-        if not _fits_type(kind, spec.dtype):
+        if not fits_type(kind, spec.dtype):
             raise FeatureError(f"{path}: column {spec.name!r} holds {kind}, and {spec.dtype} is needed")
     if plan.streams and not _is_time(kind := schema.field(time_column).type):
         raise FeatureError(f"{path}: column {time_column!r} holds {kind}, and times are needed")
@@ -151,11 +151,11 @@ class RowsComputer:
         return pa.schema(fields, metadata=self._metadata)
 
     def _compute_batch(self, batch: Any, schema: Any) -> Any:
-        inputs = {spec.name: _read_input(batch.column(spec.name), spec) for spec in self._plan.inputs}
+        inputs = {spec.name: read_input(batch.column(spec.name), spec) for spec in self._plan.inputs}
         if self._plan.streams:
             inputs[AS_OF] = parse_times(batch.column(self._time_column), self._time_column)
         features = self._engine.compute_features(inputs)
-        columns = [_make_column(features[spec.name], spec) for spec in self._plan.outputs]
+        columns = [make_feature_column(features[spec.name], spec) for spec in self._plan.outputs]
         return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
 
 
@@ -211,13 +211,19 @@ def _make_field(spec: TensorSpec) -> Any:
     return pa.field(spec.name, kind if length == 1 else pa.list_(kind, length))
 
 
-def _make_column(values: Array, spec: TensorSpec) -> Any:
+def make_feature_column(values: Array, spec: TensorSpec) -> Any:
+    """Return a feature, [n, k], as an Arrow column: of numbers if k is 1, else of lists of k."""
     kind = _ARROW_TYPES[spec.dtype]
     flat = pa.array(np.ascontiguousarray(values).reshape(-1), type=kind)
     return flat if spec.shape[1] == 1 else pa.FixedSizeListArray.from_arrays(flat, spec.shape[1])
 
 
-def _read_input(column: Any, spec: TensorSpec) -> Array:
+def read_input(column: Any, spec: TensorSpec) -> Array:
+    """Return a column of rows as the input of a plan, [n].
+
+    Raises:
+        FeatureError: it has nulls, or integers that exceed int64.
+    """
     if column.null_count:
         message = f"column {spec.name!r} has {column.null_count} nulls, and every row needs a value"
         raise FeatureError(message)
@@ -230,7 +236,8 @@ def _read_input(column: Any, spec: TensorSpec) -> Array:
         raise FeatureError(f"column {spec.name!r}: {error}") from error
 
 
-def _fits_type(kind: Any, dtype: str) -> bool:
+def fits_type(kind: Any, dtype: str) -> bool:
+    """Return whether columns of an Arrow type can be an input of `dtype`."""
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type

@@ -125,6 +125,15 @@ def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) ->
         content = pq.read_table(path, columns=names)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable_table(name, error) from error
+    return load_table(content, name, entity)
+
+
+def load_table(content: Any, name: str, entity: Entity) -> LoadedTable:
+    """Return the table of an Arrow table, which has the key's column.
+
+    Raises:
+        FeatureError: a key is null, duplicate or of another type.
+    """
     return LoadedTable(name, content, _make_index(content.column(entity.key), name, entity))
 
 

@@ -1,0 +1,139 @@
+"""Read what a batch's features are computed from: tables, and of the archived events those that a shard's rows see."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
+
+from tidegate_dataplane.batch.columns import pc
+from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.batch.parquet import (
+    FILE_SUFFIX,
+    Wait,
+    measure_file,
+    read_segment,
+    select_table_files,
+)
+from tidegate_dataplane.batch.plan import FileSegment, InputFile
+from tidegate_dataplane.batch.row_features import RowsView, make_keys, translate_errors
+from tidegate_dataplane.batch.store import TableSource
+from tidegate_dataplane.contract import BatchFeatures, EventStream, FeatureTable
+from tidegate_dataplane.features.engine import FeatureEngine
+from tidegate_dataplane.features.event_file import (
+    EventColumns,
+    RecordedEvents,
+    list_event_columns,
+    read_event_columns,
+)
+from tidegate_dataplane.features.references import list_columns
+from tidegate_dataplane.features.tables import LoadedTable, load_table, release_memory
+
+_CHUNK_BYTES: Final = 8 << 20
+
+OpenFolder = Callable[[str], TableSource]
+"""Opens the folder of a URI."""
+SourceFiles = Mapping[str, Sequence[InputFile]]
+
+
+class FeatureSources:
+    """The tables and the archives of events of one batch, in the stores that they are in."""
+
+    def __init__(self, features: BatchFeatures, open_folder: OpenFolder, wait: Wait) -> None:
+        self.features = features
+        self._open_folder = open_folder
+        self._wait = wait
+        self._entities = {entity.name: entity for entity in features.plan.entities}
+
+    def list_files(self) -> dict[str, tuple[InputFile, ...]]:
+        """Return the files of each table and stream as they are now, by name.
+
+        Raises:
+            TableError: there are none, or one is no Parquet file.
+        """
+        files: dict[str, tuple[InputFile, ...]] = {}
+        plan = self.features.plan
+        for name in (*(table.name for table in plan.tables), *(stream.name for stream in plan.streams)):
+            folder, source = self._open_source(name)
+            paths = self._list_paths(name, source)
+            if not paths:
+                raise TableError(f"there is no .parquet file below {folder}, where {name!r} is to be")
+            files[name] = tuple(measure_file(source, folder, path, self._wait) for path in paths)
+        return files
+
+    def load_engine(self, files: SourceFiles, rows: RowsView) -> FeatureEngine:
+        """Read the tables, and the events that `rows` see.
+
+        Raises:
+            TableError: a file has changed, or does not fit the plan.
+        """
+        plan = self.features.plan
+        columns = list_columns(plan)
+        with translate_errors(f"FeatureCompute {self.features.compute}"):
+            tables = {
+                table.name: self._load_table(table, files[table.name], columns[table.name])
+                for table in plan.tables
+            }
+            events = {
+                stream.name: self._read_events(stream, files[stream.name], rows) for stream in plan.streams
+            }
+            engine = FeatureEngine(plan, tables, events)
+        tables.clear()
+        release_memory()
+        return engine
+
+    def _load_table(self, table: FeatureTable, files: Sequence[InputFile], columns: set[str]) -> LoadedTable:
+        entity = self._entities[table.entity]
+        if table.sha256 is not None:
+            self._check_digest(table.name, files[0], table.sha256)
+        parts = list(self._read_files(table.name, files, sorted({entity.key, *columns})))
+        if not parts:
+            raise TableError(f"table {table.name!r} at {self.features.sources[table.name]} has no rows")
+        return load_table(pa.concat_tables(parts), table.name, entity)
+
+    def _read_events(self, stream: EventStream, files: Sequence[InputFile], rows: RowsView) -> RecordedEvents:
+        entity = self._entities[stream.entity]
+        seen: list[EventColumns] = []
+        for part in self._read_files(stream.name, files, list_event_columns(stream, entity)):
+            events = read_event_columns(part, stream, entity)
+            recent = (events.times > rows.first_ms - stream.ttl_ms) & (events.times <= rows.last_ms)
+            owned = pc.is_in(make_keys(events.keys, entity), value_set=rows.keys[entity.name])
+            seen.append(events.select_events(recent & np.asarray(owned)))
+        return RecordedEvents(stream, entity, EventColumns.join_parts(seen, stream))
+
+    def _read_files(self, name: str, files: Sequence[InputFile], columns: Sequence[str]) -> Iterator[Any]:
+        folder, source = self._open_source(name)
+        for file in files:
+            yield from read_segment(source, folder, FileSegment(file, 0, file.rows), columns, self._wait)
+
+    def _check_digest(self, name: str, file: InputFile, pin: str) -> None:
+        _, source = self._open_source(name)
+        digest = hashlib.sha256()
+        for start in range(0, file.size, _CHUNK_BYTES):
+            digest.update(
+                self._wait(source.read_range(file.path, start, min(_CHUNK_BYTES, file.size - start)))
+            )
+        if digest.hexdigest() != pin:
+            raise TableError(
+                f"table {name!r}: {self.features.sources[name]} has sha256 {digest.hexdigest()}, and the spec pins {pin}: name the "
+                "file that pods read"
+            )
+
+    def _open_source(self, name: str) -> tuple[str, TableSource]:
+        """Return the URI of the folder with a source's files, and the folder."""
+        folder = self._split_uri(name)[0]
+        return folder, self._open_folder(folder)
+
+    def _list_paths(self, name: str, source: TableSource) -> tuple[str, ...]:
+        file = self._split_uri(name)[1]
+        return (file,) if file else select_table_files(self._wait(source.list("")))
+
+    def _split_uri(self, name: str) -> tuple[str, str]:
+        """Return the folder and the name of a source's file; an empty name if the source is the folder."""
+        uri = self.features.sources[name]
+        is_table = name in {table.name for table in self.features.plan.tables}
+        if is_table or uri.endswith(FILE_SUFFIX):
+            folder, _, file = uri.rpartition("/")
+            return folder, file
+        return uri, ""

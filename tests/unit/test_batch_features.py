@@ -1,0 +1,372 @@
+"""A batch whose rows get their features first: the bytes of the online path, whatever is read and in whatever shards."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from builders.batch_world import FakeModel, World
+from builders.events import CLICK_FEATURES, DAY, HOUR, USER, Click, a_click_plan, clicks, to_columns
+from builders.features import write_table
+from tidegate_dataplane.batch import feature_sources
+from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.contract import (
+    AS_OF,
+    FEATURE_COLUMNS,
+    PLAN_HASH,
+    FeatureColumns,
+    FeaturePlan,
+    FeatureTable,
+    FieldRef,
+    Lookup,
+    LookupType,
+    TensorSpec,
+)
+from tidegate_dataplane.event_store.state import StreamState
+from tidegate_dataplane.event_store.store import EventStore
+from tidegate_dataplane.features.engine import FeatureEngine
+from tidegate_dataplane.features.stored_events import StoredEvents
+from tidegate_dataplane.features.tables import read_table
+
+NOW = 1_700_000_000_000
+STREAM = clicks(max_events=8, ttl_ms=2 * DAY)
+AGE = Lookup(
+    name="age",
+    field=FieldRef(entity="user", table="profiles", column="age"),
+    type=LookupType.INT64,
+    default="-1",
+)
+ROWS = 40
+USERS = 6
+FEATURES = tuple(feature.name for feature in CLICK_FEATURES)
+
+
+def a_plan(**table: Any) -> FeaturePlan:
+    """The plan over the clicks, and a column of a table."""
+    clicked = a_click_plan(STREAM)
+    plan = clicked.model_copy(
+        update={
+            "tables": (FeatureTable(name="profiles", entity="user", uri="", **table),),
+            "features": (*clicked.features, AGE),
+            "outputs": (*clicked.outputs, TensorSpec(name="age", dtype="INT64", shape=(-1, 1))),
+        }
+    )
+    return plan.model_copy(update={"hash": plan.compute_digest()})
+
+
+class FeatureWorld:
+    """A table of requests, the archive of the clicks before and after them, and a table of users."""
+
+    def __init__(self, folder: Path) -> None:
+        draw = random.Random(5)
+        self.world = World(
+            folder,
+            FakeModel(
+                specs=(
+                    TensorSpec(name="idle", dtype="FP32", shape=(-1, 1)),
+                    TensorSpec(name="items", dtype="INT64", shape=(-1, 5)),
+                    TensorSpec(name="bid", dtype="FP32", shape=(-1, 1)),
+                )
+            ),
+        )
+        self.models = folder / "models"
+        self.events = [
+            Click(
+                draw.randrange(USERS),
+                NOW + draw.randrange(-3 * DAY, HOUR),
+                number,
+                number % 2,
+                draw.random(),
+                draw.choice(["home", "ä", "search"]),
+            )
+            for number in range(300)
+        ]
+        self.users = [draw.randrange(USERS + 1) for _ in range(ROWS)]
+        self.times = [NOW - draw.randrange(DAY) for _ in range(ROWS)]
+        (self.models / "events").mkdir(parents=True)
+        for number in range(3):
+            self.write_events(f"events/{number}.parquet", self.events[number::3])
+        ages = {"user_id": list(range(USERS)), "age": [20 + user for user in range(USERS)]}
+        write_table(self.models / "users.parquet", **ages)
+        self.write_rows(0, 23)
+        self.write_rows(23, ROWS)
+
+    def write_events(self, name: str, events: Sequence[Click]) -> None:
+        columns = to_columns(events)
+        pages = [page.decode() for page in columns["page"].tolist()]
+        times = pa.array(columns["ts"], pa.timestamp("ms", tz="UTC"))
+        table = pa.table({**columns, "page": pages, "ts": times, "unused": columns["ts"]})
+        pq.write_table(table, self.models / name, row_group_size=20)
+
+    def write_rows(self, start: int, end: int, **changed: Any) -> None:
+        self.world.write(
+            f"{start:02}.parquet",
+            {
+                "id": list(range(start, end)),
+                "viewer": self.users[start:end],
+                "shown_at": self.times[start:end],
+                "position": pa.array(range(start, end), pa.int32()),
+                "bid": [0.5] * (end - start),
+                **changed,
+            },
+        )
+
+    def order(self, plan: FeaturePlan | None = None, **sources: str) -> dict[str, Any]:
+        """The fields of a BatchOrder, with the folders and files of this world."""
+        return {
+            "keep": ("id", *FEATURES, "age"),
+            "columns": ({"input": "user_id", "column": "viewer"},),
+            "features": {
+                "compute": "live",
+                "plan": (plan or a_plan()).model_dump(),
+                "event_time": "shown_at",
+                "sources": {
+                    "clicks": f"file://{self.models}/events",
+                    "profiles": f"file://{self.models}/users.parquet",
+                    **sources,
+                },
+            },
+        }
+
+    def score(self, index: int = 0, **changes: Any) -> None:
+        self.world.score(index, **{**self.order(), **changes})
+
+    def answer_online(self, row: int, folder: Path) -> dict[str, Any]:
+        """What a pod would have answered at the row's time, from the events that it had stored by then."""
+        plan, as_of = a_plan(), self.times[row]
+        store = EventStore(folder, [STREAM], max_bytes=1 << 24)
+        try:
+            by_key: dict[bytes, list[bytes]] = {}
+            for event in self.events:
+                if event.ts <= as_of:
+                    by_key.setdefault(event.key, []).append(event.row)
+            after = StreamState(positions={"0": 1})
+            store.store_events("clicks", by_key, before=StreamState(), after=after, now_ms=as_of)
+            profiles = read_table(self.models / "users.parquet", "profiles", USER, ["age"])
+            stored = {"clicks": StoredEvents(store, STREAM, USER.type)}
+            inputs = {"user_id": self.users[row], "position": row, AS_OF: as_of}
+            answered = FeatureEngine(plan, {"profiles": profiles}, stored).compute_features(
+                {name: np.array([[value]], dtype=np.int64) for name, value in inputs.items()}
+            )
+            return {name: values.reshape(-1) for name, values in answered.items()}
+        finally:
+            store.close_file()
+
+    def bytes_of_rows(self) -> list[dict[str, bytes]]:
+        """The features of all rows as they are in the results."""
+        parts = [pq.read_table(path) for path in sorted(self.world.results.glob("part-*.parquet"))]
+        rows: list[dict[str, bytes]] = []
+        for table in parts:
+            columns = {name: table.column(name).combine_chunks() for name in (*FEATURES, "age")}
+            rows += [
+                {name: _to_bytes(column[row]) for name, column in columns.items()}
+                for row in range(table.num_rows)
+            ]
+        return rows
+
+
+def _to_bytes(value: Any) -> bytes:
+    kind = value.type.value_type if pa.types.is_fixed_size_list(value.type) else value.type
+    values = value.as_py() if pa.types.is_fixed_size_list(value.type) else [value.as_py()]
+    return np.array(values, dtype=kind.to_pandas_dtype()).tobytes()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> FeatureWorld:
+    return FeatureWorld(tmp_path)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_rows_have_the_bytes_that_a_pod_would_have_answered_at_their_times(
+    world: FeatureWorld, tmp_path: Path, shards: int
+) -> None:
+    for index in range(shards):
+        world.score(index, shards=shards)
+
+    found = world.bytes_of_rows()
+    assert [row["id"] for row in world.world.rows()] == list(range(ROWS))
+    for row in range(ROWS):
+        online = world.answer_online(row, tmp_path / f"store-{row}")
+        assert found[row] == {name: values.tobytes() for name, values in online.items()}, row
+    # No row sees nothing, and they differ: equal defaults would prove little.
+    assert len({features["items"] for features in found}) > USERS
+
+
+def test_the_model_gets_its_features_and_its_own_columns(world: FeatureWorld) -> None:
+    world.score()
+
+    for row in world.world.rows():
+        expected = np.float32(row["idle"]) + np.float32(sum(row["items"])) + np.float32(0.5)
+        assert row["sum"] == pytest.approx(expected)
+
+
+def test_results_name_the_plan_and_the_features_that_they_have(world: FeatureWorld) -> None:
+    world.score(keep=("id", "items", "age"))
+
+    (path, *_) = sorted(world.world.results.glob("part-*.parquet"))
+    schema = pq.read_schema(path)
+    assert schema.metadata[PLAN_HASH.encode()].decode() == a_plan().hash
+    described = FeatureColumns.model_validate_json(schema.metadata[FEATURE_COLUMNS.encode()])
+    assert [(column.name, column.default) for column in described.columns] == [("items", "-1"), ("age", "-1")]
+    assert schema.names == ["id", "items", "age", "sum"]
+
+
+def test_a_shard_goes_on_after_the_files_that_are_there(world: FeatureWorld) -> None:
+    world.score()
+    paths = sorted(world.world.results.glob("part-*.parquet"))
+    written = {path.name: path.read_bytes() for path in paths}
+    assert len(paths) == 8
+    for path in paths[3:]:
+        path.unlink()
+    world.world.model.requests.clear()
+
+    world.score()
+
+    again = sorted(world.world.results.glob("part-*.parquet"))
+    assert {path.name: path.read_bytes() for path in again} == written
+    assert sum(map(len, world.world.model.requests)) == ROWS - 15
+
+
+def test_a_row_without_a_key_or_a_time_is_refused_and_the_others_have_their_features(
+    world: FeatureWorld, tmp_path: Path
+) -> None:
+    users: list[int | None] = [*world.users[:23]]
+    times: list[int | None] = [*world.times[:23]]
+    users[2], times[4] = None, None
+    world.write_rows(0, 23, viewer=users, shown_at=times)
+    with pytest.raises(TableError, match=r"row 4 of .*00.parquet is refused: column 'shown_at' has a null"):
+        world.score(max_refused_rows=1)
+
+    world.score(max_refused_rows=2)
+
+    refused = [
+        row
+        for path in sorted((world.world.results / "_refused").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert [(row["id"], row["items"], row["tidegate_reason"]) for row in refused] == [
+        (2, None, "column 'viewer' has a null"),
+        (4, None, "column 'shown_at' has a null"),
+    ]
+    ids = [row["id"] for row in world.world.rows()]
+    assert ids == [row for row in range(ROWS) if row not in (2, 4)]
+    for row, features in zip(ids, world.bytes_of_rows(), strict=True):
+        online = world.answer_online(row, tmp_path / f"store-{row}")
+        assert features["items"] == online["items"].tobytes(), row
+
+
+def test_events_that_are_written_during_a_run_are_not_part_of_it(world: FeatureWorld, tmp_path: Path) -> None:
+    world.score(0, shards=2)
+    late = [Click(user, at, 1, 1, 1.0, "home") for user, at in zip(world.users, world.times, strict=True)]
+    world.write_events("events/9.parquet", late)
+    world.score(1, shards=2)
+    assert len(world.bytes_of_rows()) == ROWS
+    for row in (ROWS - 1, ROWS - 2):
+        online = world.answer_online(row, tmp_path / f"store-{row}")
+        assert world.bytes_of_rows()[row]["shown_1h"] == online["shown_1h"].tobytes()
+
+    world.write_events("events/1.parquet", world.events[1:90:3])
+    (world.world.results / "part-00000-00000.parquet").unlink()
+    with pytest.raises(TableError, match=r"events/1.parquet changed since the run began"):
+        world.score(0, shards=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"keep": ("id", "nothing")},
+            r"00.parquet has no column 'nothing'; .*'nothing' is no feature of FeatureCompute live either",
+        ),
+        ({"columns": ()}, r"has no column 'user_id'"),
+        (
+            {"columns": ({"input": "user_id", "column": "bid"},)},
+            r"column 'bid' holds double, and input 'user_id'",
+        ),
+        (
+            {
+                "columns": (
+                    {"input": "user_id", "column": "viewer"},
+                    {"input": "useless", "column": "bid"},
+                )
+            },
+            r"spec.batch.input.columns names input 'useless'",
+        ),
+    ],
+)
+def test_what_the_table_lacks_is_named(world: FeatureWorld, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        world.score(**changes)
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        (
+            [TensorSpec(name="idle", dtype="INT64", shape=(-1, 1))],
+            r"feature 'idle' of FeatureCompute live is FP32 of shape \[1\] a row, and the model takes INT64 of shape \[1\]",
+        ),
+        (
+            [TensorSpec(name="items", dtype="INT64", shape=(-1, 4))],
+            r"feature 'items' .* is INT64 of shape \[5\] a row, and the model takes INT64 of shape \[4\]",
+        ),
+        (
+            [TensorSpec(name="bid", dtype="FP32", shape=(-1, 1))],
+            r"no input of the model is a feature of FeatureCompute live \(age, .*\); the model takes bid",
+        ),
+        (
+            [
+                TensorSpec(name="idle", dtype="FP32", shape=(-1, 1)),
+                TensorSpec(name="floor", dtype="FP32", shape=(-1, 1)),
+            ],
+            r"has no column 'floor'; .*; 'floor' is no feature of FeatureCompute live either",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_the_features_is_refused(
+    world: FeatureWorld, specs: list[TensorSpec], message: str
+) -> None:
+    world.world.model.specs = specs
+    with pytest.raises(TableError, match=message):
+        world.score(keep=("id",))
+
+
+def test_a_source_that_does_not_fit_is_named(world: FeatureWorld) -> None:
+    write_table(world.models / "users.parquet", user_id=[1, 1], age=[2, 3])
+    with pytest.raises(TableError, match=r"FeatureCompute live: table 'profiles'.* 1"):
+        world.score()
+
+
+def test_a_pinned_table_must_be_the_one_that_pods_read(world: FeatureWorld) -> None:
+    digest = hashlib.sha256((world.models / "users.parquet").read_bytes()).hexdigest()
+    world.score(**world.order(a_plan(sha256=digest)))
+    assert len(world.world.rows()) == ROWS
+    with pytest.raises(TableError, match=rf"users.parquet has sha256 {digest}, and the spec pins 0{{64}}"):
+        world.score(**{**world.order(a_plan(sha256="0" * 64)), "run": "v1-another"})
+
+
+def test_a_shard_stores_no_more_events_than_its_rows_see(
+    world: FeatureWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+
+    class CountedEvents(feature_sources.RecordedEvents):
+        def __init__(self, stream: Any, entity: Any, events: Any) -> None:
+            stored.append(len(events.times))
+            super().__init__(stream, entity, events)
+
+    monkeypatch.setattr(feature_sources, "RecordedEvents", CountedEvents)
+    world.score(0, shards=20)
+
+    users, first, last = world.users[:2], min(world.times[:2]), max(world.times[:2])
+    seen = [event for event in world.events if event.user in users and first - 2 * DAY < event.ts <= last]
+    assert stored == [len(seen)]
+    assert 0 < len(seen) < len(world.events) / 2
