@@ -54,7 +54,7 @@ from tidegate_controllers.release import ReleaseMeasurer
 from tidegate_controllers.serving import ServingObserver
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.stores import Stores
-from tidegate_controllers.typed_caches import IndexedAccesses, OverrideIndex, TypedCaches
+from tidegate_controllers.typed_caches import BatchFeaturesIndex, IndexedAccesses, OverrideIndex, TypedCaches
 from tidegate_controllers.workloads import KueueWorkloads
 
 Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
@@ -157,13 +157,15 @@ class ControllerManager:
             allocators=queue("allocator", lambda key: self._current.get().allocator.reconcile(key), 1),
             overrides=queue("compute-override", lambda key: self._current.get().override.reconcile(key), 1),
         )
+        inferences = TypedCache(Inference, parts.stores.inferences)
         self._caches = TypedCaches(
-            TypedCache(Inference, parts.stores.inferences),
+            inferences,
             TypedCache(FeatureCompute, parts.stores.features),
             IndexedAccesses(parts.stores.accesses),
+            BatchFeaturesIndex(inferences),
         )
         self._pools = TypedCache(ComputePool, parts.stores.pools, strict=True)
-        connect_objects(parts.stores, self._caches.accesses, self.queues, parts.proxies)
+        connect_objects(parts.stores, self._caches, self.queues, parts.proxies)
         self._views = PoolSlicesCache(self._pools, parts.occupancy)
         self._placements = Placements(
             PoolSources(self._pools, self._views, parts.occupancy, parts.ownership),
@@ -215,6 +217,7 @@ class ControllerManager:
                 placements=self._placements,
                 overrides=self._overrides,
                 workloads=parts.workloads,
+                features=self._caches.features,
                 settings=parts.serving,
                 clock=parts.clock,
             ),

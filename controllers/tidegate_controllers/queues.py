@@ -15,7 +15,7 @@ from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.proxies import ProxyReports
 from tidegate_controllers.sharing import GpuSharing
 from tidegate_controllers.stores import OwnerIndex, Stores
-from tidegate_controllers.typed_caches import IndexedAccesses, OverrideIndex
+from tidegate_controllers.typed_caches import OverrideIndex, TypedCaches
 
 _STARTING_DELAY: Final = timedelta(milliseconds=500)
 """A starting pod changes several times per second; its owner is reconciled once, and again when it is ready."""
@@ -62,10 +62,9 @@ class WorkQueues:
         }
 
 
-def connect_objects(
-    stores: Stores, accesses: IndexedAccesses, queues: WorkQueues, proxies: ProxyReports
-) -> None:
+def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, proxies: ProxyReports) -> None:
     """Enqueue the objects that depend on a change, from now on."""
+    accesses = caches.accesses
     stores.inferences.subscribe(queues.inferences.add)
     stores.features.subscribe(queues.features.add)
     stores.accesses.subscribe(queues.accesses.add)
@@ -95,6 +94,8 @@ def connect_objects(
     def wake_feature_users(features: ObjectKey) -> None:
         for access in accesses.find_by_features(features):
             queues.accesses.add(access)
+        for inference in caches.batches.find_users(features):
+            queues.inferences.add(inference)
 
     stores.inferences.subscribe(wake_users)
     stores.accesses.subscribe(wake_callers)

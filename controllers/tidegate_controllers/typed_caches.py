@@ -1,5 +1,6 @@
 """The typed and indexed caches of our kinds, which outlive a term, and whom their changes affect."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -69,13 +70,51 @@ class IndexedAccesses:
                 subscriber(affected)
 
 
+class BatchFeaturesIndex:
+    """Finds the Inferences whose batch computes features of a FeatureCompute."""
+
+    def __init__(self, parsed: TypedCache[Inference]) -> None:
+        self._parsed = parsed
+        self._computes: dict[ObjectKey, ObjectKey] = {}
+        self._users: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        parsed.store.subscribe(self._inference_changed)
+        existing_keys = parsed.store.keys()
+        for key in existing_keys:
+            self._inference_changed(key)
+
+    def find_users(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
+        """Return the Inferences that name a FeatureCompute, whether it exists or not."""
+        return tuple(sorted(self._users.get(features, ())))
+
+    def _inference_changed(self, key: ObjectKey) -> None:
+        inference = self._parsed.get(key)
+        before = self._computes.pop(key, None)
+        if before is not None:
+            self._users[before].discard(key)
+            if not self._users[before]:
+                del self._users[before]
+        compute = find_batch_features(inference) if inference is not None else None
+        if compute is not None:
+            self._computes[key] = compute
+            self._users[compute].add(key)
+
+
+def find_batch_features(inference: Inference) -> ObjectKey | None:
+    """Return the FeatureCompute that a batch names; None if it names none."""
+    batch = inference.spec.batch
+    if batch is None or batch.features is None:
+        return None
+    return ObjectKey(inference.metadata.namespace, batch.features.name)
+
+
 @dataclass(frozen=True, slots=True)
 class TypedCaches:
-    """The caches that a ModelAccess is planned from."""
+    """The caches that a ModelAccess is planned from, and the Inferences that use a FeatureCompute."""
 
     inferences: TypedCache[Inference]
     features: TypedCache[FeatureCompute]
     accesses: IndexedAccesses
+    batches: BatchFeaturesIndex
 
 
 class OverrideIndex:

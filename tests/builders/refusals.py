@@ -269,6 +269,13 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "Duplicate value",
         input={"columns": [{"input": "x", "column": "a"}, {"input": "x", "column": "b"}]},
     ),
+    _batch(
+        "features-source",
+        "features.sources[0].uri",
+        "a folder cannot be listed over https",
+        features={"name": "live", "sources": [{"name": "clicks", "uri": "https://lake/clicks"}]},
+    ),
+    _batch("features-name", "features.name", "must be a DNS label", features={"name": "user_features"}),
     _inference(
         "realtime-at-zero", "replicas", "replicas: 0 is only for tier nearline and offline", replicas=0
     ),

@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from builders.events import HOUR, MINUTE, Click, a_click_plan, clicks, of_clicks, recorded, to_columns
 from builders.onnx_models import a_model, a_tensor, write_artefact
 from builders.probe_model import publish, publish_slow
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from fixtures.batch import RUN, BatchPod, write_table, write_users
+from tidegate_dataplane.contract import AS_OF, EventSequence, FeaturePlan, TimeSince
+from tidegate_dataplane.features.engine import FeatureEngine
 
 pytestmark = [pytest.mark.triton]
 
@@ -126,3 +131,58 @@ def test_a_server_that_ends_in_the_middle_costs_no_row(batch_pod: BatchPod) -> N
     assert process.wait(60) == 0, batch_pod.last_words
     assert [row["user_id"] for row in batch_pod.rows()] == list(range(3_000))
     assert batch_pod.refused() == []
+
+
+@pytest.mark.no_rerun("a lost or doubled row")
+def test_rows_get_the_features_of_their_times_although_a_pod_is_killed(batch_pod: BatchPod) -> None:
+    publish_slow(batch_pod.pod.artefact, 1, rounds=30_000)
+    plan = a_click_plan(
+        clicks(),
+        [
+            TimeSince(name="x", entity="user", stream="clicks"),
+            EventSequence(name="items", field=of_clicks("item_id"), last=5, pad="-1"),
+        ],
+    )
+    now = 1_700_000_000_000
+    events = [
+        Click(user, now - number * MINUTE, 100 * user + number, number % 2, 0.5, "home")
+        for number in range(120)
+        for user in range(50)
+    ]
+    archive = batch_pod.pod.models / f"events-{batch_pod.pod.model}"
+    pages = [event.page for event in events]
+    write_table(archive / "a.parquet", {**to_columns(events), "page": pages})
+    numbers = np.arange(4_000, dtype=np.int64)
+    users, times = numbers % 60, now - numbers * HOUR // 2_000
+    columns = {"user_id": users, "position": numbers, "shown_at": times}
+    write_table(batch_pod.table / "a.parquet", columns)
+    batch_pod.serve(
+        shards=1,
+        keep=["position", "x", "items"],
+        features={
+            "compute": "live",
+            "plan": plan.model_dump(mode="json", by_alias=True),
+            "event_time": "shown_at",
+            "sources": {"clicks": f"file://{archive}"},
+        },
+    )
+
+    batch_pod.killed(0, files=2)
+    assert batch_pod.success() is None
+    assert batch_pod.score(0) == 0, batch_pod.last_words
+
+    rows = batch_pod.rows()
+    assert [row["position"] for row in rows] == numbers.tolist()
+    online = _answer_online(plan, events, users, times)
+    assert np.array([row["x"] for row in rows], np.float32).tobytes() == online["x"].tobytes()
+    assert np.array([row["items"] for row in rows], np.int64).tobytes() == online["items"].tobytes()
+    scores = np.array([row["score"] for row in rows], np.float32)
+    assert scores.tolist() == (online["x"][:, 0] + np.float32(1000)).tolist()
+    assert len(np.unique(online["x"])) > 100
+
+
+def _answer_online(
+    plan: FeaturePlan, events: list[Click], users: NDArray[np.int64], times: NDArray[np.int64]
+) -> dict[str, NDArray[Any]]:
+    engine = FeatureEngine(plan, {}, {"clicks": recorded(events, plan.streams[0])})
+    return engine.compute_features({"user_id": users, "position": users, AS_OF: times})

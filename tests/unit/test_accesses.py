@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from builders.batch import batch_spec
+from builders.inference import inference_body
 from builders.model_access import a_model_access, a_route, model_access_body
+from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.kube.kinds import MODEL_ACCESS
+from tidegate.kube.kinds import INFERENCE, MODEL_ACCESS
 from tidegate.kube.store import ObjectStore
-from tidegate_controllers.typed_caches import IndexedAccesses
+from tidegate.kube.typed_cache import TypedCache
+from tidegate_controllers.typed_caches import BatchFeaturesIndex, IndexedAccesses
 
 ONE, OTHER = ObjectKey("ads", "one"), ObjectKey("ads", "other")
 
@@ -78,3 +82,27 @@ def test_rivals_for_a_host_are_woken_and_nobody_else(store: ObjectStore, accesse
 
     stored(store, "other", version=2, hosts=["z.com"])
     assert woken == [ONE, ONE]
+
+
+def test_a_feature_compute_finds_the_batches_that_compute_its_features_and_no_others() -> None:
+    inferences = ObjectStore(INFERENCE)
+    index = BatchFeaturesIndex(TypedCache(Inference, inferences))
+
+    def store_batch(name: str, version: int, **batch: Any) -> None:
+        metadata = {"resourceVersion": str(version)}
+        body = inference_body(name, metadata=metadata, tier="offline", batch=batch_spec(**batch))
+        inferences.observe("MODIFIED", body)
+
+    store_batch("scores", 1, features={"name": "live"})
+    store_batch("vectors", 1)
+    live, other = ObjectKey("ads", "live"), ObjectKey("ads", "other")
+    assert index.find_users(live) == (ObjectKey("ads", "scores"),)
+    assert index.find_users(ObjectKey("shop", "live")) == ()
+    late = BatchFeaturesIndex(TypedCache(Inference, inferences))
+    assert late.find_users(live) == (ObjectKey("ads", "scores"),)
+
+    store_batch("scores", 2, features={"name": "other"})
+    assert (index.find_users(live), index.find_users(other)) == ((), (ObjectKey("ads", "scores"),))
+
+    inferences.observe("DELETED", inference_body("scores", metadata={"resourceVersion": "3"}))
+    assert index.find_users(other) == ()

@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import Final
 
 from tidegate.api.compute_override import OverrideKind
+from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.inference.planner import InferenceObserved, plan_inference
 from tidegate.planning.inference.replicas import resolve_replicas
 from tidegate.planning.plan import AgentOrder
@@ -21,7 +23,7 @@ from tidegate.triton.agents import AgentClient
 from tidegate_controllers.applier import Applier
 from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import ServingObserver, is_cache_stale
-from tidegate_controllers.typed_caches import OverrideIndex
+from tidegate_controllers.typed_caches import OverrideIndex, find_batch_features
 from tidegate_controllers.workloads import KueueWorkloads
 
 _SYNC_REQUEUE: Final = timedelta(milliseconds=200)
@@ -40,6 +42,7 @@ class InferenceReconciler:
         placements: Placements,
         overrides: OverrideIndex,
         workloads: KueueWorkloads,
+        features: TypedCache[FeatureCompute],
         settings: SettingsProvider,
         clock: Clock,
     ) -> None:
@@ -49,6 +52,7 @@ class InferenceReconciler:
         self._placements = placements
         self._overrides = overrides
         self._workloads = workloads
+        self._features = features
         self._settings = settings
         self._clock = clock
 
@@ -85,6 +89,7 @@ class InferenceReconciler:
     async def _observe_inference(self, inference: Inference) -> InferenceObserved:
         serving = await self._observer.observe_serving(INFERENCE_LABEL, inference.key)
         now = self._clock.now()
+        compute = find_batch_features(inference)
         return InferenceObserved(
             inference=inference,
             now=now,
@@ -98,6 +103,7 @@ class InferenceReconciler:
             placement=self._placements.place(inference),
             jobs=serving.jobs,
             kueue=self._workloads.get_queueing(inference),
+            features=self._features.get(compute) if compute is not None else None,
             overrides=self._overrides.find_active(OverrideKind.INFERENCE, inference.key, now),
         )
 

@@ -7,11 +7,19 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from tidegate.api.fields import DurationText, ObjectName, TableFolderUri, WritableUri, duration_between
+from tidegate.api.fields import (
+    DurationText,
+    Identifier,
+    ObjectName,
+    TableFolderUri,
+    WritableUri,
+    duration_between,
+)
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.schema import ListMap, ListSet, ValidationRule, ValidationRules, must_match
 
 MAX_SHARDS: Final = 1_000
+MAX_FEATURE_SOURCES: Final = 32
 
 ColumnName = Annotated[
     str,
@@ -21,9 +29,9 @@ ColumnName = Annotated[
 
 
 class BatchColumn(ApiModel):
-    """An input of the model that is read from a column with another name."""
+    """An input of the model, or of the FeatureCompute, that is read from a column with another name."""
 
-    input: Annotated[ColumnName, Field(description="Name of the model's input.")]
+    input: Annotated[ColumnName, Field(description="Name of the input.")]
     column: Annotated[ColumnName, Field(description="Name of the table's column.")]
 
 
@@ -65,7 +73,8 @@ class BatchOutput(ApiModel):
         Field(
             min_length=1,
             max_length=64,
-            description="Columns of the table that are copied to the results, to identify each row.",
+            description="Columns of the table that are copied to the results, to identify each row. With spec.batch.features, "
+            "a name may also be that of a feature.",
         ),
         ListSet(),
     ]
@@ -79,6 +88,41 @@ class BatchOutput(ApiModel):
             "ends before the file is written.",
         ),
     ] = 65_536
+
+
+class BatchFeatureSource(ApiModel):
+    """A table or a stream of the FeatureCompute, and where its facts are in files."""
+
+    name: Annotated[Identifier, Field(description="Name of the source in the FeatureCompute.")]
+    uri: Annotated[
+        TableFolderUri,
+        Field(
+            description="Of a stream, the Parquet file or the folder of files with its events; the columns are the key, eventTime "
+            "and all fields, without nulls. Of a table, a copy of its file as it was when the rows were made."
+        ),
+    ]
+
+
+class BatchFeaturesSpec(ApiModel):
+    """Computes the features of a FeatureCompute for each row, as it would have answered at the row's time, before the row is scored."""
+
+    name: Annotated[ObjectName, Field(description="Name of the FeatureCompute, in the same namespace.")]
+    event_time: Annotated[
+        ColumnName | None,
+        Field(
+            description="Column with the time of each row: timestamps (UTC if they have no time zone), integers in milliseconds "
+            "since 1970, or texts in RFC 3339. Required if features read events, and not allowed otherwise."
+        ),
+    ] = None
+    sources: Annotated[
+        tuple[BatchFeatureSource, ...],
+        Field(
+            max_length=MAX_FEATURE_SOURCES,
+            description="Files of sources: one for each stream that features read, and for tables that are not read from their own "
+            "URI. They are listed once per run, as the table's files are.",
+        ),
+        ListMap("name"),
+    ] = ()
 
 
 class BatchSpec(ApiModel):
@@ -95,6 +139,7 @@ class BatchSpec(ApiModel):
 
     input: Annotated[BatchInput, Field(description=BatchInput.__doc__)]
     output: Annotated[BatchOutput, Field(description=BatchOutput.__doc__)]
+    features: Annotated[BatchFeaturesSpec | None, Field(description=BatchFeaturesSpec.__doc__)] = None
     shards: Annotated[
         int,
         Field(
@@ -110,7 +155,8 @@ class BatchSpec(ApiModel):
         Field(
             max_length=63,
             description="Any text, such as a date: changing it starts a new run. So does a change of the model's URI, version or "
-            "format, of input, output, shards or batching.maxBatchSize; no other change does.",
+            "format, of input, output, features, shards or batching.maxBatchSize, and another plan of the FeatureCompute unless the "
+            "run is complete; no other change does.",
         ),
     ] = ""
     max_refused_rows: Annotated[
@@ -142,7 +188,8 @@ class BatchSpec(ApiModel):
     secret_name: Annotated[
         ObjectName | None,
         Field(
-            description="Secret of the same namespace with the AWS_… or GOOGLE_… keys that may read input and write output. "
+            description="Secret of the same namespace with the AWS_… or GOOGLE_… keys that may read input and the sources of "
+            "features, and write output. "
             "Absent: the Secret of the model."
         ),
     ] = None
@@ -153,6 +200,13 @@ class BatchProgress(StatusModel):
 
     run: Annotated[str, Field(max_length=64, description="Name of the run, and of its folder of results.")]
     output: Annotated[str, Field(max_length=1_200, description="The run's folder of results.")]
+    plan_hash: Annotated[
+        str | None,
+        Field(
+            max_length=64,
+            description="With spec.batch.features, the status.planHash of the FeatureCompute that the run's features are of.",
+        ),
+    ] = None
     shards: Annotated[int, Field(ge=0, description="Shards of the run.")] = 0
     done: Annotated[
         int,

@@ -11,6 +11,7 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
 from tidegate.api.quantities import canonicalize_quantity, parse_quantity
 from tidegate.resources.artefact import find_volume_claims, reads_host
+from tidegate.resources.batch_features import ShardFeatures
 from tidegate.resources.batch_run import make_run_name
 from tidegate.resources.digest import hash_json
 from tidegate.resources.inference import make_desired_state, make_inference_workload, make_serving_pod
@@ -52,10 +53,12 @@ _SECRET: Final = "/etc/tidegate-batch"  # noqa: S105 - a folder
 _CLAIMS: Final = "/mnt/batch"
 
 
-def make_batch_order(inference: Inference, batch: BatchSpec) -> BatchOrder:
+def make_batch_order(
+    inference: Inference, batch: BatchSpec, features: ShardFeatures | None = None
+) -> BatchOrder:
     """Return the order of the shards' processes."""
     return BatchOrder(
-        run=make_run_name(inference, batch),
+        run=make_run_name(inference, batch, features.order.plan.hash if features is not None else None),
         source=batch.input.uri,
         sink=batch.output.uri,
         columns=tuple(
@@ -66,6 +69,7 @@ def make_batch_order(inference: Inference, batch: BatchSpec) -> BatchOrder:
         rows_per_file=batch.output.rows_per_file,
         max_refused_rows=batch.max_refused_rows,
         secret=batch.secret_name or "",
+        features=features.order if features is not None else None,
     )
 
 
@@ -75,14 +79,16 @@ def build_batch_objects(
     settings: ServingSettings,
     slices: SliceResources | None,
     parallelism: int,
+    features: ShardFeatures | None = None,
 ) -> tuple[Manifest, ...]:
     """Build all children of an Inference with a batch; the Job is the last, named by its template and queue."""
     # Without epoch and generation: no order ever follows, and the same run keeps its ConfigMap.
     ordered = make_desired_state(inference, settings, epoch=0).model_copy(
-        update={"generation": 0, "batch": make_batch_order(inference, batch), "stream": None}
+        update={"generation": 0, "batch": make_batch_order(inference, batch, features), "stream": None}
     )
     workload = _make_workload(inference, ordered, slices, parallelism)
-    template = _build_template(inference, batch, workload, settings, slices)
+    pod = _make_pod(inference, batch, workload, settings, slices, features)
+    template = _build_template(batch, pod, settings, features)
     name = make_child_name("inf", inference.metadata.name, _identify_job(batch, template))
     job = build_owned_object(
         workload,
@@ -161,15 +167,17 @@ def _build_job_spec(batch: BatchSpec, template: Mapping[str, object], parallelis
     return spec
 
 
-def _build_template(
+def _make_pod(
     inference: Inference,
     batch: BatchSpec,
     workload: ServingWorkload,
     settings: ServingSettings,
     slices: SliceResources | None,
-) -> dict[str, Any]:
+    features: ShardFeatures | None,
+) -> ServingPod:
+    """Return the server's part of a pod: that of any Inference, with what the shard takes of a slice left to it."""
     pod = make_serving_pod(inference, workload, settings, slices)
-    uris = (inference.spec.model.uri, batch.input.uri)
+    uris = (inference.spec.model.uri, batch.input.uri, *(features.uris if features is not None else ()))
     pod = replace(
         pod,
         agent_env=PROMPT_DRAIN,
@@ -177,16 +185,28 @@ def _build_template(
         claims=find_volume_claims(uris),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
-    if slices is not None:
-        pod = replace(
-            pod, cpu=_subtract_share(pod.cpu, SHARD_CPU), memory=_subtract_share(pod.memory, SHARD_MEMORY)
-        )
+    if slices is None:
+        return pod
+    memory = _add_memory(SHARD_MEMORY, features)
+    return replace(pod, cpu=_subtract_share(pod.cpu, SHARD_CPU), memory=_subtract_share(pod.memory, memory))
+
+
+def _add_memory(own: str, features: ShardFeatures | None) -> str:
+    """Return memory of the shard's process, with that of the features that it computes."""
+    if features is None:
+        return own
+    return canonicalize_quantity(f"{parse_quantity(own) + parse_quantity(features.memory):f}")
+
+
+def _build_template(
+    batch: BatchSpec, pod: ServingPod, settings: ServingSettings, features: ShardFeatures | None
+) -> dict[str, Any]:
     template: dict[str, Any] = build_pod_template(pod, settings)
     spec = template["spec"]
     (server,) = spec["containers"]
     # As a sidecar it restarts, and ends with the shard; a Job's own containers would not restart.
     spec["initContainers"] = [*spec["initContainers"], {**server, "restartPolicy": "Always"}]
-    spec["containers"] = [_build_shard_container(batch, pod, settings)]
+    spec["containers"] = [_build_shard_container(batch, pod, settings, features)]
     spec["volumes"] = [*spec["volumes"], *_build_volumes(batch)]
     spec["restartPolicy"] = "Never"
     if find_volume_claims((batch.output.uri,)):
@@ -204,7 +224,9 @@ def _subtract_share(total: str, share: str) -> str:
     )
 
 
-def _build_shard_container(batch: BatchSpec, pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+def _build_shard_container(
+    batch: BatchSpec, pod: ServingPod, settings: ServingSettings, features: ShardFeatures | None
+) -> dict[str, object]:
     mounts = build_read_mounts(pod)
     mounts.append({"name": "shard-tmp", "mountPath": "/tmp"})  # noqa: S108 - an emptyDir of the pod's own
     if batch.secret_name:
@@ -224,8 +246,8 @@ def _build_shard_container(batch: BatchSpec, pod: ServingPod, settings: ServingS
         ],
         "ports": [{"name": "shard", "containerPort": _METRICS_PORT, "protocol": "TCP"}],
         "resources": {
-            "requests": {"cpu": SHARD_CPU, "memory": SHARD_MEMORY},
-            "limits": {"memory": _SHARD_MEMORY_LIMIT},
+            "requests": {"cpu": SHARD_CPU, "memory": _add_memory(SHARD_MEMORY, features)},
+            "limits": {"memory": _add_memory(_SHARD_MEMORY_LIMIT, features)},
         },
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,

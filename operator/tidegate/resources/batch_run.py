@@ -1,14 +1,17 @@
 """Name the run of a batch, and locate its results."""
 
-from tidegate.api.batch import BatchSpec
+from tidegate.api.batch import BatchProgress, BatchSpec
 from tidegate.api.inference import Inference
 from tidegate.resources.digest import hash_json
 
 
-def make_run_name(inference: Inference, batch: BatchSpec) -> str:
-    """Return the name of the run that the spec asks for: another one whenever the results could differ."""
+def make_run_name(inference: Inference, batch: BatchSpec, plan_hash: str | None = None) -> str:
+    """Return the name of the run that the spec asks for: another one whenever the results could differ.
+
+    `plan_hash` is that of the plan of `batch.features`, None without features.
+    """
     model = inference.spec.model
-    content = {
+    content: dict[str, object] = {
         "uid": inference.metadata.uid,
         "model": [
             model.uri,
@@ -23,9 +26,22 @@ def make_run_name(inference: Inference, batch: BatchSpec) -> str:
         "cut": [batch.shards, inference.spec.batching.max_batch_size],
         "run": batch.run,
     }
+    if batch.features is not None:
+        content["features"] = [batch.features.model_dump(mode="json"), plan_hash]
     return f"v{model.version}-{hash_json(content)}"
 
 
-def locate_run_folder(inference: Inference, batch: BatchSpec) -> str:
-    """Return the folder of the run's results."""
-    return f"{batch.output.uri.rstrip('/')}/{make_run_name(inference, batch)}"
+def find_progress(inference: Inference, batch: BatchSpec) -> BatchProgress | None:
+    """Return the recorded progress of the run that the spec asks for; None if it is of another run.
+
+    With features it is the run of the plan that the status records.
+    """
+    progress = inference.status.batch
+    if progress is None or progress.run != make_run_name(inference, batch, progress.plan_hash):
+        return None
+    return progress
+
+
+def locate_run_folder(batch: BatchSpec, run: str) -> str:
+    """Return the folder of a run's results."""
+    return f"{batch.output.uri.rstrip('/')}/{run}"

@@ -53,8 +53,8 @@ MESSAGES: Final = {
     Reason.TARGET_NOT_FOUND: CatalogueMessage(
         "TG2008",
         MessageLevel.ERROR,
-        "A target does not exist in this namespace.",
-        "Create the Inference or correct the route's target.",
+        "A target, or the FeatureCompute of a batch, does not exist in this namespace.",
+        "Create the object, or correct the field that names it.",
     ),
     Reason.TARGET_NOT_READY: CatalogueMessage(
         "TG2009",

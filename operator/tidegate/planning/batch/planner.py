@@ -9,11 +9,13 @@ from tidegate.api.batch import BatchProgress, BatchSpec
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.inference import InferenceStatus, ModelVersions
 from tidegate.api.reasons import Reason
+from tidegate.planning.batch.features import resolve_features
 from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import judge_queue
 from tidegate.planning.inference.deployments import delete_stale
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
+    PlanRefusal,
     Verdict,
     format_selector,
     judge_pods,
@@ -30,7 +32,8 @@ from tidegate.planning.inference.side_conditions import (
 from tidegate.planning.inference.swap_failures import is_retryable
 from tidegate.planning.plan import Event, EventType, ObjectDeletion, ReconcilePlan
 from tidegate.resources.batch import build_batch_objects
-from tidegate.resources.batch_run import locate_run_folder, make_run_name
+from tidegate.resources.batch_features import ShardFeatures
+from tidegate.resources.batch_run import find_progress, locate_run_folder, make_run_name
 from tidegate.resources.inference import make_inference_selector
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import SOURCE_LABEL
@@ -60,12 +63,19 @@ class _BatchRun:
 
     name: str
     batch: BatchSpec
+    plan_hash: str | None
+    """The plan of its features; None if it has none."""
     recorded: BatchProgress | None
     """What the status records of this run."""
     job: JobView | None
     """The Job with the planned name; None if it does not exist or is being deleted."""
     other_jobs: Sequence[JobView]
     """Jobs of earlier runs, or of this one with another template."""
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of its results."""
+        return locate_run_folder(self.batch, self.name)
 
     @property
     def jobs(self) -> Sequence[JobView]:
@@ -97,9 +107,14 @@ class _BatchRun:
 def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: ServingSettings) -> ReconcilePlan:
     """Return the Job and the status that bring a run to its end; a complete run needs no Job."""
     inference = observed.inference
-    objects = build_batch_objects(inference, batch, settings, observed.slice_resources, observed.replicas)
+    features = resolve_features(inference, batch, observed.features)
+    if isinstance(features, PlanRefusal):
+        return _plan_without_features(observed, batch, features)
+    objects = build_batch_objects(
+        inference, batch, settings, observed.slice_resources, observed.replicas, features
+    )
     job: Any = objects[-1]
-    run = _find_run(observed, batch, job["metadata"]["name"])
+    run = _find_run(observed, batch, job["metadata"]["name"], features)
     status = _build_status(observed, run, read_template_hash(job["spec"]["template"]))
     return ReconcilePlan(
         apply=_select_manifests(observed, run, objects),
@@ -110,13 +125,53 @@ def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: Servin
     )
 
 
-def _find_run(observed: "InferenceObserved", batch: BatchSpec, job_name: str) -> _BatchRun:
-    inference = observed.inference
-    name, progress = make_run_name(inference, batch), inference.status.batch
+def _plan_without_features(
+    observed: "InferenceObserved", batch: BatchSpec, refusal: PlanRefusal
+) -> ReconcilePlan:
+    """Return a status that says why the features are not known; pods that run stay, and a complete run is complete."""
+    inference, generation = observed.inference, observed.inference.metadata.generation
+    progress = find_progress(inference, batch)
+    if progress is not None and progress.completed_at is not None:
+        verdict = _judge_complete(progress.run, batch)
+    else:
+        verdict = refusal.to_verdict()
+    conditions = (
+        *kstatus_conditions(verdict, generation),
+        make_condition(ConditionType.COMPLETE, verdict, generation),
+    )
+    alive = [pod for pod in observed.pods if not pod.terminating]
+    merged = merge_conditions(inference.status.conditions, conditions, observed.now)
+    status = inference.status.model_copy(
+        update={
+            "observed_generation": generation,
+            "replicas": len(alive),
+            "ready_replicas": sum(pod.ready for pod in alive),
+            "conditions": tuple(ObservedCondition.model_validate(item) for item in merged),
+        }
+    )
+    reported = _find_complete(inference.status)
+    is_known = verdict.holds or (reported is not None and reported.message == verdict.message)
+    return ReconcilePlan(
+        status=status.dump(),
+        events=() if is_known else (Event(EventType.WARNING, verdict.reason.value, verdict.message),),
+        requeue_after=None if verdict.holds else _FAILURE_REQUEUE,
+    )
+
+
+def _find_run(
+    observed: "InferenceObserved", batch: BatchSpec, job_name: str, features: ShardFeatures | None
+) -> _BatchRun:
+    inference, progress = observed.inference, find_progress(observed.inference, batch)
+    plan_hash = features.order.plan.hash if features is not None else None
+    if progress is not None and progress.completed_at is not None:
+        # A plan that changes later does not compute everything again: whoever wants that changes spec.batch.run.
+        plan_hash = progress.plan_hash
+    name = make_run_name(inference, batch, plan_hash)
     current = next((job for job in observed.jobs if job.key.name == job_name and not job.deleting), None)
     return _BatchRun(
         name=name,
         batch=batch,
+        plan_hash=plan_hash,
         recorded=progress if progress is not None and progress.run == name else None,
         job=current,
         other_jobs=tuple(job for job in observed.jobs if job is not current),
@@ -178,11 +233,12 @@ def _build_status(observed: "InferenceObserved", run: _BatchRun, template: str) 
 
 
 def _build_progress(observed: "InferenceObserved", run: _BatchRun) -> BatchProgress:
-    inference, job, before = observed.inference, run.job, run.recorded
+    job, before = run.job, run.recorded
     started = job.started_at if job is not None else None
     return BatchProgress(
         run=run.name,
-        output=locate_run_folder(inference, run.batch),
+        output=run.folder,
+        plan_hash=run.plan_hash,
         shards=run.batch.shards,
         done=_round_progress(run.done_shards, run.batch.shards),
         failed=len(job.failed_shards) if job is not None else 0,
@@ -217,10 +273,9 @@ def _judge_run(observed: "InferenceObserved", run: _BatchRun, pods: Verdict) -> 
 
     Complete, refused, failed, no slices, paused, queued, model failed, pods cannot run, scoring.
     """
-    shards, folder = run.batch.shards, locate_run_folder(observed.inference, run.batch)
+    shards = run.batch.shards
     if run.complete:
-        message = f"all {shards} shards of run {run.name} are done; the results are in {folder}"
-        return Verdict(True, Reason.BATCH_COMPLETE, message)
+        return _judge_complete(run.name, run.batch)
     if observed.refusal is not None:
         return observed.refusal.to_verdict()
     so_far = f"{_round_progress(run.done_shards, shards)} of {shards} shards of run {run.name} are done"
@@ -243,6 +298,12 @@ def _judge_run(observed: "InferenceObserved", run: _BatchRun, pods: Verdict) -> 
         return pods
     cause = _describe_failures(observed, run.job)
     return Verdict(False, Reason.SCORING, f"{so_far}; {cause}" if cause else so_far)
+
+
+def _judge_complete(run: str, batch: BatchSpec) -> Verdict:
+    folder = locate_run_folder(batch, run)
+    message = f"all {batch.shards} shards of run {run} are done; the results are in {folder}"
+    return Verdict(True, Reason.BATCH_COMPLETE, message)
 
 
 def _judge_queue(observed: "InferenceObserved", run: _BatchRun) -> Verdict | None:
@@ -321,6 +382,7 @@ def _compute_requeue(observed: "InferenceObserved", run: _BatchRun) -> timedelta
         return _FAILURE_REQUEUE
     if run.complete or (run.job is not None and run.job.finished):
         return None
-    if run.recorded is not None and run.recorded.ended_at is not None:
+    recorded = observed.inference.status.batch
+    if recorded is not None and recorded.ended_at is not None:
         return _RESUMED_REQUEUE
     return _POLL_INTERVAL

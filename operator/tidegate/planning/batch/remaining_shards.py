@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Final
 
-from tidegate.api.batch import BatchProgress, BatchSpec
+from tidegate.api.batch import BatchProgress
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
-from tidegate.resources.batch_run import make_run_name
+from tidegate.resources.batch_run import find_progress
 
 MAX_URGENCY: Final = 10.0
 """Value of a request of the most urgent work, relative to work that can wait."""
@@ -21,7 +21,7 @@ def count_remaining_shards(inference: Inference) -> int | None:
     batch = inference.spec.batch
     if batch is None:
         return None
-    progress = _get_progress(inference, batch)
+    progress = find_progress(inference, batch)
     if progress is None:
         return batch.shards
     return 0 if _has_ended(progress) else max(batch.shards - progress.done - progress.failed, 0)
@@ -36,7 +36,7 @@ def count_useful_pods(inference: Inference) -> int | None:
     batch = inference.spec.batch
     if batch is None or batch.queue_name is None:
         return count_remaining_shards(inference)
-    progress = _get_progress(inference, batch)
+    progress = find_progress(inference, batch)
     return 0 if progress is not None and _has_ended(progress) else batch.shards
 
 
@@ -49,17 +49,11 @@ def compute_urgency(inference: Inference, now: datetime) -> float:
     if batch is None or batch.deadline is None or status is None or status.started_at is None:
         return 1.0
     remaining = count_remaining_shards(inference)
-    if not remaining or status.run != make_run_name(inference, batch):
+    if not remaining or find_progress(inference, batch) is None:
         return 1.0
     deadline = parse_duration(batch.deadline)
     time_left = (status.started_at + deadline - now) / deadline
     return min(max(remaining / batch.shards / max(time_left, _MIN_TIME_LEFT), 1.0), MAX_URGENCY)
-
-
-def _get_progress(inference: Inference, batch: BatchSpec) -> BatchProgress | None:
-    """Return the recorded progress of the run that the spec asks for; None if it is of another run."""
-    progress = inference.status.batch
-    return progress if progress is not None and progress.run == make_run_name(inference, batch) else None
 
 
 def _has_ended(progress: BatchProgress) -> bool:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
+from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import (
     DynamicBatchingMode,
     FailureStatus,
@@ -130,6 +131,8 @@ class InferenceObserved:
     """Our Jobs of this Inference, earlier runs included."""
     kueue: KueueState | None = None
     """What Kueue reports about the Jobs; None if the spec names no queue."""
+    features: FeatureCompute | None = None
+    """The FeatureCompute that the batch names; None if it names none, or none that exists."""
 
     @property
     def slice_resources(self) -> SliceResources | None:
