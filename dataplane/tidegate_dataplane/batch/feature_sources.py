@@ -94,13 +94,13 @@ class FeatureSources:
 
     def _read_events(self, stream: EventStream, files: Sequence[InputFile], rows: RowsView) -> RecordedEvents:
         entity = self._entities[stream.entity]
-        seen: list[EventColumns] = []
+        visible: list[EventColumns] = []
         for part in self._read_files(stream.name, files, list_event_columns(stream, entity)):
             events = read_event_columns(part, stream, entity)
             recent = (events.times > rows.first_ms - stream.ttl_ms) & (events.times <= rows.last_ms)
             owned = pc.is_in(make_keys(events.keys, entity), value_set=rows.keys[entity.name])
-            seen.append(events.select_events(recent & np.asarray(owned)))
-        return RecordedEvents(stream, entity, EventColumns.join_parts(seen, stream))
+            visible.append(events.select_events(recent & np.asarray(owned)))
+        return RecordedEvents(stream, entity, EventColumns.join_parts(visible, stream))
 
     def _read_files(self, name: str, files: Sequence[InputFile], columns: Sequence[str]) -> Iterator[Any]:
         folder, source = self._open_source(name)

@@ -46,7 +46,7 @@ class FeatureInputs:
         }
 
     @property
-    def columns(self) -> frozenset[str]:
+    def needed_columns(self) -> frozenset[str]:
         """Return the columns of the table that features are computed from."""
         return frozenset(self._columns.values()) | (
             {self.features.event_time} if self.features.plan.streams else set()
@@ -55,7 +55,7 @@ class FeatureInputs:
     def find_refused_rows(self, table: Any) -> dict[int, str]:
         """Return the rows without features, with the reason: a null."""
         refused: dict[int, str] = {}
-        for column in sorted(self.columns):
+        for column in sorted(self.needed_columns):
             for row in find_null_rows(table.column(column)):
                 refused.setdefault(row, f"column {column!r} has a null")
         return refused

@@ -165,7 +165,7 @@ class ShardScorer:
         view = RowsView({})
         if sources.features.plan.streams:
             with translate_errors(self._order.source):
-                view = inputs.view_rows(self._read_tables(plan, span, sorted(inputs.columns)))
+                view = inputs.view_rows(self._read_tables(plan, span, sorted(inputs.needed_columns)))
         return RowFeatures(inputs, sources.load_engine(plan.sources, view))
 
     @property
@@ -178,7 +178,7 @@ class ShardScorer:
         computed, needed = frozenset[str](), frozenset[str]()
         if order is not None:
             check_model_inputs(signature.inputs, keep, order)
-            needed = FeatureInputs(order, renamed).columns
+            needed = FeatureInputs(order, renamed).needed_columns
             computed = frozenset(output.name for output in order.plan.outputs)
             features_alone = {spec.name for spec in order.plan.inputs} - {
                 spec.name for spec in signature.inputs

@@ -177,7 +177,11 @@ def _make_pod(
 ) -> ServingPod:
     """Return the server's part of a pod: that of any Inference, with what the shard takes of a slice left to it."""
     pod = make_serving_pod(inference, workload, settings, slices)
-    uris = (inference.spec.model.uri, batch.input.uri, *(features.uris if features is not None else ()))
+    uris = (
+        inference.spec.model.uri,
+        batch.input.uri,
+        *(features.source_uris if features is not None else ()),
+    )
     pod = replace(
         pod,
         agent_env=PROMPT_DRAIN,

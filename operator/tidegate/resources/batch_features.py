@@ -14,6 +14,6 @@ class ShardFeatures:
     """That of a replica of the FeatureCompute, which suffices for its tables, as a quantity."""
 
     @property
-    def uris(self) -> tuple[str, ...]:
+    def source_uris(self) -> tuple[str, ...]:
         """Return the URIs that the pods read."""
         return tuple(self.order.sources.values())

@@ -50,7 +50,7 @@ def _locate_sources(features: BatchFeaturesSpec, plan: FeaturePlan) -> dict[str,
     """Return the URI of each table and stream of the plan that has one."""
     named = {source.name: source.uri for source in features.sources}
     uris = {table.name: table.uri for table in plan.tables} | named
-    read = {source.name for source in (*plan.tables, *plan.streams)}
+    read = {table.name for table in plan.tables} | {stream.name for stream in plan.streams}
     return {name: uri for name, uri in uris.items() if name in read}
 
 

@@ -73,7 +73,7 @@ class _BatchRun:
     """Jobs of earlier runs, or of this one with another template."""
 
     @property
-    def folder(self) -> str:
+    def results_folder(self) -> str:
         """Return the folder of its results."""
         return locate_run_folder(self.batch, self.name)
 
@@ -237,7 +237,7 @@ def _build_progress(observed: "InferenceObserved", run: _BatchRun) -> BatchProgr
     started = job.started_at if job is not None else None
     return BatchProgress(
         run=run.name,
-        output=run.folder,
+        output=run.results_folder,
         plan_hash=run.plan_hash,
         shards=run.batch.shards,
         done=_round_progress(run.done_shards, run.batch.shards),
