@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from builders.batch import batch_spec
+from builders.feature_compute import feature_compute_body
 from builders.waiting import wait_until
 from fixtures.batch_jobs import Batches
 from fixtures.pools import Pools
@@ -138,3 +142,41 @@ def test_a_batch_on_a_pool_has_slices_while_it_works_and_none_when_it_is_done(
     batches.says(Reason.BATCH_COMPLETE)
     pools.tiers(pool)
     pools.counts(pool, 2, 2, 2)
+
+
+def test_a_batch_waits_for_its_feature_compute_and_a_changed_plan_is_another_run(batches: Batches) -> None:
+    body = feature_compute_body(replicas=0)
+    name = body["metadata"]["name"]
+
+    def apply_features(*features: dict[str, object]) -> None:
+        spec = {**body["spec"], "features": features or body["spec"]["features"]}
+        manifest = {**body, "spec": spec, "metadata": {"name": name}}
+        batches.kubectl.apply(manifest, namespace=batches.namespace)
+
+    batches.apply(batch=batch_spec(shards=4, features={"name": name}))
+    message = batches.says(Reason.TARGET_NOT_FOUND)
+    assert message.startswith(f"spec.batch.features.name: FeatureCompute {name} does not exist")
+    assert batches.jobs() == []
+
+    apply_features()
+    batches.at_work(0, 1)
+    (first,) = batches.jobs()
+
+    apply_features({"name": "age", "lookup": {"field": "profiles.age", "type": "int64"}})
+    wait_until(lambda: _find_runs(batches) != _run_of(first), what="another run has begun")
+
+    def has_new_plan() -> bool:
+        features = batches.kubectl.json("get", "featurecompute", name, "-n", batches.namespace)
+        return bool(batches.status()["batch"].get("planHash") == features["status"].get("planHash"))
+
+    wait_until(has_new_plan, what="the run has the plan of the FeatureCompute")
+    batches.kubectl.run("delete", "featurecompute", name, "-n", batches.namespace, "--wait=false")
+
+
+def _find_runs(batches: Batches) -> set[str]:
+    batches.collect()
+    return {run for job in batches.jobs() for run in _run_of(job)}
+
+
+def _run_of(job: Mapping[str, Any]) -> set[str]:
+    return {job["metadata"]["labels"]["tidegate.io/run"]}

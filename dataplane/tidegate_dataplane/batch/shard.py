@@ -226,7 +226,8 @@ class ShardScorer:
     ) -> list[RowsOutcome]:
         """Return the answers for all rows of a part, in order; every pod cuts the same batches.
 
-        `unfit` has the rows that cannot be converted to tensors, with the reason. Answers are missing if more rows are refused than the order allows, with the `refused` ones before.
+        `unfit` has the rows that cannot be converted to tensors, with the reason. Answers are missing if more rows are refused
+        than the order allows, with the `refused` ones before.
         """
         batches = list[RowBatch]()
         edges = sorted({-1, *unfit, table.num_rows})
