@@ -350,7 +350,7 @@ def test_a_pinned_table_must_be_the_one_that_pods_read(world: FeatureWorld) -> N
     world.score(**world.order(a_plan(sha256=digest)))
     assert len(world.world.rows()) == ROWS
     with pytest.raises(TableError, match=rf"users.parquet has sha256 {digest}, and the spec pins 0{{64}}"):
-        world.score(**{**world.order(a_plan(sha256="0" * 64)), "run": "v1-another"})
+        world.score(0, **{**world.order(a_plan(sha256="0" * 64)), "run": "v1-another"})
 
 
 def test_a_shard_stores_no_more_events_than_its_rows_see(
