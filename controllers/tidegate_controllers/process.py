@@ -39,6 +39,7 @@ from tidegate.runtime.lifecycle import run_until
 from tidegate.runtime.own_certificates import AgentCredentials
 from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
+from tidegate.runtime.session_key import SessionKey
 from tidegate.runtime.solver_process import SolverProcess
 from tidegate.runtime.spans import export_spans
 from tidegate.runtime.workqueue import WorkQueue
@@ -252,6 +253,9 @@ async def run_controllers(settings: ControlPlaneSettings, pod: PodIdentity, kube
                 tasks.create_task(dependencies.proxies.run())
                 tasks.create_task(dependencies.occupancy.run(client))
                 tasks.create_task(dependencies.workloads.run())
+                if settings.own_session_key:
+                    session = SessionKey.of_release(client, settings.release, pod.namespace, clock)
+                    tasks.create_task(session.keep_filled())
                 tasks.create_task(credentials.keep_current(lambda: manager.queues.enqueue_pod_owners(stores)))
                 # Lead only with whole caches: a partial view of the cluster is a wrong one.
                 await wait_until_synced((*stores, pods.xds, pods.gateways))

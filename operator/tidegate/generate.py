@@ -35,7 +35,7 @@ from tidegate.reference.reports import build_reports_schema
 from tidegate.reference.rights import render_rights_page
 from tidegate.reference.runbooks import render_runbooks_page
 from tidegate.reference.settings import ProcessSettings, render_settings_page
-from tidegate.reference.values import render_values_page
+from tidegate.reference.values import describe_schema, render_chart_readme, render_values_page
 from tidegate.routing import bootstrap
 from tidegate.settings import ControlPlaneSettings, PodIdentity
 from tidegate.telemetry.alerts import render_alert_rules
@@ -93,6 +93,8 @@ def generate_files(root: Path) -> None:
     (lua / "argocd-cm.yaml").write_text(_HEADER + argocd.render_argocd_config(lua))
     (root / "docs" / "runbooks" / "README.md").write_text(render_runbooks_page())
     values = {folder.name: (folder / "values.yaml").read_text() for folder in (chart, crd_chart)}
+    for folder in (chart, crd_chart):
+        _write_chart_reference(folder, values[folder.name])
     _write_reference(root / "docs" / "reference", values)
 
 
@@ -101,6 +103,14 @@ def _write_template_inputs(chart: Path) -> None:
     (chart / "files" / "values.yaml").write_text(_HEADER + (chart / "values.yaml").read_text())
     schemes = yaml.safe_dump([scheme.value for scheme in UriScheme], sort_keys=False)
     (chart / "files" / "uri-schemes.yaml").write_text(_HEADER + schemes)
+
+
+def _write_chart_reference(chart: Path, values: str) -> None:
+    """Write the README of a chart, and the descriptions in its schema, from the text of its values.yaml."""
+    described = yaml.safe_load((chart / "Chart.yaml").read_text())["description"]
+    (chart / "README.md").write_text(render_chart_readme(chart.name, described, values))
+    schema = chart / "values.schema.json"
+    schema.write_text(_format_json(describe_schema(json.loads(schema.read_text()), values)) + "\n")
 
 
 def _write_observability(files: Path) -> None:

@@ -1,5 +1,6 @@
 """Settings from environment variables, TIDEGATE_ and the field's name; the chart sets them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tidegate.planning.certificates import CertificatePart
-from tidegate.resources.settings import ServingSettings
+from tidegate.resources.settings import DEFAULT_POD_USER, ServingSettings
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.envoy.tracing import TracingSettings
 
@@ -17,9 +18,12 @@ class ControlPlaneSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore")
 
-    release: Annotated[str, Field(description="Name of the Helm release, the prefix of its objects.")] = (
-        "tidegate"
-    )
+    release: Annotated[
+        str,
+        Field(
+            description="Name of the installation, the prefix of its objects: the Helm release, or fullnameOverride."
+        ),
+    ] = "tidegate"
     watch_namespaces: Annotated[
         tuple[str, ...],
         Field(description="Namespaces to watch, as JSON; empty: all, and ComputePools as well."),
@@ -90,6 +94,12 @@ class ControlPlaneSettings(BaseSettings):
             description="Whether to allow formats that run code from the artefact: Python and TorchExport."
         ),
     ] = False
+    pod_security_context: Annotated[
+        Mapping[str, int],
+        Field(
+            description="runAsUser, runAsGroup and fsGroup of model pods, as JSON; the cluster assigns those that are absent."
+        ),
+    ] = DEFAULT_POD_USER
     priority_class_prefix: Annotated[
         str, Field(description="Prefix of the pods' PriorityClass, before the tier's name.")
     ] = "tidegate-"
@@ -103,6 +113,12 @@ class ControlPlaneSettings(BaseSettings):
             "controllers, xds, gateway. The controllers write their own into TIDEGATE_TLS_DIRECTORY."
         ),
     ] = ()
+    own_session_key: Annotated[
+        bool,
+        Field(
+            description="Whether the controllers write the dashboard's session key into the Secret <release>-web-session."
+        ),
+    ] = False
     certificate_spread_s: Annotated[
         float,
         Field(
@@ -232,6 +248,7 @@ class ControlPlaneSettings(BaseSettings):
             allow_python=self.allow_python,
             image_pull_policy=self.image_pull_policy,
             priority_class_prefix=self.priority_class_prefix,
+            security_context=self.pod_security_context,
         )
 
 

@@ -57,8 +57,6 @@ def test_no_rendering_says_what_is_in_a_certificate(helm: Path) -> None:
     for name in _OWN:
         assert first["Secret", name] == second["Secret", name]
         assert not {"data", "stringData"} & first["Secret", name].keys()
-    # The measure can fail: what Helm draws by itself is another one each time.
-    assert first["Secret", "tidegate-web-session"] != second["Secret", "tidegate-web-session"]
 
 
 def test_pods_wait_for_the_files_of_a_secret_that_is_not_filled_yet(helm: Path) -> None:

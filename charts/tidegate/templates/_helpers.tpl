@@ -9,7 +9,7 @@ lack a key. Kinds that an earlier release did not bring are not its own.
 {{- end }}
 
 {{- define "tidegate.fill" -}}
-{{- $open := list "podDisruptionBudget" "resources" "nodeSelector" -}}
+{{- $open := list "podDisruptionBudget" "resources" "nodeSelector" "securityContext" "containerSecurityContext" -}}
 {{- range $key, $default := .from -}}
 {{- $given := get $.into $key -}}
 {{- if or (not (hasKey $.into $key)) (kindIs "invalid" $given) -}}
@@ -31,7 +31,7 @@ things are found cannot be given (values.schema.json). Arguments: root, more.
 {{- end -}}
 {{- $own := dict
   "app.kubernetes.io/name" "tidegate"
-  "app.kubernetes.io/instance" .root.Release.Name
+  "app.kubernetes.io/instance" (include "tidegate.fullname" .root)
   "app.kubernetes.io/version" .root.Chart.AppVersion
   "app.kubernetes.io/managed-by" .root.Release.Service
   "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) -}}
@@ -44,29 +44,99 @@ things are found cannot be given (values.schema.json). Arguments: root, more.
 
 {{/* What stands after an object's labels: its annotations, where there are any. */}}
 {{- define "tidegate.annotations" -}}
-{{- with .Values.commonAnnotations }}
+{{- include "tidegate.annotationsWith" (dict "root" . "more" dict) -}}
+{{- end }}
+
+{{/* The same with further annotations, which take precedence. Arguments: root, more. */}}
+{{- define "tidegate.annotationsWith" -}}
+{{- with merge dict .more .root.Values.commonAnnotations }}
   annotations: {{- toYaml . | nindent 4 }}
 {{- end }}
 {{- end }}
 
 {{- define "tidegate.selector" -}}
 app.kubernetes.io/name: tidegate
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ include "tidegate.fullname" .root }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{- define "tidegate.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
+{{/*
+Prefix of all names, and the instance label. The longest name of a Service, <prefix>-gateway-metrics, has to fit into 63 characters.
+*/}}
+{{- define "tidegate.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 47 | trimSuffix "-" -}}
 {{- end }}
 
-{{- define "tidegate.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{/* Reference of an image. Arguments: root, image: operator, dataplane, triton or gateway. */}}
+{{- define "tidegate.image" -}}
+{{- $image := get .root.Values.images .image -}}
+{{- if kindIs "string" $image -}}
+{{- $image -}}
+{{- else -}}
+{{- $name := list .root.Values.images.registry $image.repository | compact | join "/" -}}
+{{- $name -}}{{- with $image.tag | default (ternary "" .root.Chart.AppVersion (not (empty $image.digest))) }}:{{ . }}{{ end -}}
+{{- with $image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* A key of `pods` in a pod or a container, as YAML; nothing if it is empty. Arguments: root, values, from: key of pods, key. */}}
+{{- define "tidegate.podField" -}}
+{{- with include "tidegate.pods" (dict "root" .root "values" .values "key" .from) -}}
+{{ $.key }}:
+  {{- . | nindent 2 }}
+{{- end -}}
+{{- end }}
+
+{{/* Environment of a process, with `pods.extraEnv`, as YAML. Arguments: root, values, own: what the chart sets. */}}
+{{- define "tidegate.environment" -}}
+{{- $names := dict -}}
+{{- range .own }}{{ $_ := set $names .name true }}{{ end -}}
+{{- $extra := include "tidegate.pods" (dict "root" .root "values" .values "key" "extraEnv") | fromYamlArray -}}
+{{- range $extra -}}
+{{- if hasKey $names .name }}{{ fail (printf "extraEnv: the chart itself sets %s; use the value for it" .name) }}{{ end -}}
+{{- end -}}
+{{- concat .own $extra | toYaml -}}
+{{- end }}
+
+{{/* A list of a pod with the items of `pods`, as YAML. Arguments: root, values, key: of pods, own: what the chart sets. */}}
+{{- define "tidegate.podItems" -}}
+{{- concat .own (include "tidegate.pods" . | fromYamlArray) | toYaml -}}
+{{- end }}
+
+{{/* A ServiceAccount, and its annotations besides those for all. Arguments: root, component, values, token: whether pods mount one. */}}
+{{- define "tidegate.serviceAccount" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "tidegate.fullname" .root }}-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "tidegate.labels" .root | nindent 4 }}
+  {{- include "tidegate.annotationsWith" (dict "root" .root "more" .values.serviceAccount.annotations) }}
+{{- if not .token }}
+automountServiceAccountToken: false
+{{- end }}
+{{- end }}
+
+{{/* What values say of a Service, in its spec. */}}
+{{- define "tidegate.service" -}}
+type: {{ .type }}
+{{- with .loadBalancerClass }}
+loadBalancerClass: {{ . }}
+{{- end }}
+{{- with .loadBalancerSourceRanges }}
+loadBalancerSourceRanges: {{ toJson . }}
+{{- end }}
+{{- with .externalTrafficPolicy }}
+externalTrafficPolicy: {{ . }}
+{{- end }}
+{{- with .ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* URL of the Prometheus of a process: its own, or that of all. Arguments: root, component. */}}
+{{- define "tidegate.prometheus" -}}
+{{- (get .root.Values .component).prometheusUrl | default .root.Values.prometheus.url -}}
 {{- end }}
 
 {{/* Who of cert-manager is to issue the certificates of xDS servers and gateways, as YAML; nothing where nobody is. */}}
@@ -79,7 +149,7 @@ capabilities: {drop: [ALL]}
 {{- $own := printf "%s-certificate" .part -}}
 {{- $issued := dict "xds" "xds-cert" "gateway" "gateway-xds-cert" -}}
 {{- $made := ternary (get $issued .part) $own (and (hasKey $issued .part) (not (empty (include "tidegate.issuer" .root)))) -}}
-{{- get .root.Values.tls.existing .part | default (printf "%s-%s" .root.Release.Name $made) -}}
+{{- get .root.Values.tls.existing .part | default (printf "%s-%s" (include "tidegate.fullname" .root) $made) -}}
 {{- end }}
 
 {{/* Parts whose certificates the controllers make themselves, as a list in JSON. */}}
@@ -138,7 +208,7 @@ annotations: {{- toYaml . | nindent 2 }}
 
 {{/* Where the pods of a process may run, and what comes before what. Arguments: root, component, values. */}}
 {{- define "tidegate.scheduling" -}}
-priorityClassName: {{ include "tidegate.pods" (dict "root" .root "values" .values "key" "priorityClassName") | default (printf "%s-control-plane" .root.Release.Name) }}
+priorityClassName: {{ include "tidegate.pods" (dict "root" .root "values" .values "key" "priorityClassName") | default (printf "%s-control-plane" (include "tidegate.fullname" .root)) }}
 {{- $own := default dict .values.pods -}}
 {{- $all := .root.Values.pods -}}
 {{- $root := .root -}}
@@ -175,7 +245,7 @@ topologySpreadConstraints:
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
-  name: {{ $.root.Release.Name }}-{{ $.component }}
+  name: {{ include "tidegate.fullname" $.root }}-{{ $.component }}
   namespace: {{ $.root.Release.Namespace }}
   labels: {{- include "tidegate.labels" $.root | nindent 4 }}{{ include "tidegate.annotations" $.root }}
 spec:
@@ -192,7 +262,7 @@ spec:
 apiVersion: v1
 kind: Service
 metadata:
-  name: {{ .root.Release.Name }}-{{ .name }}
+  name: {{ include "tidegate.fullname" .root }}-{{ .name }}
   namespace: {{ .root.Release.Namespace }}
   labels:
     {{- include "tidegate.labels" .root | nindent 4 }}
@@ -208,7 +278,7 @@ spec:
 {{- define "tidegate.env" -}}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
-- {name: TIDEGATE_RELEASE, value: {{ .Release.Name | quote }}}
+- {name: TIDEGATE_RELEASE, value: {{ include "tidegate.fullname" . | quote }}}
 - {name: TIDEGATE_WATCH_NAMESPACES, value: {{ toJson .Values.watchNamespaces | quote }}}
 - {name: TIDEGATE_LOG_LEVEL, value: {{ .Values.log.level | quote }}}
 - {name: TIDEGATE_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
@@ -273,7 +343,7 @@ spec:
 apiVersion: apps/v1
 kind: Deployment
 metadata:
-  name: {{ .root.Release.Name }}-{{ .component }}
+  name: {{ include "tidegate.fullname" .root }}-{{ .component }}
   namespace: {{ .root.Release.Namespace }}
   labels:
     {{- include "tidegate.labels" .root | nindent 4 }}
@@ -292,23 +362,21 @@ spec:
       labels: {{- include "tidegate.podLabels" . | nindent 8 }}
       {{- include "tidegate.podAnnotations" (merge (dict "port" 8081 "path" "/metrics") .) | nindent 6 }}
     spec:
-      serviceAccountName: {{ .root.Release.Name }}-{{ .component }}
+      serviceAccountName: {{ include "tidegate.fullname" .root }}-{{ .component }}
       enableServiceLinks: false
       {{- with .root.Values.images.pullSecrets }}
       imagePullSecrets: {{ toYaml . | nindent 8 }}
       {{- end }}
       {{- include "tidegate.scheduling" . | nindent 6 }}
-      securityContext: {{- include "tidegate.podSecurity" .root | nindent 8 }}
+      {{- include "tidegate.podField" (merge (dict "from" "securityContext" "key" "securityContext") .) | nindent 6 }}
       containers:
       - name: {{ .component }}
-        image: {{ .root.Values.images.operator }}
+        image: {{ include "tidegate.image" (dict "root" .root "image" "operator") }}
         imagePullPolicy: {{ .root.Values.images.pullPolicy }}
         command: [python3, -m, tidegate, {{ .component }}{{ if eq .component "xds" }}, serve{{ end }}]
         env:
-          {{- include "tidegate.env" .root | nindent 10 }}
-          {{- with .env }}
-          {{- toYaml . | nindent 10 }}
-          {{- end }}
+          {{- $own := concat (include "tidegate.env" .root | fromYamlArray) (default list .env) }}
+          {{- include "tidegate.environment" (merge (dict "own" $own) .) | nindent 10 }}
         ports:
         - {name: probes, containerPort: 8081}
         {{- with .ports }}
@@ -318,15 +386,15 @@ spec:
         livenessProbe: {httpGet: {path: /healthz, port: probes}, periodSeconds: 10, timeoutSeconds: 3, failureThreshold: 6}
         readinessProbe: {httpGet: {path: /readyz, port: probes}, periodSeconds: 2, timeoutSeconds: 2}
         resources: {{- toYaml .values.resources | nindent 10 }}
-        securityContext: {{- include "tidegate.containerSecurity" .root | nindent 10 }}
+        {{- include "tidegate.podField" (merge (dict "from" "containerSecurityContext" "key" "securityContext") .) | nindent 8 }}
         volumeMounts:
         - {name: tmp, mountPath: /tmp}
-        {{- with concat (default list .mounts) $collector.mounts }}
+        {{- with include "tidegate.podItems" (merge (dict "key" "volumeMounts" "own" (concat (default list .mounts) $collector.mounts)) .) | fromYamlArray }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
       volumes:
       - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
-      {{- with concat (default list .volumes) $collector.volumes }}
+      {{- with include "tidegate.podItems" (merge (dict "key" "volumes" "own" (concat (default list .volumes) $collector.volumes)) .) | fromYamlArray }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
 {{ include "tidegate.budget" . }}

@@ -1,6 +1,6 @@
 """docs/reference/settings.md: each environment variable with its type, default and meaning."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -59,6 +59,8 @@ def _format_type(annotation: Any) -> str:
         return _format_type(next(option for option in get_args(annotation) if option is not NoneType))
     if get_origin(annotation) is tuple:
         return f"list of {_format_type(get_args(annotation)[0])}"
+    if get_origin(annotation) is Mapping:
+        return f"map of {_format_type(get_args(annotation)[1])}s"
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return ", ".join(format_code(str(member.value)) for member in annotation)
     return {str: "text", int: "number", float: "number", bool: "yes or no", Path: "path"}[annotation]

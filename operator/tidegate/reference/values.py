@@ -1,7 +1,8 @@
-"""docs/reference/values.md: the values of the charts, with their defaults and comments."""
+"""The values of the charts, from the comments of values.yaml: the reference page, the charts' READMEs and their schemas."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,18 @@ _INTRODUCTION: Final = """# Values of the charts
 All values that `--set` or a values file can set.
 A chart rejects unknown values and wrong types with the path of the value (values.schema.json).
 [Install with Helm](../how-to/install-by-helm.md) explains which values to set first.
+"""
+_README: Final = """# {name}
+
+{description}
+
+```console
+$ helm install {name} charts/{name} --namespace tidegate-system --create-namespace --values values.yaml
+```
+
+The chart needs Kubernetes 1.30 or newer, and Helm 3.18, or Helm 4.
+[Install with Helm](../../docs/how-to/install-by-helm.md) explains which values to set first, upgrades and removal.
+The chart rejects unknown values and wrong types with the path of the value.
 """
 
 
@@ -35,6 +48,31 @@ def render_values_page(charts: Mapping[str, str]) -> str:
     return render_notice("the values.yaml of each chart") + _INTRODUCTION + sections
 
 
+def render_chart_readme(name: str, description: str, text: str) -> str:
+    """Render the README.md of a chart from its description and the text of its values.yaml."""
+    return (
+        render_notice("Chart.yaml and values.yaml")
+        + _README.format(name=name, description=description)
+        + "\n## Values\n\n"
+        + _render_values_table(text)
+    )
+
+
+def describe_schema(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Return a chart's JSON schema with the comments of its values.yaml as the descriptions of its properties.
+
+    A property that several values share by $ref has the comment of the first of them.
+    """
+    described = _strip_descriptions(copy.deepcopy(dict(schema)))
+    for path, comment in _parse_comments(text):
+        node, shared = _find_property(described, path)
+        if comment and node is not None and not (shared and "description" in node):
+            rest = dict(node)
+            node.clear()
+            node.update({"description": comment, **rest})
+    return described
+
+
 def parse_values(text: str) -> tuple[ChartValue, ...]:
     """Parse the values of a values.yaml, in their order.
 
@@ -46,11 +84,47 @@ def parse_values(text: str) -> tuple[ChartValue, ...]:
 
 
 def _render_section(name: str, text: str) -> str:
+    return f"\n## {name}\n\n" + _render_values_table(text)
+
+
+def _render_values_table(text: str) -> str:
     rows = (
         (format_code(value.path), format_code(value.default), escape_text(value.comment))
         for value in parse_values(text)
     )
-    return f"\n## {name}\n\n" + render_table(("value", "default", "meaning"), rows)
+    return render_table(("value", "default", "meaning"), rows)
+
+
+def _strip_descriptions(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: _strip_descriptions(value)
+            for key, value in node.items()
+            if key != "description" or not isinstance(value, str)
+        }
+    return [_strip_descriptions(value) for value in node] if isinstance(node, list) else node
+
+
+def _find_property(schema: dict[str, Any], path: Sequence[str]) -> tuple[dict[str, Any] | None, bool]:
+    """Return the schema of a value, None if it is a key of the user's own; and whether other values share it."""
+    node, shared = schema, False
+    for key in path:
+        container, by_reference = _find_object(schema, node)
+        shared = shared or by_reference
+        inner = container.get("properties", {}).get(key)
+        if inner is None:
+            return None, shared
+        node = inner
+    return node, shared
+
+
+def _find_object(schema: Mapping[str, Any], node: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the schema that has the properties of `node`, and whether it is one of $defs."""
+    shared = "$ref" in node
+    while "$ref" in node:
+        node = schema["$defs"][node["$ref"].removeprefix("#/$defs/")]
+    options = (option for option in node.get("oneOf", ()) if "properties" in option)
+    return next(options, node), shared
 
 
 def _walk_values(

@@ -186,7 +186,7 @@ def make_serving_pod(
         tolerations=slices.tolerations,
         devices=slices.devices,
         env=slices.env,
-        run_as_user=slices.run_as_user or pod.run_as_user,
+        run_as_user=slices.run_as_user,
         shared_memory_of_node=slices.shared_memory_of_node,
     )
 

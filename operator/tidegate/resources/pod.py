@@ -130,7 +130,8 @@ class ServingPod:
     """Devices of the server, by the resource's name."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment of the server, besides what every server has."""
-    run_as_user: int = 65532
+    run_as_user: int | None = None
+    """User of the pod; None is that of the settings."""
     shared_memory_of_node: bool = False
     """Whether the node mounts a /dev/shm into the server that all of its pods share."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -145,7 +146,7 @@ def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, 
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
         "topologySpreadConstraints": [_build_spread_constraint(pod)],
-        "securityContext": _build_security_context(pod),
+        "securityContext": _build_security_context(pod, settings),
         "initContainers": [_build_agent(pod, settings)],
         "containers": [
             _build_triton(pod, settings),
@@ -175,14 +176,14 @@ def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, 
     }
 
 
-def _build_security_context(pod: ServingPod) -> dict[str, object]:
+def _build_security_context(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     context: dict[str, object] = {
         "runAsNonRoot": True,
-        "runAsUser": pod.run_as_user,
-        "runAsGroup": 65532,
-        "fsGroup": 65532,
+        **settings.security_context,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
+    if pod.run_as_user is not None:
+        context["runAsUser"] = pod.run_as_user
     if pod.sample_claim:
         # Otherwise the kubelet would go through all files of the log before every start of a pod.
         context["fsGroupChangePolicy"] = "OnRootMismatch"

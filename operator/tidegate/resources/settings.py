@@ -1,8 +1,11 @@
 """The cluster administrator's settings for model pods, as the builders need them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+DEFAULT_POD_USER: Final[Mapping[str, int]] = {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532}
+"""User and groups of model pods: those of our images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class ServingSettings:
     """Secret in the model's own namespace with which artefacts are fetched where the object names no other."""
     priority_class_prefix: str = "tidegate-"
     """The chart's PriorityClasses are called this and a tier: tidegate-realtime."""
+    security_context: Mapping[str, int] = field(default_factory=lambda: DEFAULT_POD_USER)
+    """runAsUser, runAsGroup and fsGroup of the pods; the cluster assigns those that are absent, as OpenShift does."""
 
 
 SettingsProvider: TypeAlias = Callable[[], ServingSettings]
