@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from builders.waiting import wait_until
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import may, wait_for_account
 from fixtures.crds import wait_established
+from fixtures.go_programs import go_program
 from tidegate.kube.permissions import (
     CERTIFICATE_RULES,
     CLUSTER_RULES,
@@ -310,6 +312,43 @@ def test_notes_name_every_place_that_models_come_from(release: HelmOn) -> None:
     assert f"Models come from {', '.join(f'{each}://' for each in UriScheme if each != 'file')};" in said
     assert "file:// is refused" in said
     assert "from no host yet: name them in models.allowedHosts" in said
+
+
+def test_helm_3_installs_upgrades_rolls_back_and_removes(release: HelmOn) -> None:
+    helm_3 = HelmOn(go_program("helm3"), release.kubectl)
+    kubectl, name = release.kubectl, ("-n", "three")
+    values: dict[str, object] = {**WITHOUT_KINDS, "watchNamespaces": ["three"], "fullnameOverride": "third"}
+    kubectl("create", "namespace", "three")
+    helm_3.install("three", "three", values)
+
+    def replicas() -> int:
+        return int(kubectl.json("get", "deployment", "third-xds", *name)["spec"]["replicas"])
+
+    assert replicas() == 2
+    # What the controllers write, and no later rendering contains.
+    session = kubectl.json("get", "secret", "third-web-session", *name)
+    assert "data" not in session
+    kubectl("patch", "secret", "third-web-session", *name, "--patch", '{"stringData": {"key": "mine"}}')
+    helm_3.install("three", "three", {**values, "xds.replicas": 3, "gateway.autoscaling.enabled": True})
+    assert replicas() == 3
+    assert kubectl.json("get", "hpa", "third-gateway", *name)["spec"]["maxReplicas"] == 10
+    helm_3("rollback", "three", "1", "--namespace=three")
+    assert replicas() == 2
+    assert kubectl("get", "hpa", *name, "--output=name") == ""
+    written = kubectl.json("get", "secret", "third-web-session", *name)["data"]["key"]
+    assert base64.b64decode(written) == b"mine"
+    helm_3("uninstall", "three", "--namespace=three", "--wait")
+    assert (
+        kubectl(
+            "get",
+            "deployments,services,secrets,clusterroles",
+            *name,
+            "--output=name",
+            "-l",
+            "app.kubernetes.io/instance=third",
+        )
+        == ""
+    )
 
 
 def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(release: HelmOn) -> None:

@@ -26,7 +26,16 @@ def test_each_command_is_acted_on_before_it_returns(access: str, command_line: C
         said = command_line("release", command, access)
         return said["acted"], said["phase"], said["weight"]
 
+    def tried(command: str) -> tuple[str, str, bool]:
+        said = command_line("release", command, access, "--dry-run")
+        return said["acted"], said["phase"], said["dryRun"]
+
     assert told("pause") == ("Done", "Paused", 10)
+    assert told("pause") == ("Already", "Paused", 10)
+    # Nothing is written: what is next to be acted on is what was acted on last.
+    assert tried("pause") == ("Already", "Paused", True)
+    assert tried("abort") == ("Done", "Paused", True)
+    assert tried("resume") == ("Done", "Paused", True)
     assert told("pause") == ("Already", "Paused", 10)
     assert told("resume") == ("Done", "Progressing", 10)
     assert told("promote") == ("Done", "Promoted", 100)
@@ -37,6 +46,8 @@ def test_each_command_is_acted_on_before_it_returns(access: str, command_line: C
         1,
         True,
     )
+    without = command_line.run("release", "resume", access, "--dry-run")
+    assert (without.exit_code, "resume changes nothing" in without.stdout) == (1, True)
     assert told("restart")[0] == "Done"
     # Said twice, it begins twice: the value was taken away between the two.
     first = command_line("release", "status", access)["since"]

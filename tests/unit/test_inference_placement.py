@@ -214,3 +214,25 @@ def test_a_spare_gets_the_new_version_as_well() -> None:
     plan = planned(given(3), changed, **{**before, "reports": served, "config_maps": start})
     assert [order.pod.key.name for order in plan.orders] == ["p2"]
     assert find_condition(plan, "ModelLoaded")["reason"] == "SwappingVersion"
+
+
+def test_the_cluster_assigns_the_user_that_the_settings_leave_out() -> None:
+    """OpenShift refuses pods that name one; MPS needs the user of its pool."""
+
+    def security(settings: ServingSettings, placement: PlacementResult | None = None) -> dict[str, Any]:
+        found = inference() if placement else an_inference(replicas=2)
+        asked = InferenceObserved(found, NOW, epoch=1, placement=placement)
+        context: dict[str, Any] = deployment(plan_inference(asked, settings))["spec"]["template"]["spec"][
+            "securityContext"
+        ]
+        return context
+
+    restricted = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    own = {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532}
+    assert security(SETTINGS) == restricted | own
+    unset = replace(SETTINGS, security_context={})
+    assert security(unset) == restricted
+    slices = given(2).resources
+    assert slices is not None
+    shared = replace(given(2), resources=replace(slices, run_as_user=1000))
+    assert security(unset, shared) == restricted | {"runAsUser": 1000}

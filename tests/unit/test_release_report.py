@@ -47,6 +47,15 @@ def test_what_nobody_has_begun_or_acted_on_is_said() -> None:
         released(a_release(), phase="Paused"), ReleaseCommandResult.ALREADY, ReleaseCommand.PAUSE
     )
     assert lines(again)[-1] == "  already     it was so before: nothing was written"
+    promoted = ReleaseReport.from_access(
+        released(a_release(), phase="Paused"),
+        ReleaseCommandResult.DONE,
+        ReleaseCommand.PROMOTE,
+        dry_run=True,
+    )
+    assert lines(promoted)[-1] == (
+        "  dry run     promote would be written. Give a release's target all traffic now."
+    )
 
 
 def test_without_a_release_there_is_nothing_to_say() -> None:

@@ -129,9 +129,12 @@ def test_history_has_the_newest_first_and_says_what_came_of_each() -> None:
         ({"namespace": "ad"}, []),
         ({"pool": "cpu-a"}, ["cpu-a-2", "cpu-a-1"]),
         ({"pool": "gpu-a"}, []),
+        ({"moving": ["ads/batch", "ads/other"]}, ["cpu-a-1"]),
+        ({"moving": ["ads/other"]}, []),
+        ({"moving": []}, []),
     ],
 )
-def test_history_is_about_whom_it_was_asked(of: dict[str, str], names: list[str]) -> None:
+def test_history_is_about_whom_it_was_asked(of: dict[str, Any], names: list[str]) -> None:
     empty = a_decision(name="cpu-a-2", at=NOW + timedelta(minutes=1))
     found = report_history([a_decision(("ctr", 1, 3), ("batch", 3, 1)), empty], "them", **of)
     assert [each.name for each in found.decisions] == names

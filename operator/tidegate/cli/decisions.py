@@ -18,6 +18,7 @@ from tidegate.cli.options import (
     Namespace,
     Output,
     OutputFormat,
+    Selector,
     print_report,
     run_or_exit,
 )
@@ -59,18 +60,22 @@ def history(
     watch: Watch = False,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
+    selector: Selector = "",
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
 ) -> None:
-    """Show what the allocators decided, the newest first; without a name, -n keeps to decisions that move its Inferences."""
+    """Show what the allocators decided, the newest first; without a name, -n and -l keep to decisions that move these Inferences."""
     from tidegate.cli.object_names import join_kind
 
     options = KubeOptions(namespace, everywhere, cluster)
     text = None if target is None else join_kind(target, name)
+    if selector and text is not None:
+        message = f"--selector chooses Inferences, and {text} is one object: leave one of them out"
+        raise typer.BadParameter(message)
 
     async def find_reader(client: KubeClient, chosen: str) -> Callable[[], Awaitable[HistoryReport]]:
-        return lambda: _read_history(client, text, options, chosen)
+        return lambda: _read_history(client, text, selector, options, chosen)
 
     show_or_follow(options, find_reader, output, watch=watch)
 
@@ -96,19 +101,24 @@ def explain(
 
 
 async def _read_history(
-    client: KubeClient, text: str | None, options: KubeOptions, namespace: str
+    client: KubeClient, text: str | None, labels: str, options: KubeOptions, namespace: str
 ) -> HistoryReport:
-    """Return the decisions about an Inference or a pool, or all. Raises TidegateError if they cannot be read."""
+    """Return the decisions about an Inference or a pool, about Inferences with these labels, or all. Raises TidegateError if they cannot be read."""
     from tidegate.api.compute_override import OverrideKind
     from tidegate.api.meta import ObjectKey
     from tidegate.cli.object_names import find_target, parse_target_name
     from tidegate.errors import PermanentError
     from tidegate.kube.kinds import COMPUTE_POOL
     from tidegate.reports.decision import report_history
-    from tidegate.services.objects import list_decisions
+    from tidegate.services.objects import list_decisions, list_inference_keys
 
     if text is None:
         all_decisions = await list_decisions(client)
+        if labels:
+            keys = await list_inference_keys(client, options.namespace or "", labels)
+            return report_history(
+                all_decisions, f"Inferences with {labels}", moving=frozenset(map(str, keys))
+            )
         subject = f"Inferences of namespace {options.namespace}" if options.namespace else "anybody"
         return report_history(all_decisions, subject, namespace=options.namespace)
     name = parse_target_name(text)

@@ -18,6 +18,7 @@ from tidegate.cli.options import (
     ObjectsNamespace,
     Output,
     OutputFormat,
+    Selector,
     print_report,
     run_or_exit,
 )
@@ -48,7 +49,7 @@ def get(
     ] = "inferences",
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of one object.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow changes.")] = False,
-    selector: Annotated[str, typer.Option("--selector", "-l", help="Labels, like team=ads.")] = "",
+    selector: Selector = "",
     sort: Annotated[
         ListOrder, typer.Option("--sort", help="name, state (the worst first) or age.")
     ] = ListOrder.NAME,

@@ -24,6 +24,7 @@ EXAMPLES_TITLE: Final = "Examples:"
 EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "status": (
         "tidegate status",
+        "tidegate status -l team=ads",
         "tidegate status inference ctr -n ads -w",
         "tidegate status ads/ctr --wait --timeout 90s",
     ),
@@ -32,14 +33,21 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "tidegate get modelaccesses -A --sort state",
         "tidegate get inferences -l team=ads -w",
     ),
-    "top inferences": ("tidegate top inferences -n ads", "tidegate top inferences -A --sort value"),
-    "top pools": ("tidegate top pools",),
+    "top inferences": (
+        "tidegate top inferences -n ads",
+        "tidegate top inferences -A -l team=ads --sort value",
+    ),
+    "top pools": ("tidegate top pools", "tidegate top pools -l accelerator=gpu"),
     "why": (
         "tidegate why ctr -n ads",
         "tidegate why pool gpu-a",
         "tidegate why modelaccess/ads/ranking",
     ),
-    "history": ("tidegate history", "tidegate history ads/ctr", "tidegate history pool gpu-a -o json"),
+    "history": (
+        "tidegate history -l team=ads",
+        "tidegate history ads/ctr",
+        "tidegate history pool gpu-a -o json",
+    ),
     "features list": ("tidegate features list -n ads", "tidegate features list -f features.yaml"),
     "features explain": ("tidegate features explain user.age -n ads",),
     "features stats": (
@@ -83,7 +91,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "release status": ("tidegate release status ranking -n ads -w",),
     "release pause": ("tidegate release pause ads/ranking",),
     "release resume": ("tidegate release resume ads/ranking",),
-    "release promote": ("tidegate release promote ads/ranking",),
+    "release promote": (
+        "tidegate release promote ads/ranking",
+        "tidegate release promote ads/ranking --dry-run",
+    ),
     "release abort": ("tidegate release abort ads/ranking",),
     "release restart": ("tidegate release restart ads/ranking",),
     "plan": ("tidegate plan gpu-a", "tidegate plan gpu-a --demand ads/ctr=x1.5 --slices 12"),

@@ -97,6 +97,9 @@ ObjectsNamespace = Annotated[
 AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Include objects of all namespaces.")
 ]
+Selector = Annotated[
+    str, typer.Option("--selector", "-l", help="Only objects with these labels, like team=ads,tier!=batch.")
+]
 SystemNamespace = Annotated[
     str | None,
     typer.Option("--system-namespace", help="Namespace of the installation, if there are several."),

@@ -15,6 +15,7 @@ from tidegate.cli.completion import CompletedKind, complete_names
 from tidegate.cli.connection import open_client
 from tidegate.cli.following import Watch, show_or_follow
 from tidegate.cli.options import (
+    DryRun,
     ExitStatus,
     KubeOptions,
     NameAfterKind,
@@ -84,6 +85,7 @@ def _make_command(command: ReleaseCommand) -> Callable[..., None]:
         name: NameAfterKind = None,
         namespace: Namespace = None,
         everywhere: Everywhere = False,
+        dry_run: DryRun = False,
         output: Output = OutputFormat.TEXT,
         *,
         cluster: ClusterOptions,
@@ -92,7 +94,7 @@ def _make_command(command: ReleaseCommand) -> Callable[..., None]:
         from tidegate.reports.release import ReleaseCommandResult
 
         options = KubeOptions(namespace, everywhere, cluster)
-        report = run_or_exit(_send_command(join_kind(access, name), options, command))
+        report = run_or_exit(_send_command(join_kind(access, name), options, command, dry_run=dry_run))
         print_report(report, output)
         if report.acted in {ReleaseCommandResult.ASKED, ReleaseCommandResult.WITHOUT_EFFECT}:
             sys.exit(ExitStatus.FINDING)
@@ -110,11 +112,15 @@ async def _find_reader(
     return lambda: read_release(client, key)
 
 
-async def _send_command(text: str, options: KubeOptions, command: ReleaseCommand) -> ReleaseReport:
-    from tidegate.services.releases import send_command
+async def _send_command(
+    text: str, options: KubeOptions, command: ReleaseCommand, *, dry_run: bool
+) -> ReleaseReport:
+    from tidegate.services.releases import preview_command, send_command
 
     async with open_client(options) as (client, namespace):
         key = await _find_access(client, text, options, namespace)
+        if dry_run:
+            return await preview_command(client, key, command)
         return await send_command(client, key, command, _TIMEOUT)
 
 

@@ -21,6 +21,7 @@ from tidegate.cli.options import (
     NameAfterKind,
     Output,
     OutputFormat,
+    Selector,
     print_report,
     run_or_exit,
 )
@@ -70,6 +71,7 @@ def status(
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Look for the object in all namespaces.")
     ] = False,
+    selector: Selector = "",
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
@@ -81,13 +83,18 @@ def status(
     if wait and watch:
         message = "--wait ends when the object is ready, and --watch does not end: leave one of them out"
         raise typer.BadParameter(message)
+    if selector and target is not None:
+        message = f"--selector chooses the objects of the fleet, and {target} is one: leave one of them out"
+        raise typer.BadParameter(message)
     max_wait = parse_duration_option(f"--timeout {timeout}", timeout) if wait else None
     text = None if target is None else join_kind(target, name)
     if watch:
         follow_or_exit(
-            options, lambda client, namespace: _find_reader(client, text, options, namespace), output
+            options,
+            lambda client, namespace: _find_reader(client, text, selector, options, namespace),
+            output,
         )
-    report = run_or_exit(_read_status(text, options, max_wait))
+    report = run_or_exit(_read_status(text, selector, options, max_wait))
     print_report(report, output)
     if wait and not report.settled:
         problem = "it is stalled" if report.stalled else f"it was not ready within {timeout}"
@@ -97,27 +104,27 @@ def status(
 
 
 async def _read_status(
-    text: str | None, options: KubeOptions, max_wait: timedelta | None
+    text: str | None, labels: str, options: KubeOptions, max_wait: timedelta | None
 ) -> FleetReport | StatusReport:
     """Return the status of an object, or of the fleet; with `max_wait`, wait until it settles.
 
     Raises TidegateError or ValueError.
     """
     async with open_client(options) as (client, namespace):
-        read = await _find_reader(client, text, options, namespace)
+        read = await _find_reader(client, text, labels, options, namespace)
         return await (read() if max_wait is None else wait_until_settled(read, max_wait, _print_progress))
 
 
 async def _find_reader(
-    client: KubeClient, text: str | None, options: KubeOptions, namespace: str
+    client: KubeClient, text: str | None, labels: str, options: KubeOptions, namespace: str
 ) -> Callable[[], Awaitable[FleetReport | StatusReport]]:
-    """Return what reads the status of the object that `text` means, or of the fleet."""
+    """Return what reads the status of the object that `text` means, or of the fleet's objects with these labels."""
     from tidegate.cli.object_names import find_object
     from tidegate.services.fleet import read_fleet
     from tidegate.services.status import read_object_status
 
     if text is None:
-        return lambda: read_fleet(client, options.namespace, namespace)
+        return lambda: read_fleet(client, options.namespace, namespace, labels)
     match = await find_object(client, text, options, namespace)
     if match.alternatives:
         _print_progress(

@@ -13,6 +13,7 @@ from tidegate.cli.options import (
     KubeOptions,
     Output,
     OutputFormat,
+    Selector,
     SystemNamespace,
 )
 from tidegate.reports.orders import TopOrder
@@ -55,6 +56,7 @@ def show_inferences(
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Inferences of all namespaces.")
     ] = False,
+    selector: Selector = "",
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
@@ -66,7 +68,7 @@ def show_inferences(
     sampling = TopOptions(window, gateways or (), system)
 
     async def find_reader(client: KubeClient, chosen: str) -> Callable[[], Awaitable[TopInferences]]:
-        return lambda: read_top_inferences(client, None if everywhere else chosen, sampling, sort)
+        return lambda: read_top_inferences(client, None if everywhere else chosen, sampling, sort, selector)
 
     show_or_follow(options, find_reader, output, watch=watch)
 
@@ -77,6 +79,7 @@ def show_pools(
     watch: Watch = False,
     gateways: Gateways = None,
     system: SystemNamespace = None,
+    selector: Selector = "",
     output: Output = OutputFormat.TEXT,
     *,
     cluster: ClusterOptions,
@@ -87,6 +90,6 @@ def show_pools(
     sampling = TopOptions(window, gateways or (), system)
 
     async def find_reader(client: KubeClient, _: str) -> Callable[[], Awaitable[TopPools]]:
-        return lambda: read_top_pools(client, sampling)
+        return lambda: read_top_pools(client, sampling, selector)
 
     show_or_follow(KubeOptions(cluster=cluster), find_reader, output, watch=watch)

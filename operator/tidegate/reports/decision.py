@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Self
@@ -134,8 +134,12 @@ def select_decisions(
     pool: str | None = None,
     inference: str | None = None,
     namespace: str | None = None,
+    moving: Collection[str] | None = None,
 ) -> Sequence[AllocationDecision]:
-    """Return the decisions about a pool, an Inference or a namespace, or all; the newest first."""
+    """Return the decisions about a pool, an Inference or a namespace, or all; the newest first.
+
+    With `moving`, only those that move one of these Inferences, as namespace/name.
+    """
 
     def matches(decision: AllocationDecision) -> bool:
         movers = [move.inference for move in decision.spec.moves]
@@ -143,6 +147,7 @@ def select_decisions(
             (pool is None or decision.spec.pool == pool)
             and (inference is None or inference in movers)
             and (namespace is None or any(mover.startswith(f"{namespace}/") for mover in movers))
+            and (moving is None or any(mover in moving for mover in movers))
         )
 
     return [decision for decision in sort_newest_first(decisions) if matches(decision)]
@@ -155,9 +160,10 @@ def report_history(
     pool: str | None = None,
     inference: str | None = None,
     namespace: str | None = None,
+    moving: Collection[str] | None = None,
 ) -> HistoryReport:
-    """Report the decisions about a pool, an Inference or a namespace, or all."""
-    matching = select_decisions(decisions, pool=pool, inference=inference, namespace=namespace)
+    """Report the decisions about a pool, an Inference, a namespace or several Inferences, or all."""
+    matching = select_decisions(decisions, pool=pool, inference=inference, namespace=namespace, moving=moving)
     return HistoryReport(
         about=about, inference=inference, decisions=tuple(map(DecisionReport.from_decision, matching))
     )

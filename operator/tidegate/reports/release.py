@@ -11,7 +11,7 @@ from tidegate.api.conditions import format_timestamp
 from tidegate.api.meta import ApiModel
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import CheckVerdict
-from tidegate.api.release_commands import ReleaseCommand, ReleasePhase
+from tidegate.api.release_commands import RELEASE_COMMANDS, ReleaseCommand, ReleasePhase
 from tidegate.reports.report import Report, format_name
 
 
@@ -57,10 +57,17 @@ class ReleaseReport(Report):
     command: ReleaseCommand | None
     """The command of this call."""
     acted: ReleaseCommandResult
+    dry_run: bool
+    """Whether nothing was written, and `acted` is what the command would do in the present phase."""
 
     @classmethod
     def from_access(
-        cls, access: ModelAccess, acted: ReleaseCommandResult, command: ReleaseCommand | None = None
+        cls,
+        access: ModelAccess,
+        acted: ReleaseCommandResult,
+        command: ReleaseCommand | None = None,
+        *,
+        dry_run: bool = False,
     ) -> Self:
         """Return the report of an access's release. Raises ValueError if it has none."""
         release, status = access.spec.release, access.status.release
@@ -84,6 +91,7 @@ class ReleaseReport(Report):
             ),
             command=command,
             acted=acted,
+            dry_run=dry_run,
         )
 
     def render_lines(self, *, wide: bool) -> Iterator[str]:
@@ -100,6 +108,8 @@ class ReleaseReport(Report):
             yield f"  {'without':12}effect: {self.command} changes nothing of a release that is {self.phase}; restart begins anew"
         elif self.acted is ReleaseCommandResult.ASKED:
             yield f"  {'asked':12}{self.command} is written, and the controllers have not acted on it yet"
+        elif self.dry_run and self.command is not None:
+            yield f"  {'dry run':12}{self.command} would be written. {RELEASE_COMMANDS[self.command].summary}"
 
     def object_names(self) -> Iterator[str]:
         """Yield the access."""

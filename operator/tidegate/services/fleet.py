@@ -22,22 +22,24 @@ from tidegate.services.listing import KindLister
 _VERSION_LABEL = "app.kubernetes.io/version"
 
 
-async def read_fleet(client: KubeClient, namespace: str | None, default_namespace: str) -> FleetReport:
-    """Report the objects of a namespace, or of all for None.
+async def read_fleet(
+    client: KubeClient, namespace: str | None, default_namespace: str, labels: str = ""
+) -> FleetReport:
+    """Report the objects of a namespace, or of all for None, and with `labels` only those that have them.
 
-    A user who may not list all namespaces gets `default_namespace` alone. Raises TidegateError if nothing can be read.
+    Pools, and what the allocators decided, belong to all teams and are reported in any case. A user who may not list all namespaces gets `default_namespace` alone. Raises TidegateError if nothing can be read.
     """
     reader = KindLister(client, (namespace or "",))
-    inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
+    inferences = await reader.list_parsed(kinds.INFERENCE, Inference, selector=labels)
     if namespace is None and Inference.KIND in reader.unlisted:
         refusals, namespace = reader.skipped, default_namespace
         reader = KindLister(client, (default_namespace,))
-        inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
+        inferences = await reader.list_parsed(kinds.INFERENCE, Inference, selector=labels)
         reader.skipped[:0] = [f"other namespaces than {default_namespace}: {reason}" for reason in refusals]
     inventory = FleetObjects(
         inferences=inferences,
-        accesses=await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess),
-        features=await reader.list_parsed(kinds.FEATURE_COMPUTE, FeatureCompute),
+        accesses=await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess, selector=labels),
+        features=await reader.list_parsed(kinds.FEATURE_COMPUTE, FeatureCompute, selector=labels),
         pools=await reader.list_parsed(kinds.COMPUTE_POOL, ComputePool),
         overrides=await reader.list_parsed(kinds.COMPUTE_OVERRIDE, ComputeOverride),
         decisions=await reader.list_parsed(kinds.ALLOCATION_DECISION, AllocationDecision),

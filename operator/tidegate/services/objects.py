@@ -65,6 +65,12 @@ def not_found_error(kind: Kind, key: ObjectKey) -> PermanentError:
     )
 
 
+async def list_inference_keys(client: KubeClient, namespace: str, labels: str) -> Sequence[ObjectKey]:
+    """List the names of the Inferences of a namespace, empty for all, that have these labels."""
+    bodies = await client.list(INFERENCE, namespace=namespace, selector=labels)
+    return [ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]) for body in bodies]
+
+
 async def list_decisions(client: KubeClient, pool: str | None = None) -> Sequence[AllocationDecision]:
     """List the decisions about one pool, or all, in any order."""
     fields = "" if pool is None else f"spec.pool={pool}"

@@ -55,6 +55,24 @@ async def send_command(
     )
 
 
+async def preview_command(client: KubeClient, key: ObjectKey, command: ReleaseCommand) -> ReleaseReport:
+    """Report what a command would do in the present phase of the release, without a write.
+
+    Raises TidegateError or ValueError.
+    """
+    rule = RELEASE_COMMANDS[command]
+    access = await read_access(client, key)
+    phase = _find_phase(access)
+    annotation = access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()
+    if annotation == command and not rule.repeatable and phase in rule.leads_to:
+        result = ReleaseCommandResult.ALREADY
+    elif phase in rule.effective_in | rule.leads_to:
+        result = ReleaseCommandResult.DONE
+    else:
+        result = ReleaseCommandResult.WITHOUT_EFFECT
+    return ReleaseReport.from_access(access, result, command, dry_run=True)
+
+
 async def _annotate_access(client: KubeClient, key: ObjectKey, command: ReleaseCommand | None) -> None:
     patch = {"metadata": {"annotations": {RELEASE_ANNOTATION: None if command is None else command.value}}}
     if await client.merge(MODEL_ACCESS, key, patch, Fence.unlimited()) is None:

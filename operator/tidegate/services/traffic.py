@@ -45,11 +45,11 @@ class TopOptions:
 
 
 async def read_top_inferences(
-    client: KubeClient, namespace: str | None, sampling: TopOptions, order: TopOrder
+    client: KubeClient, namespace: str | None, sampling: TopOptions, order: TopOrder, labels: str = ""
 ) -> TopInferences:
-    """Return the busiest Inferences of a namespace, or of all for None. Raises TidegateError if they cannot be read."""
+    """Return the busiest Inferences of a namespace, or of all for None, that have the labels. Raises TidegateError if they cannot be read."""
     reader = KindLister(client, (namespace or "",))
-    inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
+    inferences = await reader.list_parsed(kinds.INFERENCE, Inference, selector=labels)
     reader.check_readable()
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
     pool_names = {
@@ -62,10 +62,10 @@ async def read_top_inferences(
     return report_inferences(inferences, _with_skipped(inputs, reader), namespace, order)
 
 
-async def read_top_pools(client: KubeClient, sampling: TopOptions) -> TopPools:
-    """Return all pools, the fullest first. Raises TidegateError if they cannot be read."""
+async def read_top_pools(client: KubeClient, sampling: TopOptions, labels: str = "") -> TopPools:
+    """Return the pools that have the labels, the fullest first. Raises TidegateError if they cannot be read."""
     reader = KindLister(client, ("",))
-    pools = await reader.list_parsed(kinds.COMPUTE_POOL, ComputePool)
+    pools = await reader.list_parsed(kinds.COMPUTE_POOL, ComputePool, selector=labels)
     reader.check_readable()
     inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
     accesses = await reader.list_parsed(kinds.MODEL_ACCESS, ModelAccess)
