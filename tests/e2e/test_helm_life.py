@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from builders.waiting import wait_until
 from fixtures.chart import CHART, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import Kubectl
+from fixtures.go_programs import go_program
 from fixtures.installed import Installed, Space, a_space
 from tidegate_localcluster.demo.helm import NAMESPACE, RELEASE
 
@@ -141,6 +142,25 @@ def test_models_outlive_their_release_and_install_waits_for_the_next_one_which_t
     assert _uid(life, space) == before
     space.answers(1)
     space.ready()
+
+
+def test_helm_3_installs_and_removes_the_release_too(life: Life, space: Space) -> None:
+    """With the same flags; what one Helm installed the same Helm removes."""
+    before = _uid(life, space)
+    older = replace(life, helm=HelmOn(go_program("helm3"), life.helm.kubectl))
+    life.act("uninstall", RELEASE, *WAIT)
+    older.act("install", RELEASE, CHART, *WAIT)
+    older.ready()
+    space.answers(1)
+    older.act("upgrade", RELEASE, CHART, *WAIT, pods__annotations={"life": "third"})
+    older.ready()
+    older.act("rollback", RELEASE, "1", *WAIT)
+    older.ready()
+    older.act("uninstall", RELEASE, *WAIT)
+    life.act("install", RELEASE, CHART, *WAIT)
+    life.ready()
+    assert _uid(life, space) == before
+    space.answers(1)
 
 
 def _uid(life: Life, space: Space) -> str:

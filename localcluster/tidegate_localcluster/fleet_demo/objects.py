@@ -107,7 +107,7 @@ def render_policies(root: Path, template: str, values: Mapping[str, str]) -> Seq
     text = re.sub(r"labels: \{\{- include.*", "labels: {}", text)
     text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
     for expression, value in {
-        ".Release.Name": RELEASE,
+        'include "tidegate.fullname" .': RELEASE,
         ".Release.Namespace": SYSTEM_NAMESPACE,
         **values,
     }.items():

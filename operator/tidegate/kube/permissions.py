@@ -180,7 +180,7 @@ A role cannot be limited to labels, so the watch selects by label.
 CERTIFICATE_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
     ApiClientProcess.CONTROLLERS: (PolicyRule("", ("secrets",), ("get", "update")),),
 }
-"""Rules in the release's namespace for the Secrets of our own certificates; the chart adds their names.
+"""Rules in the release's namespace for the Secrets of our own certificates and of the dashboard's session key; the chart adds their names.
 
 The chart also creates these Secrets, since a right to create cannot be limited to names.
 """

@@ -53,7 +53,7 @@ With `watchNamespaces` the rights apply in each of these namespaces only, and th
 
 """
 _RELEASE: Final = """
-In the release's own namespace the controllers also have these rights; those to Secrets are for the [certificates](../how-to/certificates.md) that they create:
+In the release's own namespace the controllers also have these rights; those to Secrets are for the [certificates](../how-to/certificates.md) that they create, and for the session key of the dashboard:
 
 """
 _OPTIONAL_RIGHTS: Final = """

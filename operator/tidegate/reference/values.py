@@ -63,7 +63,7 @@ def describe_schema(schema: Mapping[str, Any], text: str) -> dict[str, Any]:
 
     A property that several values share by $ref has the comment of the first of them.
     """
-    described = _strip_descriptions(copy.deepcopy(dict(schema)))
+    described: dict[str, Any] = _strip_descriptions(copy.deepcopy(dict(schema)))
     for path, comment in _parse_comments(text):
         node, shared = _find_property(described, path)
         if comment and node is not None and not (shared and "description" in node):
