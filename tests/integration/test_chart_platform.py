@@ -14,6 +14,7 @@ import yaml
 
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, Objects, pod_of, rendered, settings_of, template
 from fixtures.go_programs import go_program
+from tidegate.api.inference import Inference, Tier
 from tidegate.reference.values import describe_schema, parse_values, render_chart_readme
 
 pytestmark = [pytest.mark.integration]
@@ -359,6 +360,11 @@ def test_artifact_hub_lists_the_kinds_of_the_chart() -> None:
         for body in committed
         for version in body["spec"]["versions"]
     }
+    (example,) = yaml.safe_load(annotations["artifacthub.io/crdsExamples"])
+    assert (
+        Inference.parse({**example, "metadata": {**example["metadata"], "uid": "u"}}).spec.tier
+        is Tier.REALTIME
+    )
 
 
 KEY: Final = """%no-protection
