@@ -20,7 +20,7 @@ from tidegate.reference.values import describe_schema, parse_values, render_char
 pytestmark = [pytest.mark.integration]
 
 DIGEST: Final = "sha256:" + "0123456789abcdef" * 4
-_ALL: Final = {
+_ALL: Final[Mapping[str, object]] = {
     "fullnameOverride": "edge",
     "images.registry": "registry.example.com/tidegate",
     "pods.securityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None},
@@ -169,7 +169,7 @@ def test_an_image_has_its_fields(helm: Path, values: Mapping[str, object], refer
 
 
 def test_services_have_what_a_cloud_needs(helm: Path) -> None:
-    service = {
+    service: dict[str, Any] = {
         "type": "LoadBalancer",
         "port": 443,
         "annotations": {"lb.example.com/scheme": "internal", "team": "edge"},
@@ -179,7 +179,7 @@ def test_services_have_what_a_cloud_needs(helm: Path) -> None:
         "ipFamilyPolicy": "PreferDualStack",
     }
     parts = ("gateway.service", "gateway.tls.service", "web.service")
-    values = {
+    values: dict[str, Any] = {
         **dict.fromkeys(parts, service),
         "gateway.tls.secrets": ["front"],
         "commonAnnotations": {"team": "all", "contact": "ads"},
@@ -217,7 +217,7 @@ def test_the_users_of_pods_can_be_left_to_openshift(helm: Path) -> None:
 
 
 def test_pods_get_variables_volumes_and_arguments_of_ones_own(helm: Path) -> None:
-    values = {
+    values: dict[str, Any] = {
         "pods.extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
         "pods.volumes": [{"name": "ca", "configMap": {"name": "company-ca"}}],
         "pods.volumeMounts": [{"name": "ca", "mountPath": "/etc/ssl/company"}],
@@ -265,7 +265,7 @@ def test_an_autoscaler_sets_the_number_of_gateways(helm: Path) -> None:
 
 
 def test_an_ingress_and_a_route_lead_to_the_dashboard(helm: Path) -> None:
-    values = {
+    values: dict[str, Any] = {
         "web.hosts": ["tidegate.example.com"],
         "web.service.port": 80,
         "web.ingress": {
