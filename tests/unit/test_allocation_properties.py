@@ -101,6 +101,8 @@ def _score_model(
         value -= abs(moved) * (lost + (1e-6 if is_priced else 1e-3) * each.value * spot.curve.rate_at(1))
         young = spot.since_up_s < max(50.0, spot.load_s) if moved < 0 else spot.since_down_s < spot.load_s
         missed[1] += abs(moved) * spot.slices if young else 0
+    if _is_rationed(snapshot, each):
+        missed[6] -= value
     if each.load is None:
         return value
     caps = [min(pools[spot.pool].slices // spot.slices, most) for spot in each.placements]
@@ -126,6 +128,27 @@ def _score_model(
     elif promised > 0:
         missed[2] += _missed_without_node(each, counts, caps, promised, asked, pools)
     return value
+
+
+def _is_rationed(snapshot: AllocationSnapshot, each: ModelInput) -> bool:
+    """Whether its moves cost SLO: the models that have its pool alone need more slices for theirs than they may have."""
+    if each.tier is not Tier.REALTIME or len(each.placements) > 1:
+        return False
+    [pool] = [pool for pool in snapshot.pools if pool.name == each.placements[0].pool]
+    needed = 0
+    for rival in snapshot.inferences:
+        if rival.tier is Tier.REALTIME and [spot.pool for spot in rival.placements] == [pool.name]:
+            [spot] = rival.placements
+            most = inf if rival.bounds.ceiling is None else rival.bounds.ceiling
+            cap = int(min(pool.slices // spot.slices, most))
+            rate = max(rival.load.rates) if rival.load is not None else 0.0
+            promised = min(rate, spot.curve.rate_at(cap))
+            slo = next(n for n in range(cap + 1) if n == cap or spot.curve.rate_at(n) >= promised - 1e-6)
+            held = min(spot.replicas.current, most) if rival.load is None else 0
+            needed += max(rival.bounds.floor, held, slo) * spot.slices
+    limits = [pool.slices - sum(rule.floor for rule in pool.tiers if rule.tier is not Tier.REALTIME)]
+    limits += [rule.ceiling for rule in pool.tiers if rule.tier is Tier.REALTIME and rule.ceiling is not None]
+    return needed > min(limits)
 
 
 def _is_priced(each: ModelInput, pools: Mapping[str, PoolInput]) -> bool:
@@ -314,7 +337,8 @@ def _with_load_of(each, other):
 def test_more_capacity_is_never_worse(snapshot: AllocationSnapshot, more: int) -> None:
     first, *others = snapshot.pools
     larger = replace(snapshot, pools=(replace(first, slices=first.slices + more), *others))
-    # What one promises depends on capacity: only where all can be had do the two promise alike.
+    # What one promises depends on capacity: only where all can be had do the two promise alike. So does a strict reserve.
+    assume(all(pool.nodes <= 1 or pool.node_loss is not None for pool in snapshot.pools))
     small_one, large_one = solved(snapshot), solved(larger)
     assume(not small_one.relaxed and not small_one.postponed and not large_one.postponed)
     assume(not large_one.relaxed)

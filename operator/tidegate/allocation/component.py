@@ -185,27 +185,27 @@ def _make_component(pools: Sequence[PoolInput], utilities: Sequence[ModelUtility
     for utility in utilities:
         if densest > 0:
             utility.weigh_floor(densest)
-    if _is_overloaded(pools, utilities):
-        for utility in utilities:
-            if utility.model.tier.traits.has_slo:
-                utility.ration_moves()
+    for pool in pools:
+        _ration_moves(pool, utilities)
     return Component(tuple(pools), tuple(utilities), seed)
 
 
-def _is_overloaded(pools: Sequence[PoolInput], utilities: Sequence[ModelUtility]) -> bool:
-    """Return whether the SLOs take more slices than their tiers may have, for Inferences in one pool each."""
-    needed: dict[tuple[str, Tier], int] = {}
-    for utility in utilities:
-        if len(utility.options) == 1 and utility.model.tier.traits.has_slo:
-            [option] = utility.options
-            place = option.pool, utility.model.tier
-            needed[place] = needed.get(place, 0) + max(utility.floor, utility.slo_replicas) * option.slices
-    return any(
-        slices > _limit_slices(pool, tier)
-        for pool in pools
-        for tier in Tier
-        if (slices := needed.get((pool.name, tier)))
-    )
+def _ration_moves(pool: PoolInput, utilities: Sequence[ModelUtility]) -> None:
+    """Let moves cost SLO in a pool that cannot keep all SLOs of the Inferences that have no other pool."""
+    for tier in Tier:
+        rationed = [
+            utility
+            for utility in utilities
+            if tier.traits.has_slo
+            and utility.model.tier is tier
+            and [option.pool for option in utility.options] == [pool.name]
+        ]
+        needed = sum(
+            max(utility.floor, utility.slo_replicas) * utility.options[0].slices for utility in rationed
+        )
+        if needed > _limit_slices(pool, tier):
+            for utility in rationed:
+                utility.ration_moves()
 
 
 def _limit_slices(pool: PoolInput, tier: Tier) -> int:
