@@ -7,10 +7,19 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
+from builders.allocator import a_member, observed
+from builders.fake_clock import FakeClock
+from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.exporters.allocator import AllocatorMetrics
+from tidegate.exporters.solver_inputs import SolverInputs
 from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW, Peaks, apply_peaks
 from tidegate.planning.allocator.signals import Signal, Signals
+from tidegate_controllers.allocator.events import AllocationEvents
+from tidegate_controllers.allocator.forecasts import AllocationForecasts
+from tidegate_controllers.allocator.solver import PoolSolver
 
 CTR, CVR = ObjectKey("ads", "ctr"), ObjectKey("ads", "cvr")
 START = datetime(2026, 11, 1, 20, tzinfo=UTC)
@@ -91,3 +100,32 @@ def test_it_is_the_highest_rate_of_the_last_minute(rates: list[float]) -> None:
     looks = int(MIN_PEAK_WINDOW / STEP)
     wanted = [max(rates[max(0, at + 1 - looks) : at + 1]) for at in range(len(rates))]
     assert Watcher().rates(rates) == wanted
+
+
+def test_a_pool_counts_peaks_of_realtime_demand_for_its_dwell_and_of_streams_for_a_minute() -> None:
+    clock = FakeClock()
+    solver = PoolSolver(
+        solver=None,
+        demand=None,
+        forecasts=AllocationForecasts(None, clock),
+        events=AllocationEvents(None, clock),
+        inputs=SolverInputs(),
+        metrics=AllocatorMetrics(CollectorRegistry()),
+        clock=clock,
+    )
+    members = (a_member(), a_member("log", tier=Tier.NEARLINE))
+    log = ObjectKey("ads", "log")
+
+    def see(rate: float, seconds: int) -> dict[ObjectKey, float]:
+        now = START + timedelta(seconds=seconds)
+        pool = observed(*members, policy={"dwell": "2m"}, now=now)
+        found = Signals({key: Signal(rate, now) for key in (CTR, CVR, log)}, "")
+        return {key: signal.demand_per_s for key, signal in solver.hold_peaks(pool, found).by_key.items()}
+
+    assert see(50.0, 0) == {CTR: 50.0, log: 50.0}
+    assert see(10.0, 59) == {CTR: 50.0, log: 50.0}
+    assert see(10.0, 61) == {CTR: 50.0, log: 10.0}
+    assert see(10.0, 121) == {CTR: 10.0, log: 10.0}
+    see(50.0, 122)
+    solver.forget_pool(observed(*members).pool.key)
+    assert see(10.0, 123) == {CTR: 10.0, log: 10.0}
