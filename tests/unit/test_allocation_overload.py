@@ -47,8 +47,20 @@ def test_replicas_move_between_models_that_miss_their_slo_if_that_is_worth_it(
     assert count_replicas(solve_pair(rate)) == {"ads/ctr": ctr, "ads/cvr": cvr}
 
 
-def test_the_least_miss_is_worth_a_slice_that_is_free() -> None:
-    assert count_replicas(solve_pair(200.1, slices=6)) == {"ads/ctr": 3, "ads/cvr": 3}
+@pytest.mark.parametrize("price", [50.0, 1e6])
+def test_the_least_miss_is_worth_a_slice_that_is_free_whatever_slices_cost_before(price: float) -> None:
+    short = a_model("short", Tier.REALTIME, a_placement(ready=5, slices=2), rate=900.0)
+    model = a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=200.1)
+    assignment = solve_snapshot(a_snapshot(a_pool(slices=13, price=price), short, model))
+    assert count_replicas(assignment) == {"ads/ctr": 3, "ads/short": 5}
+
+
+def test_a_price_of_before_stops_no_move_that_is_worth_a_replica() -> None:
+    """The dearest model of the last decision is gone; its price would freeze the others."""
+    low = a_model("low", Tier.REALTIME, a_placement(ready=3), rate=210.0)
+    high = a_model("high", Tier.REALTIME, a_placement(ready=1), rate=900.0)
+    assignment = solve_snapshot(a_snapshot(a_pool(slices=4, price=1e6), low, high))
+    assert count_replicas(assignment) == {"ads/high": 2, "ads/low": 2}
 
 
 def test_offline_work_above_its_floor_yields_to_the_least_miss() -> None:

@@ -96,13 +96,22 @@ def _score_model(
     for spot, count in zip(each.placements, counts, strict=True):
         moved = count - spot.replicas.current
         seconds = spot.load_s if moved > 0 else spot.drain_s
-        lost = pools[spot.pool].price * spot.slices * seconds / snapshot.horizon_s
-        is_priced = pools[spot.pool].node_loss is not None and each.tier is Tier.REALTIME
-        value -= abs(moved) * (lost + (1e-6 if is_priced else 1e-3) * each.value * spot.curve.rate_at(1))
+        lost = (
+            min(pools[spot.pool].price, _best_earnings(snapshot, spot.pool))
+            * spot.slices
+            * seconds
+            / snapshot.horizon_s
+        )
+        is_priced = len(counts) == 1 and each.tier is Tier.REALTIME and _is_priced(each, pools)
+        least_gain = (1e-6 if is_priced else 1e-3) * each.value * spot.curve.rate_at(1)
+        value -= abs(moved) * (lost + least_gain)
         young = spot.since_up_s < max(50.0, spot.load_s) if moved < 0 else spot.since_down_s < spot.load_s
         missed[1] += abs(moved) * spot.slices if young else 0
-    if _is_rationed(snapshot, each):
-        missed[6] -= value
+    if _is_rationed(snapshot, each) and moved < 0:
+        [spot] = each.placements
+        exchanged_s = spot.load_s + spot.drain_s
+        lost = min(pools[spot.pool].price, _best_earnings(snapshot, spot.pool)) * spot.slices * exchanged_s
+        missed[6] -= moved * (lost / snapshot.horizon_s + 2 * least_gain)
     if each.load is None:
         return value
     caps = [min(pools[spot.pool].slices // spot.slices, most) for spot in each.placements]
@@ -152,7 +161,20 @@ def _is_rationed(snapshot: AllocationSnapshot, each: ModelInput) -> bool:
 
 
 def _is_priced(each: ModelInput, pools: Mapping[str, PoolInput]) -> bool:
-    return pools[each.placements[0].pool].node_loss is not None and not each.keeps_node_spare
+    pool = pools[each.placements[0].pool]
+    return pool.node_loss is not None and pool.nodes > 1 and not each.keeps_node_spare
+
+
+def _best_earnings(snapshot: AllocationSnapshot, pool: str) -> float:
+    return max(
+        each.value
+        * max([1.0, *(each.load.urgency if each.load else ())])
+        * spot.curve.rate_at(1)
+        / spot.slices
+        for each in snapshot.inferences
+        for spot in each.placements
+        if spot.pool == pool
+    )
 
 
 def _mean_loss(

@@ -65,6 +65,13 @@ def test_a_peak_counts_as_long_as_the_pool_says_and_never_less_than_a_minute() -
     assert Watcher(9 * STEP).rates([42, *[10] * 9]) == [42, *[42] * 8, 10]
 
 
+def test_a_clock_that_is_set_back_keeps_no_peak() -> None:
+    watcher = Watcher()
+    watcher.rates([42])
+    watcher.now -= timedelta(hours=6)
+    assert watcher.rates([10]) == [10]
+
+
 def test_a_rate_that_was_not_believed_is_no_peak() -> None:
     watcher = Watcher()
     watcher.rates([10])

@@ -140,7 +140,8 @@ class PoolSolver:
         self._mixes[key] = update_mixes(
             self._mixes.get(key, {}), (member.inference for member in observed.members), signals
         )
-        observed = replace(observed, mixes=self._mixes[key])
+        price = None if last is None else max(dict(last.assignment.prices).get(observed.name, 0.0), 0.0)
+        observed = replace(observed, mixes=self._mixes[key], price=price)
         values = measure_values((member.inference for member in observed.members), signals)
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
         view = build_allocation_view(observed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tidegate.allocation.snapshot import AllocationSnapshot, PoolInput
@@ -156,6 +156,9 @@ Real-time models keep their floors before their tier does, so that among them va
 def split_components(snapshot: AllocationSnapshot) -> tuple[Component, ...]:
     """Split a snapshot into the components that share no pool, in the order of their first pool's name."""
     pools = {pool.name: pool for pool in snapshot.pools}
+    # A price of before may be that of a model that is gone: no slice earns more than the best of those that are there.
+    best = _find_best_earnings(snapshot)
+    pools = {name: replace(pool, price=min(pool.price, best.get(name, 0.0))) for name, pool in pools.items()}
     root = {name: name for name in pools}
 
     def find_root(name: str) -> str:
@@ -173,11 +176,22 @@ def split_components(snapshot: AllocationSnapshot) -> tuple[Component, ...]:
         utility = ModelUtility(snapshot, model, pools)
         utilities.setdefault(find_root(model.placements[0].pool), []).append(utility)
     members: dict[str, list[PoolInput]] = {}
-    for pool in snapshot.pools:
+    for pool in pools.values():
         members.setdefault(find_root(pool.name), []).append(pool)
     return tuple(
         _make_component(members[name], utilities.get(name, []), snapshot.seed) for name in sorted(members)
     )
+
+
+def _find_best_earnings(snapshot: AllocationSnapshot) -> dict[str, float]:
+    """Return the most value per second that a slice of each pool can earn, with urgency."""
+    best: dict[str, float] = {}
+    for model in snapshot.inferences:
+        urgency = max(model.load.urgency, default=1.0) if model.load is not None else 1.0
+        for placement in model.placements:
+            earned = model.value * max(urgency, 1.0) * placement.curve.rate_at(1) / placement.slices
+            best[placement.pool] = max(best.get(placement.pool, 0.0), earned)
+    return best
 
 
 def _make_component(pools: Sequence[PoolInput], utilities: Sequence[ModelUtility], seed: int) -> Component:

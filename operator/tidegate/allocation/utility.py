@@ -72,7 +72,7 @@ class PoolOption:
         # A move costs what its slices would have earned, by the last price, while nothing runs on them.
         earned = pool.price * placement.slices / snapshot.horizon_s
         # Without a price a move would be free: ask for a gain of at least this share of a replica's value.
-        gain_share = _MIN_GAIN if pool.node_loss is None or not model.tier.traits.has_slo else _MIN_SPARE_GAIN
+        gain_share = _MIN_SPARE_GAIN if has_loss_price(model, pool) else _MIN_GAIN
         negligible = gain_share * model.value * placement.curve.rate_at(1)
         self.up_cost = earned * placement.load_s + negligible
         self.down_cost = earned * placement.drain_s + negligible
@@ -178,7 +178,7 @@ class ModelUtility:
 
     def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
         """Turn the node reserve into a price, where the pool has one for the loss of a node."""
-        if pool.node_loss is None or self.model.keeps_node_spare or len(self.options) != 1:
+        if pool.node_loss is None or not has_loss_price(self.model, pool):
             return
         covering, self.reserve_replicas = self.reserve_replicas, 0
         if covering <= self.slo_replicas:
@@ -211,7 +211,7 @@ class ModelUtility:
             self.floor_weight = max(self.value_density / densest, _MIN_FLOOR_WEIGHT)
 
     def ration_moves(self) -> None:
-        """Let moves cost SLO, because the SLOs cannot all be kept.
+        """Let stops cost SLO as much as the start that they are for, because the SLOs cannot all be kept.
 
         Otherwise each tick would move replicas for the least difference between two models that both miss theirs.
         """
@@ -283,7 +283,10 @@ class ModelUtility:
         violations[self.floor_priority] += max(self.floor - total, 0) * slices * self.floor_weight
         violations[RulePriority.CEILING] += max(total - self.ceiling, 0) * slices
         if self._rations_moves:
-            violations[RulePriority.SLO] += self.move_cost(replicas)
+            violations[RulePriority.SLO] += sum(
+                max(option.current - count, 0) * (option.down_cost + option.up_cost)
+                for option, count in zip(self.options, replicas, strict=True)
+            )
         if self.promised_rate <= 0:
             return tuple(violations)
         if len(self.options) == 1:
@@ -315,6 +318,12 @@ class ModelUtility:
             change = count - option.current
             cost += change * option.up_cost if change > 0 else -change * option.down_cost
         return cost
+
+
+def has_loss_price(model: ModelInput, pool: PoolInput) -> bool:
+    """Return whether the loss of a node has a price for a model, so that replicas in reserve are worth it or not."""
+    is_priced = pool.node_loss is not None and pool.nodes > 1 and not model.keeps_node_spare
+    return is_priced and model.tier.traits.has_slo and len(model.placements) == 1
 
 
 def _ceiling_of(model: ModelInput) -> float:

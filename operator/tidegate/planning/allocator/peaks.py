@@ -37,7 +37,7 @@ def apply_peaks(
     raised = {}
     for key, signal in signals.by_key.items():
         window = max(windows.get(key, MIN_PEAK_WINDOW), MIN_PEAK_WINDOW)
-        recent = tuple(peak for peak in before.get(key, ()) if now - peak.seen_at < window)
+        recent = tuple(peak for peak in before.get(key, ()) if timedelta() <= now - peak.seen_at < window)
         if signal.fresh and not signal.held_reason:
             higher = tuple(peak for peak in recent if peak.per_s > signal.offered_per_s)
             recent = (*higher, RatePeak(signal.offered_per_s, now))

@@ -131,6 +131,8 @@ class AllocationObserved:
     """The decisions about this pool, the newest first."""
     freeze: Freeze | None = None
     """The freeze window that the pool is in, if any."""
+    price: float | None = None
+    """What one more slice would have earned in the last solve, in value per second; None if the process has solved nothing yet."""
     corrections: Mapping[ObjectKey, CapacityCorrection] = field(
         default_factory=dict[ObjectKey, CapacityCorrection]
     )
@@ -242,7 +244,6 @@ def build_allocation_view(observed: AllocationObserved) -> AllocationView:
 def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solver.PoolInput:
     spec = observed.pool.spec
     budget = compute_move_budget(observed.pool, observed.slices.healthy, observed.decisions, observed.now)
-    newest = next(iter(observed.decisions), None)
     healthy = [node for node in observed.slices.nodes if node.healthy_slices]
     return solver.PoolInput(
         observed.name,
@@ -264,7 +265,7 @@ def _make_pool_input(observed: AllocationObserved, excluded_slices: int) -> solv
         ),
         budget=budget.remaining if budget is not None else None,
         hold=observed.effective_mode is PolicyMode.HOLD or observed.is_held,
-        price=min(newest.spec.price, MAX_AMOUNT) if newest is not None else 0.0,
+        price=_find_price(observed),
         node_loss=price_node_loss(observed.pool),
     )
 
@@ -333,6 +334,13 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         mix.mean,
         keeps_node_spare=is_strict(observed.pool, member.inference),
     )
+
+
+def _find_price(observed: AllocationObserved) -> float:
+    """Return the price of a slice: of the last solve, or after a restart of the newest decision."""
+    if observed.price is not None:
+        return min(observed.price, MAX_AMOUNT)
+    return min(observed.decisions[0].spec.price, MAX_AMOUNT) if observed.decisions else 0.0
 
 
 def _bound_replicas(observed: AllocationObserved, member: PoolMember) -> ReplicaBounds:
