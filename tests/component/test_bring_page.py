@@ -58,10 +58,12 @@ def test_what_the_page_publishes_is_served_with_any_number_of_rows(model_pod: Mo
     tensor = triton_grpc.InferInput("x", [3, 8], "FP32")
     tensor.set_data_from_numpy(np.ones((3, 8), np.float32))
     with triton_grpc.InferenceServerClient(model_pod.triton.grpc) as client:
-        answer = client.infer("ctr", [tensor]).as_numpy("probabilities")
+        answer = client.infer("ctr", [tensor])
     assert answer is not None
-    assert answer.shape == (3, 2)
-    np.testing.assert_allclose(answer.sum(axis=1), 1, rtol=1e-6)
+    scores = answer.as_numpy("probabilities")
+    assert scores is not None
+    assert scores.shape == (3, 2)
+    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-6)
 
 
 def test_another_name_of_an_output_is_refused_with_those_of_the_file(tmp_path: Path) -> None:
