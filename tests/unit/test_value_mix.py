@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from numpy.random import Generator, default_rng
 
 from builders.allocator import NOW, a_member, observed
 from builders.inference import an_inference
@@ -113,23 +117,70 @@ def test_the_mix_is_the_mean_or_the_classes_that_are_shed() -> None:
     assert sum(each.value * each.share for each in many.classes) == pytest.approx(many.mean)
 
 
-def test_chance_changes_no_mix_and_silence_keeps_it() -> None:
-    ctr = an_inference("ctr")
+def follow(
+    *scrapes: Signal, inference: Any = None, before: Mapping[ObjectKey, ValueMix] | None = None
+) -> list[ValueMix]:
+    """Return the mix after each of these scrapes, which are 15 s apart."""
+    mixes, seen, first = before or {}, [], 1 + len(before or {})
+    for number, scrape in enumerate(scrapes, first):
+        signal = replace(scrape, read_at=NOW + number * timedelta(seconds=15))
+        mixes = update_mixes(mixes, [inference or an_inference("ctr")], Signals({CTR: signal}, ""))
+        seen.append(mixes[CTR])
+    return seen
 
-    def after(
-        before: dict[ObjectKey, ValueMix], signal: Signal, inference: Any = ctr
-    ) -> dict[ObjectKey, ValueMix]:
-        return dict(update_mixes(before, [inference], Signals({CTR: signal}, "")))
 
-    first = after({}, a_signal(rates(None, 100), rates(5.0, 100)))
-    assert first[CTR].mean == 3.0
-    assert after(first, a_signal(rates(None, 103), rates(5.0, 97))) == first
-    assert after(first, a_signal(rates(None, 150), rates(5.0, 50)))[CTR].mean == 2.0
-    assert after(first, a_signal(rates(None, 0), rates(5.0, 0))) == first
-    assert after(first, replace(a_signal(), held_reason="the gateways say nothing")) == first
-    # A new value in a spec counts at once, however near.
-    assert after(first, a_signal(rates(None, 100), rates(5.1, 100)))[CTR].mean == pytest.approx(3.05)
-    assert after(first, a_signal(rates(None, 100), rates(5.0, 100)), an_inference("cvr")) == {}
+def chance_of(random: Generator, minutes: int, *classes: tuple[float | None, float]) -> list[Signal]:
+    """Return scrapes of minutes of (value, requests per second), each with as many requests as chance has it."""
+    return [
+        a_signal(*(rates(value, random.poisson(15 * rate) / 15) for value, rate in classes))
+        for _ in range(4 * minutes)
+    ]
+
+
+def test_chance_changes_no_mix_and_a_change_does() -> None:
+    random = default_rng(5)
+    rare = chance_of(random, 60, (1.0, 0.5), (100.0, 0.05))
+    means = [mix.mean for mix in follow(*rare)]
+    assert sum(old != new for old, new in pairwise(means)) <= 12
+    assert all(5 < mean < 20 for mean in means[40:])
+    steady = follow(*chance_of(random, 60, (None, 100.0), (5.0, 100.0)))
+    assert len(set(steady)) == 1
+    (fewer,) = follow(*rare)[-1:]
+    gone = follow(*chance_of(random, 30, (1.0, 0.5), (100.0, 0.0)), before={CTR: fewer})
+    assert gone[-1].mean < 2
+
+
+def test_silence_keeps_the_mix_and_a_new_value_counts_at_once() -> None:
+    both = a_signal(rates(None, 100), rates(5.0, 100))
+    (first,) = follow(both)
+    assert first.mean == 3.0
+    silent = [a_signal(rates(None, 0), rates(5.0, 0))] * 4_000
+    assert follow(both, *silent)[-1] == first
+    assert follow(both, replace(a_signal(), held_reason="the gateways say nothing"))[-1] == first
+    # Ten requests after a long silence do not decide the mix.
+    assert follow(both, *silent, a_signal(rates(None, 0.7), rates(5.0, 0)))[-1] == first
+    # Of 5.0 there is no route any more: its requests do not count.
+    changed = follow(both, a_signal(rates(None, 100), rates(5.1, 100)))[-1]
+    assert changed.stated == {1.0, 5.1}
+    assert 2 < changed.mean < 3
+    assert update_mixes({CTR: first}, [an_inference("cvr")], Signals({CTR: both}, "")) == {}
+
+
+def test_requests_that_no_route_counts_have_the_value_of_the_inference() -> None:
+    # A thousand requests a second of a pipeline, and one of a route.
+    signal = replace(a_signal(rates(100.0, 1, served_per_s=1.0)), offered_per_s=1001.0, served_per_s=1001.0)
+    (mix,) = follow(signal)
+    assert mix.mean == pytest.approx(1100 / 1001)
+    measured = compute_value_rates(an_inference("ctr"), signal)
+    assert measured is not None
+    assert (measured.offered, measured.served) == pytest.approx((1100, 1100))
+    assert (measured.refused, measured.lost) == (0.0, 0.0)
+
+
+def test_a_rise_that_is_held_has_no_value_yet() -> None:
+    held = Signal(200.0, NOW, held_reason="rose to 900/s at once", served_per_s=900.0)
+    assert compute_value_rates(an_inference("ctr"), held) is None
+    assert compute_value_rates(an_inference("ctr"), replace(held, held_reason="")) is not None
 
 
 def test_value_is_served_refused_or_lost() -> None:

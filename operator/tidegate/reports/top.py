@@ -15,7 +15,7 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode, TierUsage
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.planning.access.value_classes import mean_served_value
+from tidegate.planning.access.value_classes import add_rest, average_value
 from tidegate.planning.allocator.decision import sort_newest_first
 from tidegate.planning.allocator.signals import InferenceMetrics, MetricsScrape
 from tidegate.reports.orders import TopOrder
@@ -259,7 +259,9 @@ def _compute_value(inference: Inference, reading: InferenceMetrics, slices: int 
         return None if slices is None else value_per_request * slices
     if reading.served_per_s is None:
         return None
-    return mean_served_value(value_per_request, reading.classes) * reading.served_per_s
+    classes = add_rest(reading.classes, 0.0, reading.served_per_s)
+    served = ((rates.value_or(value_per_request), rates.served_per_s) for rates in classes)
+    return average_value(served, value_per_request) * reading.served_per_s
 
 
 def _report_pool(

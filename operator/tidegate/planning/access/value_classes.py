@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,14 +48,22 @@ def index_routes(accesses: Iterable[ModelAccess]) -> RouteDemands:
     return demands
 
 
-def mean_served_value(own_value: float, rates: Iterable[ClassRates]) -> float:
-    """Return the mean value of the requests that models answered; `own_value` is that of the Inference."""
-    values = [
-        (own_value if class_rates.value is None else class_rates.value, class_rates.served_per_s)
-        for class_rates in rates
-    ]
-    served = sum(rate for _, rate in values)
-    return sum(value * rate for value, rate in values) / served if served > 0 else own_value
+def add_rest(
+    classes: Iterable[ClassRates], offered_per_s: float, served_per_s: float = 0.0
+) -> Sequence[ClassRates]:
+    """Return the classes, and one without a value for what no route counted: calls of pipelines, mirrors and fallbacks."""
+    counted = tuple(classes)
+    offered = offered_per_s - sum(rates.offered_per_s for rates in counted)
+    served = served_per_s - sum(rates.served_per_s for rates in counted)
+    return (*counted, ClassRates(offered_per_s=max(offered, 0.0), served_per_s=max(served, 0.0)))
+
+
+def average_value(pairs: Iterable[tuple[float, float]], otherwise: float) -> float:
+    """Return the mean of (value, rate) pairs: exactly the value if there is only one, `otherwise` without any requests."""
+    rated = [(value, rate) for value, rate in pairs if rate > 0]
+    if len({value for value, _ in rated}) <= 1:
+        return rated[0][0] if rated else otherwise
+    return sum(value * rate for value, rate in rated) / sum(rate for _, rate in rated)
 
 
 class ClassTotals:

@@ -135,7 +135,10 @@ def _format_values(values: Mapping[str, ValueRates]) -> Mapping[str, Any]:
 
 
 def _format_value_rates(rates: ValueRates) -> Mapping[str, float]:
-    return {name: _round_number(amount) for name, amount in rates.by_outcome.items()}
+    return {
+        name: _round_number(amount)
+        for name, amount in (("offered", rates.offered), *rates.by_outcome.items())
+    }
 
 
 def find_expired(decisions: Sequence[AllocationDecision]) -> tuple[AllocationDecision, ...]:

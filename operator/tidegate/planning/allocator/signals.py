@@ -33,6 +33,10 @@ class ClassRates:
     served_per_s: float = 0.0
     refused_per_s: float = 0.0
 
+    def value_or(self, own_value: float) -> float:
+        """Return the value of a request; `own_value` is that of the Inference."""
+        return own_value if self.value is None else self.value
+
 
 @dataclass(frozen=True, slots=True)
 class InferenceMetrics:
