@@ -117,6 +117,8 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
     metrics.show_corrections("gpu-a", {"ads/ctr": 0.9})
     metrics.show_forecasts("gpu-a", {"ads/ctr": 400.0, "ads/cvr": 5.0})
     metrics.show_forecasts("gpu-a", {"ads/ctr": 420.0})
+    metrics.show_offers("gpu-a", {"ads/ctr": 9.0, "ads/cvr": 5.0})
+    metrics.show_offers("gpu-a", {"ads/ctr": 9.5})
     metrics.show_values("gpu-a", {"ads/ctr": {"served": 7.0}, "ads/cvr": {"served": 5.0}})
     metrics.show_values("gpu-a", {"ads/ctr": {"served": 8.0}})
     metrics.show_due("gpu-a", interval_s=30, now_s=999)
@@ -127,6 +129,7 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
         "overrides": 1,
         "capacity_factor": 0.9,
         "forecast_rate": 420.0,
+        "offered_value_per_second": 9.5,
         "value_per_second": 8.0,
         "interval_seconds": 30,
         "due_timestamp_seconds": 999,

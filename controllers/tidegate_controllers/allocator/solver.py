@@ -143,6 +143,7 @@ class PoolSolver:
         price = None if last is None else max(dict(last.assignment.prices).get(observed.name, 0.0), 0.0)
         observed = replace(observed, mixes=self._mixes[key], price=price)
         values = measure_values((member.inference for member in observed.members), signals)
+        self.metrics.show_offers(observed.name, {name: rates.offered for name, rates in values.items()})
         self.metrics.show_values(observed.name, {name: rates.by_outcome for name, rates in values.items()})
         view = build_allocation_view(observed)
         self.inputs.put(key, SolverInput(observed.now, observed.effective_mode, view.snapshot))

@@ -58,10 +58,16 @@ _FORECAST = ALLOCATOR.add_gauge(
     "pool",
     "inference",
 )
+_OFFERED = ALLOCATOR.add_gauge(
+    "offered_value_per_second",
+    "Value per second of the requests that clients sent to the Inference.",
+    "pool",
+    "inference",
+)
 _VALUE = ALLOCATOR.add_gauge(
     "value_per_second",
-    "Value per second of the requests that clients sent to the Inference: offered (all), served, refused by a limit or by "
-    "admission control, or lost because they failed or had no answer.",
+    "Value per second of the requests that clients sent to the Inference: served, refused by a limit or by admission control, "
+    "or lost because they failed or had no answer.",
     "pool",
     "inference",
     "outcome",
@@ -101,6 +107,7 @@ class AllocatorMetrics:
         self.overrides = _OVERRIDES.register(registry)
         self._factor = _FACTOR.register(registry)
         self._forecast = _FORECAST.register(registry)
+        self._offered = _OFFERED.register(registry)
         self._value = _VALUE.register(registry)
         self._interval = _INTERVAL.register(registry)
         self._decided = _DECIDED.register(registry)
@@ -109,6 +116,7 @@ class AllocatorMetrics:
         self._waiting: set[str] = set()
         self._factors: dict[str, Mapping[str, float]] = {}
         self._forecasts: dict[str, Mapping[str, float]] = {}
+        self._offers: dict[str, Mapping[str, float]] = {}
         self._values: dict[str, Mapping[str, Mapping[str, float]]] = {}
 
     def show_corrections(self, pool: str, factors: Mapping[str, float]) -> None:
@@ -118,6 +126,10 @@ class AllocatorMetrics:
     def show_forecasts(self, pool: str, rates: Mapping[str, float]) -> None:
         """Show the forecast requests per second of a pool's Inferences, and remove those of other Inferences of the pool."""
         _show_inferences(self._forecast, self._forecasts, pool, rates)
+
+    def show_offers(self, pool: str, values: Mapping[str, float]) -> None:
+        """Show the value per second that a pool's Inferences were offered, and remove that of other Inferences of the pool."""
+        _show_inferences(self._offered, self._offers, pool, values)
 
     def show_values(self, pool: str, values: Mapping[str, Mapping[str, float]]) -> None:
         """Show the value per second of a pool's Inferences by outcome, and remove that of other Inferences of the pool."""
@@ -145,6 +157,7 @@ class AllocatorMetrics:
 
     def hide_pool(self, pool: str) -> None:
         """Remove the times of a pool about which there is nothing to decide, so that no alert fires, and its values."""
+        self.show_offers(pool, {})
         self.show_values(pool, {})
         self._waiting.discard(pool)
         for gauge in (self._interval, self._due, self._decided, self._signals):
@@ -165,6 +178,7 @@ class AllocatorMetrics:
             self.overrides,
             self._factor,
             self._forecast,
+            self._offered,
             self._value,
             self._interval,
             self._due,
@@ -174,6 +188,7 @@ class AllocatorMetrics:
             gauge.clear()
         self._factors.clear()
         self._forecasts.clear()
+        self._offers.clear()
         self._values.clear()
         self._waiting.clear()
 

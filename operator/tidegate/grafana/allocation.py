@@ -18,7 +18,6 @@ from tidegate.grafana.promql import (
 )
 
 _POOL: Final = 'pool=~"$pool"'
-_NOT_OFFERED: Final = 'outcome!="offered"'
 
 
 def _p50_and_p99(metric: str) -> tuple[PanelQuery, ...]:
@@ -51,7 +50,7 @@ ALLOCATION: Final = Dashboard(
                     description="Value per second of the requests of the pool's Inferences: served, refused by a limit or by admission control, or lost because they failed or had no answer.",
                     queries=(
                         PanelQuery(
-                            f"sum by (pool, outcome) (max by (pool, inference, outcome) ({pool_series('tidegate_allocator_value_per_second', _NOT_OFFERED)}))",
+                            f"sum by (pool, outcome) (max by (pool, inference, outcome) ({pool_series('tidegate_allocator_value_per_second')}))",
                             "{{pool}} {{outcome}}",
                         ),
                     ),
