@@ -14,7 +14,7 @@ from tidegate.api import crd
 from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
-    CERTIFICATE_RULES,
+    SECRET_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     NAMESPACE_RULES,
@@ -73,7 +73,7 @@ _RULES: Final[Mapping[str, Mapping[ApiClientProcess, tuple[PolicyRule, ...]]]] =
     "auth": AUTH_RULES,
     "gateway-tls": GATEWAY_TLS_RULES,
     "proxy": PROXY_RULES,
-    "certificates": CERTIFICATE_RULES,
+    "secrets": SECRET_RULES,
 }
 """Rules of each process, by the suffix of the file names."""
 

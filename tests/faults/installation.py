@@ -88,7 +88,7 @@ def policies(template: str) -> Sequence[Mapping[str, Any]]:
 
 async def allow_secrets(api: ApiServerClient, *names: str) -> None:
     """Let the controllers keep certificates in these Secrets of the release, as the chart does."""
-    for path, body in objects.read_rbac(_ROOT, "Role", "controllers-certificates", USER, objects=names):
+    for path, body in objects.read_rbac(_ROOT, "Role", "controllers-secrets", USER, objects=names):
         await api.apply(path, body)
 
 

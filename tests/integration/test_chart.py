@@ -31,7 +31,7 @@ def mounted(objects: Objects, deployment: str, volume: str = "xds-tls") -> str |
 def own(objects: Objects) -> set[str]:
     """The Secrets that are made for the controllers to fill, as their rights and their environment say it too."""
     names = {name for kind, name in objects if kind == "Secret" and name.endswith("-certificate")}
-    role = objects.get(("Role", "tidegate-controllers-certificates"))
+    role = objects.get(("Role", "tidegate-controllers-secrets"))
     granted = set[str]() if role is None else {*role["rules"][0]["resourceNames"]}
     assert {each for each in granted if each.endswith("-certificate")} == names
     container = objects["Deployment", "tidegate-controllers"]["spec"]["template"]["spec"]["containers"][0]
@@ -47,7 +47,7 @@ def test_by_default_the_controllers_make_all_certificates(helm: Path) -> None:
     assert mounted(objects, "tidegate-xds") == "tidegate-xds-certificate"
     assert mounted(objects, "tidegate-gateway") == "tidegate-gateway-certificate"
     assert "tls.crt" in objects["ConfigMap", "tidegate-gateway"]["data"]["xds-certificate.yaml"]
-    (rule,) = objects["Role", "tidegate-controllers-certificates"]["rules"]
+    (rule,) = objects["Role", "tidegate-controllers-secrets"]["rules"]
     assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get", "update"])
 
 

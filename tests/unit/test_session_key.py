@@ -56,6 +56,14 @@ async def test_an_empty_secret_gets_a_key_that_the_dashboard_takes_and_keeps_it(
     assert base64.b64decode(secrets.body["data"]["key"]) != written
 
 
+async def test_other_entries_of_the_secret_stay() -> None:
+    secrets = Secrets({"ours": "eA=="})
+    await session_key(secrets).fill_secret()
+    assert secrets.body is not None
+    assert secrets.body["data"].keys() == {"ours", "key"}
+    assert secrets.body["data"]["ours"] == "eA=="
+
+
 async def test_of_two_replicas_the_second_writes_nothing() -> None:
     secrets = Secrets()
     stale = secrets.body

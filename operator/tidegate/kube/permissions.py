@@ -177,7 +177,7 @@ AUTH_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
 A role cannot be limited to labels, so the watch selects by label.
 """
 
-CERTIFICATE_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
+SECRET_RULES: Final[Mapping[ApiClientProcess, tuple[PolicyRule, ...]]] = {
     ApiClientProcess.CONTROLLERS: (PolicyRule("", ("secrets",), ("get", "update")),),
 }
 """Rules in the release's namespace for the Secrets of our own certificates and of the dashboard's session key; the chart adds their names.

@@ -6,7 +6,7 @@ from typing import Final
 
 from tidegate.kube.permissions import (
     AUTH_RULES,
-    CERTIFICATE_RULES,
+    SECRET_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     PEOPLE_RULES,
@@ -87,7 +87,7 @@ def render_rights_page() -> str:
             {
                 "controllers": merge_rules(
                     RELEASE_RULES[ApiClientProcess.CONTROLLERS],
-                    CERTIFICATE_RULES[ApiClientProcess.CONTROLLERS],
+                    SECRET_RULES[ApiClientProcess.CONTROLLERS],
                 )
             }
         )

@@ -52,10 +52,11 @@ class SessionKey:
         if body is None:
             log.warning("session_key_secret_missing", secret=str(self.secret), restore="helm upgrade")
             return
-        if (body.get("data") or {}).get(KEY_ENTRY):
+        before = body.get("data") or {}
+        if before.get(KEY_ENTRY):
             return
         metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-        data = {KEY_ENTRY: base64.b64encode(Fernet.generate_key()).decode()}
+        data = {**before, KEY_ENTRY: base64.b64encode(Fernet.generate_key()).decode()}
         await self.replace_secret({**body, "metadata": metadata, "data": data})
         log.info("session_key_written", secret=str(self.secret))
 
