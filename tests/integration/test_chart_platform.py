@@ -142,7 +142,7 @@ def test_names_of_services_and_labels_are_cut(helm: Path) -> None:
     services = {name for kind, name in objects if kind == "Service"}
     assert services == {
         f"{'r' * 46}-{name}"
-        for name in ("gateway", "gateway-tls", "gateway-metrics", "web", "xds", "controllers")
+        for name in ("gateway", "gateway-tls", "gateway-metrics", "web", "web-metrics", "xds", "controllers")
     }
     assert max(map(len, services)) <= 63
     for body in objects.values():
@@ -264,6 +264,25 @@ def test_an_autoscaler_sets_the_number_of_gateways(helm: Path) -> None:
     assert spec["behavior"] == scaling["behavior"]
 
 
+def test_no_service_of_clients_exposes_probes_or_metrics(helm: Path) -> None:
+    objects = rendered(helm, {"web.service.type": "LoadBalancer", "gateway.service.type": "NodePort"})
+    services = {name: body["spec"] for (kind, name), body in objects.items() if kind == "Service"}
+    exposed = {
+        name: [port["name"] for port in spec["ports"]]
+        for name, spec in services.items()
+        if spec.get("clusterIP") != "None"
+    }
+    assert exposed == {"tidegate-web": ["http"], "tidegate-gateway": ["traffic"]}
+    metrics = objects["Service", "tidegate-web-metrics"]
+    assert metrics["spec"]["selector"] == services["tidegate-web"]["selector"]
+    assert [port["name"] for port in metrics["spec"]["ports"]] == ["probes"]
+    # The ServiceMonitor finds it, and its job is the component.
+    monitored = rendered(helm, {"metrics.serviceMonitor.enabled": True})["ServiceMonitor", "tidegate"]["spec"]
+    labels = metrics["metadata"]["labels"]
+    assert monitored["selector"]["matchLabels"].items() <= labels.items()
+    assert labels[monitored["jobLabel"]] == "web"
+
+
 def test_an_ingress_and_a_route_lead_to_the_dashboard(helm: Path) -> None:
     values: dict[str, Any] = {
         "web.hosts": ["tidegate.example.com"],
@@ -337,12 +356,12 @@ def test_the_controllers_write_the_session_key_unless_another_secret_is_named(he
     objects = rendered(helm)
     assert env_of(objects, "controllers")["TIDEGATE_OWN_SESSION_KEY"] == "true"
     assert not {"data", "stringData"} & objects["Secret", "tidegate-web-session"].keys()
-    (rule,) = objects["Role", "tidegate-controllers-certificates"]["rules"]
+    (rule,) = objects["Role", "tidegate-controllers-secrets"]["rules"]
     assert "tidegate-web-session" in rule["resourceNames"]
     named = rendered(helm, {"web.sessionKeySecret": "mine"})
     assert env_of(named, "controllers")["TIDEGATE_OWN_SESSION_KEY"] == "false"
     assert ("Secret", "tidegate-web-session") not in named
-    (rule,) = named["Role", "tidegate-controllers-certificates"]["rules"]
+    (rule,) = named["Role", "tidegate-controllers-secrets"]["rules"]
     assert "tidegate-web-session" not in rule["resourceNames"]
     for found, secret in ((objects, "tidegate-web-session"), (named, "mine")):
         volumes = pod_of(found, "web")["spec"]["volumes"]
