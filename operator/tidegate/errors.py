@@ -66,6 +66,10 @@ class NotAllowedError(PermanentError):
     """Request that the API server or an admission policy forbids to this client (403)."""
 
 
+class InvalidRequestError(PermanentError):
+    """Request that the API server does not understand (400), such as a selector that does not parse."""
+
+
 class InvalidSpecError(PermanentError):
     """Object that does not parse; `path` names the field (`spec.routes[0].timeout`), the message says why.
 

@@ -14,7 +14,6 @@ from tidegate.api import crd
 from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
-    SECRET_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     NAMESPACE_RULES,
@@ -22,6 +21,7 @@ from tidegate.kube.permissions import (
     PROXY_RULES,
     RELEASE_RULES,
     REVIEW_RULES,
+    SECRET_RULES,
     SHARING_RULES,
     ApiClientProcess,
     PolicyRule,

@@ -22,6 +22,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import (
     ApiUnavailableError,
     ConflictError,
+    InvalidRequestError,
     LeadershipLostError,
     PermanentError,
     UnknownKindError,
@@ -87,7 +88,8 @@ def status(code: int, message: str = "no", **headers: str) -> Handler:
 
 
 ERRORS: dict[int, type[Exception]] = {
-    **dict.fromkeys((400, 403, 422), PermanentError),
+    **dict.fromkeys((403, 422), PermanentError),
+    400: InvalidRequestError,
     **dict.fromkeys((401, 408, 429, 500, 503, 504), ApiUnavailableError),
     409: ConflictError,
 }

@@ -115,9 +115,10 @@ async def _read_history(
     if text is None:
         all_decisions = await list_decisions(client)
         if labels:
-            keys = await list_inference_keys(client, options.namespace or "", labels)
+            keys, listed = await list_inference_keys(client, options.namespace, namespace, labels)
+            place = f" in namespace {listed}" if listed is not None else ""
             return report_history(
-                all_decisions, f"Inferences with {labels}", moving=frozenset(map(str, keys))
+                all_decisions, f"Inferences with {labels}{place}", moving=frozenset(map(str, keys))
             )
         subject = f"Inferences of namespace {options.namespace}" if options.namespace else "anybody"
         return report_history(all_decisions, subject, namespace=options.namespace)

@@ -23,6 +23,7 @@ from multidict import CIMultiDict
 from tidegate.errors import (
     ApiUnavailableError,
     ConflictError,
+    InvalidRequestError,
     NotAllowedError,
     PermanentError,
     RetryableError,
@@ -322,6 +323,8 @@ def _translate_error(response: aiohttp.ClientResponse, content: bytes, request: 
         return UnauthorizedError(message)
     if response.status == HTTPStatus.FORBIDDEN:
         return NotAllowedError(message)
+    if response.status == HTTPStatus.BAD_REQUEST:
+        return InvalidRequestError(message)
     if response.status in _RETRYABLE:
         return ApiUnavailableError(message, retry_after=_retry_after(response))
     return PermanentError(message)

@@ -6,12 +6,12 @@ from typing import Final
 
 from tidegate.kube.permissions import (
     AUTH_RULES,
-    SECRET_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     PEOPLE_RULES,
     PROXY_RULES,
     RELEASE_RULES,
+    SECRET_RULES,
     SHARING_RULES,
     ApiClientProcess,
     PeopleRole,

@@ -27,7 +27,8 @@ async def read_fleet(
 ) -> FleetReport:
     """Report the objects of a namespace, or of all for None, and with `labels` only those that have them.
 
-    Pools, and what the allocators decided, belong to all teams and are reported in any case. A user who may not list all namespaces gets `default_namespace` alone. Raises TidegateError if nothing can be read.
+    Pools, and what the allocators decided, belong to all teams and are reported in any case.
+    A user who may not list all namespaces gets `default_namespace` alone. Raises TidegateError if nothing can be read.
     """
     reader = KindLister(client, (namespace or "",))
     inferences = await reader.list_parsed(kinds.INFERENCE, Inference, selector=labels)

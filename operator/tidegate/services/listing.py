@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from tidegate.api.meta import CustomResource, ObjectKey
-from tidegate.errors import NotAllowedError, PermanentError, TidegateError, UnknownKindError
+from tidegate.errors import InvalidRequestError, PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
@@ -92,7 +92,7 @@ class KindLister:
             for namespace in self._namespaces if kind.namespaced else ("",):
                 bodies += await self._client.list(kind, namespace=namespace, selector=selector, fields=fields)
         except (PermanentError, UnknownKindError) as error:
-            if selector and not isinstance(error, NotAllowedError | UnknownKindError):
+            if selector and isinstance(error, InvalidRequestError):
                 raise  # the selector does not parse: an empty list would look healthy
             self._refusal = self._refusal or error
             self.unlisted.add(kind.kind)

@@ -10,7 +10,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.errors import PermanentError
+from tidegate.errors import NotAllowedError, PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import (
     ALLOCATION_DECISION,
@@ -65,10 +65,21 @@ def not_found_error(kind: Kind, key: ObjectKey) -> PermanentError:
     )
 
 
-async def list_inference_keys(client: KubeClient, namespace: str, labels: str) -> Sequence[ObjectKey]:
-    """List the names of the Inferences of a namespace, empty for all, that have these labels."""
-    bodies = await client.list(INFERENCE, namespace=namespace, selector=labels)
-    return [ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]) for body in bodies]
+async def list_inference_keys(
+    client: KubeClient, namespace: str | None, default_namespace: str, labels: str
+) -> tuple[Sequence[ObjectKey], str | None]:
+    """List the Inferences of a namespace, or of all for None, that have these labels; return also which it was.
+
+    A user who may not list all namespaces gets `default_namespace` alone.
+    """
+    try:
+        bodies = await client.list(INFERENCE, namespace=namespace or "", selector=labels)
+    except NotAllowedError:
+        if namespace is not None:
+            raise
+        namespace = default_namespace
+        bodies = await client.list(INFERENCE, namespace=namespace, selector=labels)
+    return [ObjectKey(body["metadata"]["namespace"], body["metadata"]["name"]) for body in bodies], namespace
 
 
 async def list_decisions(client: KubeClient, pool: str | None = None) -> Sequence[AllocationDecision]:
