@@ -16,6 +16,7 @@ import pytest
 from builders.batch_world import FakeModel, World
 from builders.events import CLICK_FEATURES, DAY, HOUR, USER, Click, a_click_plan, clicks, to_columns
 from builders.features import write_table
+from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.batch import feature_sources
 from tidegate_dataplane.batch.errors import TableError
 from tidegate_dataplane.contract import (
@@ -370,3 +371,18 @@ def test_a_shard_stores_no_more_events_than_its_rows_see(
     seen = [event for event in world.events if event.user in users and first - 2 * DAY < event.ts <= last]
     assert stored == [len(seen)]
     assert 0 < len(seen) < len(world.events) / 2
+
+
+def test_events_may_be_in_a_folder_with_the_name_of_a_file(tmp_path: Path) -> None:
+    spark, plain = FeatureWorld(tmp_path / "spark"), FeatureWorld(tmp_path / "plain")
+    (spark.models / "events").rename(spark.models / "events.parquet")
+    (spark.models / "events.parquet/_SUCCESS").touch()
+    spark.score(**spark.order(clicks=f"file://{spark.models}/events.parquet"))
+    plain.score()
+    assert spark.world.rows() == plain.world.rows()
+    # Neither a file nor a folder of files.
+    for name, problem in (("lost.parquet", "there is no"), ("empty.parquet", "not a regular file")):
+        broken = FeatureWorld(tmp_path / name)
+        (broken.models / "empty.parquet").mkdir()
+        with pytest.raises((TableError, ArtefactError), match=problem):
+            broken.score(**broken.order(clicks=f"file://{broken.models}/{name}"))

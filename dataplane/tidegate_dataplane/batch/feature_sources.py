@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 
+from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.batch.columns import pc
 from tidegate_dataplane.batch.errors import TableError
 from tidegate_dataplane.batch.parquet import (
@@ -58,7 +59,7 @@ class FeatureSources:
             folder, source = self._open_source(name)
             paths = self._list_paths(name, source)
             if not paths:
-                raise TableError(f"there is no .parquet file below {folder}, where {name!r} is to be")
+                raise TableError(f"there is no .parquet file below {folder}, which source {name!r} reads")
             files[name] = tuple(measure_file(source, folder, path, self._wait) for path in paths)
         return files
 
@@ -127,10 +128,20 @@ class FeatureSources:
 
     def _list_paths(self, name: str, source: TableSource) -> tuple[str, ...]:
         file = self._split_uri(name)[1]
-        return (file,) if file else select_table_files(self._wait(source.list("")))
+        if not file:
+            return select_table_files(self._wait(source.list("")))
+        if name in {table.name for table in self.features.plan.tables}:
+            return (file,)
+        try:
+            self._wait(source.size(file))
+        except ArtefactError:
+            # Spark names a folder of files so too.
+            paths = select_table_files(self._wait(source.list(file)))
+            return tuple(f"{file}/{path}" for path in paths) or (file,)
+        return (file,)
 
     def _split_uri(self, name: str) -> tuple[str, str]:
-        """Return the folder and the name of a source's file; an empty name if the source is the folder."""
+        """Return the folder and the name of a source's file, or folder of that name; an empty name if the source is the folder."""
         uri = self.features.sources[name]
         is_table = name in {table.name for table in self.features.plan.tables}
         if is_table or uri.endswith(FILE_SUFFIX):
