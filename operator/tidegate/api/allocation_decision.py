@@ -39,7 +39,7 @@ class DecisionTrigger(StrEnum):
 
 
 class PredictedOutcome(StatusModel):
-    """What is expected once all replicas of the decision are ready."""
+    """What is expected once all replicas of the decision are ready, at the demand that it plans for: measured, or of a recent peak, the forecast or an event."""
 
     value: Annotated[
         float, Field(ge=0, description="Value per second of the requests served, without the cost of moving.")
