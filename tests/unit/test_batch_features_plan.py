@@ -13,11 +13,15 @@ from builders.inference import an_inference
 from builders.live_features import live_features_spec, stream_source
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
+from tidegate.api.reasons import Reason
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.planner import InferenceObserved, plan_inference
+from tidegate.planning.inference.serving_status import Verdict
 from tidegate.planning.plan import ReconcilePlan
+from tidegate.planning.pools.placement import PlacementResult
 from tidegate.resources.settings import ServingSettings
+from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import BatchOrder, DesiredState
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -180,6 +184,28 @@ def test_what_runs_goes_on_while_the_features_are_unknown() -> None:
     assert [event.reason for event in planned.events] == ["TargetNotFound"]
     repeated = plan(a_batch(status=dict(planned.status)), None)
     assert repeated.events == ()
+
+
+def test_features_that_do_not_fit_into_the_slices_are_refused() -> None:
+    def plan_on(memory: str) -> ReconcilePlan:
+        slices = SliceResources(labels={}, node_selector={}, tolerations=(), cpu="1950m", memory=memory)
+        placed = PlacementResult(slices, 2, Verdict(True, Reason.PLACED, ""))
+        inference = an_inference(
+            tier="offline", replicas=2, batch=batch_spec(features=FEATURES), placement={"pool": "cpu-a"}
+        )
+        compute = a_compute(resources={"memory": "8Gi"})
+        observed = InferenceObserved(inference, NOW, epoch=3, features=compute, placement=placed)
+        return plan_inference(observed, SETTINGS)
+
+    refused = plan_on("4Gi")
+    assert not any(manifest["kind"] == "Job" for manifest in refused.apply)
+    assert read_condition(refused) == (
+        "False",
+        "PlanInvalid",
+        "spec.batch.features.name: each pod needs the 8Gi of FeatureCompute user-features (its spec.resources.memory), and its "
+        "slices have 2944Mi for features: raise spec.placement.slices, or lower the memory of FeatureCompute user-features",
+    )
+    assert any(manifest["kind"] == "Job" for manifest in plan_on("12Gi").apply)
 
 
 NO_STREAM = {"features": [{"name": "age", "lookup": {"field": "profiles.age", "type": "int64"}}]}

@@ -156,7 +156,7 @@ class BatchSpec(ApiModel):
             max_length=63,
             description="Any text, such as a date: changing it starts a new run. So does a change of the model's URI, version or "
             "format, of input, output, features, shards or batching.maxBatchSize, and another plan of the FeatureCompute unless the "
-            "run is complete; no other change does.",
+            "run is complete; no other change does. A change of the FeatureCompute's memory replaces the running pods, and their run continues.",
         ),
     ] = ""
     max_refused_rows: Annotated[

@@ -220,12 +220,20 @@ def _build_template(
     return add_template_hash(template)
 
 
+def find_shard_memory(slices: SliceResources) -> Decimal:
+    """Return the memory of a pod's slices, in bytes, that is left to features."""
+    size = parse_quantity(slices.memory)
+    return max(size - _find_server_share(size) - parse_quantity(SHARD_MEMORY), Decimal())
+
+
 def _subtract_share(total: str, share: str) -> str:
     """Subtract the shard's share from a slice; the last quarter stays with the server."""
     size = parse_quantity(total)
-    return canonicalize_quantity(
-        f"{max(size - parse_quantity(share), (size / 4).quantize(Decimal('0.001'))):f}"
-    )
+    return canonicalize_quantity(f"{max(size - parse_quantity(share), _find_server_share(size)):f}")
+
+
+def _find_server_share(size: Decimal) -> Decimal:
+    return (size / 4).quantize(Decimal("0.001"))
 
 
 def _build_shard_container(

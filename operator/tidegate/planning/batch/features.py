@@ -6,11 +6,14 @@ from typing import Final
 from tidegate.api.batch import BatchFeaturesSpec, BatchSpec
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
+from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.inference.serving_status import PlanRefusal
+from tidegate.resources.batch import find_shard_memory
 from tidegate.resources.batch_features import ShardFeatures
+from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import TABLE_SCHEMES, BatchFeatures, FeaturePlan, find_scheme
 
 _PATH: Final = "spec.batch.features"
@@ -44,6 +47,19 @@ def resolve_features(
         sources=_locate_sources(features, plan),
     )
     return ShardFeatures(order, compute.spec.resources.memory)
+
+
+def refuse_memory(features: ShardFeatures, slices: SliceResources | None) -> PlanRefusal | None:
+    """Return why a pod's slices have too little memory for its features; None if they suffice, or without a pool."""
+    available = None if slices is None else find_shard_memory(slices)
+    if available is None or parse_quantity(features.memory) <= available:
+        return None
+    title = f"FeatureCompute {features.order.compute}"
+    message = (
+        f"{_PATH}.name: each pod needs the {features.memory} of {title} (its spec.resources.memory), and its slices have "
+        f"{available // (1 << 20)}Mi for features: raise spec.placement.slices, or lower the memory of {title}"
+    )
+    return PlanRefusal(Reason.PLAN_INVALID, message)
 
 
 def _locate_sources(features: BatchFeaturesSpec, plan: FeaturePlan) -> dict[str, str]:

@@ -9,7 +9,7 @@ from tidegate.api.batch import BatchProgress, BatchSpec
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.inference import InferenceStatus, ModelVersions
 from tidegate.api.reasons import Reason
-from tidegate.planning.batch.features import resolve_features
+from tidegate.planning.batch.features import refuse_memory, resolve_features
 from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import judge_queue
 from tidegate.planning.inference.deployments import delete_stale
@@ -108,6 +108,8 @@ def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: Servin
     """Return the Job and the status that bring a run to its end; a complete run needs no Job."""
     inference = observed.inference
     features = resolve_features(inference, batch, observed.features)
+    if isinstance(features, ShardFeatures):
+        features = refuse_memory(features, observed.slice_resources) or features
     if isinstance(features, PlanRefusal):
         return _plan_without_features(observed, batch, features)
     objects = build_batch_objects(
@@ -164,7 +166,7 @@ def _find_run(
     inference, progress = observed.inference, find_progress(observed.inference, batch)
     plan_hash = features.order.plan.hash if features is not None else None
     if progress is not None and progress.completed_at is not None:
-        # A plan that changes later does not compute everything again: whoever wants that changes spec.batch.run.
+        # A plan that changes later does not compute everything again; another spec.batch.run does.
         plan_hash = progress.plan_hash
     name = make_run_name(inference, batch, plan_hash)
     current = next((job for job in observed.jobs if job.key.name == job_name and not job.deleting), None)
