@@ -22,10 +22,10 @@ from fixtures.control_plane import may, wait_for_account
 from fixtures.crds import wait_established
 from fixtures.go_programs import go_program
 from tidegate.kube.permissions import (
-    SECRET_RULES,
     CLUSTER_RULES,
     PEOPLE_RULES,
     RELEASE_RULES,
+    SECRET_RULES,
     ApiClientProcess,
     PeopleRole,
 )
@@ -160,9 +160,7 @@ def test_each_cell_of_a_process_is_what_the_api_server_says(
     release: HelmOn, process: ApiClientProcess, namespace: str
 ) -> None:
     """No more and no less: docs/reference/rights.md is made of the same rules."""
-    own = (
-        (*RELEASE_RULES.get(process, ()), *SECRET_RULES.get(process, ())) if namespace == SYSTEM else ()
-    )
+    own = (*RELEASE_RULES.get(process, ()), *SECRET_RULES.get(process, ())) if namespace == SYSTEM else ()
     found = _rights(release, f"system:serviceaccount:{SYSTEM}:tidegate-{process}", namespace)
     assert found == _both(merge_rules(CLUSTER_RULES[process]), merge_rules(own))
 
