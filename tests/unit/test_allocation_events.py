@@ -192,5 +192,19 @@ async def test_a_pool_without_events_is_forgotten() -> None:
     planned, pool.policy = pool.policy, {"mode": "Auto"}
     await pool.tick_until(20, 5, 600.0)
     pool.policy = planned
-    # The event came back while its demand was there, and the rates before it are forgotten.
-    assert set(await pool.tick_until(20, 20, 590.0)) == {6}
+    pool.holds = {"ctr": 9, "batch": 11}
+    # The event came back while its demand was there. The rates before it are forgotten, so it keeps what it has.
+    assert set(await pool.tick_until(20, 20, 100.0)) == {9}
+
+
+async def test_an_event_that_never_ends_does_not_delay_the_read_for_another() -> None:
+    clock = EveningClock(19, 30)
+    history = Calls(clock)
+    pool = TickedPool(clock, history, holds=6)
+    always = {"name": "always", "schedule": "* * * * *", "duration": "1h", "factor": "2"}
+    pool.policy = {**pool.policy, "events": [always]}
+    assert set(await pool.tick_until(19, 31, 100.0)) == {6}
+    assert not history.asked
+    pool.policy = {**pool.policy, "events": [{**SALE, "schedule": "0 19 * * *"}]}
+    await pool.tick(100.0)
+    assert len(history.asked) == 1

@@ -199,6 +199,44 @@ def test_an_event_that_cannot_be_read_is_named_and_the_others_count(
     assert [item.event.name for item in calendar.find_near(at(21))] == ["sale-20h"]
 
 
+def test_an_event_after_the_calendar_is_named_and_the_others_count() -> None:
+    last = {"name": "last", "at": "9999-12-31T23:00:00Z", "duration": "2h", "factor": "3"}
+    calendar = a_calendar(last, SALE)
+    assert calendar.problems == (
+        "last is ignored until it is corrected: spec.policy.events[0].at '9999-12-31T23:00:00Z' with duration '2h' ends after "
+        "the year 9999",
+    )
+    assert calendar.find_next_change(at(12)) == at(19, 55)
+    view = observed(a_member(capacity=CAPACITY), policy={"events": [last]}, now=at(12), calendar=calendar)
+    verdict = judge(view)
+    assert verdict is not None
+    assert verdict.reason is Reason.EVENT_INVALID
+    assert not a_calendar({**last, "duration": "1m"}).problems
+
+
+def test_a_baseline_stays_while_its_event_runs_even_if_another_lead_joins_earlier_events() -> None:
+    first = {"name": "first", "schedule": "0 18 * * *", "duration": "104m", "factor": "2"}
+    baselines = measured((at(19, 50), 100.0))
+    # Between 19:44 and 19:55 is a baseline window; with a lead of eight minutes it is too short.
+    early = a_calendar(first, SALE)
+    assert planned(early, baselines, at(20))[CTR].baseline_per_s == 100.0
+    late = a_calendar(first, SALE, loads=(480.0,))
+    assert planned(late, EventBaselines(), at(20, 1))[CTR].quiet_until == at(17, 52)
+    assert planned(late, baselines, at(20, 1))[CTR].baseline_per_s == 100.0
+    assert planned(early, baselines, at(20, 2))[CTR].baseline_per_s == 100.0
+    # Another event of the next day has its own.
+    assert planned(early, baselines, at(20, day=16))[CTR].baseline_per_s is None
+    assert planned(early, baselines, at(20, 1, day=16))[CTR].baseline_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("now", "lead"), [(at(19, 53), 8), (at(21), 8), (at(19, 51), 5), (at(22), 5), (at(12), 5)]
+)
+def test_the_lead_is_not_shortened_while_an_event_is_near(now: datetime, lead: int) -> None:
+    policy = AllocationPolicy.model_validate({"events": [SALE]})
+    assert read_calendar(policy, (300.0,), now, 8 * MINUTE).lead == lead * MINUTE
+
+
 @given(
     now=st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
     hour=st.integers(0, 23),

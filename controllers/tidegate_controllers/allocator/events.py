@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import inf
 from typing import Final
 
@@ -34,7 +35,7 @@ class _EventState:
 
 @dataclass(slots=True)
 class AllocationEvents:
-    """Remembers each pool's rates and baselines, for one term; without `source` none is known of before the term."""
+    """Remembers each pool's rates and baselines, for one term; without `source` it has no rates from before the term."""
 
     source: HistorySource | None
     clock: Clock
@@ -57,8 +58,11 @@ class AllocationEvents:
         unknown = {key: demand for key, demand in demands.items() if demand.baseline_per_s is None}
         if self.source is None or not unknown or self.clock.monotonic() < state.next_read_s:
             return demands
+        ends = {demand.quiet_until for demand in unknown.values() if demand.quiet_until is not None}
+        if not ends:
+            return demands
         state.next_read_s = self.clock.monotonic() + _READ_AGAIN_S
-        await self._read_history(self.source, state.baselines, pool, unknown)
+        await self._read_history(self.source, state.baselines, pool, unknown, ends)
         return state.baselines.plan_demand(observed.calendar, keys, observed.now)
 
     def forget_pool(self, pool: ObjectKey) -> None:
@@ -71,8 +75,8 @@ class AllocationEvents:
         baselines: EventBaselines,
         pool: ObjectKey,
         unknown: Mapping[ObjectKey, EventDemand],
+        ends: Set[datetime],
     ) -> None:
-        ends = {demand.quiet_until for demand in unknown.values() if demand.quiet_until is not None}
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 for end in sorted(ends):

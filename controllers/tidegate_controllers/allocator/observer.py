@@ -1,6 +1,8 @@
 """Observes a pool for the allocator: its slices, its Inferences and its decisions, as the caches have them."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
@@ -10,7 +12,7 @@ from tidegate.kube.occupancy import NodeOccupancy
 from tidegate.kube.pool_slices_cache import PoolSlicesCache
 from tidegate.kube.typed_cache import TypedCache
 from tidegate.planning.allocator.decision import sort_newest_first
-from tidegate.planning.allocator.event_calendar import read_calendar
+from tidegate.planning.allocator.event_calendar import EventCalendar, read_calendar
 from tidegate.planning.allocator.freeze import find_freeze
 from tidegate.planning.allocator.snapshot_builder import AllocationObserved, PoolMember
 from tidegate.planning.batch.remaining_shards import count_remaining_shards
@@ -35,6 +37,8 @@ class PoolObserver:
     placements: Placements
     overrides: OverrideIndex
     clock: Clock
+    _leads: dict[ObjectKey, timedelta] = field(default_factory=dict[ObjectKey, timedelta], init=False)
+    """How early events came near when a pool was last observed."""
 
     def observe_pool(self, pool: ComputePool) -> AllocationObserved:
         """Return the pool as the caches have it now, without signals and corrections."""
@@ -56,11 +60,12 @@ class PoolObserver:
             refused = refusal.message if refusal is not None else ""
             members.append(PoolMember(inference, claim, claim.ready, excluded, refused, lost))
         now = self.clock.now()
+        calendar = self._read_calendar(pool, members, now)
         return AllocationObserved(
             pool=pool,
             now=now,
             freeze=find_freeze(pool.spec.policy.freeze, now),
-            calendar=read_calendar(pool.spec.policy, (member.claim.load_s for member in members), now),
+            calendar=calendar,
             slices=slices,
             members=tuple(members),
             departing_slices=leaving,
@@ -68,6 +73,18 @@ class PoolObserver:
             overrides=self.overrides.list_all(),
             decisions=self.list_decisions(name),
         )
+
+    def _read_calendar(
+        self, pool: ComputePool, members: Iterable[PoolMember], now: datetime
+    ) -> EventCalendar:
+        key, loads = pool.metadata.key, (member.claim.load_s for member in members)
+        calendar = read_calendar(pool.spec.policy, loads, now, self._leads.get(key, timedelta()))
+        self._leads[key] = calendar.lead
+        return calendar
+
+    def forget_pool(self, key: ObjectKey) -> None:
+        """Forget a pool that was deleted."""
+        self._leads.pop(key, None)
 
     def list_decisions(self, pool: str) -> tuple[AllocationDecision, ...]:
         """Return the decisions of one pool, the newest first.

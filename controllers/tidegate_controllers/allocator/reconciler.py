@@ -72,6 +72,7 @@ class Allocator:
         pool = self.observer.pools.get(key)
         if pool is None or pool.metadata.deletion_timestamp is not None:
             self.solver.forget_pool(key)
+            self.observer.forget_pool(key)
             self.results.forget(key)
             return None
         interval = parse_duration(pool.spec.policy.interval)

@@ -30,6 +30,8 @@ class EventBaselines:
         self._rates: dict[ObjectKey, dict[int, float]] = {}
         self._baselines: dict[ObjectKey, tuple[datetime, float]] = {}
         """When the first event in a row begins, and the rate before it."""
+        self._ends: dict[ObjectKey, datetime] = {}
+        """When the last of the events that were near at the last plan ends."""
 
     def add_rate(self, key: ObjectKey, read_at: datetime, rate: float) -> None:
         """Add a confirmed rate."""
@@ -53,30 +55,42 @@ class EventBaselines:
         near = calendar.find_near(now)
         firsts: dict[tuple[DemandEvent, ...], Occurrence | None] = {}
         demands: dict[ObjectKey, EventDemand] = {}
+        ends: dict[ObjectKey, datetime] = {}
         for key in sorted(keys) if near else ():
             events = calendar.select_concerning(key)
-            largest = next((item.event for item in near if item.event in events), None)
-            if largest is None:
+            concerning = [item for item in near if item.event in events]
+            if not concerning:
                 continue
+            largest = concerning[0].event
+            ends[key] = max(item.ends for item in concerning)
             if events not in firsts:
                 firsts[events] = calendar.find_first(events, now)
             first = firsts[events]
             quiet_until = None if first is None else first.opens
-            baseline = None if first is None else self._find_baseline(key, first)
+            baseline = self._find_baseline(key, first, now)
             demands[key] = EventDemand(largest.name, float(largest.factor), quiet_until, baseline)
+        self._ends = ends
         return demands
 
-    def _find_baseline(self, key: ObjectKey, first: Occurrence) -> float | None:
-        """Return the rate before the first event in a row, and remember it until another row begins."""
-        begins, baseline = self._baselines.get(key, (None, None))
-        if begins == first.begins:
-            return baseline
+    def _find_baseline(self, key: ObjectKey, first: Occurrence | None, now: datetime) -> float | None:
+        """Return the rate before the first event in a row, and remember it until another row begins.
+
+        Another lead makes other rows: while the events run, or if the row now begins earlier, the baseline stays.
+        """
+        if (found := self._baselines.get(key)) is not None:
+            begins, baseline = found
+            if (key in self._ends and now < self._ends[key]) or (first and first.begins <= begins):
+                return baseline
+        if first is None:
+            return None
         rates = self._rates.get(key, {})
         # Controllers that start while the event is near have only rates of then, which are still without it.
         baseline = _find_highest(rates, first.opens - BASELINE_WINDOW, first.opens)
         if baseline is None:
             baseline = _find_highest(rates, first.opens, first.begins)
-        if baseline is not None:
+        if baseline is None:
+            self._baselines.pop(key, None)
+        else:
             self._baselines[key] = first.begins, baseline
         return baseline
 

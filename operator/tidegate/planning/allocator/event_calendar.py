@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -131,17 +131,24 @@ class EventCalendar:
 
 
 def read_calendar(
-    policy: AllocationPolicy, load_times_s: Iterable[float | None], now: datetime
+    policy: AllocationPolicy,
+    load_times_s: Iterable[float | None],
+    now: datetime,
+    last_lead: timedelta = timedelta(),
 ) -> EventCalendar:
-    """Read the events of a policy; `load_times_s` are those that are measured in the pool."""
+    """Read the events of a policy; `load_times_s` are those that are measured in the pool.
+
+    A measured lead is not shorter than `last_lead`, that of the last read, while an event is near.
+    """
     problems = dict(_find_problems(policy.events, now))
-    if policy.forecast is not None:
-        lead = parse_duration(policy.forecast.horizon)
-    else:
-        measured = [timedelta(seconds=seconds) for seconds in load_times_s if seconds is not None]
-        lead = max([_DEFAULT_LEAD, *measured])
     readable = tuple(event for index, event in enumerate(policy.events) if index not in problems)
-    return EventCalendar(readable, lead, tuple(problems.values()))
+    calendar = EventCalendar(readable, problems=tuple(problems.values()))
+    if policy.forecast is not None:
+        return replace(calendar, lead=parse_duration(policy.forecast.horizon))
+    measured = [timedelta(seconds=seconds) for seconds in load_times_s if seconds is not None]
+    calendar = replace(calendar, lead=max([_DEFAULT_LEAD, *measured]))
+    longer = replace(calendar, lead=max(calendar.lead, last_lead))
+    return longer if longer.find_near(now) else calendar
 
 
 def _find_problems(events: Iterable[DemandEvent], now: datetime) -> Iterator[tuple[int, str]]:
@@ -149,8 +156,20 @@ def _find_problems(events: Iterable[DemandEvent], now: datetime) -> Iterator[tup
         try:
             _find_last_begin(event, now)
             _find_next_begin(event, now)
+            _check_end(event)
         except UnreadableScheduleError as error:
             yield index, f"{event.name} is ignored until it is corrected: spec.policy.events[{index}].{error}"
+
+
+def _check_end(event: DemandEvent) -> None:
+    """Raise UnreadableScheduleError for an event that comes once and ends after the year 9999."""
+    if event.starts_at is None:
+        return
+    try:
+        datetime.fromisoformat(event.starts_at) + parse_duration(event.duration)
+    except OverflowError as error:
+        message = f"at {event.starts_at!r} with duration {event.duration!r} ends after the year 9999"
+        raise UnreadableScheduleError(message) from error
 
 
 def _find_last_begin(event: DemandEvent, moment: datetime) -> datetime | None:
