@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -85,6 +86,16 @@ def test_more_demand_takes_more_slices_and_says_what_they_serve() -> None:
     # Its own factor is the one that counts.
     own = otherwise(four_slices(), factor=2, inferences=[{"inference": "ads/ctr", "factor": 3}])
     assert own.inferences[0].load == DemandInput((270.0,))
+
+
+@pytest.mark.parametrize(("factor", "expectation"), [(1.5, ""), (1, "expected for sale-20h: 3 x 200/s")])
+def test_a_multiple_of_the_demand_is_not_what_an_event_brings(factor: float, expectation: str) -> None:
+    [ctr] = four_slices().inferences
+    load = DemandInput((600.0,), expectation="expected for sale-20h: 3 x 200/s")
+    sale = replace(four_slices(), inferences=(replace(ctr, load=load),))
+    assert otherwise(sale, factor=factor).inferences[0].load == DemandInput(
+        (600.0 * factor,), expectation=expectation
+    )
 
 
 def test_fewer_slices_are_not_exceeded() -> None:

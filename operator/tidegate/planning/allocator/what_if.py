@@ -87,7 +87,8 @@ def _change_load(
     if load is None:
         return None
     times = factor if change is None or change.factor is None else change.factor
-    return replace(load, rates=tuple(rate * times for rate in load.rates))
+    expectation = load.expectation if times == 1 else ""
+    return replace(load, rates=tuple(rate * times for rate in load.rates), expectation=expectation)
 
 
 def _change_bounds(inference: ModelInput, change: InferenceChange) -> ReplicaBounds:
