@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from math import isfinite
 from typing import Final
 
 from tidegate.allocation.errors import InvalidInputError, check_amount
@@ -111,9 +110,9 @@ def _parse_time(path: str, text: str) -> float:
             raise InvalidInputError(path, message) from error
         if parsed.tzinfo is None:
             raise InvalidInputError(path, message) from None
-        return parsed.timestamp()
-    if not isfinite(seconds) or abs(seconds) > _MAX_TIME_S:
-        raise InvalidInputError(path, message)
+        seconds = parsed.timestamp()
+    if not 0 <= seconds <= _MAX_TIME_S:
+        raise InvalidInputError(path, f"its time {text[:40]} is not from 1970 to 5138")
     return seconds
 
 
