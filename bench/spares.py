@@ -44,15 +44,22 @@ MOST_SPARE = 0.12
 
 
 def draw_outages(nodes: int, hours: float, every_h: float, seed: int) -> Sequence[NodeOutage]:
-    """Return the losses of nodes in random order of nodes and times, each noticed at the start of a later interval."""
+    """Return the losses of random nodes at random times, in order, each noticed at the start of a later interval."""
     random = Random(seed)
-    outages: list[NodeOutage] = []
+    drawn: list[NodeOutage] = []
     now_h = random.expovariate(nodes / every_h)
     while now_h < hours - 0.1:
         noticed_s = (now_h * 3600 // INTERVAL_S + 1) * INTERVAL_S
         start_s = noticed_s - random.uniform(*NOTICE_S)
-        outages.append(NodeOutage(random.randrange(nodes), start_s, start_s + OUTAGE_S))
+        drawn.append(NodeOutage(random.randrange(nodes), start_s, start_s + OUTAGE_S))
         now_h += random.expovariate(nodes / every_h)
+    outages: list[NodeOutage] = []
+    ends = dict.fromkeys(range(nodes), 0.0)
+    for outage in sorted(drawn, key=lambda item: item.start_s):
+        # A node that is lost already is not lost again.
+        if outage.start_s >= ends[outage.node]:
+            outages.append(outage)
+            ends[outage.node] = outage.end_s
     return outages
 
 

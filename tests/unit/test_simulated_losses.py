@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.snapshot import NodeLossInput, PoolInput
 from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
-from tidegate.simulation.engine import run_policy
+from tidegate.simulation.engine import PolicyView, run_policy
 from tidegate.simulation.fleet import ReplicaSet, SimulatedFleet
 from tidegate.simulation.outcome import SimulationOutcome
 from tidegate.simulation.policies import make_policy
@@ -86,8 +86,6 @@ def test_price_decides_between_them() -> None:
 
 
 def test_lost_nodes_leave_replicas_on_the_others() -> None:
-    two = [NodeOutage(0, LOST_AT_S, 240.0), NodeOutage(0, LOST_AT_S + 1, 240.0)]
-    assert lose_one(RARE, two).unserved == pytest.approx(lose_one(RARE).unserved)
     all_nodes = [NodeOutage(node, LOST_AT_S, 600.0) for node in range(4)]
     assert lose_one(RARE, all_nodes).unserved == pytest.approx(400 * (360 - LOST_AT_S))
 
@@ -99,9 +97,58 @@ def test_lost_nodes_leave_replicas_on_the_others() -> None:
         (-1, 0.0, 60.0, "outage of node -1: -1 is below 0"),
         (0, -1.0, 60.0, "outage of node 0: start: -1 is outside 0"),
         (0, float("nan"), 60.0, "outage of node 0: start: nan is not a number"),
-        (0, 60.0, 59.0, "outage of node 0: end: 59 is outside 60"),
+        (0, 60.0, 59.0, "outage of node 0: end: 59 is not after its start 60"),
+        (0, 120.0, 120.0, "outage of node 0: end: 120 is not after its start 120"),
     ],
 )
 def test_impossible_outage_is_refused(node: int, start_s: float, end_s: float, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         lose_one(RARE, [NodeOutage(node, start_s, end_s)])
+
+
+@pytest.mark.parametrize(
+    ("outages", "message"),
+    [
+        (
+            ((0, 60.0, 240.0), (0, 120.0, 300.0)),
+            "outage of node 0: starts at 120, while the node is lost until 240",
+        ),
+        (((0, 120.0, 240.0), (1, 60.0, 300.0)), "outage of node 1: starts at 60, before the one before it"),
+    ],
+)
+def test_outages_that_overlap_or_are_not_in_order_are_refused(
+    outages: Sequence[tuple[int, float, float]], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        lose_one(RARE, [NodeOutage(*outage) for outage in outages])
+
+
+def test_a_node_that_is_lost_again_stays_lost_until_the_second_end() -> None:
+    again = [NodeOutage(0, 65.0, 90.0), NodeOutage(0, 100.0, 250.0)]
+    once = [NodeOutage(0, 65.0, 250.0)]
+    assert lose_one(RARE, again).value == pytest.approx(lose_one(RARE, once).value)
+    ended = [NodeOutage(0, 65.0, 90.0)]
+    assert lose_one(RARE, again).value != pytest.approx(lose_one(RARE, ended).value)
+
+
+class FallingTargets:
+    """Nine replicas at first, then one."""
+
+    name = "falling"
+
+    def choose_replicas(self, view: PolicyView) -> Mapping[str, int]:
+        assert all(counts.ready >= 0 for counts in view.replicas.values())
+        return {CTR.key: 9 if view.step == 0 else 1, EMBED.key: 0}
+
+
+def test_a_node_that_is_lost_when_the_targets_fall_leaves_no_negative_replicas() -> None:
+    pool = PoolInput("pool", 12, nodes=2)
+    demand = {CTR.key: [100.0] * 4, EMBED.key: [0.0] * 4}
+    # The one that stays is on node 0 or on node 1.
+    lost_rates = [
+        run_policy(
+            Scenario(pool, (CTR, EMBED), demand, outages=[NodeOutage(node, 60.0, 240.0)]), FallingTargets()
+        ).unserved
+        for node in (0, 1)
+    ]
+    assert lost_rates == pytest.approx([100.0 * (60 + 90), 0.0])

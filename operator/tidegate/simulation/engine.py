@@ -84,8 +84,10 @@ class _PolicyRun:
         scenario, fleet = self._scenario, self._fleet
         start_s = step * scenario.interval_s
         fleet.advance_to(start_s)
+        lost_now = {outage.node for outage in scenario.outages if outage.start_s < start_s < outage.end_s}
         for outage in scenario.outages:
-            if start_s - scenario.interval_s < outage.end_s <= start_s:
+            ended = start_s - scenario.interval_s < outage.end_s <= start_s
+            if ended and outage.node not in lost_now:
                 fleet.restore_node(outage.node)
         targets = self._policy.choose_replicas(self._make_view(step, start_s))
         if step == 0:
@@ -100,11 +102,11 @@ class _PolicyRun:
         now_s: float | None = start_s
         while now_s is not None:
             fleet.advance_to(now_s)
+            self._outcome.moved_slices += fleet.apply_targets(targets, now_s)
             while losses and losses[0].start_s <= now_s:
                 lost = fleet.lose_node(losses.pop(0).node)
-                # Nobody has noticed: nothing replaces them before the next decision.
-                targets = {key: target - lost.get(key, 0) for key, target in targets.items()}
-            self._outcome.moved_slices += fleet.apply_targets(targets, now_s)
+                # Controllers notice the loss at the next decision; until then nothing replaces these replicas.
+                targets = {key: max(target - lost.get(key, 0), 0) for key, target in targets.items()}
             # What did not fit starts as soon as replicas that drain are gone.
             next_s = fleet.find_next_end(targets, end_s)
             if losses and losses[0].start_s < (end_s if next_s is None else next_s):

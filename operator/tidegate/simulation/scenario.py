@@ -77,7 +77,9 @@ class NodeOutage:
         path = f"outage of node {self.node}"
         check_count(path, self.node)
         check_amount(f"{path}: start", self.start_s)
-        check_amount(f"{path}: end", self.end_s, minimum=self.start_s)
+        check_amount(f"{path}: end", self.end_s)
+        if self.end_s <= self.start_s:
+            raise InvalidInputError(f"{path}: end", f"{self.end_s:g} is not after its start {self.start_s:g}")
 
 
 @dataclass(frozen=True)
@@ -124,10 +126,21 @@ class Scenario:
                 check_amount(f"demand of {model.key}: interval {number}", rate)
 
     def _check_outages(self) -> None:
+        ends: dict[int, float] = {}
+        last_s = 0.0
         for outage in self.outages:
+            path = f"outage of node {outage.node}"
             if outage.node >= self.pool.nodes:
-                path = f"outage of node {outage.node}"
                 raise InvalidInputError(path, f"the pool has {self.pool.nodes} nodes, the first is 0")
+            if outage.start_s < last_s:
+                raise InvalidInputError(
+                    path, f"starts at {outage.start_s:g}, before the one before it: sort them"
+                )
+            if outage.start_s < ends.get(outage.node, 0.0):
+                raise InvalidInputError(
+                    path, f"starts at {outage.start_s:g}, while the node is lost until {ends[outage.node]:g}"
+                )
+            last_s, ends[outage.node] = outage.start_s, outage.end_s
 
     @property
     def interval_count(self) -> int:
