@@ -77,7 +77,7 @@ class PoolObserver:
     def _read_calendar(
         self, pool: ComputePool, members: Iterable[PoolMember], now: datetime
     ) -> EventCalendar:
-        key, loads = pool.metadata.key, (member.claim.load_s for member in members)
+        key, loads = pool.key, (member.claim.load_s for member in members)
         calendar = read_calendar(pool.spec.policy, loads, now, self._leads.get(key, timedelta()))
         self._leads[key] = calendar.lead
         return calendar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import ceil
 from typing import Final
 
@@ -22,14 +22,16 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.forecast.blocks import BLOCK_S
 from tidegate.forecast.book import ForecastBook
-from tidegate.planning.allocator.event_baselines import EventBaselines
-from tidegate.planning.allocator.event_calendar import EventCalendar
+from tidegate.planning.allocator.event_baselines import BASELINE_MEMORY, EventBaselines
+from tidegate.planning.allocator.event_calendar import EventCalendar, EventDemand
+from tidegate.planning.allocator.forecasts import raise_to_expected
 from tidegate.planning.allocator.peaks import MIN_PEAK_WINDOW
-from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS
+from tidegate.planning.allocator.snapshot_builder import HORIZON_STEPS, protect_in_event
 from tidegate.simulation.engine import PolicyView
 from tidegate.simulation.scenario import Scenario, SimulatedModel
 
 _LIMITS: Final = SolveLimits(seconds=10.0)
+_MINUTE: Final = timedelta(minutes=1)
 
 Solve = Callable[[AllocationSnapshot, SolveLimits], Assignment]
 
@@ -77,7 +79,8 @@ class AllocatorPolicy:
             self._make_model(
                 model,
                 view,
-                max(self._estimate_rate(model, rates[model.key], view.now_s), demands.get(model.key, 0.0)),
+                self._estimate_rate(model, rates[model.key], view.now_s),
+                demands.get(model.key),
             )
             for model in self._scenario.models
         )
@@ -90,26 +93,47 @@ class AllocatorPolicy:
         replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
         return {model.key: replicas[model.key] for tier in Tier for model in self._scenario.select_tier(tier)}
 
-    def _plan_events(self, now_s: float, rates: Mapping[str, float]) -> Mapping[str, float]:
-        """Take the rates of the interval before, and return those that events bring, in requests per second."""
+    def _plan_events(self, now_s: float, rates: Mapping[str, float]) -> Mapping[str, EventDemand]:
+        """Take the rates of the interval before, and return what events bring."""
         scenario = self._scenario
         if not scenario.calendar.events:
             return {}
         now = scenario.begin + timedelta(seconds=now_s)
         for name, key in self._keys.items():
-            self._baselines.add_rate(key, now - timedelta(seconds=scenario.interval_s), rates[name])
+            self._add_rate(key, now, rates[name])
         demands = self._baselines.plan_demand(scenario.calendar, frozenset(self._keys.values()), now)
-        return {str(key): demand.rate_per_s for key, demand in demands.items()}
+        return {str(key): demand for key, demand in demands.items()}
+
+    def _add_rate(self, key: ObjectKey, end: datetime, rate: float) -> None:
+        """Add the rate of an interval to each of its minutes."""
+        begin = end - timedelta(seconds=self._scenario.interval_s)
+        while begin < end:
+            self._baselines.add_rate(key, begin, rate)
+            begin += _MINUTE
 
     def _replay_history(self) -> None:
-        """Find the demand before an event that runs when the demand begins."""
-        history = self._scenario.history
-        count = min((len(history.get(name, ())) for name in self._keys), default=0)
-        for number in range(-count, 0):
-            rates = {name: history[name][number] for name in self._keys}
-            self._plan_events((number + 1) * self._scenario.interval_s, rates)
+        """Find the demand before an event that is near or runs when the demand begins."""
+        scenario, interval = self._scenario, timedelta(seconds=self._scenario.interval_s)
+        if not scenario.calendar.events:
+            return
+        count = ceil(BASELINE_MEMORY / interval)
+        for name, key in self._keys.items():
+            rates = scenario.history.get(name, ())
+            first = scenario.calendar.find_first(scenario.calendar.select_concerning(key), scenario.begin)
+            # Of an event that runs, the rates since its begin are no baseline.
+            since = timedelta() if first is None else max(scenario.begin - first.begins, timedelta())
+            last = len(rates) - since // interval
+            for number in range(max(last - count, 0), last):
+                self._add_rate(key, scenario.begin - (len(rates) - number - 1) * interval, rates[number])
+        self._baselines.plan_demand(scenario.calendar, frozenset(self._keys.values()), scenario.begin)
 
-    def _make_model(self, model: SimulatedModel, view: PolicyView, rate: float) -> ModelInput:
+    def _make_model(
+        self, model: SimulatedModel, view: PolicyView, rate: float, event: EventDemand | None
+    ) -> ModelInput:
+        load, bounds = DemandInput((rate,)), ReplicaBounds(model.floor, model.ceiling)
+        if event is not None:
+            load = raise_to_expected(load, None, None, event)
+            bounds = protect_in_event(bounds, view.replicas[model.key].current, event)
         placement = PlacementInput(
             self._scenario.pool.name,
             model.capacity_curve,
@@ -124,8 +148,8 @@ class AllocatorPolicy:
             model.key,
             model.tier,
             (placement,),
-            DemandInput((rate,)),
-            ReplicaBounds(model.floor, model.ceiling),
+            load,
+            bounds,
             model.value,
             keeps_node_spare=model.keeps_node_spare,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import isfinite
 from typing import Final
 
@@ -19,7 +19,7 @@ from tidegate.planning.allocator.event_calendar import (
 from tidegate.planning.allocator.forecasts import RateHistory
 
 _MINUTE_S: Final = 60.0
-_KEPT_MINUTES: Final = 120
+BASELINE_MEMORY: Final = timedelta(hours=2)
 """How long rates are remembered: longer than an event is near before it begins, with its baseline window."""
 
 
@@ -37,7 +37,7 @@ class EventBaselines:
         """Add a confirmed rate."""
         minute, rates = int(read_at.timestamp() // _MINUTE_S), self._rates.setdefault(key, {})
         if minute not in rates:
-            for old in [old for old in rates if old < minute - _KEPT_MINUTES]:
+            for old in [old for old in rates if old < minute - BASELINE_MEMORY // timedelta(minutes=1)]:
                 del rates[old]
         rates[minute] = max(rate, rates.get(minute, 0.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tidegate.api.compute_pool import AllocationPolicy
@@ -165,11 +165,10 @@ def _check_end(event: DemandEvent) -> None:
     """Raise UnreadableScheduleError for an event that comes once and ends after the year 9999."""
     if event.starts_at is None:
         return
-    try:
-        datetime.fromisoformat(event.starts_at) + parse_duration(event.duration)
-    except OverflowError as error:
+    begins = datetime.fromisoformat(event.starts_at)
+    if datetime.max.replace(tzinfo=UTC) - begins < parse_duration(event.duration):
         message = f"at {event.starts_at!r} with duration {event.duration!r} ends after the year 9999"
-        raise UnreadableScheduleError(message) from error
+        raise UnreadableScheduleError(message)
 
 
 def _find_last_begin(event: DemandEvent, moment: datetime) -> datetime | None:

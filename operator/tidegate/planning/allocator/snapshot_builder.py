@@ -300,9 +300,8 @@ def _make_model_input(observed: AllocationObserved, member: PoolMember) -> solve
         curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:
         bounds = _protect_assigned(bounds, member.assigned_replicas, "its signals are stale")
-    if load is not None and event is not None and event.baseline_per_s is None:
-        reason = f"its demand before {event.event} is unknown"
-        bounds = _protect_assigned(bounds, member.assigned_replicas, reason)
+    if load is not None and event is not None:
+        bounds = protect_in_event(bounds, member.assigned_replicas, event)
     assigned = (
         member.assigned_replicas if member.is_scaled else min(member.assigned_replicas, member.claim.replicas)
     )
@@ -403,6 +402,13 @@ def _estimate_stream_demand(
     if signal is not None and signal.fresh:
         return DemandInput((max(signal.demand_per_s, floor_per_s),))
     return DemandInput((floor_per_s,)) if member.assigned_replicas == 0 else None
+
+
+def protect_in_event(bounds: ReplicaBounds, replicas: int, event: EventDemand) -> ReplicaBounds:
+    """Raise the floor to what an Inference has if the demand before an event is unknown."""
+    if event.baseline_per_s is not None:
+        return bounds
+    return _protect_assigned(bounds, replicas, f"its demand before {event.event} is unknown")
 
 
 def _protect_assigned(bounds: ReplicaBounds, replicas: int, reason: str) -> ReplicaBounds:
