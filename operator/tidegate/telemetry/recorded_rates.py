@@ -9,6 +9,7 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocator.signals import MAX_RATE_PER_S
+from tidegate.resources.names import make_child_name
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
 from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
@@ -33,15 +34,21 @@ class PrometheusRecording:
     ) -> Mapping[ObjectKey, Sequence[float | None]]:
         """Return `count` rates of each Inference from `begin` on, None where there is none. Raises PrometheusError."""
         rates: Rates = {key: [None] * count for key in keys}
+        # Messages are counted by pod, whose name has the Deployment's.
+        children = {_find_child_key(key): steps for key, steps in rates.items()}
+        window = f"{max(step, _MIN_WINDOW).total_seconds():.0f}s"
         try:
             for first in range(0, count, _STEPS_PER_QUERY):
                 last = min(first + _STEPS_PER_QUERY, count)
-                for queries in _list_queries(max(step, _MIN_WINDOW)):
+                for queries, names in (
+                    (_list_request_queries(window), rates),
+                    (_list_stream_queries(window), children),
+                ):
                     # The value at a time is the mean of the step before it.
                     series = await self._query_first(
                         queries, begin + (first + 1) * step, begin + last * step, step
                     )
-                    _fill_steps(rates, begin, step, series)
+                    _fill_steps(names, begin, step, series)
         except PrometheusError as error:
             message = f"cannot read rates from {self._source}: {error}"
             raise PrometheusError(message) from error
@@ -58,16 +65,21 @@ class PrometheusRecording:
         return ()
 
 
-def _list_queries(window: timedelta) -> Sequence[Sequence[str]]:
-    """Return the queries of requests, the cheapest first, and that of streams."""
-    window_s = f"{window.total_seconds():.0f}s"
+def _list_request_queries(window: str) -> Sequence[str]:
+    """Return the queries of requests, the cheapest first."""
     return (
-        (
-            f"avg_over_time({SIGNAL_OFFERED}[{window_s}])",
-            f"avg_over_time(({expressions.OFFERED})[{window_s}:1m])",
-        ),
-        (f"avg_over_time(({expressions.DELIVERED})[{window_s}:1m])",),
+        f"avg_over_time({SIGNAL_OFFERED}[{window}])",
+        f"avg_over_time(({expressions.OFFERED})[{window}:1m])",
     )
+
+
+def _list_stream_queries(window: str) -> Sequence[str]:
+    return (f"avg_over_time(({expressions.DELIVERED})[{window}:1m])",)
+
+
+def _find_child_key(key: ObjectKey) -> ObjectKey:
+    """Return the name of an Inference as its pods' names have it."""
+    return ObjectKey(key.namespace, make_child_name("inf", key.name).removeprefix("inf-"))
 
 
 def _fill_steps(rates: Rates, begin: datetime, step: timedelta, series: Sequence[RangeSeries]) -> None:

@@ -17,8 +17,12 @@ OWN_NAMESPACES: Final = 'namespace=~".*"'
 """Matcher of series about objects and models."""
 OWN_CLUSTERS: Final = "(inference|release)/.*"
 """Pattern of the Envoy clusters of those objects."""
-INFERENCE_PODS: Final = "inf-(.+)-[^-]+-[^-]+"
-"""Pattern of the pods of an Inference's Deployment, with the Inference's name."""
+INFERENCE_PODS: Final = "inf-(.+)-([^-]{10,15}|[^-]+-[^-]{1,9})"
+"""Pattern of the pods of an Inference's Deployment, with the Deployment's name after `inf-`.
+
+That is the Inference's name, unless the name is long or has dots: resources.names.make_child_name. Kubernetes cuts the names
+of a ReplicaSet's pods to 63 characters, so that the last dash of a long one is missing.
+"""
 OWN_ROUTES: Final = "(access|features)/.*"
 """Pattern of the gateways' routes of those objects."""
 
