@@ -201,16 +201,16 @@ MESSAGES: Final = {
     Reason.EVENT_INVALID: CatalogueMessage(
         "TG4112",
         MessageLevel.ERROR,
-        "An event of spec.policy.events has an invalid schedule or time zone, or names an Inference that is no realtime one of "
-        "the pool with spec.scaling. It is ignored, for that Inference or as a whole; the other events count.",
+        "An event of spec.policy.events has an invalid schedule or time zone, ends after the year 9999, or names an Inference "
+        "that is no realtime one of the pool with spec.scaling. It is ignored, for that Inference or as a whole; the other events count.",
         "Correct the field that the message names.",
     ),
     Reason.EVENT_BASELINE_UNKNOWN: CatalogueMessage(
         "TG4113",
         MessageLevel.WARNING,
         "The demand before an event that is near or running is unknown for some Inferences: nothing counts their requests, or "
-        "the controllers started during the event and have no history. Nothing is multiplied; they keep at least the "
-        "replicas that they have until the event ends.",
+        "the controllers started during the event and have no history. Nothing is multiplied; until the event ends their "
+        "number of replicas only rises.",
         "Wait for the end of the event, or set a floor with tidegate override. With controllers.prometheusUrl in the chart's "
         "values, controllers that start during an event read the demand before it.",
     ),
