@@ -156,6 +156,14 @@ def test_events_that_never_end_have_no_demand_before_them() -> None:
     assert planned(a_calendar(always), baselines, at(12))[CTR] == EventDemand("always", 2.0, None, None)
 
 
+def test_events_that_never_end_have_no_demand_of_an_earlier_day() -> None:
+    baselines = measured((at(19, 50), 500.0))
+    assert planned(a_calendar(SALE), baselines, at(20))[CTR].baseline_per_s == 500.0
+    always = a_calendar({"name": "always", "schedule": "* * * * *", "duration": "1h", "factor": "2"})
+    for minute in range(2):
+        assert planned(always, baselines, at(20, minute, day=16))[CTR].baseline_per_s is None
+
+
 def test_an_event_concerns_the_inferences_that_it_names() -> None:
     baselines = measured((at(19, 50), 100.0), key=CVR)
     calendar = a_calendar({**SALE, "inferences": [{"namespace": "ads", "name": "cvr"}]})

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from math import isfinite, nan
+from math import nan
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.forecast.blocks import BLOCK_S, HISTORY_S
 from tidegate.planning.allocator.forecasts import RateHistory
-from tidegate.planning.allocator.signals import MAX_RATE_PER_S
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
+from tidegate.telemetry.rate_series import fill_steps
 from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
 
 _BLOCK: Final = timedelta(seconds=BLOCK_S)
@@ -29,8 +29,6 @@ _QUERIES: Final = (
     f"max_over_time({SIGNAL_OFFERED}[5m])",
     f"max_over_time(({expressions.OFFERED})[5m:1m])",
 )
-
-Rates = Mapping[ObjectKey, "array[float]"]
 
 
 class PrometheusRateHistory:
@@ -58,7 +56,7 @@ class PrometheusRateHistory:
                 for number in range(length // window):
                     series = await self._query_window(end - number * window, window)
                     # In a thread: hundreds of thousands of values would block the event loop for too long.
-                    await asyncio.to_thread(_fill_rates, rates, begin, series)
+                    await asyncio.to_thread(fill_steps, rates, begin, _BLOCK, series)
         except PrometheusError as error:
             problem = str(error)
         except ValueError:
@@ -77,16 +75,3 @@ class PrometheusRateHistory:
             if series:
                 return series
         return ()
-
-
-def _fill_rates(rates: Rates, begin: datetime, series: Sequence[RangeSeries]) -> None:
-    """Set the rate of each block; the value at a time is the highest of the five minutes before. Raises ValueError."""
-    for item in series:
-        metric = item["metric"]
-        blocks = rates.get(ObjectKey(metric.get("namespace", ""), metric.get("inference", "")))
-        if blocks is None:
-            continue
-        for at_s, text in item["values"]:
-            offset_s, rate = at_s - begin.timestamp(), float(text)
-            if 0 < offset_s <= len(blocks) * BLOCK_S and isfinite(rate) and 0 <= rate <= MAX_RATE_PER_S:
-                blocks[round(offset_s / BLOCK_S) - 1] = rate

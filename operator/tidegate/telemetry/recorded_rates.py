@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from math import isfinite
+from math import isfinite, nan
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.allocator.signals import MAX_RATE_PER_S
 from tidegate.resources.names import make_child_name
 from tidegate.telemetry import expressions
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, RangeSeries
+from tidegate.telemetry.rate_series import fill_steps
 from tidegate.telemetry.recording_rules import SIGNAL_OFFERED
 
 _STEPS_PER_QUERY: Final = 360
 _MIN_WINDOW: Final = timedelta(minutes=1)
 """The recording rules run every half minute, or as often as their Prometheus is set to."""
 _MAX_BYTES: Final = 32 << 20
-
-Rates = Mapping[ObjectKey, list[float | None]]
 
 
 class PrometheusRecording:
@@ -33,7 +31,7 @@ class PrometheusRecording:
         self, keys: frozenset[ObjectKey], begin: datetime, count: int, step: timedelta
     ) -> Mapping[ObjectKey, Sequence[float | None]]:
         """Return `count` rates of each Inference from `begin` on, None where there is none. Raises PrometheusError."""
-        rates: Rates = {key: [None] * count for key in keys}
+        rates = {key: [nan] * count for key in keys}
         # Messages are counted by pod, whose name has the Deployment's.
         children = {_find_child_key(key): steps for key, steps in rates.items()}
         window = f"{max(step, _MIN_WINDOW).total_seconds():.0f}s"
@@ -48,11 +46,11 @@ class PrometheusRecording:
                     series = await self._query_first(
                         queries, begin + (first + 1) * step, begin + last * step, step
                     )
-                    _fill_steps(names, begin, step, series)
-        except PrometheusError as error:
+                    fill_steps(names, begin, step, series)
+        except (PrometheusError, ValueError) as error:
             message = f"cannot read rates from {self._source}: {error}"
             raise PrometheusError(message) from error
-        return rates
+        return {key: [rate if isfinite(rate) else None for rate in steps] for key, steps in rates.items()}
 
     async def _query_first(
         self, queries: Sequence[str], begin: datetime, end: datetime, step: timedelta
@@ -80,25 +78,3 @@ def _list_stream_queries(window: str) -> Sequence[str]:
 def _find_child_key(key: ObjectKey) -> ObjectKey:
     """Return the name of an Inference as its pods' names have it."""
     return ObjectKey(key.namespace, make_child_name("inf", key.name).removeprefix("inf-"))
-
-
-def _fill_steps(rates: Rates, begin: datetime, step: timedelta, series: Sequence[RangeSeries]) -> None:
-    for item in series:
-        metric = item["metric"]
-        steps = rates.get(ObjectKey(metric.get("namespace", ""), metric.get("inference", "")))
-        if steps is None:
-            continue
-        for at_s, text in item["values"]:
-            number = round((at_s - begin.timestamp()) / step.total_seconds()) - 1
-            rate = _parse_rate(text)
-            if 0 <= number < len(steps) and rate is not None:
-                steps[number] = rate
-
-
-def _parse_rate(text: str) -> float | None:
-    """Return a rate; None for what is no rate."""
-    try:
-        rate = float(text)
-    except ValueError:
-        return None
-    return rate if isfinite(rate) and 0 <= rate <= MAX_RATE_PER_S else None

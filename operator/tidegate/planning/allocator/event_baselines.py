@@ -77,10 +77,11 @@ class EventBaselines:
 
         Another lead makes other rows: while the events run, or if the row now begins earlier, the baseline stays.
         """
-        if (found := self._baselines.get(key)) is not None:
-            begins, baseline = found
+        if key in self._baselines:
+            begins, baseline = self._baselines[key]
             if (key in self._ends and now < self._ends[key]) or (first and first.begins <= begins):
                 return baseline
+        self._baselines.pop(key, None)
         if first is None:
             return None
         rates = self._rates.get(key, {})
@@ -88,9 +89,7 @@ class EventBaselines:
         baseline = _find_highest(rates, first.opens - BASELINE_WINDOW, first.opens)
         if baseline is None:
             baseline = _find_highest(rates, first.opens, first.begins)
-        if baseline is None:
-            self._baselines.pop(key, None)
-        else:
+        if baseline is not None:
             self._baselines[key] = first.begins, baseline
         return baseline
 
