@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from builders.allocator import a_member, observed
+from builders.allocator import a_member, nodes, observed
+from builders.compute_pool import a_compute_pool
 from builders.fake_clock import FakeClock
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import AllocationSnapshot
@@ -32,6 +35,7 @@ from tidegate.planning.allocator.signals import (
 from tidegate_controllers.allocator import events
 from tidegate_controllers.allocator.events import AllocationEvents
 from tidegate_controllers.allocator.forecasts import AllocationForecasts
+from tidegate_controllers.allocator.observer import PoolObserver
 from tidegate_controllers.allocator.solver import PoolSolver
 
 CTR = ObjectKey("ads", "ctr")
@@ -208,3 +212,36 @@ async def test_an_event_that_never_ends_does_not_delay_the_read_for_another() ->
     pool.policy = {**pool.policy, "events": [{**SALE, "schedule": "0 19 * * *"}]}
     await pool.tick(100.0)
     assert len(history.asked) == 1
+
+
+async def test_a_shorter_load_time_does_not_put_an_event_off_that_is_near() -> None:
+    clock, member, loads = EveningClock(19, 51), a_member(), [600.0]
+    caches: Any = SimpleNamespace(
+        get_slices=lambda _: nodes(8),
+        list_claims=lambda _: [replace(member.claim, load_s=loads[-1])],
+        get=lambda _: member.inference,
+        find_workload=lambda _: None,
+        list_all=tuple,
+        store=SimpleNamespace(by_label=lambda *_: ()),
+    )
+    observer = PoolObserver(
+        pools=caches, inferences=caches, decisions=caches, views=caches, occupancy=caches, placements=caches,
+        overrides=caches, clock=clock,
+    )  # fmt: skip
+    pool = a_compute_pool(policy={"events": [SALE]})
+
+    def count_near() -> int:
+        return len(observer.observe_pool(pool).calendar.find_near(clock.now()))
+
+    assert count_near() == 1
+    loads.append(20.0)
+    assert count_near() == 1
+    observer.forget_pool(pool.key)
+    assert count_near() == 0
+    # The lead is that of now again, once no event is near.
+    loads.append(600.0)
+    assert count_near() == 1
+    await clock.advance(timedelta(minutes=70).total_seconds())
+    loads.append(20.0)
+    assert count_near() == 0
+    assert observer.observe_pool(pool).calendar.lead == timedelta(minutes=5)
