@@ -78,9 +78,9 @@ class EventBaselines:
         Another lead makes other rows: while the events run, or if the row now begins earlier, the baseline stays.
         """
         if key in self._baselines:
-            begins, baseline = self._baselines[key]
+            begins, remembered = self._baselines[key]
             if (key in self._ends and now < self._ends[key]) or (first and first.begins <= begins):
-                return baseline
+                return remembered
         self._baselines.pop(key, None)
         if first is None:
             return None
