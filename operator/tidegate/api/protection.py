@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -53,9 +54,26 @@ class OutlierSpec(ApiModel):
     ] = "30s"
 
 
+class AdmissionMode(StrEnum):
+    """Who decides which requests are rejected."""
+
+    LOCAL = "Local"
+    PRICED = "Priced"
+
+
 class AdmissionControl(ApiModel):
     """Rejects requests before they reach an overloaded target, those of the lowest value first."""
 
+    mode: Annotated[
+        AdmissionMode,
+        Field(
+            description="Who decides. Local: each gateway, from the failures that it sees. "
+            "Priced: also the xDS servers, from the requests at all gateways and the capacity of the ready pods "
+            "(spec.capacity of the Inference): every second they compute the share of each route's requests that "
+            "gateways admit, lowest value first and no more than needed. Gateways whose shares are not renewed for "
+            "10 s decide alone. Rejected requests get 503 with retry-after (gRPC: RESOURCE_EXHAUSTED)."
+        ),
+    ] = AdmissionMode.LOCAL
     max_failure_percent: Annotated[
         int,
         Field(

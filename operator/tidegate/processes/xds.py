@@ -1,6 +1,7 @@
 """`tidegate xds serve`: configures the gateways from the same objects and pods that the controllers see."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.publisher.gateway_tls import GatewayTlsSecrets
 from tidegate.publisher.routing_inputs import RoutingInputs
+from tidegate.publisher.share_planner import SharePlanner, resolve_gateways
 from tidegate.publisher.snapshot_publisher import SnapshotPublisher
 from tidegate.publisher.snapshot_spans import SnapshotSpans
 from tidegate.resources.names import MANAGED_SELECTOR
@@ -35,6 +37,7 @@ from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
 from tidegate.xds.report_server import add_inspection, build_contents_application, build_report_application
 from tidegate.xds.server import XdsServer, XdsServerSettings
+from tidegate.xds.shares import AdmittedShares
 from tidegate.xds.snapshot_builder import SnapshotBuilder
 
 
@@ -81,11 +84,21 @@ async def run_xds(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: 
             tls=tls,
             spans=spans,
         )
+        shares = AdmittedShares()
+        share_planner = SharePlanner(
+            inputs=inputs,
+            shares=shares,
+            metrics=metrics,
+            find_gateways=partial(
+                resolve_gateways, f"{settings.release}-gateway-metrics", settings.gateway_metrics_port
+            ),
+        )
         server = XdsServer(
             cache,
             ledger,
             metrics,
             grpc_snapshots=clients,
+            shares=shares,
             settings=XdsServerSettings(gateway_namespace=pod.namespace),
             watcher=spans,
         )
@@ -104,6 +117,7 @@ async def run_xds(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: 
                 tasks.create_task(_serve_http(report, "0.0.0.0", settings.report_port))  # noqa: S104
                 tasks.create_task(_serve_http(contents, "127.0.0.1", settings.contents_port))
                 await wait_until_synced(inputs.required_stores)
+                tasks.create_task(share_planner.run())
                 await server.start(f"0.0.0.0:{settings.xds_port}", certificate)
 
         try:

@@ -86,6 +86,20 @@ class RoutingInputs:
         """Return the addresses of issuers' keys that accesses name, by namespace, those of the oldest accesses first."""
         return self._key_addresses.by_namespace
 
+    def list_accesses(self) -> list[ModelAccess]:
+        """Return the ModelAccesses that take traffic."""
+        return [access for access in self._accesses.list_all() if takes_traffic(access)]
+
+    def list_inferences(self) -> list[Inference]:
+        """Return the Inferences that take traffic."""
+        return [inference for inference in self._inferences.list_all() if takes_traffic(inference)]
+
+    def count_serving_pods(self, inference: ObjectKey) -> int:
+        """Return the number of pods of an Inference that can answer now."""
+        group = _PodGroup(BackendKind.INFERENCE, inference.namespace, to_label_value(inference.name))
+        backend = self._build_backend(BackendKey(group.kind, inference.namespace, inference.name), group)
+        return 0 if backend is None else len(backend.distinct_endpoints)
+
     def count_unparsed(self) -> Iterator[tuple[str, ParseResult, int]]:
         """Yield for each kind and reading how many objects are read in that way, zero included."""
         for parsed in (self._inferences, self._features, self._accesses):

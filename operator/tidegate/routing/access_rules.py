@@ -44,7 +44,13 @@ from tidegate.routing.pipelines import (
 )
 from tidegate.routing.references import AccessReferences, RouteBackends
 from tidegate.routing.refusals import RoutingRefusal
-from tidegate.routing.route_targets import AdmissionLimits, RouteTargets, admission_limits, plan_targets
+from tidegate.routing.route_targets import (
+    AdmissionLimits,
+    RouteTargets,
+    admission_limits,
+    is_priced,
+    plan_targets,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +225,7 @@ def _plan_route(
         ),
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
         counted=release.is_released(access, route),
+        priced=is_priced(access),
     )
     return _RoutePlan(rule, _build_planned_route(route, backends, targets), backends.refusals)
 

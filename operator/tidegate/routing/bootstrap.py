@@ -13,6 +13,8 @@ from typing import Final
 
 import yaml
 
+from tidegate.routing.envoy_names import SHARES_LAYER
+
 XDS_CLUSTER: Final = "tidegate-xds"
 XDS_SERVER_NAME: Final = "tidegate-xds"
 """The DNS name in the xDS servers' certificate, at any address."""
@@ -179,7 +181,15 @@ def build_bootstrap(settings: BootstrapSettings) -> dict[str, object]:
         },
         "static_resources": static,
         "overload_manager": _overload_manager(settings),
-        "layered_runtime": {"layers": [{"name": "static", "static_layer": {}}]},
+        "layered_runtime": {"layers": [{"name": "static", "static_layer": {}}, _shares_layer()]},
+    }
+
+
+def _shares_layer() -> dict[str, object]:
+    """Return the layer of admitted shares; an xDS server that does not have it delays the start of a gateway by 1 s."""
+    return {
+        "name": SHARES_LAYER,
+        "rtds_layer": {"name": SHARES_LAYER, "rtds_config": {**_ADS, "initial_fetch_timeout": "1s"}},
     }
 
 

@@ -23,6 +23,12 @@ OVERLOAD_DETAILS: Final = "denied_by_admission_control"
 NO_POD_DETAILS: Final = "direct_response"
 """The response code details of a route that answers directly, as no target has a pod (ir.RouteRule.unavailable)."""
 
+SHARES_LAYER: Final = "admitted-shares"
+"""The layer of Envoy's runtime with the admitted shares of priced routes (envoy/prices.py): in the bootstrap, and its resource."""
+
+PRICED_OUT: Final = "refused-"
+"""Begins the last part of the name of the entry that refuses what a priced route does not admit; else that is the protocol."""
+
 _REJECTIONS_NAME: Final = re.compile(
     rf"{REJECTIONS_PREFIX}\.{REJECTIONS_COUNTER}\.route\.(.*)\.reason\.(.*)\.envoy_cluster_name\.(.*)"
 )

@@ -117,6 +117,7 @@ class RouteRule:
     With `sticky`, `targets` are the intervals of the line of users in their order, and a target may have several.
     `client_deadline` ends a gRPC request at its client's deadline if that is sooner than `timeout`.
     `counted`: Envoy counts its gRPC answers by status, for a release.
+    `priced`: the proxy admits the share of the requests that the runtime layer says, and refuses the others.
     """
 
     name: str
@@ -129,6 +130,7 @@ class RouteRule:
     mirrors: tuple[MirroredBackend, ...] = ()
     client_deadline: bool = False
     counted: bool = False
+    priced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

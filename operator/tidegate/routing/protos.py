@@ -57,6 +57,7 @@ _MODULES: Final = (
     "envoy.extensions.transport_sockets.tls.v3.tls_pb2",
     "envoy.extensions.upstreams.http.v3.http_protocol_options_pb2",
     "envoy.service.discovery.v3.discovery_pb2",
+    "envoy.service.runtime.v3.rtds_pb2",
     "envoy.type.matcher.v3.http_inputs_pb2",
 )
 

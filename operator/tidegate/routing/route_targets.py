@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Final
 
 from tidegate.api.model_access import ModelAccess, Route
+from tidegate.api.protection import AdmissionMode
 from tidegate.routing import release
 from tidegate.routing.access_pools import AccessPools
 from tidegate.routing.fleet import Backend
@@ -188,6 +189,13 @@ def _arrange_targets(
         ]
     )
     return tuple(to_weighted(interval.name, interval.length) for interval in line)
+
+
+def is_priced(access: ModelAccess) -> bool:
+    """Return whether gateways admit the planned shares of the access's requests."""
+    protection = access.spec.protection
+    control = protection.admission_control if protection is not None else None
+    return control is not None and control.mode is AdmissionMode.PRICED
 
 
 def admission_limits(access: ModelAccess, backends: Mapping[str, Backend]) -> AdmissionLimits:

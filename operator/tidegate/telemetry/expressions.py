@@ -142,9 +142,15 @@ _SUCCESSES: Final = f'{_ROUTES}, envoy_response_code_class=~"2|3"'
 ROUTE_SERVED: Final = f"{_BY_ROUTE} ({_growth_of('envoy_vhost_route_upstream_rq_xx', _SUCCESSES)})"
 """Answers 2xx and 3xx per second of each route."""
 
-_UNSERVED: Final = f'route=~"{OWN_ROUTES}", reason="{envoy_names.NO_POD_DETAILS}"'
+_PRICED_OUT_ROUTES: Final = f"{OWN_ROUTES}/{envoy_names.PRICED_OUT}.*"
+_DIRECT: Final = f'reason="{envoy_names.NO_POD_DETAILS}"'
+_UNSERVED: Final = f'route=~"{OWN_ROUTES}", route!~"{_PRICED_OUT_ROUTES}", {_DIRECT}'
 UNSERVED: Final = f"sum by (route) ({_rate_of('envoy_tidegate_refused', _UNSERVED)})"
 """Requests per second for which no target had a pod, by route and protocol."""
+
+_PRICED_OUT: Final = f'route=~"{_PRICED_OUT_ROUTES}", {_DIRECT}'
+PRICED_OUT: Final = f"sum by (route) ({_rate_of('envoy_tidegate_refused', _PRICED_OUT)})"
+"""Requests per second beyond the admitted share of their route, by route and protocol."""
 
 
 def _triton_rate(counter: str) -> str:

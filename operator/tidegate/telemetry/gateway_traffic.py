@@ -21,6 +21,7 @@ from tidegate.planning.allocator.signals import MetricsScrape
 from tidegate.routing.envoy_names import (
     NO_POD_DETAILS,
     OVERLOAD_DETAILS,
+    PRICED_OUT,
     REJECTIONS_PATTERN,
     ROUTES_PATTERN,
     parse_cluster_name,
@@ -92,16 +93,26 @@ def parse_traffic(statistics: EnvoyStatistics) -> CounterPage:
         if (key := find_inference(cluster)) is not None:
             counters[cluster] = _make_counters(key, cluster_counters[cluster], times.get(cluster, {}))
     unserved: defaultdict[str, int] = defaultdict(int)
+    priced_out: defaultdict[str, int] = defaultdict(int)
     for name, (route, reason, cluster) in shed.items():
         if reason == NO_POD_DETAILS:
-            unserved[route.rpartition("/")[0]] += values[name]
+            route_name, _, protocol = route.rpartition("/")
+            counted = priced_out if protocol.startswith(PRICED_OUT) else unserved
+            counted[route_name] += values[name]
         elif reason == OVERLOAD_DETAILS and (key := find_inference(cluster)) is not None:
             # Under its own name, because this counter outlives the Envoy cluster that it names.
             count = values[name]
             counters[name] = RequestCounters(
                 key, attempts=count, refused=count, shed_route=route.rpartition("/")[0]
             )
-    return CounterPage(statistics.uptime_s, statistics.at_s, counters, dict(unserved), _parse_routes(values))
+    return CounterPage(
+        statistics.uptime_s,
+        statistics.at_s,
+        counters,
+        dict(unserved),
+        _parse_routes(values),
+        dict(priced_out),
+    )
 
 
 def _parse_routes(values: Mapping[str, int]) -> Mapping[str, RouteCounters]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import timedelta
 from math import isfinite
 from statistics import fmean
@@ -32,6 +32,7 @@ _QUERIES: Final = (
     expressions.SERVED,
     expressions.LATENCY_P99,
     expressions.UNSERVED,
+    expressions.PRICED_OUT,
     expressions.LIMITED,
     expressions.SHED,
     expressions.ROUTE_ANSWERED,
@@ -111,11 +112,12 @@ class PrometheusTraffic:
                 "or pod the gateway's"
             )
         offered = _values_by_inference(samples[expressions.OFFERED])
-        for sample in samples[expressions.UNSERVED]:
-            demand = routes.get(_route_of(sample))
-            for key, share in demand.by_inference.items() if demand is not None else ():
-                offered[key] = offered.get(key, 0.0) + share * _parse_value(sample)
+        for key, rate in _attribute_routes(samples[expressions.UNSERVED], routes):
+            offered[key] = offered.get(key, 0.0) + rate
         classes, refused = _sum_classes(samples, routes), _values_by_inference(samples[expressions.LIMITED])
+        for key, rate in _attribute_routes(samples[expressions.PRICED_OUT], routes):
+            offered[key] = offered.get(key, 0.0) + rate
+            refused[key] = refused.get(key, 0.0) + rate
         served = _values_by_inference(samples[expressions.SERVED])
         latency = _values_by_inference(samples[expressions.LATENCY_P99])
         queue, busy = (
@@ -170,6 +172,14 @@ def _route_of(sample: InstantSample) -> str:
     return str(sample["metric"].get("route", "")).rpartition("/")[0]
 
 
+def _attribute_routes(samples: Samples, routes: RouteDemands) -> Iterator[tuple[ObjectKey, float]]:
+    """Yield the Inferences of the routes in a counter of refusals, with their requests per second."""
+    for sample in samples:
+        demand = routes.get(_route_of(sample))
+        for key, share in demand.by_inference.items() if demand is not None else ():
+            yield key, share * _parse_value(sample)
+
+
 def _sum_classes(samples: Mapping[str, Samples], routes: RouteDemands) -> ClassTotals:
     totals = ClassTotals(routes)
     for sample in samples[expressions.UNSERVED]:
@@ -178,6 +188,10 @@ def _sum_classes(samples: Mapping[str, Samples], routes: RouteDemands) -> ClassT
         inference = find_inference(sample["metric"].get("envoy_cluster_name", ""))
         if inference is not None:
             totals.add_shed(_route_of(sample), inference, _parse_value(sample))
+    for sample in samples[expressions.PRICED_OUT]:
+        route = _route_of(sample)
+        for inference, rate in _attribute_routes([sample], routes):
+            totals.add_shed(route, inference, rate)
     served = {_access_route(sample): _parse_value(sample) for sample in samples[expressions.ROUTE_SERVED]}
     for sample in samples[expressions.ROUTE_ANSWERED]:
         route = _access_route(sample)

@@ -23,6 +23,8 @@ _REMOVED_RESOURCES: Final = 6
 _RESOURCE_VERSION: Final = 1
 _RESOURCE_BODY: Final = 2
 _RESOURCE_NAME: Final = 3
+_RESOURCE_TTL: Final = 6
+_DURATION: Final = "google.protobuf.Duration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,13 @@ def _encode_resource(resource: XdsResource) -> bytes:
             wire.encode_field(_RESOURCE_VERSION, resource.version.encode()),
             wire.encode_field(_RESOURCE_BODY, resource.body),
             wire.encode_field(_RESOURCE_NAME, resource.name.encode()),
+            b"" if resource.ttl_s is None else _encode_ttl(resource.ttl_s),
         )
     )
+
+
+def _encode_ttl(seconds: float) -> bytes:
+    return wire.encode_field(_RESOURCE_TTL, protos.encode(_DURATION, protos.seconds(seconds)))
 
 
 def encode_sotw_response(response: DiscoveryResponse) -> bytes:

@@ -87,6 +87,13 @@ _FAILED = XDS.add_gauge(
 )
 
 
+_ADMITTED_SHARE = XDS.add_gauge(
+    "admitted_share",
+    "Share of the requests of a route that gateways admit, from 0 to 1; absent while they admit everything.",
+    "route",
+)
+
+
 class XdsMetrics:
     """The metrics of the server; `registry` exposes them."""
 
@@ -106,6 +113,7 @@ class XdsMetrics:
         self.certificate_expires = _CERTIFICATE_EXPIRES.register(registry)
         self.not_understood = _NOT_UNDERSTOOD.register(registry)
         self.failed = _FAILED.register(registry)
+        self.admitted_share = _ADMITTED_SHARE.register(registry)
         for label in _LABELS.values():
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)

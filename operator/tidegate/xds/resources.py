@@ -40,6 +40,7 @@ class XdsResource:
     `vacant` marks an empty set of endpoints: it must not arrive while a route still leads there.
     `references` are the names of the clusters that a scope leads to; empty for the other types.
     `aliases` are the virtual hosts in the scope of all hosts, by name; empty for everything else.
+    `ttl_s`: the gateway drops the resource this long after it was sent, unless it is sent again; None: never.
     """
 
     name: str
@@ -48,6 +49,7 @@ class XdsResource:
     vacant: bool = False
     references: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     aliases: ResourceSet = field(default_factory=lambda: NO_RESOURCES, compare=False, repr=False)
+    ttl_s: float | None = None
 
     @property
     def is_placeholder(self) -> bool:

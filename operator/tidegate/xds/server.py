@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc.aio
@@ -34,6 +34,7 @@ from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.protocols import DeltaStream, SotwStream
 from tidegate.xds.proxyless import GrpcSnapshots, kind_from_user_agent
 from tidegate.xds.resources import Snapshot
+from tidegate.xds.shares import SHARES_TYPE_URL, AdmittedShares, SharesStream
 from tidegate.xds.stream import GATE_TIMEOUT_S, DiscoveryRequest, DiscoveryStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
@@ -108,6 +109,7 @@ class XdsServer:
         *,
         grpc_snapshots: GrpcSnapshots,
         settings: XdsServerSettings = XdsServerSettings(),
+        shares: AdmittedShares | None = None,
         watcher: SnapshotWatcher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -125,6 +127,8 @@ class XdsServer:
         self._stopping = False
         self._requires_certificates = False
         self._changed_at = clock()
+        self._shares = shares or AdmittedShares()
+        self._shares.subscribe(lambda: self._wake_sessions(self._cache))
         cache.subscribe(self._handle_change)
 
     async def start(self, address: str, certificate: ServerCertificate | None = None) -> int:
@@ -268,7 +272,7 @@ class XdsServer:
 
     def _advance_stream(self, session: _StreamSession[R], request: R | None) -> list[DiscoveryResponse]:
         now = self._clock()
-        responses: list[DiscoveryResponse] = []
+        responses = self._send_shares(session, request)
         snapshot = session.cache.snapshot if session.cache else None
         newer = snapshot is not None and snapshot is not session.snapshot
         if snapshot is not None and newer:
@@ -280,6 +284,15 @@ class XdsServer:
             responses += session.stream.on_time(now)
         self._record_progress(session, now)
         return responses
+
+    def _send_shares(
+        self, session: _StreamSession[Any], request: DiscoveryRequest | None
+    ) -> list[DiscoveryResponse]:
+        """Apply a gateway's request for the layer of admitted shares, and return what it needs of that."""
+        if isinstance(request, DeltaRequest) and request.type_url == SHARES_TYPE_URL:
+            session.shares.apply_request(request)
+        response = session.shares.next_response(self._shares.resource)
+        return [] if response is None else [response]
 
     def _record_progress(self, session: _StreamSession[Any], now: float) -> None:
         progress = session.stream.progress
@@ -366,6 +379,7 @@ class _StreamSession(Generic[R]):
     running: Snapshot | None = None
     nack: str | None = None
     counted: bool = False
+    shares: SharesStream = field(default_factory=SharesStream)
 
 
 @dataclass(frozen=True, slots=True)

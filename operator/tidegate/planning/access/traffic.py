@@ -105,6 +105,7 @@ class CounterPage:
 
     `counters`: by the name of the Envoy cluster or of the counter of refusals; each can be removed by itself.
     `unserved`: by route, requests without an available pod. `routes`: the answers of each route.
+    `priced_out`: by route, requests beyond its admitted share.
     """
 
     uptime_s: float
@@ -112,6 +113,7 @@ class CounterPage:
     counters: Mapping[str, RequestCounters]
     unserved: Mapping[str, int] = field(default_factory=dict[str, int])
     routes: Mapping[str, RouteCounters] = field(default_factory=dict[str, RouteCounters])
+    priced_out: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 CounterPages = Mapping[str, CounterPage]
@@ -208,6 +210,9 @@ class _RateSums:
         for route, count in page.unserved.items():
             counted = base.unserved.get(route, 0)
             self._add_unserved(route, (count - counted if count >= counted else count) / seconds)
+        for route, count in page.priced_out.items():
+            counted = base.priced_out.get(route, 0)
+            self._add_priced_out(route, (count - counted if count >= counted else count) / seconds)
         for route, answers in page.routes.items():
             since = answers.count_since(base.routes.get(route))
             self._classes.add_answered(route, since.answered / seconds, since.served / seconds)
@@ -228,6 +233,12 @@ class _RateSums:
         demand = self._routes.get(route)
         for key, share in demand.by_inference.items() if demand is not None else ():
             self._add_rates(key, share * rate, 0.0, 0.0)
+
+    def _add_priced_out(self, route: str, rate: float) -> None:
+        demand = self._routes.get(route)
+        for key, share in demand.by_inference.items() if demand is not None else ():
+            self._classes.add_shed(route, key, share * rate)
+            self._add_rates(key, share * rate, 0.0, share * rate)
 
     def _add_rates(self, key: ObjectKey, offered: float, served: float, refused: float) -> None:
         before = self._totals[key]

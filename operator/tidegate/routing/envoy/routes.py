@@ -10,7 +10,7 @@ It changes only when accesses are added, deleted or change their hosts; weights,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from functools import cache, lru_cache
 from typing import Final
@@ -18,9 +18,9 @@ from typing import Final
 from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
-from tidegate.routing.envoy import admission, authentication, grpc_counts, host_aliases, rate_limit
+from tidegate.routing.envoy import admission, authentication, grpc_counts, host_aliases, prices, rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
-from tidegate.routing.envoy_names import cluster_name
+from tidegate.routing.envoy_names import PRICED_OUT, cluster_name
 from tidegate.routing.hosts import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.ir import (
     Comparison,
@@ -154,7 +154,12 @@ def encode_host(host: VirtualHost) -> bytes:
 
     Fields are joined in the order of their numbers, as protobuf writes them.
     """
-    routes = [_encode_route(host, rule, protocol) for rule in host.rules for protocol in InferenceProtocol]
+    routes = [
+        route
+        for rule in host.rules
+        for protocol in InferenceProtocol
+        for route in _encode_routes(host, rule, protocol)
+    ]
     if not host.rules or host.rules[-1].headers:
         body = f"{host.title}: no route matches the headers of this request, and there is no route without match\n"
         routes += [protos.encode(_ROUTE, route) for route in _not_found_routes(body)]
@@ -210,7 +215,31 @@ def _header_matcher(test: HeaderMatcher) -> dict[str, object]:
     return {"name": test.name, "string_match": match}
 
 
-def _encode_route(host: VirtualHost, rule: RouteRule, protocol: InferenceProtocol) -> bytes:
+def _encode_routes(host: VirtualHost, rule: RouteRule, protocol: InferenceProtocol) -> Iterator[bytes]:
+    """Yield the entry of a rule; if it is priced, for the admitted requests, and one for the others."""
+    match = _encode_match(rule.headers, protocol)
+    if not rule.priced or rule.unavailable is not None:
+        yield _encode_route(host, rule, protocol, match)
+        return
+    yield _encode_route(
+        host, rule, protocol, match + prices.encode_match_fraction(f"{host.name}/{rule.name}")
+    )
+    refused_name = f"{host.name}/{rule.name}/{PRICED_OUT}{protocol.value}"
+    yield b"".join(
+        (
+            wire.encode_field(_MATCH, match),
+            _encode_refusal(protocol),
+            wire.encode_field(_ROUTE_NAME, refused_name.encode()),
+        )
+    )
+
+
+@cache
+def _encode_refusal(protocol: InferenceProtocol) -> bytes:
+    return prices.encode_refusal(protocol)
+
+
+def _encode_route(host: VirtualHost, rule: RouteRule, protocol: InferenceProtocol, match: bytes) -> bytes:
     if rule.unavailable is None:
         answer = wire.encode_field(_ACTION, _encode_action(rule, protocol))
     else:
@@ -218,7 +247,7 @@ def _encode_route(host: VirtualHost, rule: RouteRule, protocol: InferenceProtoco
         answer = protos.encode(_ROUTE, {"direct_response": no_endpoint})
     return b"".join(
         (
-            wire.encode_field(_MATCH, _encode_match(rule.headers, protocol)),
+            wire.encode_field(_MATCH, match),
             answer,
             _encode_target_filters(rule, protocol),
             wire.encode_field(_ROUTE_NAME, f"{host.name}/{rule.name}/{protocol.value}".encode()),

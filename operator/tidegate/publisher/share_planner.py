@@ -1,0 +1,110 @@
+"""Plans the admitted shares of priced routes every second, from what clients send and what the ready pods can answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.planning.access.admitted_shares import RouteLoad, plan_shares
+from tidegate.planning.access.value_classes import RouteDemand, index_routes
+from tidegate.publisher.routing_inputs import RoutingInputs
+from tidegate.routing.route_targets import is_priced
+from tidegate.telemetry.gateways import ScrapeTarget
+from tidegate.telemetry.route_rates import RouteRates
+from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.shares import AdmittedShares
+
+_PERIOD_S: Final = 1.0
+
+log: Final = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePlanner:
+    """Reads the gateways and publishes the shares, as long as an access is priced."""
+
+    inputs: RoutingInputs
+    shares: AdmittedShares
+    metrics: XdsMetrics
+    find_gateways: Callable[[], Awaitable[Sequence[ScrapeTarget]]]
+    rates: RouteRates = field(default_factory=RouteRates)
+
+    async def run(self) -> None:
+        """Plan every second, until cancelled. A round that fails renews nothing, so gateways end up admitting everything."""
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            try:
+                await self.update_shares()
+            except OSError as error:
+                log.warning("shares_not_planned", error=str(error))
+
+    async def update_shares(self) -> None:
+        """Read the gateways and publish the shares that follow; nothing if no gateway can be read. Raises OSError."""
+        accesses = self.inputs.list_accesses()
+        if not any(is_priced(access) for access in accesses):
+            self._publish({})
+            return
+        rates = await self.rates.read_gateways(await self.find_gateways())
+        if rates is not None:
+            inferences = self.inputs.list_inferences()
+            loads = build_loads(accesses, inferences, rates)
+            self._publish(plan_shares(loads, self._sum_capacities(inferences), self.shares.shares))
+
+    def _sum_capacities(self, inferences: Sequence[Inference]) -> Mapping[ObjectKey, float]:
+        """Return the requests per second that the ready pods of each Inference answer, where that was measured."""
+        return {
+            inference.key: float(inference.spec.capacity.requests_per_second)
+            * self.inputs.count_serving_pods(inference.key)
+            for inference in inferences
+            if inference.spec.capacity is not None
+        }
+
+    def _publish(self, shares: Mapping[str, float]) -> None:
+        self.shares.publish(shares)
+        self.metrics.admitted_share.clear()
+        for route, share in self.shares.shares.items():
+            self.metrics.admitted_share.labels(route).set(share)
+
+
+def build_loads(
+    accesses: Sequence[ModelAccess], inferences: Sequence[Inference], rates: Mapping[str, float]
+) -> list[RouteLoad]:
+    """Return the load of each route with requests; `rates`: requests per second by route."""
+    priced = {f"access/{access.key}/" for access in accesses if is_priced(access)}
+    values = {inference.key: float(inference.spec.value.per_request) for inference in inferences}
+    return [
+        RouteLoad(
+            route,
+            rates[route],
+            demand.by_inference,
+            _find_value(demand, values),
+            f"{route.rpartition('/')[0]}/" in priced,
+        )
+        for route, demand in index_routes(accesses).items()
+        if route in rates
+    ]
+
+
+def _find_value(demand: RouteDemand, values: Mapping[ObjectKey, float]) -> float:
+    """Return what a request of a route is worth: its own value, or the mean of its Inferences'."""
+    if demand.value is not None:
+        return demand.value
+    return sum(share * values.get(key, 1.0) for key, share in demand.by_inference.items())
+
+
+async def resolve_gateways(host: str, port: int) -> Sequence[ScrapeTarget]:
+    """Return the gateways behind a headless Service. Raises OSError if the name does not resolve."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = sorted({str(address[0]) for *_, address in found})
+    return [
+        ScrapeTarget(address, f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+        for address in addresses
+    ]

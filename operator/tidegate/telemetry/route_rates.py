@@ -1,0 +1,80 @@
+"""Measure what clients send on each route, every second, from the statistics pages of the gateways."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.routing.envoy_names import (
+    REJECTIONS_PATTERN,
+    ROUTES_PATTERN,
+    parse_rejections_counter,
+    parse_route_counter,
+)
+from tidegate.telemetry.gateways import EnvoyStatistics, ScrapeTarget, read_pages
+
+_QUERY: Final = rf"{REJECTIONS_PATTERN}|{ROUTES_PATTERN}"
+_WINDOW_S: Final = 3.0
+"""Rates are taken over this long: the counts of one second depend too much on chance."""
+_FORGET_AFTER_S: Final = 10.0
+"""The last rates of a gateway that does not answer count for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutePage:
+    """The requests of each route that one gateway has answered or refused until `at_s` of our own clock."""
+
+    at_s: float
+    counts: Mapping[str, int]
+
+
+def parse_route_page(statistics: EnvoyStatistics) -> RoutePage:
+    """Return the counts of one gateway, by route (`access/<namespace>/<name>/<route>`)."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    for name, value in statistics.server_values.items():
+        if (answers := parse_route_counter(name)) is not None:
+            route, counter = answers
+            counts[route] += value if counter == "completed" else 0
+        elif (rejections := parse_rejections_counter(name)) is not None:
+            counts[rejections[0].rpartition("/")[0]] += value
+    return RoutePage(statistics.at_s, counts)
+
+
+class RouteRates:
+    """The pages of the last seconds by gateway, and the rates between them."""
+
+    def __init__(self) -> None:
+        self._pages: dict[str, deque[RoutePage]] = {}
+
+    async def read_gateways(self, gateways: Sequence[ScrapeTarget]) -> Mapping[str, float] | None:
+        """Read all gateways; return requests per second by route, summed, or None without two pages of any gateway."""
+        return self.add_pages(
+            await read_pages(gateways, _QUERY, parse_route_page, time.monotonic), time.monotonic()
+        )
+
+    def add_pages(self, pages: Mapping[str, RoutePage | None], now_s: float) -> Mapping[str, float] | None:
+        """Add the newest page of each gateway, None for one that is silent, and return the rates."""
+        for gateway, page in pages.items():
+            if page is not None:
+                earlier = self._pages.setdefault(gateway, deque())
+                earlier.append(page)
+                while len(earlier) > 2 and page.at_s - earlier[1].at_s >= _WINDOW_S:
+                    earlier.popleft()
+        self._pages = {
+            gateway: earlier
+            for gateway, earlier in self._pages.items()
+            if now_s - earlier[-1].at_s <= _FORGET_AFTER_S
+        }
+        rates: defaultdict[str, float] = defaultdict(float)
+        comparable = [earlier for earlier in self._pages.values() if len(earlier) > 1]
+        for earlier in comparable:
+            base, newest = earlier[0], earlier[-1]
+            for route, count in newest.counts.items():
+                counted = base.counts.get(route, 0)
+                # A lower count is that of a gateway that has restarted.
+                if count >= counted:
+                    rates[route] += (count - counted) / (newest.at_s - base.at_s)
+        return rates if comparable else None

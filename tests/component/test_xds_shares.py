@@ -1,0 +1,155 @@
+"""Admitted shares in a real Envoy: who is refused by price, how soon a new share counts, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import grpc.aio
+
+from builders.model_access import a_model_access, a_route
+from builders.waiting import eventually
+from fixtures.envoy import SHARES_TTL_S, Client, Gateway, Load, backend_of
+from tidegate.api.model_access import ModelAccess
+from tidegate.routing.envoy import prices
+
+CTR = (("x-tidegate-access", "ads/ctr"),)
+GOLD = (*CTR, ("x-segment", "gold"))
+GOLD_ROUTE, REST_ROUTE = "access/ads/ctr/gold", "access/ads/ctr/rest"
+INFER = "/v2/models/ctr/infer"
+REFUSED = "refused"
+
+
+def priced(mode: str = "Priced") -> ModelAccess:
+    """A route of value 5 for x-segment: gold, and one of value 1."""
+    match = {"headers": [{"name": "x-segment", "exact": "gold"}]}
+    routes = [a_route("gold", match=match, value="5"), a_route("rest", value="1")]
+    return a_model_access(routes=routes, protection={"admissionControl": {"mode": mode}})
+
+
+async def count_outcomes(
+    client: Client, count: int, metadata: tuple[tuple[str, str], ...] = CTR
+) -> Counter[str]:
+    """Count who answered `count` requests, and how many were refused by price; anything else fails the test."""
+
+    async def send_request() -> str:
+        try:
+            return await client.infer(metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            sent = dict([*(error.initial_metadata() or ()), *(error.trailing_metadata() or ())])
+            outcome = (error.code(), error.details(), sent.get("retry-after"))
+        assert outcome == (grpc.StatusCode.RESOURCE_EXHAUSTED, prices.REFUSED_BODY, "1")
+        return REFUSED
+
+    outcomes: Counter[str] = Counter()
+    for start in range(0, count, 20):
+        outcomes.update(await asyncio.gather(*(send_request() for _ in range(min(20, count - start)))))
+    return outcomes
+
+
+async def publish_until_stopped(gateway: Gateway, shares: Mapping[str, float]) -> None:
+    """Renew the shares as a planner would, until cancelled."""
+    while True:
+        gateway.control_plane.shares.publish(shares)
+        await asyncio.sleep(SHARES_TTL_S / 4)
+
+
+async def wait_for_share(gateway: Gateway, numerator: int) -> None:
+    """Wait until Envoy has a share of so many millionths for the route `rest`."""
+
+    async def has_share() -> bool:
+        entries = json.loads(await gateway.envoy.get_admin("/runtime"))["entries"]
+        entry = entries.get(f"tidegate.admitted.{REST_ROUTE}", {"final_value": ""})
+        return f"number_value: {numerator}\n" in entry["final_value"]
+
+    await eventually(has_share, f"Envoy admits {numerator} in a million")
+
+
+async def test_gateways_admit_the_share_of_the_low_value_and_all_of_the_high(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(priced(), backend_of("ctr", model))
+    assert await count_outcomes(client, 100) == Counter({"v1": 100})
+    renewal = asyncio.create_task(publish_until_stopped(gateway, {REST_ROUTE: 0.3, GOLD_ROUTE: 1.0}))
+    await wait_for_share(gateway, 300_000)
+    before = model.inferences
+    rest = await count_outcomes(client, 1000)
+    # Four standard deviations of a binomial with p = 0.3 are 58.
+    assert 242 <= rest["v1"] <= 358
+    assert rest[REFUSED] == 1000 - rest["v1"]
+    assert await count_outcomes(client, 200, GOLD) == Counter({"v1": 200})
+    # What is refused never reaches the model.
+    assert model.inferences - before == rest["v1"] + 200
+    renewal.cancel()
+
+
+async def test_rest_is_refused_with_503_and_retry_after(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(priced(), backend_of("ctr", model))
+    renewal = asyncio.create_task(publish_until_stopped(gateway, {REST_ROUTE: 0.0}))
+    await wait_for_share(gateway, 0)
+    status, body, headers = await client.rest("POST", INFER, headers=dict(CTR))
+    assert (status, body, headers["Retry-After"]) == (503, prices.REFUSED_BODY, "1")
+    assert (await client.rest("POST", INFER, headers=dict(GOLD)))[0] == 200
+    renewal.cancel()
+
+
+async def test_a_local_access_has_no_shares(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(priced("Local"), backend_of("ctr", model))
+    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    await wait_for_share(gateway, 0)
+    assert await count_outcomes(client, 100) == Counter({"v1": 100})
+
+
+async def test_a_new_share_counts_within_a_second(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(priced(), backend_of("ctr", model))
+    assert await count_outcomes(client, 20) == Counter({"v1": 20})
+    for share, outcome in ((0.0, REFUSED), (1.0, "v1"), (0.0, REFUSED)):
+        gateway.control_plane.shares.publish({REST_ROUTE: share})
+        published = time.monotonic()
+        while await count_outcomes(client, 5) != Counter({outcome: 5}):
+            assert time.monotonic() - published < 1
+
+
+async def test_shares_that_nobody_renews_end_with_their_ttl(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(priced(), backend_of("ctr", model))
+    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    published = time.monotonic()
+    await wait_for_share(gateway, 0)
+    assert await count_outcomes(client, 20) == Counter({REFUSED: 20})
+
+    async def all_admitted() -> bool:
+        return await count_outcomes(client, 20) == Counter({"v1": 20})
+
+    await eventually(all_admitted, "the gateway admits everything")
+    assert SHARES_TTL_S - 0.5 < time.monotonic() - published < SHARES_TTL_S + 2
+
+
+async def test_a_lost_control_plane_makes_gateways_admit_everything_without_an_error(
+    gateway: Gateway,
+) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(priced(), backend_of("ctr", model))
+    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    await wait_for_share(gateway, 0)
+    async with Load(client, GOLD, pause_s=0.01).running(2) as load:
+        await gateway.lose_control_plane()
+        assert await count_outcomes(client, 20) == Counter({REFUSED: 20})
+
+        async def all_admitted() -> bool:
+            return await count_outcomes(client, 20) == Counter({"v1": 20})
+
+        await eventually(all_admitted, "the gateway admits everything", timeout_s=SHARES_TTL_S + 5)
+    assert load.errors == []
+    assert load.answers.keys() == {"v1"}
+    # Another server has no shares, and the gateway goes on.
+    await gateway.replace_control_plane()
+    gateway.control_plane.set(priced(), backend_of("ctr", model))
+    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    await wait_for_share(gateway, 0)
+    assert await count_outcomes(client, 20) == Counter({REFUSED: 20})
