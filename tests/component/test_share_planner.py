@@ -1,0 +1,160 @@
+"""The planner of shares with a real Envoy: overload ends in the order of values, and the capacity is used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import grpc.aio
+import pytest
+from prometheus_client import CollectorRegistry
+
+from builders.inference import inference_body
+from builders.model_access import a_route, model_access_body
+from fixtures.envoy import Client, Gateway, backend_of
+from tidegate.api.model_access import ModelAccess
+from tidegate.kube import kinds
+from tidegate.kube.port import Manifest
+from tidegate.publisher.routing_inputs import RoutingInputs
+from tidegate.publisher.share_planner import SharePlanner, resolve_gateways
+from tidegate.resources.names import INFERENCE_LABEL
+from tidegate.telemetry.gateways import ScrapeTarget
+from tidegate.xds.metrics import XdsMetrics
+
+CTR = (("x-tidegate-access", "ads/ctr"),)
+REST_ROUTE = "access/ads/ctr/rest"
+SEGMENTS = {"gold": (*CTR, ("x-segment", "gold")), "rest": CTR}
+CAPACITY = 60
+GOLD_RATE, REST_RATE = 30, 60
+
+
+def put_object(inputs: RoutingInputs, kind: kinds.Kind, body: Manifest) -> None:
+    """Put an object into the cache of its kind."""
+    store = next(store for store in inputs.required_stores if store.kind == kind)
+    store.observe("ADDED", {**body, "metadata": {**body["metadata"], "resourceVersion": "1"}})
+
+
+def access_body(mode: str) -> Manifest:
+    """A route of value 5 for x-segment: gold, and one of value 1."""
+    match = {"headers": [{"name": "x-segment", "exact": "gold"}]}
+    routes = [a_route("gold", match=match, value="5"), a_route("rest", value="1")]
+    return model_access_body(routes=routes, protection={"admissionControl": {"mode": mode}})
+
+
+def fill_inputs(mode: str, capacity: dict[str, Any] | None) -> RoutingInputs:
+    """An Inference with one pod, and an access to it."""
+    inputs = RoutingInputs()
+    spec = {} if capacity is None else {"capacity": capacity}
+    put_object(inputs, kinds.INFERENCE, inference_body(**spec))
+    put_object(inputs, kinds.MODEL_ACCESS, access_body(mode))
+    pod = {
+        "metadata": {"name": "p", "namespace": "ads", "uid": "p", "labels": {INFERENCE_LABEL: "ctr"}},
+        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    put_object(inputs, kinds.POD, pod)
+    return inputs
+
+
+async def send_load(client: Client, seconds: float) -> Counter[tuple[str, str]]:
+    """Send both segments at their rates; return the counts of outcomes by segment."""
+    outcomes: Counter[tuple[str, str]] = Counter()
+
+    async def send_request(segment: str) -> None:
+        try:
+            outcome = await client.infer(metadata=SEGMENTS[segment])
+        except grpc.aio.AioRpcError as error:
+            outcome = error.code().name
+        outcomes[segment, outcome] += 1
+
+    async def send_segment(segment: str, rate: float) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for number in range(round(rate * seconds)):
+            await asyncio.sleep(max(begin + number / rate - loop.time(), 0))
+            tasks.create_task(send_request(segment))
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(send_segment("gold", GOLD_RATE))
+        tasks.create_task(send_segment("rest", REST_RATE))
+    return outcomes
+
+
+async def plan_while_loaded(
+    gateway: Gateway, mode: str, capacity: dict[str, Any] | None
+) -> tuple[Counter[tuple[str, str]], SharePlanner]:
+    """Send 1.5 times the capacity while a planner runs; return the outcomes after it has settled."""
+    model = await gateway.upstream("v1")
+    access = ModelAccess.model_validate(access_body(mode))
+    client = await gateway.start(access, backend_of("ctr", model))
+
+    async def find_gateways() -> Sequence[ScrapeTarget]:
+        return [ScrapeTarget("gateway-1", gateway.envoy.admin)]
+
+    planner = SharePlanner(
+        inputs=fill_inputs(mode, capacity),
+        shares=gateway.control_plane.shares,
+        metrics=XdsMetrics(CollectorRegistry()),
+        find_gateways=find_gateways,
+    )
+    planning = asyncio.create_task(planner.run())
+    await send_load(client, 5)
+    outcomes = await send_load(client, 5)
+    planning.cancel()
+    return outcomes, planner
+
+
+async def test_overload_refuses_the_low_value_and_uses_the_capacity(gateway: Gateway) -> None:
+    outcomes, planner = await plan_while_loaded(gateway, "Priced", {"requestsPerSecond": str(CAPACITY)})
+    assert outcomes["gold", "v1"] == GOLD_RATE * 5
+    assert outcomes["rest", "v1"] + outcomes["rest", "RESOURCE_EXHAUSTED"] == REST_RATE * 5
+    answered = outcomes["gold", "v1"] + outcomes["rest", "v1"]
+    # Five standard deviations of a binomial with 300 requests and p = 0.5, and what the planner holds.
+    assert answered == pytest.approx(CAPACITY * 5, abs=43 + 0.02 * REST_RATE * 5)
+    (sample,) = (
+        sample
+        for metric in planner.metrics.admitted_share.collect()
+        for sample in metric.samples
+        if sample.labels == {"route": REST_ROUTE}
+    )
+    assert sample.value == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "capacity"),
+    [("Local", {"requestsPerSecond": "1"}), ("Priced", None)],
+    ids=["local", "unmeasured"],
+)
+async def test_without_a_price_or_a_capacity_nothing_is_refused(
+    gateway: Gateway, mode: str, capacity: dict[str, Any] | None
+) -> None:
+    outcomes, planner = await plan_while_loaded(gateway, mode, capacity)
+    assert outcomes == Counter({("gold", "v1"): GOLD_RATE * 5, ("rest", "v1"): REST_RATE * 5})
+    assert planner.shares.shares == {}
+
+
+async def test_gateways_are_those_behind_the_name() -> None:
+    assert ScrapeTarget("127.0.0.1", "127.0.0.1:9902") in await resolve_gateways("localhost", 9902)
+    with pytest.raises(OSError, match="Name|name|address"):
+        await resolve_gateways("tidegate-gateway-metrics.invalid", 9902)
+
+
+async def test_gateways_that_cannot_be_read_renew_nothing(gateway: Gateway) -> None:
+    async def find_gateways() -> Sequence[ScrapeTarget]:
+        raise OSError("the name does not resolve")
+
+    planner = SharePlanner(
+        inputs=fill_inputs("Priced", {"requestsPerSecond": "1"}),
+        shares=gateway.control_plane.shares,
+        metrics=XdsMetrics(CollectorRegistry()),
+        find_gateways=find_gateways,
+    )
+    planner.shares.publish({REST_ROUTE: 0.5})
+    renewed = planner.shares.resource.version
+    planning = asyncio.create_task(planner.run())
+    with pytest.raises(OSError, match="does not resolve"):
+        await planner.update_shares()
+    assert not planning.done()
+    assert planner.shares.resource.version == renewed
+    planning.cancel()

@@ -1,0 +1,49 @@
+"""Rates of routes from pages of gateways: over some seconds, summed, and unknown rather than zero."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.telemetry.gateways import EnvoyStatistics
+from tidegate.telemetry.route_rates import RoutePage, RouteRates, parse_route_page
+
+REST = "access/ads/ctr/rest"
+REJECTIONS = "tidegate.refused.route.access/ads/ctr/rest"
+
+
+def test_a_page_counts_answers_and_every_kind_of_refusal_of_a_route() -> None:
+    statistics = EnvoyStatistics(7.0)
+    statistics.add_lines(
+        line.encode()
+        for line in (
+            "vhost.access/ads/ctr.route.rest.upstream_rq_completed: 10",
+            "vhost.access/ads/ctr.route.rest.upstream_rq_2xx: 9",
+            f"{REJECTIONS}/refused-grpc.reason.direct_response.envoy_cluster_name.-: 3",
+            f"{REJECTIONS}/http.reason.denied_by_admission_control.envoy_cluster_name.inference/ads/ctr/http: 2",
+            "server.uptime: 5",
+        )
+    )
+    assert parse_route_page(statistics) == RoutePage(7.0, {REST: 15})
+
+
+def test_rates_are_taken_over_three_seconds_and_summed_over_gateways() -> None:
+    rates = RouteRates()
+    assert rates.add_pages({"a": RoutePage(0, {REST: 100}), "b": RoutePage(0, {})}, 0) is None
+    for second, count in enumerate((110, 130, 130, 190, 190), start=1):
+        pages = {"a": RoutePage(second, {REST: count}), "b": RoutePage(second, {REST: 2 * second})}
+        measured = rates.add_pages(pages, second)
+    assert measured == {REST: pytest.approx((190 - 130) / 3 + 2)}
+
+
+def test_a_silent_gateway_keeps_its_rate_for_a_while() -> None:
+    rates = RouteRates()
+    rates.add_pages({"a": RoutePage(0, {REST: 0})}, 0)
+    rates.add_pages({"a": RoutePage(1, {REST: 50})}, 1)
+    assert rates.add_pages({"a": None}, 8) == {REST: 50}
+    assert rates.add_pages({"a": None}, 12) is None
+
+
+def test_a_gateway_that_restarted_offers_no_negative_rate() -> None:
+    rates = RouteRates()
+    rates.add_pages({"a": RoutePage(0, {REST: 1000})}, 0)
+    assert rates.add_pages({"a": RoutePage(1, {REST: 10})}, 1) == {}
