@@ -69,7 +69,10 @@ def any_protection(random: Random) -> dict[str, Any]:
         "maxPending": random.randint(1, 65_536),
         "outlier": outlier,
         "deadline": random.random() < 0.5,
-        "admissionControl": {"maxFailurePercent": random.randint(1, 50)},
+        "admissionControl": {
+            "mode": random.choice(["Local", "Priced"]),
+            "maxFailurePercent": random.randint(1, 50),
+        },
     }
     return {name: value for name, value in limits.items() if random.random() < 0.5}
 

@@ -98,7 +98,7 @@ async def plan_while_loaded(
         metrics=XdsMetrics(CollectorRegistry()),
         find_gateways=find_gateways,
     )
-    planning = asyncio.create_task(planner.run())
+    planning = asyncio.create_task(planner.run_rounds())
     await send_load(client, 5)
     outcomes = await send_load(client, 5)
     planning.cancel()
@@ -131,12 +131,12 @@ async def test_without_a_price_or_a_capacity_nothing_is_refused(
 ) -> None:
     outcomes, planner = await plan_while_loaded(gateway, mode, capacity)
     assert outcomes == Counter({("gold", "v1"): GOLD_RATE * 5, ("rest", "v1"): REST_RATE * 5})
-    assert planner.shares.shares == {}
+    assert planner.shares.by_route == {}
 
 
 async def test_gateways_are_those_behind_the_name() -> None:
     assert ScrapeTarget("127.0.0.1", "127.0.0.1:9902") in await resolve_gateways("localhost", 9902)
-    with pytest.raises(OSError, match="Name|name|address"):
+    with pytest.raises(OSError, match=r"Name|name|address"):
         await resolve_gateways("tidegate-gateway-metrics.invalid", 9902)
 
 
@@ -150,9 +150,9 @@ async def test_gateways_that_cannot_be_read_renew_nothing(gateway: Gateway) -> N
         metrics=XdsMetrics(CollectorRegistry()),
         find_gateways=find_gateways,
     )
-    planner.shares.publish({REST_ROUTE: 0.5})
+    planner.shares.publish_shares({REST_ROUTE: 0.5})
     renewed = planner.shares.resource.version
-    planning = asyncio.create_task(planner.run())
+    planning = asyncio.create_task(planner.run_rounds())
     with pytest.raises(OSError, match="does not resolve"):
         await planner.update_shares()
     assert not planning.done()

@@ -30,7 +30,7 @@ from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.access.value_classes import index_routes
 from tidegate.planning.allocator.signals import MetricsScrape, Signals
-from tidegate.telemetry import gateways
+from tidegate.telemetry import expressions, gateways
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.objectives import BOUNDS_MS
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
@@ -117,6 +117,41 @@ async def test_requests_over_a_limit_are_demand_and_not_served(gateway: Gateway)
 
     # Envoy counts in the buckets that objectives are told in.
     assert await eventually(bounds, "it has counted") == {*BOUNDS_MS, inf}
+
+
+async def test_requests_that_are_priced_out_are_demand_and_refused(
+    gateway: Gateway, prometheus: RunningPrometheus
+) -> None:
+    model = await gateway.upstream("v1")
+    access = a_model_access(
+        "ctr", routes=[a_route(value="2")], protection={"admissionControl": {"mode": "Priced"}}
+    )
+    client = await gateway.start(access, backend_of("ctr", model))
+    prometheus.targets, prometheus.rules = {"gateway-1": gateway.envoy.admin}, render_recording_rules()
+    prometheus.start()
+    source = asking(prometheus, gateway, access)
+    looking = Looking(of(gateway.envoy), accesses=(access,))
+    assert await outcome(client) == "v1"
+    gateway.control_plane.shares.publish_shares({"access/ads/ctr/default": 0.0})
+
+    async def refusing() -> bool:
+        return await outcome(client) == "RESOURCE_EXHAUSTED"
+
+    await eventually(refusing, "the gateway refuses")
+    await until("Prometheus knows it", source, lambda look: counted(look, CTR) >= 0)
+    await looking.scrape_signals()
+    gateway.control_plane.shares.publish_shares({"access/ads/ctr/default": 0.0})
+    assert await outcomes(client, 40) == Counter({"RESOURCE_EXHAUSTED": 40})
+
+    look = await looking.scrape_signals()
+    assert (offered(look, CTR), look.by_key[CTR].refused_per_s) == (40.0, 40.0)
+    (rates,) = (rates for rates in look.by_key[CTR].classes if rates.offered_per_s)
+    assert (rates.value, rates.sheds, rates.refused_per_s) == (2.0, True, 40.0)
+    about_all = pytest.approx(40, rel=0.4)
+    look = await until("all are counted", source, lambda look: counted(look, CTR) == about_all)
+    assert (look.by_key[CTR].refused_per_s or 0) * 60 == about_all
+    answer = await asyncio.to_thread(PrometheusConnect(prometheus.url).custom_query, expressions.UNSERVED)
+    assert [float(sample["value"][1]) for sample in answer if float(sample["value"][1])] == []
 
 
 async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for(gateway: Gateway) -> None:

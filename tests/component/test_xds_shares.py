@@ -53,7 +53,7 @@ async def count_outcomes(
 async def publish_until_stopped(gateway: Gateway, shares: Mapping[str, float]) -> None:
     """Renew the shares as a planner would, until cancelled."""
     while True:
-        gateway.control_plane.shares.publish(shares)
+        gateway.control_plane.shares.publish_shares(shares)
         await asyncio.sleep(SHARES_TTL_S / 4)
 
 
@@ -99,7 +99,7 @@ async def test_rest_is_refused_with_503_and_retry_after(gateway: Gateway) -> Non
 async def test_a_local_access_has_no_shares(gateway: Gateway) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(priced("Local"), backend_of("ctr", model))
-    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
     await wait_for_share(gateway, 0)
     assert await count_outcomes(client, 100) == Counter({"v1": 100})
 
@@ -109,7 +109,7 @@ async def test_a_new_share_counts_within_a_second(gateway: Gateway) -> None:
     client = await gateway.start(priced(), backend_of("ctr", model))
     assert await count_outcomes(client, 20) == Counter({"v1": 20})
     for share, outcome in ((0.0, REFUSED), (1.0, "v1"), (0.0, REFUSED)):
-        gateway.control_plane.shares.publish({REST_ROUTE: share})
+        gateway.control_plane.shares.publish_shares({REST_ROUTE: share})
         published = time.monotonic()
         while await count_outcomes(client, 5) != Counter({outcome: 5}):
             assert time.monotonic() - published < 1
@@ -118,7 +118,7 @@ async def test_a_new_share_counts_within_a_second(gateway: Gateway) -> None:
 async def test_shares_that_nobody_renews_end_with_their_ttl(gateway: Gateway) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))
-    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
     published = time.monotonic()
     await wait_for_share(gateway, 0)
     assert await count_outcomes(client, 20) == Counter({REFUSED: 20})
@@ -135,7 +135,7 @@ async def test_a_lost_control_plane_makes_gateways_admit_everything_without_an_e
 ) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(priced(), backend_of("ctr", model))
-    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
     await wait_for_share(gateway, 0)
     async with Load(client, GOLD, pause_s=0.01).running(2) as load:
         await gateway.lose_control_plane()
@@ -150,6 +150,6 @@ async def test_a_lost_control_plane_makes_gateways_admit_everything_without_an_e
     # Another server has no shares, and the gateway goes on.
     await gateway.replace_control_plane()
     gateway.control_plane.set(priced(), backend_of("ctr", model))
-    gateway.control_plane.shares.publish({REST_ROUTE: 0.0})
+    gateway.control_plane.shares.publish_shares({REST_ROUTE: 0.0})
     await wait_for_share(gateway, 0)
     assert await count_outcomes(client, 20) == Counter({REFUSED: 20})

@@ -91,7 +91,7 @@ BODIES: tuple[Body, ...] = (
             "maxPending": 5,
             "outlier": {"consecutiveFailures": 5, "ejectFor": "30s"},
             "deadline": True,
-            "admissionControl": {"maxFailurePercent": 10},
+            "admissionControl": {"mode": "Priced", "maxFailurePercent": 10},
         },
     ),
     feature_compute_body(),

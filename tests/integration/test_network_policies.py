@@ -133,6 +133,7 @@ _NEEDED: Final = {
     ("controllers", "prometheus", 9090),
     ("xds", "outside", 443),
     ("xds", "outside", 8443),
+    ("xds", "gateway", _SETTINGS.gateway_metrics_port),
     ("web", "outside", 443),
     ("gateway", "xds", _SETTINGS.xds_port),
     ("gateway", "model", GRPC_PORT),

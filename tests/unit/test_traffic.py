@@ -18,7 +18,7 @@ from tidegate.planning.access.traffic import (
     compute_rates,
 )
 from tidegate.planning.access.value_classes import RouteDemand, index_routes
-from tidegate.planning.allocator.signals import MetricsScrape
+from tidegate.planning.allocator.signals import ClassRates, MetricsScrape
 
 CTR = ObjectKey("ads", "ctr")
 PLACE, RELEASED = "inference/ads/ctr/grpc", "release/ads/ctr/ctr/grpc"
@@ -149,6 +149,15 @@ def test_a_count_of_unserved_requests_that_fell_is_new() -> None:
     before = {"a": CounterPage(100, 100, {}, {"access/ads/ctr/default": 800})}
     look, _ = compute_rates(before, ("a",), pages, {"access/ads/ctr/default": RouteDemand({CTR: 1.0})})
     assert offered(look) == 2.0
+
+
+def test_requests_beyond_the_admitted_share_are_demand_that_was_refused() -> None:
+    pages = {"a": CounterPage(130, 130, {}, priced_out={"access/ads/ctr/default": 90})}
+    before = {"a": CounterPage(100, 100, {}, priced_out={"access/ads/ctr/default": 30})}
+    demand = RouteDemand({CTR: 1.0}, value=2.0, sheds=True)
+    look, _ = compute_rates(before, ("a",), pages, {"access/ads/ctr/default": demand})
+    assert (offered(look), look.by_key[CTR].refused_per_s) == (2.0, 2.0)
+    assert look.by_key[CTR].classes == (ClassRates(2.0, True, 2.0, 0.0, 2.0),)
 
 
 def test_nobody_at_all_is_a_failure() -> None:

@@ -117,7 +117,7 @@ async def run_xds(settings: ControlPlaneSettings, pod: PodIdentity, kubeconfig: 
                 tasks.create_task(_serve_http(report, "0.0.0.0", settings.report_port))  # noqa: S104
                 tasks.create_task(_serve_http(contents, "127.0.0.1", settings.contents_port))
                 await wait_until_synced(inputs.required_stores)
-                tasks.create_task(share_planner.run())
+                tasks.create_task(share_planner.run_rounds())
                 await server.start(f"0.0.0.0:{settings.xds_port}", certificate)
 
         try:

@@ -37,7 +37,7 @@ class SharePlanner:
     find_gateways: Callable[[], Awaitable[Sequence[ScrapeTarget]]]
     rates: RouteRates = field(default_factory=RouteRates)
 
-    async def run(self) -> None:
+    async def run_rounds(self) -> None:
         """Plan every second, until cancelled. A round that fails renews nothing, so gateways end up admitting everything."""
         while True:
             await asyncio.sleep(_PERIOD_S)
@@ -50,13 +50,13 @@ class SharePlanner:
         """Read the gateways and publish the shares that follow; nothing if no gateway can be read. Raises OSError."""
         accesses = self.inputs.list_accesses()
         if not any(is_priced(access) for access in accesses):
-            self._publish({})
+            self._publish_shares({})
             return
         rates = await self.rates.read_gateways(await self.find_gateways())
         if rates is not None:
             inferences = self.inputs.list_inferences()
             loads = build_loads(accesses, inferences, rates)
-            self._publish(plan_shares(loads, self._sum_capacities(inferences), self.shares.shares))
+            self._publish_shares(plan_shares(loads, self._sum_capacities(inferences), self.shares.by_route))
 
     def _sum_capacities(self, inferences: Sequence[Inference]) -> Mapping[ObjectKey, float]:
         """Return the requests per second that the ready pods of each Inference answer, where that was measured."""
@@ -67,10 +67,10 @@ class SharePlanner:
             if inference.spec.capacity is not None
         }
 
-    def _publish(self, shares: Mapping[str, float]) -> None:
-        self.shares.publish(shares)
+    def _publish_shares(self, shares: Mapping[str, float]) -> None:
+        self.shares.publish_shares(shares)
         self.metrics.admitted_share.clear()
-        for route, share in self.shares.shares.items():
+        for route, share in self.shares.by_route.items():
             self.metrics.admitted_share.labels(route).set(share)
 
 
@@ -102,8 +102,8 @@ def _find_value(demand: RouteDemand, values: Mapping[ObjectKey, float]) -> float
 
 async def resolve_gateways(host: str, port: int) -> Sequence[ScrapeTarget]:
     """Return the gateways behind a headless Service. Raises OSError if the name does not resolve."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = sorted({str(address[0]) for *_, address in found})
+    answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = sorted({str(address[0]) for *_, address in answers})
     return [
         ScrapeTarget(address, f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
         for address in addresses

@@ -89,7 +89,8 @@ METRIC_SECTIONS: Final = (
         before="Envoy exports it with its own metrics, on port 9902 under `/stats/prometheus`.",
         after="The route begins with `access/<namespace>/<name>/`. `why` is `via_upstream` if the model itself rejected the "
         "request, `denied_by_admission_control` if admission control did, and `direct_response` if no target had a ready "
-        "pod; the Envoy cluster is the one that would have answered.",
+        "pod, or, if the last part of the route begins with `refused-`, if the request exceeded the "
+        "[admitted share](../how-to/protect-a-model.md#refuse-no-more-than-needed) of its route; the Envoy cluster is the one that would have answered.",
     ),
     MetricSection("Node agents", (exported.NODE,)),
     MetricSection("Agents", (exported.AGENT,), part="Model"),

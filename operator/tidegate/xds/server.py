@@ -128,7 +128,7 @@ class XdsServer:
         self._requires_certificates = False
         self._changed_at = clock()
         self._shares = shares or AdmittedShares()
-        self._shares.subscribe(lambda: self._wake_sessions(self._cache))
+        self._shares.add_listener(lambda: self._wake_sessions(self._cache))
         cache.subscribe(self._handle_change)
 
     async def start(self, address: str, certificate: ServerCertificate | None = None) -> int:

@@ -34,11 +34,11 @@ class AdmittedShares:
         self.resource = self._build_resource()
 
     @property
-    def shares(self) -> Mapping[str, float]:
+    def by_route(self) -> Mapping[str, float]:
         """Newest shares of the routes that do not admit everything."""
         return self._shares
 
-    def publish(self, shares: Mapping[str, float]) -> None:
+    def publish_shares(self, shares: Mapping[str, float]) -> None:
         """Make `shares` the newest; unchanged shares are renewed. Raises ValueError for a share outside 0 to 1."""
         limiting = {route: share for route, share in shares.items() if share != 1}
         if not limiting and not self._shares:
@@ -50,7 +50,7 @@ class AdmittedShares:
         for wake in tuple(self._listeners):
             wake()
 
-    def subscribe(self, wake: Callable[[], None]) -> None:
+    def add_listener(self, wake: Callable[[], None]) -> None:
         """Call `wake`, which must not block, after every change and renewal."""
         self._listeners.append(wake)
 
