@@ -46,8 +46,7 @@ def access_body(mode: str) -> Manifest:
 def fill_inputs(mode: str, capacity: dict[str, Any] | None) -> RoutingInputs:
     """An Inference with one pod, and an access to it."""
     inputs = RoutingInputs()
-    spec = {} if capacity is None else {"capacity": capacity}
-    put_object(inputs, kinds.INFERENCE, inference_body(**spec))
+    put_object(inputs, kinds.INFERENCE, inference_body(capacity=capacity))
     put_object(inputs, kinds.MODEL_ACCESS, access_body(mode))
     pod = {
         "metadata": {"name": "p", "namespace": "ads", "uid": "p", "labels": {INFERENCE_LABEL: "ctr"}},

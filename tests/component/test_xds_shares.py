@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import grpc.aio
 
@@ -39,8 +40,8 @@ async def count_outcomes(
         try:
             return await client.infer(metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            sent = dict([*(error.initial_metadata() or ()), *(error.trailing_metadata() or ())])
-            outcome = (error.code(), error.details(), sent.get("retry-after"))
+            sent: Any = [*(error.initial_metadata() or ()), *(error.trailing_metadata() or ())]
+            outcome = (error.code(), error.details(), dict(sent).get("retry-after"))
         assert outcome == (grpc.StatusCode.RESOURCE_EXHAUSTED, prices.REFUSED_BODY, "1")
         return REFUSED
 

@@ -95,5 +95,5 @@ def test_admitted_requests_fill_the_capacity_and_never_exceed_it(
     assert admitted == pytest.approx(min(offered, max(capacity, fixed)))
     # Whoever is refused is worth no more than anybody who is admitted.
     refused = [load.value for load in loads if load.priced and shares.get(load.route, 1.0) < 1]
-    served = [load.value for load in loads if load.priced and shares.get(load.route, 1.0) > 0]
+    served = [load.value for load in loads if load.priced and shares.get(load.route, 1.0) > 1e-9]
     assert not refused or not served or max(refused) <= min(served)
