@@ -102,7 +102,7 @@ FLEET: Final = Dashboard(
                 ),
                 Panel(
                     title="Rejected at the gateways",
-                    description="Requests per second without an allowed caller (via_upstream: rejected by the model itself), rejected by admission control, or without a pod in any target (direct_response).",
+                    description="Requests per second without an allowed caller (via_upstream: rejected by the model itself), rejected by admission control, without a pod in any target (direct_response), or beyond the admitted share of the route (direct_response, refused- in the route).",
                     queries=(
                         PanelQuery(
                             or_zero(
