@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from builders.waiting import eventually
 from fixtures.envoy import Client, Gateway, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
@@ -22,6 +23,7 @@ from tidegate.publisher.share_planner import SharePlanner, resolve_gateways
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.telemetry.gateways import ScrapeTarget
 from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.shares import AdmittedShares
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 REST_ROUTE = "access/ads/ctr/rest"
@@ -139,21 +141,33 @@ async def test_gateways_are_those_behind_the_name() -> None:
         await resolve_gateways("tidegate-gateway-metrics.invalid", 9902)
 
 
-async def test_gateways_that_cannot_be_read_renew_nothing(gateway: Gateway) -> None:
+@pytest.mark.parametrize(
+    ("error", "is_fault"), [(OSError("no such name"), False), (KeyError("a mistake of ours"), True)]
+)
+async def test_a_round_that_fails_renews_nothing_and_the_next_one_follows(
+    error: Exception, is_fault: bool
+) -> None:
+    rounds = 0
+
     async def find_gateways() -> Sequence[ScrapeTarget]:
-        raise OSError("the name does not resolve")
+        nonlocal rounds
+        rounds += 1
+        raise error
 
     planner = SharePlanner(
         inputs=fill_inputs("Priced", {"requestsPerSecond": "1"}),
-        shares=gateway.control_plane.shares,
+        shares=AdmittedShares(),
         metrics=XdsMetrics(CollectorRegistry()),
         find_gateways=find_gateways,
     )
     planner.shares.publish_shares({REST_ROUTE: 0.5})
-    renewed = planner.shares.resource.version
+    version = planner.shares.resource.version
     planning = asyncio.create_task(planner.run_rounds())
-    with pytest.raises(OSError, match="does not resolve"):
-        await planner.update_shares()
-    assert not planning.done()
-    assert planner.shares.resource.version == renewed
+
+    async def two_rounds() -> bool:
+        return rounds >= 2
+
+    await eventually(two_rounds, "two rounds are over")
+    assert planner.shares.resource.version == version
+    assert ("admitted shares" in planner.inputs.faults.failures) is is_fault
     planning.cancel()

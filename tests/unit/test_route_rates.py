@@ -47,6 +47,14 @@ def test_a_silent_gateway_keeps_its_rate_for_a_while() -> None:
     assert rates.add_pages({"a": None}, 12) is None
 
 
+def test_rates_begin_again_after_a_pause() -> None:
+    rates = RouteRates()
+    rates.add_pages({"a": RoutePage(0, {REST: 0})}, 0)
+    rates.add_pages({"a": RoutePage(1, {REST: 50})}, 1)
+    assert rates.add_pages({"a": RoutePage(3600, {REST: 50})}, 3600) is None
+    assert rates.add_pages({"a": RoutePage(3601, {REST: 80})}, 3601) == {REST: 30}
+
+
 def test_a_gateway_that_restarted_offers_no_negative_rate() -> None:
     rates = RouteRates()
     rates.add_pages({"a": RoutePage(0, {REST: 1000})}, 0)

@@ -23,6 +23,8 @@ from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.shares import AdmittedShares
 
 _PERIOD_S: Final = 1.0
+_SUBJECT: Final = "admitted shares"
+"""Their name among the objects whose planning failed."""
 
 log: Final = structlog.get_logger(__name__)
 
@@ -41,10 +43,11 @@ class SharePlanner:
         """Plan every second, until cancelled. A round that fails renews nothing, so gateways end up admitting everything."""
         while True:
             await asyncio.sleep(_PERIOD_S)
-            try:
-                await self.update_shares()
-            except OSError as error:
-                log.warning("shares_not_planned", error=str(error))
+            with self.inputs.faults.isolate(_SUBJECT):
+                try:
+                    await self.update_shares()
+                except OSError as error:
+                    log.warning("shares_not_planned", error=str(error))
 
     async def update_shares(self) -> None:
         """Read the gateways and publish the shares that follow; nothing if no gateway can be read. Raises OSError."""

@@ -60,6 +60,8 @@ class RouteRates:
         for gateway, page in pages.items():
             if page is not None:
                 earlier = self._pages.setdefault(gateway, deque())
+                if earlier and page.at_s - earlier[-1].at_s > _FORGET_AFTER_S:
+                    earlier.clear()
                 earlier.append(page)
                 while len(earlier) > 2 and page.at_s - earlier[1].at_s >= _WINDOW_S:
                     earlier.popleft()
