@@ -34,7 +34,7 @@ from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.protocols import DeltaStream, SotwStream
 from tidegate.xds.proxyless import GrpcSnapshots, kind_from_user_agent
 from tidegate.xds.resources import Snapshot
-from tidegate.xds.shares import SHARES_TYPE_URL, AdmittedShares, SharesStream
+from tidegate.xds.shares import AdmittedShares, SharesStream
 from tidegate.xds.stream import GATE_TIMEOUT_S, DiscoveryRequest, DiscoveryStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
@@ -272,7 +272,7 @@ class XdsServer:
 
     def _advance_stream(self, session: _StreamSession[R], request: R | None) -> list[DiscoveryResponse]:
         now = self._clock()
-        responses = self._send_shares(session, request)
+        responses = session.shares.advance_stream(request, self._shares.resource)
         snapshot = session.cache.snapshot if session.cache else None
         newer = snapshot is not None and snapshot is not session.snapshot
         if snapshot is not None and newer:
@@ -284,15 +284,6 @@ class XdsServer:
             responses += session.stream.on_time(now)
         self._record_progress(session, now)
         return responses
-
-    def _send_shares(
-        self, session: _StreamSession[Any], request: DiscoveryRequest | None
-    ) -> list[DiscoveryResponse]:
-        """Apply a gateway's request for the layer of admitted shares, and return what it needs of that."""
-        if isinstance(request, DeltaRequest) and request.type_url == SHARES_TYPE_URL:
-            session.shares.apply_request(request)
-        response = session.shares.next_response(self._shares.resource)
-        return [] if response is None else [response]
 
     def _record_progress(self, session: _StreamSession[Any], now: float) -> None:
         progress = session.stream.progress

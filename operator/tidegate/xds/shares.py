@@ -70,17 +70,18 @@ class SharesStream:
         self._nonce = 0
         self._in_flight = False
 
-    def apply_request(self, request: DeltaRequest) -> None:
-        """Take a subscription, an ACK or a NACK; what a gateway rejects is replaced by the next shares."""
-        if SHARES_LAYER in request.subscribe:
-            self._subscribed, self._sent, self._in_flight = True, None, False
-        elif request.nonce == str(self._nonce):
-            self._in_flight = False
+    def advance_stream(self, request: object | None, newest: XdsResource) -> list[DiscoveryResponse]:
+        """Take a request of any kind, None for none, and return the response with the newest layer if one is due.
 
-    def next_response(self, newest: XdsResource) -> DiscoveryResponse | None:
-        """Return the response with the newest layer; None if there is nothing to send."""
+        What a gateway rejects is replaced by the next shares.
+        """
+        if isinstance(request, DeltaRequest) and request.type_url == SHARES_TYPE_URL:
+            if SHARES_LAYER in request.subscribe:
+                self._subscribed, self._sent, self._in_flight = True, None, False
+            elif request.nonce == str(self._nonce):
+                self._in_flight = False
         if not self._subscribed or self._in_flight or newest is self._sent:
-            return None
+            return []
         self._sent, self._in_flight = newest, True
         self._nonce += 1
-        return DiscoveryResponse(SHARES_TYPE_URL, newest.version, str(self._nonce), (newest,))
+        return [DiscoveryResponse(SHARES_TYPE_URL, newest.version, str(self._nonce), (newest,))]
