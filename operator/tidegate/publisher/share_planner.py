@@ -23,6 +23,8 @@ from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.shares import AdmittedShares
 
 _PERIOD_S: Final = 1.0
+_ADMITTED_LOAD: Final = 0.97
+"""The part of the capacity that is admitted: at 1, the queue that a moment of stalling leaves would never drain."""
 _SUBJECT: Final = "admitted shares"
 """Their name among the objects whose planning failed."""
 
@@ -62,9 +64,10 @@ class SharePlanner:
             self._publish_shares(plan_shares(loads, self._sum_capacities(inferences), self.shares.by_route))
 
     def _sum_capacities(self, inferences: Sequence[Inference]) -> Mapping[ObjectKey, float]:
-        """Return the requests per second that the ready pods of each Inference answer, where that was measured."""
+        """Return the requests per second to admit to the ready pods of each Inference, where their capacity was measured."""
         return {
-            inference.key: float(inference.spec.capacity.requests_per_second)
+            inference.key: _ADMITTED_LOAD
+            * float(inference.spec.capacity.requests_per_second)
             * self.inputs.count_serving_pods(inference.key)
             for inference in inferences
             if inference.spec.capacity is not None
