@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,9 +61,13 @@ class SharePlanner:
         if rates is not None:
             inferences = self.inputs.list_inferences()
             loads = build_loads(accesses, inferences, rates)
-            self._publish_shares(plan_shares(loads, self._sum_capacities(inferences), self.shares.by_route))
+            priced = {key for load in loads if load.priced for key in load.by_inference}
+            capacities = self._sum_capacities(
+                inference for inference in inferences if inference.key in priced
+            )
+            self._publish_shares(plan_shares(loads, capacities, self.shares.by_route))
 
-    def _sum_capacities(self, inferences: Sequence[Inference]) -> Mapping[ObjectKey, float]:
+    def _sum_capacities(self, inferences: Iterable[Inference]) -> Mapping[ObjectKey, float]:
         """Return the requests per second to admit to the ready pods of each Inference, where their capacity was measured."""
         return {
             inference.key: _ADMITTED_LOAD
