@@ -240,3 +240,31 @@ def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(stan
         }
     assert seen["patient"] == {VERSIONS["slow"]: len(requests["patient"])}
     assert seen["impatient"][VERSIONS["slow"]] < len(requests["impatient"]), seen
+
+
+def test_an_access_by_price_refuses_what_its_pods_cannot_answer_lowest_value_first(standing: Fleet) -> None:
+    space = standing.space
+    space.publish("small", 5)
+    space.inference("small", version=5)
+    space.kubectl.run(
+        "patch", "inference", "small", "-n", space.namespace, "--type=merge",
+        "-p", json.dumps({"spec": {"capacity": {"requestsPerSecond": "2"}}}),
+    )  # fmt: skip
+    space.ready("inference/small")
+    gold = {"match": {"headers": [{"name": "x-user-segment", "exact": "gold"}]}, "value": "5"}
+    for mode in ("Local", "Priced"):
+        protection = {"admissionControl": {"mode": mode}}
+        standing.access(mode.lower(), to("small", **gold), to("small"), protection=protection)
+    assert standing.outcomes("local", 100) == {"5": 100}
+
+    def refused() -> int:
+        """Of a hundred requests without a value, sent as fast as they are answered: many more than two in a second."""
+        outcomes = standing.outcomes("priced", 100)
+        assert set(outcomes) <= {"5", "RESOURCE_EXHAUSTED"}, outcomes
+        return outcomes["RESOURCE_EXHAUSTED"]
+
+    wait_until(lambda: refused() > 50, "most are refused", evidence=refused)
+    assert standing.outcomes("priced", 2, **{"x-user-segment": "gold"}) == {"5": 2}
+    # Local refuses after failures alone, and there are none.
+    assert standing.outcomes("local", 100) == {"5": 100}
+    wait_until(lambda: standing.outcome("priced") == "5", "the few requests that follow are answered")
