@@ -45,6 +45,7 @@ from harness.simulated_cluster import (
     simulated_cluster,
     wait_for_service_account,
     wait_leading,
+    wait_listening,
 )
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -463,6 +464,8 @@ async def start_scene(files: Path, seed: int) -> AsyncGenerator[NeighbourScene]:
             if server:
                 async with asyncio.timeout(CALM_WITHIN_S):
                     await wait_leading(cluster, process)
+        async with asyncio.timeout(CALM_WITHIN_S):
+            await wait_listening(replicas[1].process, LOOPBACK, contents)
         snapshots = f"http://{LOOPBACK}:{contents}/v1/snapshots/current"
         yield NeighbourScene(cluster, proxies, replicas, xds_ports, snapshots)
 

@@ -169,6 +169,19 @@ async def wait_leading(cluster: SimulatedCluster, process: ChildProcess) -> None
         await asyncio.sleep(0.1)
 
 
+async def wait_listening(process: ChildProcess, host: str, port: int) -> None:
+    """Wait until a port of the process takes connections. Raises ProcessDiedError when it exits."""
+    while True:
+        process.check_running()
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
+
+
 def _control_plane(files: Path, pki: Pki) -> ControlPlane:
     policy = files / "audit-policy.json"
     policy.write_text(AUDIT_POLICY)

@@ -764,6 +764,9 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         "less than or equal to 50",
         admissionControl={"maxFailurePercent": 51},
     ),
+    _protection(
+        "admission-mode", ".admissionControl.mode", "Unsupported value", admissionControl={"mode": "Free"}
+    ),
     *(
         _routes(f"route-value-{name}", "spec.routes[0].value", says, a_route(value=value))
         for name, value, says in (
