@@ -164,10 +164,10 @@ def measure_series(series: Series, options: argparse.Namespace) -> Mapping[str, 
     return measured
 
 
-def main() -> int:
-    """Measure once."""
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options of a bench that simulates days of the series."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--series", default=",".join(SERIES), help="separated by commas")
     parser.add_argument(
@@ -180,7 +180,12 @@ def main() -> int:
     parser.add_argument("--models", type=int, default=60)
     parser.add_argument("--quantile", type=float, default=0.9, help="that policy forecast plans for")
     parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Measure once."""
+    options = make_parser(__doc__).parse_args()
     document = {
         name: measure_series(read_series(options.folder, name), options) for name in options.series.split(",")
     }

@@ -20,11 +20,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from policies import INTERVAL_S, SERIES, Series, make_scenario, read_series
+from policies import INTERVAL_S, Series, make_parser, make_scenario, read_series
 
 from tidegate.allocation.errors import MAX_AMOUNT
 from tidegate.allocation.snapshot import NodeLossInput
@@ -124,30 +123,14 @@ def is_met(arms: Mapping[str, Any]) -> bool:
 
 def main() -> int:
     """Measure once."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--series", default=",".join(SERIES), help="separated by commas")
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path(__file__).resolve().parents[2] / "shared/data/nab",
-        help="with the CSV files of the series",
-    )
-    parser.add_argument("--hours", type=float, default=24.0, help="that are simulated")
-    parser.add_argument("--models", type=int, default=60)
+    parser = make_parser(__doc__)
     parser.add_argument("--rate", type=float, default=75.0, help="mean requests per second of a model")
     parser.add_argument("--room", type=float, default=1.3, help="slices of the pool over those of the peaks")
     parser.add_argument("--every", type=float, default=72.0, help="hours in which a node is lost once")
     parser.add_argument(
         "--expected", default="720,144,72", help="the same, that prices expect, separated by commas"
     )
-    parser.add_argument(
-        "--believed", type=float, default=0.0, help="hours that the price assumes; 0: --every"
-    )
     parser.add_argument("--seed", type=int, default=1, help="of the losses")
-    parser.add_argument("--quantile", type=float, default=0.9, help="that the forecast plans for")
-    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = {
         name: measure_series(read_series(options.folder, name), options) for name in options.series.split(",")

@@ -140,7 +140,7 @@ class PoolSolver:
         self._mixes[key] = update_mixes(
             self._mixes.get(key, {}), (member.inference for member in observed.members), signals
         )
-        price = None if last is None else max(dict(last.assignment.prices).get(observed.name, 0.0), 0.0)
+        price = None if last is None else last.assignment.get_price(observed.name)
         observed = replace(observed, mixes=self._mixes[key], price=price)
         values = measure_values((member.inference for member in observed.members), signals)
         self.metrics.show_offers(observed.name, {name: rates.offered for name, rates in values.items()})

@@ -99,6 +99,10 @@ class Assignment:
     note: str
     inputs_hash: str
 
+    def get_price(self, pool: str) -> float:
+        """Return what one more slice of a pool would earn, in value per second; 0 for a pool that the snapshot does not have."""
+        return dict(self.prices).get(pool, 0.0)
+
     def get_replicas(self, inference: str, pool: str) -> int:
         """Return the replicas of an Inference in a pool; raise KeyError for a pair that the snapshot does not have."""
         for assigned in self.replicas:

@@ -217,14 +217,6 @@ def _ration_moves(pool: PoolInput, utilities: Sequence[ModelUtility]) -> None:
         needed = sum(
             max(utility.floor, utility.slo_replicas) * utility.options[0].slices for utility in rationed
         )
-        if needed > _limit_slices(pool, tier):
+        if needed > pool.limit_tier(tier):
             for utility in rationed:
                 utility.ration_moves()
-
-
-def _limit_slices(pool: PoolInput, tier: Tier) -> int:
-    """Return the slices that a tier may have: its ceiling, and what the floors of the others leave."""
-    limit = pool.slices - sum(rule.floor for rule in pool.tiers if rule.tier is not tier)
-    return min(
-        [limit, *(rule.ceiling for rule in pool.tiers if rule.tier is tier and rule.ceiling is not None)]
-    )

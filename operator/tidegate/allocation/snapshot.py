@@ -83,6 +83,12 @@ class PoolInput:
         if len({rule.tier for rule in self.tiers}) < len(self.tiers):
             raise InvalidInputError(f"{path}: tiers", "has two rules for one tier; merge them")
 
+    def limit_tier(self, tier: Tier) -> int:
+        """Return the most slices that a tier may have: its ceiling, and what the floors of the others leave; may be negative."""
+        limit = self.slices - sum(rule.floor for rule in self.tiers if rule.tier is not tier)
+        ceilings = (rule.ceiling for rule in self.tiers if rule.tier is tier and rule.ceiling is not None)
+        return min([limit, *ceilings])
+
     @property
     def movable_slices(self) -> int | None:
         """Return how many slices may move now; None is no limit."""

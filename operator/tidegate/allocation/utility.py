@@ -10,7 +10,13 @@ from enum import IntEnum
 from math import inf
 
 from tidegate.allocation.node_loss import LossPrice, count_with_spare_node, price_losses, sum_losses
-from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, PlacementInput, PoolInput
+from tidegate.allocation.snapshot import (
+    AllocationSnapshot,
+    ModelInput,
+    NodeLossInput,
+    PlacementInput,
+    PoolInput,
+)
 from tidegate.api.inference import Tier
 
 
@@ -72,7 +78,7 @@ class PoolOption:
         # A move costs what its slices would have earned, by the last price, while nothing runs on them.
         earned = pool.price * placement.slices / snapshot.horizon_s
         # Without a price a move would be free: ask for a gain of at least this share of a replica's value.
-        gain_share = _MIN_SPARE_GAIN if has_loss_price(model, pool) else _MIN_GAIN
+        gain_share = _MIN_GAIN if find_loss(model, pool) is None else _MIN_SPARE_GAIN
         negligible = gain_share * model.value * placement.curve.rate_at(1)
         self.up_cost = earned * placement.load_s + negligible
         self.down_cost = earned * placement.drain_s + negligible
@@ -178,16 +184,17 @@ class ModelUtility:
 
     def _set_loss_price(self, snapshot: AllocationSnapshot, pool: PoolInput) -> None:
         """Turn the node reserve into a price, where the pool has one for the loss of a node."""
-        if pool.node_loss is None or not has_loss_price(self.model, pool):
+        node_loss = find_loss(self.model, pool)
+        if node_loss is None:
             return
         covering, self.reserve_replicas = self.reserve_replicas, 0
         if covering <= self.slo_replicas:
             return
         option = self.options[0]
         curve, rate, needed = option.placement.curve, self.promised_rate, self.slo_replicas
-        outage_s = pool.node_loss.notice_s + snapshot.reclaim_s.get(pool.name, 0.0) + option.placement.load_s
-        share = min(outage_s / pool.node_loss.expected_every_s, 1.0 / pool.nodes)
-        factor = self.model.value * pool.node_loss.lost_factor * share
+        outage_s = node_loss.notice_s + snapshot.reclaim_s.get(pool.name, 0.0) + option.placement.load_s
+        share = min(outage_s / node_loss.expected_every_s, 1.0 / pool.nodes)
+        factor = self.model.value * node_loss.lost_factor * share
         points = price_losses(curve, rate, needed, covering, pool.nodes, factor)
         lost_rate = sum_losses(curve, rate, needed, pool.nodes) / min(needed, pool.nodes)
         self.loss_price = LossPrice(points, outage_s, lost_rate * outage_s)
@@ -320,10 +327,10 @@ class ModelUtility:
         return cost
 
 
-def has_loss_price(model: ModelInput, pool: PoolInput) -> bool:
-    """Return whether the loss of a node has a price for a model, so that replicas in reserve are worth it or not."""
-    is_priced = pool.node_loss is not None and pool.nodes > 1 and not model.keeps_node_spare
-    return is_priced and model.tier.traits.has_slo and len(model.placements) == 1
+def find_loss(model: ModelInput, pool: PoolInput) -> NodeLossInput | None:
+    """Return what the loss of a node costs a model, so that replicas in reserve are worth it or not; None if it has no price."""
+    may_have_price = pool.nodes > 1 and model.tier.traits.has_slo and len(model.placements) == 1
+    return pool.node_loss if may_have_price and not model.keeps_node_spare else None
 
 
 def _ceiling_of(model: ModelInput) -> float:

@@ -89,7 +89,7 @@ class AllocatorPolicy:
             pool = replace(pool, price=self._price)
         dwell_s = self._scenario.dwell_s if self._options.prices_moves else 0.0
         assignment = self._solve(AllocationSnapshot((pool,), models, HORIZON_STEPS, dwell_s=dwell_s), _LIMITS)
-        self._price = min(max(dict(assignment.prices).get(pool.name, 0.0), 0.0), MAX_AMOUNT)
+        self._price = min(assignment.get_price(pool.name), MAX_AMOUNT)
         replicas = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
         return {model.key: replicas[model.key] for tier in Tier for model in self._scenario.select_tier(tier)}
 

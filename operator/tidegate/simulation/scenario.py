@@ -161,14 +161,8 @@ class Scenario:
     @cached_property
     def tier_limits(self) -> Mapping[Tier, int]:
         """Return the most slices of each tier: its ceiling, and what the floors of the others leave."""
-        rules = {rule.tier: rule for rule in self.pool.tiers}
-        floors = {tier: rules[tier].floor if tier in rules else 0 for tier in Tier}
-        limits: dict[Tier, int] = {}
-        for tier in Tier:
-            free = max(self.assignable_slices - sum(floors.values()) + floors[tier], 0)
-            ceiling = rules[tier].ceiling if tier in rules else None
-            limits[tier] = free if ceiling is None else min(free, ceiling)
-        return limits
+        assignable = replace(self.pool, slices=self.assignable_slices, spares=0)
+        return {tier: max(assignable.limit_tier(tier), 0) for tier in Tier}
 
     @cached_property
     def by_key(self) -> Mapping[str, SimulatedModel]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import inf
@@ -208,11 +208,9 @@ class _RateSums:
             if delta.shed_route:
                 self._classes.add_shed(delta.shed_route, key, refused)
         for route, count in page.unserved.items():
-            counted = base.unserved.get(route, 0)
-            self._add_unserved(route, (count - counted if count >= counted else count) / seconds)
+            self._add_unserved(route, _count_since(base.unserved, route, count) / seconds)
         for route, count in page.priced_out.items():
-            counted = base.priced_out.get(route, 0)
-            self._add_priced_out(route, (count - counted if count >= counted else count) / seconds)
+            self._add_priced_out(route, _count_since(base.priced_out, route, count) / seconds)
         for route, answers in page.routes.items():
             since = answers.count_since(base.routes.get(route))
             self._classes.add_answered(route, since.answered / seconds, since.served / seconds)
@@ -230,15 +228,17 @@ class _RateSums:
 
     def _add_unserved(self, route: str, rate: float) -> None:
         self._classes.add_unserved(route, rate)
-        demand = self._routes.get(route)
-        for key, share in demand.by_inference.items() if demand is not None else ():
+        for key, share in self._find_shares(route):
             self._add_rates(key, share * rate, 0.0, 0.0)
 
     def _add_priced_out(self, route: str, rate: float) -> None:
-        demand = self._routes.get(route)
-        for key, share in demand.by_inference.items() if demand is not None else ():
+        for key, share in self._find_shares(route):
             self._classes.add_shed(route, key, share * rate)
             self._add_rates(key, share * rate, 0.0, share * rate)
+
+    def _find_shares(self, route: str) -> Iterable[tuple[ObjectKey, float]]:
+        demand = self._routes.get(route)
+        return demand.by_inference.items() if demand is not None else ()
 
     def _add_rates(self, key: ObjectKey, offered: float, served: float, refused: float) -> None:
         before = self._totals[key]
@@ -247,3 +247,9 @@ class _RateSums:
             (before.served_per_s or 0.0) + served,
             refused_per_s=(before.refused_per_s or 0.0) + refused,
         )
+
+
+def _count_since(base: Mapping[str, int], route: str, count: int) -> int:
+    """Return what came after `base`; all of it if the counter was reset."""
+    counted = base.get(route, 0)
+    return count - counted if count >= counted else count

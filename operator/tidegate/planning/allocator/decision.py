@@ -112,7 +112,7 @@ def make_decision_spec(
             {"rule": rule.rule, "subject": rule.subject, "message": rule.message[:_MAX_NOTE_CHARS]}
             for rule in assignment.relaxed[:_MAX_NOT_KEPT]
         ],
-        "price": _round_number(max(dict(assignment.prices).get(pool, 0.0), 0.0)),
+        "price": _round_number(assignment.get_price(pool)),
         "objective": _round_number(assignment.objective),
         "solver": assignment.method.value,
         "predicted": solved.predicted.model_dump(mode="json", by_alias=True),
