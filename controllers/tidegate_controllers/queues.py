@@ -9,7 +9,7 @@ from typing import Final
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import NodeOccupancy
-from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
+from tidegate.resources.names import ACCESS_LABEL, BACKFILL_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.proxies import ProxyReports
@@ -74,6 +74,7 @@ def connect_objects(stores: Stores, caches: TypedCaches, queues: WorkQueues, pro
         for label, queue in (
             (INFERENCE_LABEL, queues.inferences),
             (FEATURE_COMPUTE_LABEL, queues.features),
+            (BACKFILL_LABEL, queues.features),
             (ACCESS_LABEL, queues.accesses),
         ):
             starting, soon = (

@@ -7,11 +7,12 @@ from typing import Any
 from tidegate.api.meta import CustomResource, ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.batch.jobs import JobView
+from tidegate.planning.features.backfill import BackfillChildren
 from tidegate.planning.inference.deployments import DeploymentView
 from tidegate.planning.inference.node_resources import NodeResources
 from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.planning.pods import PodView
-from tidegate.resources.names import to_label_value
+from tidegate.resources.names import BACKFILL_LABEL, to_label_value
 from tidegate.triton.agents import AgentClient
 from tidegate_controllers.node_capacity import NodeCapacityReader
 from tidegate_controllers.stores import Stores
@@ -55,6 +56,17 @@ class ServingObserver:
             jobs=self.stores.job_views.by_label(label, name, namespace=namespace),
             refusal=next((refusal for body in deployments if (refusal := _find_refusal(body))), None),
             rooms=await self.room.find_rooms(pods),
+        )
+
+    async def observe_backfill(self, key: ObjectKey) -> BackfillChildren:
+        """Return the children of the backfill of a FeatureCompute."""
+        name, namespace = to_label_value(key.name), key.namespace
+        pods = self.stores.pod_views.by_label(BACKFILL_LABEL, name, namespace=namespace)
+        return BackfillChildren(
+            jobs=self.stores.job_views.by_label(BACKFILL_LABEL, name, namespace=namespace),
+            pods=pods,
+            config_maps=self.stores.config_maps.by_label(BACKFILL_LABEL, name, namespace=namespace),
+            freest_nodes=await self.room.find_rooms(pods),
         )
 
 

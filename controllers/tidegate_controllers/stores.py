@@ -15,6 +15,7 @@ from tidegate.planning.inference.deployments import DeploymentView, parse_deploy
 from tidegate.planning.pods import PodView, parse_pod
 from tidegate.resources.names import (
     ACCESS_LABEL,
+    BACKFILL_LABEL,
     FEATURE_COMPUTE_LABEL,
     INFERENCE_LABEL,
     PIPELINE_LABEL,
@@ -24,7 +25,14 @@ from tidegate.resources.names import (
 
 
 def _make_child_store(kind: Kind, transform: Transform = drop_managed_fields) -> Callable[[], ObjectStore]:
-    labels = (INFERENCE_LABEL, FEATURE_COMPUTE_LABEL, ACCESS_LABEL, PIPELINE_LABEL, POOL_LABEL)
+    labels = (
+        INFERENCE_LABEL,
+        FEATURE_COMPUTE_LABEL,
+        BACKFILL_LABEL,
+        ACCESS_LABEL,
+        PIPELINE_LABEL,
+        POOL_LABEL,
+    )
     return lambda: ObjectStore(kind, labels=labels, transform=transform)
 
 

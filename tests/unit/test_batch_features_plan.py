@@ -253,7 +253,7 @@ NO_STREAM = {"features": [{"name": "age", "lookup": {"field": "profiles.age", "t
                 ]
             },
             "spec.batch.features.sources: table profiles of FeatureCompute user-features is at https://files.ads/users.parquet, which "
-            "batches do not read: add it, with the URI of a copy",
+            "Jobs do not read: add it, with the URI of a copy",
         ),
         (
             {"input": {"columns": [{"input": "age", "column": "years"}]}},

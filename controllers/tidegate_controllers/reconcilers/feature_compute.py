@@ -68,4 +68,5 @@ class FeatureComputeReconciler:
             ),
             refusal=serving.refusal,
             freest_nodes=serving.rooms,
+            backfill=await self._observer.observe_backfill(features.key),
         )

@@ -22,9 +22,10 @@ from tidegate_dataplane.batch.feature_sources import FeatureSources
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.parquet import Wait
 from tidegate_dataplane.batch.results import ResultsFolder
+from tidegate_dataplane.batch.scorer import FeaturesAlone, ShardModel
 from tidegate_dataplane.batch.shard import ShardScorer
 from tidegate_dataplane.batch.store import open_sink, open_source
-from tidegate_dataplane.contract import BatchOrder, DesiredState
+from tidegate_dataplane.contract import BatchOrder, DesiredState, ModelFormat
 
 log = structlog.get_logger()
 
@@ -158,11 +159,13 @@ def _open_features(
     return FeatureSources(order.features, lambda uri: open_source(uri, settings, credentials), wait)
 
 
-async def _open_model(settings: AgentSettings, desired: DesiredState) -> TritonModel:
-    """Open the client of the pod's server.
+async def _open_model(settings: AgentSettings, desired: DesiredState) -> ShardModel:
+    """Open the client of the pod's server; a backfill has none.
 
     This is a coroutine because the gRPC channel belongs to the event loop in which it is made.
     """
+    if desired.format is ModelFormat.FEATURES:
+        return FeaturesAlone()
     return TritonModel(settings.triton_grpc, desired.model, str(desired.version))
 
 

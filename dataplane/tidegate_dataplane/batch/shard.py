@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import structlog
 
-from tidegate_dataplane.agent.nearline.model import ModelSignature, TritonModel
+from tidegate_dataplane.agent.nearline.model import ModelSignature
 from tidegate_dataplane.batch.columns import (
     MappedInput,
     find_refused_rows,
@@ -30,7 +30,7 @@ from tidegate_dataplane.batch.row_features import (
     check_model_inputs,
     translate_errors,
 )
-from tidegate_dataplane.batch.scorer import BatchScorer, RowBatch, RowsOutcome
+from tidegate_dataplane.batch.scorer import BatchScorer, RowBatch, RowsOutcome, ShardModel
 from tidegate_dataplane.batch.store import TableSource
 from tidegate_dataplane.contract import BatchOrder
 
@@ -50,7 +50,7 @@ class ShardScorer:
         index: int,
         source: TableSource,
         results: ResultsFolder,
-        model: TritonModel,
+        model: ShardModel,
         metrics: BatchMetrics,
         wait: Wait,
         feature_sources: FeatureSources | None = None,
@@ -122,7 +122,7 @@ class ShardScorer:
             self._order.shards,
         ):
             raise TableError(
-                f"the folder of run {self._order.run} is another run's: use another spec.batch.output"
+                f"the folder of run {self._order.run} is another run's: use another {self._order.spec_path}.output"
             )
         return current
 
@@ -188,7 +188,7 @@ class ShardScorer:
         clashing = {spec.name for spec in signature.outputs} & set(keep)
         if clashing:
             raise TableError(
-                f"column {min(clashing)!r} of spec.batch.output.keep has the name of an output of the model: leave it out"
+                f"column {min(clashing)!r} of {self._order.spec_path}.output.keep has the name of an output of the model: leave it out"
             )
         read = {*keep, *(model_input.column for model_input in inputs)} - computed
         return inputs, sorted(read | needed)
@@ -241,20 +241,20 @@ class ShardScorer:
                     batches.append(
                         RowBatch(begins, rows, make_tensors(fit_rows.slice(start, rows), inputs, location))
                     )
-        self._metrics.requests.inc(len(batches))
+        self._metrics.requests.inc(len(batches) if inputs else 0)
         spare = self._order.max_refused_rows - refused - len(unfit)
         answers: list[RowsOutcome] = self._wait(self._scorer.score_batches(batches, spare))
         answers += [RowsOutcome(part.start + row, 1, {}, refusal=reason) for row, reason in unfit.items()]
         return sorted(answers, key=lambda answer: answer.first_row)
 
     def _check_refused(self, plan: TablePlan, answers: Sequence[RowsOutcome], refused: int) -> None:
-        max_refused = self._order.max_refused_rows
+        max_refused, limit = self._order.max_refused_rows, f"{self._order.spec_path}.maxRefusedRows"
         if refused <= max_refused:
             return
         refusals = [answer for answer in answers if answer.refusal]
         if not refusals:
             raise TableError(
-                f"shard {self._index} has {refused} refused rows already, and spec.batch.maxRefusedRows is {max_refused}: raise "
+                f"shard {self._index} has {refused} refused rows already, and {limit} is {max_refused}: raise "
                 "it, or find the rows in the run's folder _refused, fix the table, and start a new run"
             )
         last = refusals[-1]
@@ -264,10 +264,10 @@ class ShardScorer:
             # A broken GPU refuses every row of a valid table.
             raise ServerFaultError(
                 f"{message}; that may be the server's fault, so another pod tries. If it is the table's, fix it or raise "
-                f"spec.batch.maxRefusedRows, which is {max_refused}"
+                f"{limit}, which is {max_refused}"
             )
         raise TableError(
-            f"{message}; shard {self._index} has {refused} such rows, and spec.batch.maxRefusedRows is {max_refused}: fix the "
+            f"{message}; shard {self._index} has {refused} such rows, and {limit} is {max_refused}: fix the "
             "table, or raise it and find the rows in the run's folder _refused"
         )
 

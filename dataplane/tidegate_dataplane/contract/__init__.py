@@ -1,6 +1,6 @@
 """The JSON messages between the control plane and the data plane, which older and newer versions can both read."""
 
-from tidegate_dataplane.contract.batch import BatchFeatures, BatchOrder, InputColumn
+from tidegate_dataplane.contract.batch import BATCH_PATH, BatchFeatures, BatchOrder, InputColumn
 from tidegate_dataplane.contract.compile import CompileOutcome, CompilePhase, CompileReport, PassResult
 from tidegate_dataplane.contract.events import (
     EventField,
@@ -94,6 +94,7 @@ from tidegate_dataplane.runner_interface import JoinLimit
 
 __all__ = [
     "AS_OF",
+    "BATCH_PATH",
     "DEFAULTED",
     "FEATURE_COLUMNS",
     "LOAD_TIMEOUT_S",

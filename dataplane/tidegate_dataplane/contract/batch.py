@@ -1,9 +1,13 @@
-"""The order of a batch run: the table that a Job's pods score, and the folder for the results."""
+"""The order of a sharded run: the table that a Job's pods score or compute features of, and the folder for the results."""
+
+from typing import Final
 
 from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
 from tidegate_dataplane.contract.features import FeaturePlan
+
+BATCH_PATH: Final = "spec.batch"
 
 
 class InputColumn(ContractModel):
@@ -30,7 +34,7 @@ class BatchOrder(ContractModel):
     """One run: the rows of `source`, divided into `shards`, one for each pod; the results go to `<sink>/<run>`.
 
     `columns` has the inputs whose column has another name, of the model or of `features`; the columns and features `keep` are
-    copied to the results.
+    copied to the results. Without a model, the pods compute features alone: the order of a DesiredState of a FeatureCompute.
     `secret` names the Secret that is mounted for the tables; if empty, it is the storage Secret.
     """
 
@@ -46,3 +50,8 @@ class BatchOrder(ContractModel):
     max_refused_rows: int = Field(default=0, ge=0, description="of one shard, before it fails")
     secret: str = ""
     features: BatchFeatures | None = Field(default=None, exclude_if=lambda features: features is None)
+    spec_path: str = Field(
+        default=BATCH_PATH,
+        exclude_if=lambda path: path == BATCH_PATH,
+        description="the field of the spec that errors name",
+    )

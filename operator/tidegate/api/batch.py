@@ -1,4 +1,4 @@
-"""`spec.batch` of an Inference: the table that its Job scores, and where the results go."""
+"""`spec.batch` of an Inference: the table that its Job scores, and where the results go; a backfill shares its parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BatchColumn(ApiModel):
 
 
 class BatchInput(ApiModel):
-    """The table: Parquet files, scored in the order of their names."""
+    """The table: Parquet files, read in the order of their names."""
 
     uri: Annotated[
         TableFolderUri,
@@ -74,7 +74,7 @@ class BatchOutput(ApiModel):
             min_length=1,
             max_length=64,
             description="Columns of the table that are copied to the results, to identify each row. With spec.batch.features, "
-            "a name may also be that of a feature.",
+            "a name may also be that of a feature; a backfill writes all features beside them.",
         ),
         ListSet(),
     ]
@@ -125,17 +125,18 @@ class BatchFeaturesSpec(ApiModel):
     ] = ()
 
 
+OUTPUT_OUTSIDE_INPUT: Final = ValidationRule(
+    cel="!(self.output.uri + '/').startsWith(self.input.uri.endsWith('/') ? self.input.uri : self.input.uri + '/')",
+    message="output.uri must not be within input.uri, or the next run would read results",
+    check=lambda batch: not f"{batch.output.uri}/".startswith(batch.input.uri.rstrip("/") + "/"),
+    field="output",
+)
+
+
 class BatchSpec(ApiModel):
     """Scores a table by a Job, instead of answering requests: sharded, resumable, each row exactly once."""
 
-    RULES: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            cel="!(self.output.uri + '/').startsWith(self.input.uri.endsWith('/') ? self.input.uri : self.input.uri + '/')",
-            message="output.uri must not be within input.uri, or results would be scored by the next run",
-            check=lambda batch: not f"{batch.output.uri}/".startswith(batch.input.uri.rstrip("/") + "/"),
-            field="output",
-        ),
-    )
+    RULES: ClassVar[tuple[ValidationRule, ...]] = (OUTPUT_OUTSIDE_INPUT,)
 
     input: Annotated[BatchInput, Field(description=BatchInput.__doc__)]
     output: Annotated[BatchOutput, Field(description=BatchOutput.__doc__)]
@@ -204,7 +205,7 @@ class BatchProgress(StatusModel):
         str | None,
         Field(
             max_length=64,
-            description="With spec.batch.features, the status.planHash of the FeatureCompute that the run's features are of.",
+            description="The status.planHash of the FeatureCompute that the run's features are of; absent for a batch without features.",
         ),
     ] = None
     shards: Annotated[int, Field(ge=0, description="Shards of the run.")] = 0

@@ -35,6 +35,7 @@ class ConditionType(StrEnum):
     BATCHED = "Batched"
     CONSUMING = "Consuming"
     COMPLETE = "Complete"
+    BACKFILLED = "Backfilled"
     RELEASING = "Releasing"
     ROLLED_BACK = "RolledBack"
     HEALTHY = "Healthy"
@@ -54,6 +55,7 @@ _HEALTHY_WHEN_FALSE: Final = frozenset(
 )
 _HEALTHY_FALSE_REASONS: Final = frozenset(
     {
+        (ConditionType.BACKFILLED.value, Reason.BACKFILLING.value),
         (ConditionType.BATCHED.value, Reason.REQUESTS_ALONE.value),
         (ConditionType.COMPILED.value, Reason.COMPILING.value),
         (ConditionType.COMPLETE.value, Reason.SCORING.value),
@@ -63,7 +65,7 @@ _HEALTHY_FALSE_REASONS: Final = frozenset(
         (ConditionType.RELEASING.value, Reason.RECONCILED.value),
     }
 )
-"""False is healthy here: a model whose requests cannot be joined, a graph that is being compiled, a batch that is being scored, a demand that cannot be forecast yet, and a release that is promoted or not requested."""
+"""False is healthy here: a model whose requests cannot be joined, a graph that is being compiled, a run that is in progress, a demand that cannot be forecast yet, and a release that is promoted or not requested."""
 
 
 class ConditionStatus(StrEnum):

@@ -9,6 +9,8 @@ from typing import Annotated, ClassVar, Final, cast
 from pydantic import Field
 from pydantic.alias_generators import to_snake
 
+from tidegate.api.backfill import BackfillSpec
+from tidegate.api.batch import BatchProgress
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.event_streams import SourceStream
 from tidegate.api.feature_operations import (
@@ -310,6 +312,7 @@ class FeatureComputeSpec(ApiModel):
             description="Disk that each replica may use for the events of its streams, in bytes, as a quantity from 64Mi to 1Ti."
         ),
     ] = "4Gi"
+    backfill: Annotated[BackfillSpec | None, Field(description=BackfillSpec.__doc__)] = None
 
     @property
     def unknown_references(self) -> tuple[str, ...]:
@@ -402,12 +405,15 @@ class FeatureComputeStatus(StatusModel):
         ),
         ListMap("source"),
     ] = ()
+    backfill: Annotated[
+        BatchProgress | None, Field(description="Progress of the run that spec.backfill asks for.")
+    ] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady, EndpointsPublished and, with streams or "
-            "refreshed tables, Fresh.",
+            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady, EndpointsPublished; with streams or "
+            "refreshed tables Fresh, and with spec.backfill Backfilled.",
         ),
         ListMap("type"),
     ] = ()

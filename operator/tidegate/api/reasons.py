@@ -117,6 +117,9 @@ class Reason(StrEnum):
     TABLES_CURRENT = "TablesCurrent"
     TABLE_REFUSED = "TableRefused"
     TABLE_UNREACHABLE = "TableUnreachable"
+    # FeatureCompute: backfill
+    BACKFILL_COMPLETE = "BackfillComplete"
+    BACKFILLING = "Backfilling"
     # ComputePool
     POOL_READY = "PoolReady"
     NODES_HEALTHY = "NodesHealthy"

@@ -1,4 +1,7 @@
-"""Build the Indexed Job of `spec.batch`: one pod per shard, with the agent, Triton and the shard's process."""
+"""Build the Indexed Job of `spec.batch`: one pod per shard, with the agent, Triton and the shard's process.
+
+A backfill builds its Job from the same parts.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,6 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from tidegate.api.backfill import BackfillSpec
 from tidegate.api.batch import BatchSpec
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
@@ -45,10 +49,11 @@ EXIT_SIGTERM: Final = 143
 SHARD_CPU: Final = "50m"
 SHARD_MEMORY: Final = "128Mi"
 """Its requests, beside those of server and agent."""
-_SHARD_MEMORY_LIMIT: Final = "2Gi"
+SHARD_MEMORY_LIMIT: Final = "2Gi"
 _TRIES_PER_SHARD: Final = 5
 """Pods of one shard that may fail for another reason, such as a store that does not answer."""
-_METRICS_PORT: Final = 8083
+SHARD_PORT: Final = 8083
+"""Where its metrics are."""
 _SECRET: Final = "/etc/tidegate-batch"  # noqa: S105 - a folder
 _CLAIMS: Final = "/mnt/batch"
 
@@ -95,7 +100,7 @@ def build_batch_objects(
         "batch/v1",
         "Job",
         name,
-        {"spec": _build_job_spec(batch, template, parallelism)},
+        {"spec": build_job_spec(batch, template, parallelism)},
         in_pool=True,
     )
     return (build_config_map(workload, settings), _add_queue(job, batch))
@@ -129,7 +134,10 @@ def _make_workload(
     )
 
 
-def _build_job_spec(batch: BatchSpec, template: Mapping[str, object], parallelism: int) -> dict[str, object]:
+def build_job_spec(
+    batch: BatchSpec | BackfillSpec, template: Mapping[str, object], parallelism: int
+) -> dict[str, object]:
+    """Build the spec of an Indexed Job that has a pod for each shard."""
     spec: dict[str, object] = {
         "completionMode": "Indexed",
         "completions": batch.shards,
@@ -191,11 +199,11 @@ def _make_pod(
     )
     if slices is None:
         return pod
-    memory = _add_memory(SHARD_MEMORY, features)
+    memory = add_shard_memory(SHARD_MEMORY, features)
     return replace(pod, cpu=_subtract_share(pod.cpu, SHARD_CPU), memory=_subtract_share(pod.memory, memory))
 
 
-def _add_memory(own: str, features: ShardFeatures | None) -> str:
+def add_shard_memory(own: str, features: ShardFeatures | None) -> str:
     """Return memory of the shard's process, with that of the features that it computes."""
     if features is None:
         return own
@@ -210,13 +218,27 @@ def _build_template(
     (server,) = spec["containers"]
     # As a sidecar it restarts, and ends with the shard; a Job's own containers would not restart.
     spec["initContainers"] = [*spec["initContainers"], {**server, "restartPolicy": "Always"}]
-    spec["containers"] = [_build_shard_container(batch, pod, settings, features)]
-    spec["volumes"] = [*spec["volumes"], *_build_volumes(batch)]
+    spec["containers"] = [
+        build_shard_container(
+            batch,
+            pod,
+            settings,
+            add_shard_memory(SHARD_MEMORY, features),
+            add_shard_memory(SHARD_MEMORY_LIMIT, features),
+        )
+    ]
+    spec["volumes"] = [*spec["volumes"], *build_shard_volumes(batch)]
     spec["restartPolicy"] = "Never"
+    template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = SHARD_CONTAINER
+    return finish_shard_template(batch, template)
+
+
+def finish_shard_template(batch: BatchSpec | BackfillSpec, template: dict[str, Any]) -> dict[str, Any]:
+    """Return the template of a shard's pod with its hash, and with quick starts where results are on a volume."""
+    spec = template["spec"]
     if find_volume_claims((batch.output.uri,)):
         # Otherwise the kubelet would go through all results before every start of a pod.
         spec["securityContext"] = {**spec["securityContext"], "fsGroupChangePolicy": "OnRootMismatch"}
-    template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = SHARD_CONTAINER
     return add_template_hash(template)
 
 
@@ -236,9 +258,15 @@ def _find_server_share(size: Decimal) -> Decimal:
     return (size / 4).quantize(Decimal("0.001"))
 
 
-def _build_shard_container(
-    batch: BatchSpec, pod: ServingPod, settings: ServingSettings, features: ShardFeatures | None
+def build_shard_container(
+    batch: BatchSpec | BackfillSpec,
+    pod: ServingPod,
+    settings: ServingSettings,
+    memory: str,
+    memory_limit: str,
+    cpu: str = SHARD_CPU,
 ) -> dict[str, object]:
+    """Build the container of a shard's process."""
     mounts = build_read_mounts(pod)
     mounts.append({"name": "shard-tmp", "mountPath": "/tmp"})  # noqa: S108 - an emptyDir of the pod's own
     if batch.secret_name:
@@ -256,17 +284,18 @@ def _build_shard_container(
             make_field_env("POD_NAME", "metadata.name"),
             {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
         ],
-        "ports": [{"name": "shard", "containerPort": _METRICS_PORT, "protocol": "TCP"}],
+        "ports": [{"name": "shard", "containerPort": SHARD_PORT, "protocol": "TCP"}],
         "resources": {
-            "requests": {"cpu": SHARD_CPU, "memory": _add_memory(SHARD_MEMORY, features)},
-            "limits": {"memory": _add_memory(_SHARD_MEMORY_LIMIT, features)},
+            "requests": {"cpu": cpu, "memory": memory},
+            "limits": {"memory": memory_limit},
         },
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
 
 
-def _build_volumes(batch: BatchSpec) -> list[dict[str, object]]:
+def build_shard_volumes(batch: BatchSpec | BackfillSpec) -> list[dict[str, object]]:
+    """Build the volumes that a shard's process has besides those that it reads."""
     volumes: list[dict[str, object]] = [{"name": "shard-tmp", "emptyDir": {}}]
     if batch.secret_name:
         volumes.append(

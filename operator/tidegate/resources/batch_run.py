@@ -1,5 +1,6 @@
 """Name the run of a batch, and locate its results."""
 
+from tidegate.api.backfill import BackfillSpec
 from tidegate.api.batch import BatchProgress, BatchSpec
 from tidegate.api.inference import Inference
 from tidegate.resources.digest import hash_json
@@ -42,6 +43,6 @@ def find_progress(inference: Inference, batch: BatchSpec) -> BatchProgress | Non
     return progress
 
 
-def locate_run_folder(batch: BatchSpec, run: str) -> str:
+def locate_run_folder(batch: BatchSpec | BackfillSpec, run: str) -> str:
     """Return the folder of a run's results."""
     return f"{batch.output.uri.rstrip('/')}/{run}"

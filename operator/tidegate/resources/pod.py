@@ -1,8 +1,8 @@
 """Build the pod that serves a model: Triton, and beside it the agent that fetches artefacts and drives Triton."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tidegate.resources.settings import ServingSettings
 
@@ -141,12 +141,7 @@ class ServingPod:
 def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     """Build the pod template that all serving workloads share."""
     spec: dict[str, object] = {
-        "serviceAccountName": pod.service_account,
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": _GRACE_S,
-        "topologySpreadConstraints": [_build_spread_constraint(pod)],
-        "securityContext": _build_security_context(pod, settings),
+        **_build_pod_settings(pod, settings),
         "initContainers": [_build_agent(pod, settings)],
         "containers": [
             _build_triton(pod, settings),
@@ -154,26 +149,73 @@ def build_pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, 
             *([_build_ingester(pod.events, settings)] if pod.events is not None else []),
         ],
         "volumes": _build_volumes(pod, settings),
+        **_build_scheduling(pod),
     }
+    return {"metadata": _build_pod_metadata(pod, "triton", METRICS_PORT), "spec": spec}
+
+
+def build_worker_template(
+    pod: ServingPod,
+    settings: ServingSettings,
+    container: Mapping[str, object],
+    metrics_port: int,
+    volumes: Sequence[Mapping[str, object]],
+) -> dict[str, Any]:
+    """Build the template of a Job's pod that has one process of ours, and no server.
+
+    Its volumes are `volumes` and those of `build_read_mounts`.
+    """
+    read = {mount["name"] for mount in build_read_mounts(pod)}
+    return {
+        "metadata": _build_pod_metadata(pod, str(container["name"]), metrics_port),
+        "spec": {
+            **_build_pod_settings(pod, settings),
+            "restartPolicy": "Never",
+            "containers": [container],
+            "volumes": [
+                *(volume for volume in _build_volumes(pod, settings) if volume["name"] in read),
+                *volumes,
+            ],
+            **_build_scheduling(pod),
+        },
+    }
+
+
+def _build_pod_metadata(pod: ServingPod, container: str, metrics_port: int) -> dict[str, object]:
+    return {
+        "labels": dict(pod.labels),
+        "annotations": {
+            "kubectl.kubernetes.io/default-container": container,
+            "prometheus.io/scrape": "true",
+            "prometheus.io/port": str(metrics_port),
+            "prometheus.io/path": "/metrics",
+            **pod.annotations,
+        },
+    }
+
+
+def _build_pod_settings(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    """Build the fields that are before the containers in a pod's spec."""
+    return {
+        "serviceAccountName": pod.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "topologySpreadConstraints": [_build_spread_constraint(pod)],
+        "securityContext": _build_security_context(pod, settings),
+    }
+
+
+def _build_scheduling(pod: ServingPod) -> dict[str, object]:
+    """Build the fields that are behind the containers: where the pod runs, and what it displaces."""
+    spec: dict[str, object] = {}
     if pod.priority_class is not None:
         spec["priorityClassName"] = pod.priority_class
     if pod.node_selector:
         spec["nodeSelector"] = dict(pod.node_selector)
     if pod.tolerations:
         spec["tolerations"] = [dict(toleration) for toleration in pod.tolerations]
-    return {
-        "metadata": {
-            "labels": dict(pod.labels),
-            "annotations": {
-                "kubectl.kubernetes.io/default-container": "triton",
-                "prometheus.io/scrape": "true",
-                "prometheus.io/port": str(METRICS_PORT),
-                "prometheus.io/path": "/metrics",
-                **pod.annotations,
-            },
-        },
-        "spec": spec,
-    }
+    return spec
 
 
 def _build_security_context(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:

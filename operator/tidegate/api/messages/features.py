@@ -77,4 +77,16 @@ MESSAGES: Final = {
         "Publish the file, or correct the credentials or the network; the message has the details. Replicas ask again by "
         "themselves.",
     ),
+    Reason.BACKFILL_COMPLETE: CatalogueMessage(
+        "TG3012",
+        MessageLevel.INFO,
+        "Every shard of the backfill is complete, and its folder of results has _SUCCESS.",
+        NO_ACTION,
+    ),
+    Reason.BACKFILLING: CatalogueMessage(
+        "TG3013",
+        MessageLevel.INFO,
+        "The pods of spec.backfill compute the features of its rows, or are starting.",
+        "Wait.",
+    ),
 }

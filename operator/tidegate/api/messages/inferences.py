@@ -351,14 +351,14 @@ MESSAGES: Final = {
         MessageLevel.ERROR,
         "A shard of the run has failed; the message has the error of its pod. The other shards are "
         "completed.",
-        "Do what the message says; then change spec.batch.run to start a new run, or delete the Job to "
+        "Do what the message says; then change spec.batch.run, or spec.backfill.run, to start a new run, or delete the Job to "
         "continue this one.",
     ),
     Reason.DEADLINE_EXCEEDED: CatalogueMessage(
         "TG1604",
         MessageLevel.ERROR,
-        "The run was not complete at spec.batch.deadline, and its pods were deleted.",
-        "Raise spec.batch.deadline and delete the Job to continue the run. More replicas make it shorter.",
+        "The run was not complete at its deadline (spec.batch.deadline or spec.backfill.deadline), and its pods were deleted.",
+        "Raise the deadline and delete the Job to continue the run. More replicas, or more parallelism, make it shorter.",
     ),
     Reason.QUEUED: CatalogueMessage(
         "TG1605",

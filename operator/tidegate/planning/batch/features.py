@@ -1,9 +1,10 @@
-"""Resolve the FeatureCompute that a batch names into what its pods compute, or say which field keeps it from that."""
+"""Resolve the features of a batch or a backfill into what its pods compute, or say which field keeps it from that."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from tidegate.api.batch import BatchFeaturesSpec, BatchSpec
+from tidegate.api.batch import BatchColumn, BatchFeatureSource, BatchSpec
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.quantities import parse_quantity
@@ -14,9 +15,9 @@ from tidegate.planning.inference.serving_status import PlanRefusal
 from tidegate.resources.batch import find_shard_memory
 from tidegate.resources.batch_features import ShardFeatures
 from tidegate.resources.slices import SliceResources
-from tidegate_dataplane.contract import TABLE_SCHEMES, BatchFeatures, FeaturePlan, find_scheme
+from tidegate_dataplane.contract import BATCH_PATH, TABLE_SCHEMES, BatchFeatures, FeaturePlan, find_scheme
 
-_PATH: Final = "spec.batch.features"
+_PATH: Final = f"{BATCH_PATH}.features"
 
 
 def resolve_features(
@@ -37,16 +38,18 @@ def resolve_features(
     except InvalidSpecError as error:
         message = f"{_PATH}.name: FeatureCompute {features.name}: {error}"
         return PlanRefusal(Reason.PLAN_INVALID, message)
-    problem = next(_find_problems(batch, features, compute, plan), None)
+    rows = FeatureRows(
+        path=_PATH,
+        input_path=f"{BATCH_PATH}.input",
+        compute=compute,
+        event_time=features.event_time,
+        sources=features.sources,
+        columns=batch.input.columns,
+    )
+    problem = next(find_row_problems(rows, plan), None)
     if problem is not None:
         return PlanRefusal(Reason.PLAN_INVALID, problem)
-    order = BatchFeatures(
-        compute=features.name,
-        plan=plan,
-        event_time=features.event_time or "",
-        sources=_locate_sources(features, plan),
-    )
-    return ShardFeatures(order, compute.spec.resources.memory)
+    return ShardFeatures(rows.make_order(plan), compute.spec.resources.memory)
 
 
 def refuse_memory(features: ShardFeatures, slices: SliceResources | None) -> PlanRefusal | None:
@@ -62,54 +65,80 @@ def refuse_memory(features: ShardFeatures, slices: SliceResources | None) -> Pla
     return PlanRefusal(Reason.PLAN_INVALID, message)
 
 
-def _locate_sources(features: BatchFeaturesSpec, plan: FeaturePlan) -> dict[str, str]:
-    """Return the URI of each table and stream of the plan that has one."""
-    named = {source.name: source.uri for source in features.sources}
-    uris = {table.name: table.uri for table in plan.tables} | named
-    read = {table.name for table in plan.tables} | {stream.name for stream in plan.streams}
-    return {name: uri for name, uri in uris.items() if name in read}
+@dataclass(frozen=True, slots=True)
+class FeatureRows:
+    """The fields of a spec that say how features are computed for rows of files."""
+
+    path: str
+    """Where the fields are, like `spec.batch.features`."""
+    input_path: str
+    """Where the columns are mapped, like `spec.batch.input`."""
+    compute: FeatureCompute
+    event_time: str | None
+    sources: Sequence[BatchFeatureSource]
+    columns: Sequence[BatchColumn]
+
+    @property
+    def title(self) -> str:
+        """Return the FeatureCompute as messages name it."""
+        return f"FeatureCompute {self.compute.metadata.name}"
+
+    def make_order(self, plan: FeaturePlan) -> BatchFeatures:
+        """Return what the pods compute."""
+        return BatchFeatures(
+            compute=self.compute.metadata.name,
+            plan=plan,
+            event_time=self.event_time or "",
+            sources=self.locate_sources(plan),
+        )
+
+    def locate_sources(self, plan: FeaturePlan) -> dict[str, str]:
+        """Return the URI of each table and stream of the plan that has one."""
+        named = {source.name: source.uri for source in self.sources}
+        uris = {table.name: table.uri for table in plan.tables} | named
+        read = {table.name for table in plan.tables} | {stream.name for stream in plan.streams}
+        return {name: uri for name, uri in uris.items() if name in read}
 
 
-def _find_problems(
-    batch: BatchSpec, features: BatchFeaturesSpec, compute: FeatureCompute, plan: FeaturePlan
-) -> Iterator[str]:
+def find_row_problems(rows: FeatureRows, plan: FeaturePlan) -> Iterator[str]:
     """Yield what does not fit, with the path of the field."""
-    title = f"FeatureCompute {features.name}"
-    declared = [source.name for source in compute.spec.sources]
-    for source in features.sources:
+    declared = [source.name for source in rows.compute.spec.sources]
+    for source in rows.sources:
         if source.name not in declared:
             names = ", ".join(declared) or "none"
-            yield f"{_PATH}.sources[{source.name}]: {title} has no such source; it has {names}"
-    uris = _locate_sources(features, plan)
+            yield f"{rows.path}.sources[{source.name}]: {rows.title} has no such source; it has {names}"
+    uris = rows.locate_sources(plan)
     for stream in plan.streams:
         if stream.name not in uris:
-            yield f"{_PATH}.sources: {title} reads events of stream {stream.name}: add it, with the URI of its events"
+            yield (
+                f"{rows.path}.sources: {rows.title} reads events of stream {stream.name}: add it, with the URI of its events"
+            )
     for table in plan.tables:
         if find_scheme(uris[table.name]) not in TABLE_SCHEMES:
             yield (
-                f"{_PATH}.sources: table {table.name} of {title} is at {table.uri}, which batches do not read: add it, with the "
-                "URI of a copy"
+                f"{rows.path}.sources: table {table.name} of {rows.title} is at {table.uri}, which Jobs do not read: add it, with "
+                "the URI of a copy"
             )
-    if plan.streams and features.event_time is None:
-        yield f"{_PATH}.eventTime: {title} reads events: name the column with the time of each row"
-    if features.event_time is not None and not plan.streams:
-        yield f"{_PATH}.eventTime: no feature of {title} reads events, so every row gets the same at any time: remove it"
-    yield from _find_clashes(batch, features, plan)
+    if plan.streams and rows.event_time is None:
+        yield f"{rows.path}.eventTime: {rows.title} reads events: name the column with the time of each row"
+    if rows.event_time is not None and not plan.streams:
+        yield f"{rows.path}.eventTime: no feature of {rows.title} reads events, so every row gets the same at any time: remove it"
+    yield from _find_clashes(rows, plan)
 
 
-def _find_clashes(batch: BatchSpec, features: BatchFeaturesSpec, plan: FeaturePlan) -> Iterator[str]:
+def _find_clashes(rows: FeatureRows, plan: FeaturePlan) -> Iterator[str]:
     """Yield columns of the table that have the name of a feature, so that the name would mean two things."""
     outputs = {output.name for output in plan.outputs}
-    renamed = {mapping.input: mapping.column for mapping in batch.input.columns}
+    renamed = {mapping.input: mapping.column for mapping in rows.columns}
     for name, column in renamed.items():
-        path = f"spec.batch.input.columns[{name}]"
+        path = f"{rows.input_path}.columns[{name}]"
         if name in outputs:
-            yield f"{path}: {name} is a feature of FeatureCompute {features.name}, which computes it: remove it"
+            yield f"{path}: {name} is a feature of {rows.title}, which computes it: remove it"
         if column in outputs:
-            yield f"{path}.column: {column} is also a feature of FeatureCompute {features.name}: rename the column"
-    needed = {renamed.get(spec.name, spec.name) for spec in plan.inputs} | {features.event_time or ""}
+            yield f"{path}.column: {column} is also a feature of {rows.title}: rename the column"
+    needed = {renamed.get(spec.name, spec.name) for spec in plan.inputs} | {rows.event_time or ""}
     for column in sorted(needed & outputs):
         yield (
-            f"{_PATH}: the rows need a column {column}, which is also a feature of FeatureCompute {features.name}: rename the "
-            "column, and map it by spec.batch.input.columns"
+            f"{rows.path}: the rows need a column {column}, which is also a feature of {rows.title}: rename the "
+            f"column, and map it by {rows.input_path}.columns"
         )

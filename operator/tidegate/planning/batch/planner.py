@@ -1,17 +1,17 @@
 """Plan an Inference with a batch: one Job per run, which continues where an earlier one stopped, and the status."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.api.batch import BatchProgress, BatchSpec
+from tidegate.api.batch import BatchSpec
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge_conditions
 from tidegate.api.inference import InferenceStatus, ModelVersions
 from tidegate.api.reasons import Reason
 from tidegate.planning.batch.features import refuse_memory, resolve_features
-from tidegate.planning.batch.jobs import JobView
 from tidegate.planning.batch.kueue import judge_queue
+from tidegate.planning.batch.sharded_run import ShardedRun, select_job
 from tidegate.planning.inference.deployments import delete_stale
 from tidegate.planning.inference.serving_status import (
     POD_FAILURE_REASONS,
@@ -39,6 +39,7 @@ from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import SOURCE_LABEL
 from tidegate.resources.serving import read_template_hash
 from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import BATCH_PATH
 
 if TYPE_CHECKING:
     from tidegate.planning.inference.planner import InferenceObserved
@@ -48,60 +49,10 @@ _POLL_INTERVAL: Final = timedelta(seconds=15)
 _RESUMED_REQUEUE: Final = timedelta(seconds=1)
 """Of a resumed run: its number of pods follows from the status that is written now."""
 _FAILURE_REQUEUE: Final = timedelta(seconds=30)
-_PROGRESS_STEPS: Final = 20
-"""With more shards than this, the status changes this often in the course of a run."""
-_DEADLINE: Final = "DeadlineExceeded"
 _EVENT_REASONS: Final = frozenset(
     {Reason.BATCH_COMPLETE, Reason.SHARDS_FAILED, Reason.DEADLINE_EXCEEDED, Reason.EVICTED}
 )
 """Reasons that are Events too: ends of a run, and evictions by Kueue."""
-
-
-@dataclass(frozen=True, slots=True)
-class _BatchRun:
-    """Run that the spec asks for, and its Jobs."""
-
-    name: str
-    batch: BatchSpec
-    plan_hash: str | None
-    """The plan of its features; None if it has none."""
-    recorded: BatchProgress | None
-    """What the status records of this run."""
-    job: JobView | None
-    """The Job with the planned name; None if it does not exist or is being deleted."""
-    other_jobs: Sequence[JobView]
-    """Jobs of earlier runs, or of this one with another template."""
-
-    @property
-    def results_folder(self) -> str:
-        """Return the folder of its results."""
-        return locate_run_folder(self.batch, self.name)
-
-    @property
-    def jobs(self) -> Sequence[JobView]:
-        """Return all Jobs of this run, with any template."""
-        return [job for job in (self.job, *self.other_jobs) if job is not None and job.run == self.name]
-
-    @property
-    def completed_at(self) -> datetime | None:
-        """Return when the last shard was done; the status keeps it, because the Job may be deleted."""
-        if self.recorded is not None and self.recorded.completed_at is not None:
-            return self.recorded.completed_at
-        return next((job.completed_at for job in self.jobs if job.complete), None)
-
-    @property
-    def complete(self) -> bool:
-        """Return whether every shard is done."""
-        return self.completed_at is not None
-
-    @property
-    def done_shards(self) -> int:
-        """Return how many shards are done, by the Job that has most of them."""
-        return (
-            self.batch.shards
-            if self.complete
-            else max((len(job.done_shards) for job in self.jobs), default=0)
-        )
 
 
 def plan_batch(observed: "InferenceObserved", batch: BatchSpec, settings: ServingSettings) -> ReconcilePlan:
@@ -134,7 +85,7 @@ def _plan_without_features(
     inference, generation = observed.inference, observed.inference.metadata.generation
     progress = find_progress(inference, batch)
     if progress is not None and progress.completed_at is not None:
-        verdict = _judge_complete(progress.run, batch)
+        verdict = _judge_complete(progress.run, batch.shards, progress.output)
     else:
         verdict = refusal.to_verdict()
     conditions = (
@@ -162,32 +113,32 @@ def _plan_without_features(
 
 def _find_run(
     observed: "InferenceObserved", batch: BatchSpec, job_name: str, features: ShardFeatures | None
-) -> _BatchRun:
+) -> ShardedRun:
     inference, progress = observed.inference, find_progress(observed.inference, batch)
     plan_hash = features.order.plan.hash if features is not None else None
     if progress is not None and progress.completed_at is not None:
         # A plan that changes later does not compute everything again; another spec.batch.run does.
         plan_hash = progress.plan_hash
     name = make_run_name(inference, batch, plan_hash)
-    current = next((job for job in observed.jobs if job.key.name == job_name and not job.deleting), None)
-    return _BatchRun(
+    current, others = select_job(observed.jobs, job_name)
+    return ShardedRun(
         name=name,
-        batch=batch,
+        shards=batch.shards,
+        folder=locate_run_folder(batch, name),
         plan_hash=plan_hash,
         recorded=progress if progress is not None and progress.run == name else None,
         job=current,
-        other_jobs=tuple(job for job in observed.jobs if job is not current),
+        other_jobs=others,
     )
 
 
 def _select_manifests(
-    observed: "InferenceObserved", run: _BatchRun, objects: Sequence[Manifest]
+    observed: "InferenceObserved", run: ShardedRun, objects: Sequence[Manifest]
 ) -> tuple[Manifest, ...]:
     if run.complete or observed.template_unknown or _lacks_kueue(observed):
         return ()
-    # The next Job waits until the previous one and its pods are deleted: it needs their slices.
-    ready = not run.other_jobs and not (run.job is not None and run.job.finished)
-    return tuple(objects) if ready else tuple(objects[:-1])
+    # The next Job needs the slices of the previous one.
+    return tuple(objects) if run.can_start else tuple(objects[:-1])
 
 
 def _lacks_kueue(observed: "InferenceObserved") -> bool:
@@ -195,14 +146,14 @@ def _lacks_kueue(observed: "InferenceObserved") -> bool:
     return observed.kueue is not None and not observed.kueue.installed
 
 
-def _delete_old(observed: "InferenceObserved", run: _BatchRun, source: str) -> tuple[ObjectDeletion, ...]:
+def _delete_old(observed: "InferenceObserved", run: ShardedRun, source: str) -> tuple[ObjectDeletion, ...]:
     if run.complete or observed.template_unknown:
         return ()
     jobs = tuple(ObjectDeletion("Job", job.key, job.uid) for job in run.other_jobs if not job.deleting)
     return (*jobs, *delete_stale(observed.config_maps, observed.pods, source))
 
 
-def _build_status(observed: "InferenceObserved", run: _BatchRun, template: str) -> InferenceStatus:
+def _build_status(observed: "InferenceObserved", run: ShardedRun, template: str) -> InferenceStatus:
     inference, generation = observed.inference, observed.inference.metadata.generation
     selector = make_inference_selector(inference)
     pods = judge_pods(
@@ -229,29 +180,12 @@ def _build_status(observed: "InferenceObserved", run: _BatchRun, template: str) 
         ready_replicas=sum(pod.ready for pod in alive),
         selector=format_selector(selector),
         versions=ModelVersions(target=inference.spec.model.version),
-        batch=_build_progress(observed, run),
+        batch=run.make_progress(_find_end(observed, run)),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
 
-def _build_progress(observed: "InferenceObserved", run: _BatchRun) -> BatchProgress:
-    job, before = run.job, run.recorded
-    started = job.started_at if job is not None else None
-    return BatchProgress(
-        run=run.name,
-        output=run.results_folder,
-        plan_hash=run.plan_hash,
-        shards=run.batch.shards,
-        done=_round_progress(run.done_shards, run.batch.shards),
-        failed=len(job.failed_shards) if job is not None else 0,
-        # Keep the start of the first Job: another one may have resumed the run.
-        started_at=before.started_at if before is not None and before.started_at is not None else started,
-        ended_at=_find_end(observed, run),
-        completed_at=run.completed_at,
-    )
-
-
-def _find_end(observed: "InferenceObserved", run: _BatchRun) -> datetime | None:
+def _find_end(observed: "InferenceObserved", run: ShardedRun) -> datetime | None:
     """Return when the run completed or failed; None while it runs.
 
     A failed run resumes as soon as its Job is another one.
@@ -264,29 +198,23 @@ def _find_end(observed: "InferenceObserved", run: _BatchRun) -> datetime | None:
     return run.job.ended_at if run.job is not None and run.job.failure_reason else None
 
 
-def _round_progress(done_shards: int, shards: int) -> int:
-    """Round the done shards down to a step, so that the status changes rarely."""
-    step = max(shards // _PROGRESS_STEPS, 1) if shards > _PROGRESS_STEPS else 1
-    return done_shards if done_shards == shards else done_shards // step * step
-
-
-def _judge_run(observed: "InferenceObserved", run: _BatchRun, pods: Verdict) -> Verdict:
+def _judge_run(observed: "InferenceObserved", run: ShardedRun, pods: Verdict) -> Verdict:
     """Return the verdict of Complete: the first of these that applies.
 
     Complete, refused, failed, no slices, paused, queued, model failed, pods cannot run, scoring.
     """
-    shards = run.batch.shards
     if run.complete:
-        return _judge_complete(run.name, run.batch)
+        return _judge_complete(run.name, run.shards, run.folder)
     if observed.refusal is not None:
         return observed.refusal.to_verdict()
-    so_far = f"{_round_progress(run.done_shards, shards)} of {shards} shards of run {run.name} are done"
-    if run.job is not None and run.job.failure_reason:
-        return _judge_failed_job(observed, run.job, so_far)
+    so_far = run.describe_progress()
+    failed = run.judge_failure(observed.pods, BATCH_PATH)
+    if failed is not None:
+        return failed
     placement = observed.placement
     if placement is not None and not placement.verdict.holds and observed.replicas == 0:
         return placement.verdict
-    if observed.replicas == 0 and run.done_shards < shards:
+    if observed.replicas == 0 and run.done_shards < run.shards:
         return Verdict(False, Reason.SCALED_TO_ZERO, f"spec.replicas is 0; {so_far}, and the rest waits")
     queued = _judge_queue(observed, run)
     if queued is not None:
@@ -298,25 +226,25 @@ def _judge_run(observed: "InferenceObserved", run: _BatchRun, pods: Verdict) -> 
         return Verdict(False, Reason(failure.reason.value), message, stalled=not is_retryable(failure.reason))
     if pods.reason in POD_FAILURE_REASONS:
         return pods
-    cause = _describe_failures(observed, run.job)
+    cause = run.describe_failures(observed.pods)
     return Verdict(False, Reason.SCORING, f"{so_far}; {cause}" if cause else so_far)
 
 
-def _judge_complete(run: str, batch: BatchSpec) -> Verdict:
-    folder = locate_run_folder(batch, run)
-    message = f"all {batch.shards} shards of run {run} are done; the results are in {folder}"
+def _judge_complete(run: str, shards: int, folder: str) -> Verdict:
+    message = f"all {shards} shards of run {run} are done; the results are in {folder}"
     return Verdict(True, Reason.BATCH_COMPLETE, message)
 
 
-def _judge_queue(observed: "InferenceObserved", run: _BatchRun) -> Verdict | None:
+def _judge_queue(observed: "InferenceObserved", run: ShardedRun) -> Verdict | None:
     """Return why Kueue does not let the Job run; None if it does, or if the spec names no queue."""
-    if run.batch.queue_name is None or observed.kueue is None:
+    batch = observed.inference.spec.batch
+    if batch is None or batch.queue_name is None or observed.kueue is None:
         return None
     namespace = observed.inference.metadata.namespace
-    return judge_queue(run.batch.queue_name, namespace, observed.kueue, run.job)
+    return judge_queue(batch.queue_name, namespace, observed.kueue, run.job)
 
 
-def _judge_readiness(observed: "InferenceObserved", run: _BatchRun, verdict: Verdict) -> Verdict:
+def _judge_readiness(observed: "InferenceObserved", run: ShardedRun, verdict: Verdict) -> Verdict:
     """Return the verdict of Ready: a run that makes progress is healthy, although it is not complete."""
     if verdict.reason is Reason.SCALED_TO_ZERO:
         return Verdict(True, verdict.reason, verdict.message)
@@ -326,34 +254,6 @@ def _judge_readiness(observed: "InferenceObserved", run: _BatchRun, verdict: Ver
     if not started:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, f"no pod is ready yet; {verdict.message}")
     return Verdict(True, verdict.reason, verdict.message)
-
-
-def _judge_failed_job(observed: "InferenceObserved", job: JobView, so_far: str) -> Verdict:
-    if job.failure_reason == _DEADLINE:
-        message = f"the run took longer than spec.batch.deadline; {so_far}; raise it and delete Job {job.key.name} to go on"
-        return Verdict(False, Reason.DEADLINE_EXCEEDED, message, stalled=True)
-    cause = _describe_failures(observed, job) or f"{job.failure_message}; see the logs of Job {job.key.name}"
-    return Verdict(False, Reason.SHARDS_FAILED, f"{so_far}; {cause}", stalled=True)
-
-
-def _describe_failures(observed: "InferenceObserved", job: JobView | None) -> str:
-    """Return the message of a failed pod whose shard is not done since; empty if there is none."""
-    if job is None:
-        return ""
-    messages = {
-        pod.shard: pod.termination_message
-        for pod in sorted(observed.pods, key=lambda pod: pod.key)
-        if pod.termination_message
-        and pod.shard is not None
-        and pod.shard not in job.done_shards
-        and pod.job == job.key.name
-    }
-    if not messages:
-        return ""
-    # A shard that has failed permanently explains more than one that is retried.
-    shard = min(messages, key=lambda index: (index not in job.failed_shards, index))
-    suffix = f" ({len(messages) - 1} other shards failed too)" if len(messages) > 1 else ""
-    return f"shard {shard} failed{suffix}: {messages[shard]}"
 
 
 def _list_events(previous: InferenceStatus, current: InferenceStatus) -> tuple[Event, ...]:
@@ -379,7 +279,7 @@ def _find_complete(status: InferenceStatus) -> ObservedCondition | None:
     )
 
 
-def _compute_requeue(observed: "InferenceObserved", run: _BatchRun) -> timedelta | None:
+def _compute_requeue(observed: "InferenceObserved", run: ShardedRun) -> timedelta | None:
     if (observed.refusal is not None or _lacks_kueue(observed)) and not run.complete:
         return _FAILURE_REQUEUE
     if run.complete or (run.job is not None and run.job.finished):

@@ -11,6 +11,7 @@ from tidegate.api.inference import TensorMetadata
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.planning.access.proxies import PROXY_REQUEUE, ProxyView, judge_endpoints
+from tidegate.planning.features.backfill import BackfillChildren, BackfillPlan, plan_backfill
 from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.freshness import (
     FRESHNESS_REQUEUE,
@@ -69,6 +70,7 @@ class FeaturesObserved:
     """Why a child cannot be applied as planned: a quota, an admission policy, a name that is taken."""
     freest_nodes: Sequence[NodeResources] = ()
     """The nodes with the most free of a resource that an unschedulable pod lacks."""
+    backfill: BackfillChildren = field(default_factory=BackfillChildren)
 
 
 def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> ReconcilePlan:
@@ -106,19 +108,22 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Reco
     published = judge_endpoints(observed.proxies, 0)
     exit_verdict = judge_runners(replicas)
     verdicts = _FeatureVerdicts(sources, availability, published, exit_verdict)
-    status = _build_status(observed, plan, verdicts, readings)
+    backfill = plan_backfill(features, plan, observed.backfill, settings, observed.refusal)
+    status = _build_status(observed, plan, verdicts, readings, backfill)
     return ReconcilePlan(
-        apply=objects,
-        delete=delete_stale(observed.config_maps, observed.pods, source),
+        apply=(*objects, *backfill.apply),
+        delete=(*delete_stale(observed.config_maps, observed.pods, source), *backfill.delete),
         status=status.dump(),
         events=(
             *_list_events(features.status, status, plan),
             *runner_events(features.status.conditions, status.conditions, exit_verdict),
+            *backfill.events,
         ),
         requeue_after=_compute_requeue(observed, sources, pods, reports)
         or _requeue_unpublished(availability, published)
         or (RUNNER_REQUEUE if exit_verdict is not None else None)
-        or (FRESHNESS_REQUEUE if readings.can_age else None),
+        or (FRESHNESS_REQUEUE if readings.can_age else None)
+        or backfill.requeue_after,
     )
 
 
@@ -173,7 +178,11 @@ def _judge_sources(
 
 
 def _build_status(
-    observed: FeaturesObserved, plan: FeaturePlan, verdicts: _FeatureVerdicts, readings: SourceReadings
+    observed: FeaturesObserved,
+    plan: FeaturePlan,
+    verdicts: _FeatureVerdicts,
+    readings: SourceReadings,
+    backfill: BackfillPlan,
 ) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
@@ -184,12 +193,13 @@ def _build_status(
         make_condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
         make_condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
         *((make_fresh_condition(readings, generation),) if readings.can_age else ()),
+        *((backfill.condition,) if backfill.condition is not None else ()),
     )
-    previous = [
-        condition
-        for condition in features.status.conditions
-        if readings.can_age or condition.type != ConditionType.FRESH.value
-    ]
+    gone = {
+        *(() if readings.can_age else (ConditionType.FRESH.value,)),
+        *(() if backfill.condition is not None else (ConditionType.BACKFILLED.value,)),
+    }
+    previous = [condition for condition in features.status.conditions if condition.type not in gone]
     merged = merge_conditions(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return FeatureComputeStatus(
@@ -201,6 +211,7 @@ def _build_status(
         selector=format_selector(make_features_selector(features)),
         watermarks=make_watermarks(readings),
         tables=make_loaded_tables(readings.tables, readings.replicas),
+        backfill=backfill.progress,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
