@@ -59,6 +59,8 @@ class World:
 
     folder: Path
     model: FakeModel = field(default_factory=FakeModel)
+    has_model: bool = True
+    """Whether rows go to the model."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def write(self, name: str, columns: dict[str, Any], row_group: int = 3) -> None:
@@ -92,7 +94,7 @@ class World:
                 features = FeatureSources(
                     order.features, lambda uri: open_source(uri, settings, credentials), runner.run
                 )
-            model = cast("TritonModel", self.model)
+            model = cast("TritonModel", self.model) if self.has_model else None
             return ShardScorer(
                 order, index, source, results, model, BatchMetrics(), runner.run, features
             ).score_shard()

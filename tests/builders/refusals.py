@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builders.backfill import backfill_spec
 from builders.batch import batch_spec
 from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
@@ -160,6 +161,10 @@ def _features(name: str, path: str, says: str, **spec: Any) -> Refusal:
     return Refusal(name, feature_compute_body(**spec), f"spec.{path}", says)
 
 
+def _backfill(name: str, path: str, says: str, **changes: Any) -> Refusal:
+    return _features(f"backfill-{name}", f"backfill.{path}", says, backfill=backfill_spec(**changes))
+
+
 def _table(name: str, path: str, says: str, **table: Any) -> Refusal:
     body = feature_compute_body(sources=[{**_PROFILES, "table": {**_TABLE, **table}}])
     return Refusal(f"table-{name}", body, f"spec.sources[0].table{path}", says)
@@ -251,6 +256,18 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         output={"uri": "s3://lake/users/scores"},
     ),
     _batch("same", "output", "output.uri must not be within input.uri", output={"uri": "s3://lake/users"}),
+    _backfill(
+        "within",
+        "output",
+        "output.uri must not be within input.uri",
+        output={"uri": "s3://lake/labels/features"},
+    ),
+    _backfill(
+        "file", "output.uri", "must be pvc://<claim>/<path>, s3://", output={"uri": "file:///models/out"}
+    ),
+    _backfill("shards", "shards", "greater than or equal to 1", shards=0),
+    _backfill("parallelism", "parallelism", "less than or equal to 1000", parallelism=1_001),
+    _backfill("deadline", "deadline", "must be from 1m to 720h", deadline="30s"),
     _batch("https", "input.uri", "a folder cannot be listed over https", input={"uri": "https://lake/users"}),
     _batch("file", "output.uri", "must be pvc://<claim>/<path>, s3://", output={"uri": "file:///models/out"}),
     _batch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,16 +11,11 @@ import pytest
 
 from builders.probe_model import publish_slow
 from builders.waiting import wait_until
+from fixtures.claim_reader import ClaimReader
 from fixtures.installed import Space
 
 TRITON: Final = "tritonserver|triton_python_backend_stub"
 ROWS, FILES, SHARDS, ROWS_PER_FILE = 50_000, 5, 4, 2_500
-CLAIM: Final = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": "scores"},
-    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-}
 READ: Final = """
 import glob, json
 import pyarrow.parquet as pq
@@ -53,12 +47,12 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(batch
     space = batch
     publish_slow(space.folder("probe"), 1, rounds=40_000)
     _write_table(space)
-    space.kubectl.apply(json.dumps(CLAIM), space.namespace)
-    space.kubectl.apply(json.dumps(_reader(space)), space.namespace)
-    space.kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
+    reader = ClaimReader(space, "scores")
     space.apply("Inference", "probe", _spec(space))
 
-    wait_until(lambda: _read(space)["files"] >= 1, "the work has begun", evidence=lambda: _status(space))
+    wait_until(
+        lambda: reader.run_python(READ)["files"] >= 1, "the work has begun", evidence=lambda: _status(space)
+    )
     wait_until(lambda: len(_pods(space)) == 2, "two are at work", evidence=lambda: _pods(space))
     workers = [pod["metadata"] for pod in _pods(space)]
     tritons = space.installed.processes(TRITON, [worker["uid"] for worker in workers])
@@ -75,7 +69,7 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(batch
         "the pause is said",
         evidence=lambda: _status(space),
     )
-    paused = _read(space)
+    paused = reader.run_python(READ)
     assert 1 <= paused["files"] < ROWS // ROWS_PER_FILE
     assert paused["rows"] == paused["unique"]
 
@@ -87,7 +81,7 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(batch
         evidence=lambda: _status(space),
     )
 
-    read = _read(space)
+    read = reader.run_python(READ)
     assert (read["rows"], read["unique"], read["wrong"], read["in_order"]) == (ROWS, ROWS, 0, True)
     assert read["files"] == ROWS // ROWS_PER_FILE
     assert [(end["rows"], end["refused"], end["shards"]) for end in read["ends"]] == [(ROWS, 0, SHARDS)]
@@ -120,33 +114,6 @@ def _spec(space: Space) -> Mapping[str, Any]:
             "shards": SHARDS,
         },
     }
-
-
-def _reader(space: Space) -> Mapping[str, Any]:
-    """A pod that has the claim and stays, to read what is there."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "reader"},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "securityContext": {"fsGroup": 65532},
-            "containers": [
-                {
-                    "name": "reader",
-                    "image": space.installed.site.values["images.dataplane"],
-                    "imagePullPolicy": "Never",
-                    "command": ["python3", "-c", "import time; time.sleep(3600)"],
-                    "volumeMounts": [{"name": "scores", "mountPath": "/mnt/pvc/scores", "readOnly": True}],
-                }
-            ],
-            "volumes": [{"name": "scores", "persistentVolumeClaim": {"claimName": "scores"}}],
-        },
-    }
-
-
-def _read(space: Space) -> Any:
-    return json.loads(space.kubectl.run("exec", "-n", space.namespace, "reader", "--", "python3", "-c", READ))
 
 
 def _pods(space: Space) -> Sequence[Mapping[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from builders.backfill import backfill_spec
 from builders.batch import batch_spec
 from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
@@ -141,6 +142,16 @@ def test_feature_compute_with_streams(check_golden: CheckGolden) -> None:
     plan = plan_features(FeaturesObserved(body, NOW), SETTINGS)
 
     check_golden(FOLDER / "feature-compute-streams.yaml", _documents(plan))
+
+
+def test_feature_compute_with_a_backfill(check_golden: CheckGolden) -> None:
+    features = [{"name": "hist", "sequence": {"field": "clicks.item_id", "last": 20}}]
+    body = a_feature_compute(
+        **live_features_spec(features=features, backfill=backfill_spec(secretName="lake"))
+    )
+    plan = plan_features(FeaturesObserved(body, NOW), SETTINGS)
+
+    check_golden(FOLDER / "feature-compute-backfill.yaml", _documents(plan))
 
 
 def test_pipeline(check_golden: CheckGolden) -> None:

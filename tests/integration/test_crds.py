@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builders.backfill import backfill_spec
 from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
@@ -210,11 +211,17 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "events": [{**event, "timeZone": "UTC"}],
         "nodeLoss": {"mode": "Priced", "expectedEvery": "720h"},
     }
-    features = created(kubectl, namespace, feature_compute_body(**live_features_spec(resources=None)))["spec"]
+    features = created(
+        kubectl,
+        namespace,
+        feature_compute_body(**live_features_spec(resources=None), backfill=backfill_spec()),
+    )["spec"]
     stream = features["sources"][1]["stream"]
     assert (stream["lateness"], stream["ttl"], stream["maxEvents"]) == ("1m", "168h", 256)
     assert features["sources"][0]["table"]["minKeysPercent"] == 50
     assert features["eventStorage"] == "4Gi"
+    backfill = features["backfill"]
+    assert (backfill["shards"], backfill["parallelism"], backfill["maxRefusedRows"]) == (8, 2, 0)
     defaults = {name: item["default"] for item in features["features"] for name, item in _defaulted(item)}
     assert defaults == {"lookup": "0", "window": "0", "timeSince": "-1"}
 

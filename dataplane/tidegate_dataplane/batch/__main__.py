@@ -22,7 +22,6 @@ from tidegate_dataplane.batch.feature_sources import FeatureSources
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.parquet import Wait
 from tidegate_dataplane.batch.results import ResultsFolder
-from tidegate_dataplane.batch.scorer import FeaturesAlone, ShardModel
 from tidegate_dataplane.batch.shard import ShardScorer
 from tidegate_dataplane.batch.store import open_sink, open_source
 from tidegate_dataplane.contract import BatchOrder, DesiredState, ModelFormat
@@ -147,7 +146,8 @@ def _run_shard(
                 order, int(environment[INDEX_VARIABLE]), source, results, model, metrics, runner.run, features
             ).score_shard()
         finally:
-            runner.run(model.close())
+            if model is not None:
+                runner.run(model.close())
 
 
 def _open_features(
@@ -159,13 +159,13 @@ def _open_features(
     return FeatureSources(order.features, lambda uri: open_source(uri, settings, credentials), wait)
 
 
-async def _open_model(settings: AgentSettings, desired: DesiredState) -> ShardModel:
-    """Open the client of the pod's server; a backfill has none.
+async def _open_model(settings: AgentSettings, desired: DesiredState) -> TritonModel | None:
+    """Open the client of the pod's server; None for a backfill, which has none.
 
     This is a coroutine because the gRPC channel belongs to the event loop in which it is made.
     """
     if desired.format is ModelFormat.FEATURES:
-        return FeaturesAlone()
+        return None
     return TritonModel(settings.triton_grpc, desired.model, str(desired.version))
 
 

@@ -7,9 +7,8 @@ from typing import Final, Protocol
 
 from tidegate_dataplane.agent.nearline.failure_policy import FaultOrigin
 from tidegate_dataplane.agent.nearline.message import InferenceTensor, MalformedError
-from tidegate_dataplane.agent.nearline.model import ModelSignature, NoAnswerError
+from tidegate_dataplane.agent.nearline.model import NoAnswerError
 from tidegate_dataplane.batch.columns import Array
-from tidegate_dataplane.batch.parquet import MAX_BATCH_ROWS
 
 MAX_CONCURRENT_REQUESTS: Final = 4
 """Concurrent requests: while one runs, the next ones wait in the server's queue."""
@@ -36,40 +35,6 @@ class InferenceModel(Protocol):
     async def is_ready(self) -> bool:
         """Return whether the model is ready to answer."""
         ...
-
-
-class ShardModel(InferenceModel, Protocol):
-    """The methods of a model client that a shard needs."""
-
-    async def get_signature(self) -> ModelSignature:
-        """Return inputs, outputs, and the most rows of one request, 0 if it takes none."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
-class FeaturesAlone:
-    """The model of a backfill, which has none: it takes no inputs and answers nothing."""
-
-    async def infer(
-        self, request_id: str, inputs: Sequence[InferenceTensor]
-    ) -> tuple[str, tuple[InferenceTensor, ...]]:
-        """Return no outputs."""
-        del request_id, inputs
-        return "", ()
-
-    async def is_ready(self) -> bool:
-        """Return True."""
-        return True
-
-    async def get_signature(self) -> ModelSignature:
-        """Return a signature without tensors."""
-        return ModelSignature((), (), MAX_BATCH_ROWS)
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)

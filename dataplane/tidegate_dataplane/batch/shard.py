@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
 import structlog
 
-from tidegate_dataplane.agent.nearline.model import ModelSignature
+from tidegate_dataplane.agent.nearline.model import ModelSignature, TritonModel
 from tidegate_dataplane.batch.columns import (
     MappedInput,
     find_refused_rows,
@@ -20,7 +20,14 @@ from tidegate_dataplane.batch.columns import (
 from tidegate_dataplane.batch.errors import MissingColumnError, ServerFaultError, TableError
 from tidegate_dataplane.batch.feature_sources import FeatureSources
 from tidegate_dataplane.batch.metrics import BatchMetrics
-from tidegate_dataplane.batch.parquet import RowStream, Wait, measure_file, read_segment, select_table_files
+from tidegate_dataplane.batch.parquet import (
+    MAX_BATCH_ROWS,
+    RowStream,
+    Wait,
+    measure_file,
+    read_segment,
+    select_table_files,
+)
 from tidegate_dataplane.batch.plan import RowSpan, TablePlan
 from tidegate_dataplane.batch.results import ResultsFolder, ShardReport
 from tidegate_dataplane.batch.row_features import (
@@ -30,7 +37,7 @@ from tidegate_dataplane.batch.row_features import (
     check_model_inputs,
     translate_errors,
 )
-from tidegate_dataplane.batch.scorer import BatchScorer, RowBatch, RowsOutcome, ShardModel
+from tidegate_dataplane.batch.scorer import BatchScorer, RowBatch, RowsOutcome
 from tidegate_dataplane.batch.store import TableSource
 from tidegate_dataplane.contract import BatchOrder
 
@@ -39,6 +46,9 @@ log = structlog.get_logger()
 ROW_COLUMN, REASON_COLUMN = "tidegate_row", "tidegate_reason"
 """Columns of the files of refused rows, with FILE_COLUMN: the row's number in its file, and the reason."""
 FILE_COLUMN = "tidegate_file"
+
+_NO_MODEL = ModelSignature((), (), MAX_BATCH_ROWS)
+"""A backfill has no model, so that its rows are no inputs of any."""
 
 
 class ShardScorer:
@@ -50,19 +60,19 @@ class ShardScorer:
         index: int,
         source: TableSource,
         results: ResultsFolder,
-        model: ShardModel,
+        model: TritonModel | None,
         metrics: BatchMetrics,
         wait: Wait,
         feature_sources: FeatureSources | None = None,
     ) -> None:
-        """`feature_sources` are those of the order's features."""
+        """`feature_sources` are those of the order's features; without a model, rows get these alone."""
         self._order = order
         self._feature_sources = feature_sources
         self._index = index
         self._source = source
         self._results = results
         self._model = model
-        self._scorer = BatchScorer(model, f"{order.run}-{index}")
+        self._scorer = BatchScorer(model, f"{order.run}-{index}") if model is not None else None
         self._metrics = metrics
         self._wait = wait
 
@@ -194,6 +204,8 @@ class ShardScorer:
         return inputs, sorted(read | needed)
 
     def _load_signature(self) -> ModelSignature:
+        if self._model is None or self._scorer is None:
+            return _NO_MODEL
         self._wait(self._scorer.wait_until_ready())
         signature: ModelSignature = self._wait(self._model.get_signature())
         if signature.rows == 0:
@@ -241,9 +253,13 @@ class ShardScorer:
                     batches.append(
                         RowBatch(begins, rows, make_tensors(fit_rows.slice(start, rows), inputs, location))
                     )
-        self._metrics.requests.inc(len(batches) if inputs else 0)
         spare = self._order.max_refused_rows - refused - len(unfit)
-        answers: list[RowsOutcome] = self._wait(self._scorer.score_batches(batches, spare))
+        answers: list[RowsOutcome]
+        if self._scorer is None:
+            answers = [RowsOutcome(batch.first_row, batch.rows, {}) for batch in batches]
+        else:
+            self._metrics.requests.inc(len(batches))
+            answers = self._wait(self._scorer.score_batches(batches, spare))
         answers += [RowsOutcome(part.start + row, 1, {}, refusal=reason) for row, reason in unfit.items()]
         return sorted(answers, key=lambda answer: answer.first_row)
 

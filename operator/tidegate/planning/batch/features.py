@@ -79,7 +79,7 @@ class FeatureRows:
     columns: Sequence[BatchColumn]
 
     @property
-    def title(self) -> str:
+    def compute_title(self) -> str:
         """Return the FeatureCompute as messages name it."""
         return f"FeatureCompute {self.compute.metadata.name}"
 
@@ -106,23 +106,23 @@ def find_row_problems(rows: FeatureRows, plan: FeaturePlan) -> Iterator[str]:
     for source in rows.sources:
         if source.name not in declared:
             names = ", ".join(declared) or "none"
-            yield f"{rows.path}.sources[{source.name}]: {rows.title} has no such source; it has {names}"
+            yield f"{rows.path}.sources[{source.name}]: {rows.compute_title} has no such source; it has {names}"
     uris = rows.locate_sources(plan)
     for stream in plan.streams:
         if stream.name not in uris:
             yield (
-                f"{rows.path}.sources: {rows.title} reads events of stream {stream.name}: add it, with the URI of its events"
+                f"{rows.path}.sources: {rows.compute_title} reads events of stream {stream.name}: add it, with the URI of its events"
             )
     for table in plan.tables:
         if find_scheme(uris[table.name]) not in TABLE_SCHEMES:
             yield (
-                f"{rows.path}.sources: table {table.name} of {rows.title} is at {table.uri}, which Jobs do not read: add it, with "
+                f"{rows.path}.sources: table {table.name} of {rows.compute_title} is at {table.uri}, which Jobs do not read: add it, with "
                 "the URI of a copy"
             )
     if plan.streams and rows.event_time is None:
-        yield f"{rows.path}.eventTime: {rows.title} reads events: name the column with the time of each row"
+        yield f"{rows.path}.eventTime: {rows.compute_title} reads events: name the column with the time of each row"
     if rows.event_time is not None and not plan.streams:
-        yield f"{rows.path}.eventTime: no feature of {rows.title} reads events, so every row gets the same at any time: remove it"
+        yield f"{rows.path}.eventTime: no feature of {rows.compute_title} reads events, so every row gets the same at any time: remove it"
     yield from _find_clashes(rows, plan)
 
 
@@ -133,12 +133,12 @@ def _find_clashes(rows: FeatureRows, plan: FeaturePlan) -> Iterator[str]:
     for name, column in renamed.items():
         path = f"{rows.input_path}.columns[{name}]"
         if name in outputs:
-            yield f"{path}: {name} is a feature of {rows.title}, which computes it: remove it"
+            yield f"{path}: {name} is a feature of {rows.compute_title}, which computes it: remove it"
         if column in outputs:
-            yield f"{path}.column: {column} is also a feature of {rows.title}: rename the column"
+            yield f"{path}.column: {column} is also a feature of {rows.compute_title}: rename the column"
     needed = {renamed.get(spec.name, spec.name) for spec in plan.inputs} | {rows.event_time or ""}
     for column in sorted(needed & outputs):
         yield (
-            f"{rows.path}: the rows need a column {column}, which is also a feature of {rows.title}: rename the "
+            f"{rows.path}: the rows need a column {column}, which is also a feature of {rows.compute_title}: rename the "
             f"column, and map it by {rows.input_path}.columns"
         )

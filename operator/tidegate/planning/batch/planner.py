@@ -120,7 +120,7 @@ def _find_run(
         # A plan that changes later does not compute everything again; another spec.batch.run does.
         plan_hash = progress.plan_hash
     name = make_run_name(inference, batch, plan_hash)
-    current, others = select_job(observed.jobs, job_name)
+    current, other_jobs = select_job(observed.jobs, job_name)
     return ShardedRun(
         name=name,
         shards=batch.shards,
@@ -128,7 +128,7 @@ def _find_run(
         plan_hash=plan_hash,
         recorded=progress if progress is not None and progress.run == name else None,
         job=current,
-        other_jobs=others,
+        other_jobs=other_jobs,
     )
 
 

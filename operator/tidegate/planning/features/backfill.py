@@ -93,7 +93,7 @@ def plan_backfill(
     if problem is not None:
         # Pods that run stay: they compute what the spec asked for before.
         verdict = Verdict(False, Reason.PLAN_INVALID, problem, stalled=True)
-        return _conclude(features, features.status.backfill, verdict)
+        return _finish_plan(features, features.status.backfill, verdict)
     shards = ShardFeatures(rows.make_order(plan), features.spec.resources.memory)
     objects = build_backfill_objects(features, backfill, shards, settings)
     job: Any = objects[-1]
@@ -103,8 +103,8 @@ def plan_backfill(
     )
     progress = run.make_progress(_find_end(run))
     if run.complete:
-        return _conclude(features, progress, verdict)
-    return _conclude(
+        return _finish_plan(features, progress, verdict)
+    return _finish_plan(
         features,
         progress,
         verdict,
@@ -114,7 +114,7 @@ def plan_backfill(
     )
 
 
-def _conclude(
+def _finish_plan(
     features: FeatureCompute,
     progress: BatchProgress | None,
     verdict: Verdict,
@@ -148,14 +148,14 @@ def _find_problems(rows: FeatureRows, backfill: BackfillSpec, plan: FeaturePlan)
     for mapping in backfill.input.columns:
         if mapping.input not in inputs:
             yield (
-                f"{rows.input_path}.columns[{mapping.input}]: no feature of {rows.title} reads an input of that name; they "
+                f"{rows.input_path}.columns[{mapping.input}]: no feature of {rows.compute_title} reads an input of that name; they "
                 f"read {', '.join(inputs)}"
             )
     outputs = {output.name for output in plan.outputs}
     for name in backfill.output.keep:
         if name in outputs:
             yield (
-                f"{rows.path}.output.keep: {name} is a feature of {rows.title}, and all features are written: remove it, or "
+                f"{rows.path}.output.keep: {name} is a feature of {rows.compute_title}, and all features are written: remove it, or "
                 "rename the column"
             )
 
@@ -168,7 +168,7 @@ def _find_run(
     job_name: str,
 ) -> ShardedRun:
     name, progress = make_backfill_run(features, backfill, plan.hash), features.status.backfill
-    current, others = select_job(jobs, job_name)
+    current, other_jobs = select_job(jobs, job_name)
     return ShardedRun(
         name=name,
         shards=backfill.shards,
@@ -176,7 +176,7 @@ def _find_run(
         plan_hash=plan.hash,
         recorded=progress if progress is not None and progress.run == name else None,
         job=current,
-        other_jobs=others,
+        other_jobs=other_jobs,
     )
 
 

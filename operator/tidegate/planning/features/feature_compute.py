@@ -195,11 +195,11 @@ def _build_status(
         *((make_fresh_condition(readings, generation),) if readings.can_age else ()),
         *((backfill.condition,) if backfill.condition is not None else ()),
     )
-    gone = {
+    absent_types = {
         *(() if readings.can_age else (ConditionType.FRESH.value,)),
         *(() if backfill.condition is not None else (ConditionType.BACKFILLED.value,)),
     }
-    previous = [condition for condition in features.status.conditions if condition.type not in gone]
+    previous = [condition for condition in features.status.conditions if condition.type not in absent_types]
     merged = merge_conditions(previous, conditions, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return FeatureComputeStatus(
