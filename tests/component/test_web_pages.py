@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
+from builders.backfill import backfill_spec
+from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
@@ -396,6 +398,24 @@ async def test_features_are_shown_with_the_models_that_take_them(dashboard: Dash
 
     assert users not in page
     assert "The models that take the features are not shown" in page
+
+
+async def test_a_backfill_and_batches_are_shown_with_the_features(dashboard: Dashboard) -> None:
+    progress = {"run": "a-1", "output": "s3://lake/training/a-1", "shards": 8, "done": 5, "failed": 1}
+    batch = batch_spec(features={"name": "plan"})
+    dashboard.put(
+        a_feature_compute(
+            "plan", status={"backfill": progress}, **live_features_spec(backfill=backfill_spec())
+        ),
+        an_inference("scores", tier="offline", batch=batch),
+        an_inference("elsewhere", "feed", tier="offline", batch=batch),
+    )
+
+    page = told(Page(await read(dashboard, "/featurecomputes/ads/plan")))
+
+    assert "Backfill 5 of 8 shards · 1 failed" in page
+    assert "place clip 0 to 100 request position INT64 [-1, 1] backfill batch of ads/ scores" in page
+    assert "elsewhere" not in page
 
 
 async def test_an_object_that_cannot_be_read_says_who_says_why(dashboard: Dashboard) -> None:

@@ -21,6 +21,7 @@ from tidegate.planning.features.lineage import (
 from tidegate.planning.features.operation_text import list_parameters, summarize_operation
 from tidegate.planning.features.table_freshness import format_loaded_table
 from tidegate.reports.feature_usage import (
+    FeatureJobReport,
     FeatureUsage,
     ModelUseReport,
     PipelineProblemReport,
@@ -112,6 +113,8 @@ class FeatureExplanation(Report):
     """PlanCompiled, SourcesReady and Fresh, as far as the object has them."""
     features: tuple[FeatureLineage, ...]
     sources: tuple[FeatureSourceReport, ...]
+    jobs: tuple[FeatureJobReport, ...]
+    """Batches and backfills, which compute all features of the FeatureCompute."""
     pipeline_problems: tuple[PipelineProblemReport, ...]
     usage_known: bool
     """Whether the ModelAccesses and the Inferences with their status could be read; if not, no model is listed."""
@@ -131,8 +134,10 @@ class FeatureExplanation(Report):
         if self.sources:
             yield ""
             yield from align_columns(list(_list_source_cells(self.sources)))
-        if self.pipeline_problems or self.skipped:
+        if self.jobs or self.pipeline_problems or self.skipped:
             yield ""
+        for job in self.jobs:
+            yield job.format_text()
         for pipeline in self.pipeline_problems:
             yield pipeline.format_text()
         for reason in self.skipped:
@@ -178,6 +183,7 @@ def explain_features(
         ),
         features=lineages,
         sources=tuple(_report_source(item, source) for source in item.spec.sources if source.name in names),
+        jobs=usage.report_jobs(item.key),
         pipeline_problems=report_problems(usage.list_pipelines(item.key)),
         usage_known=usage.is_known,
         skipped=tuple(skipped),

@@ -11,6 +11,7 @@ from tidegate.planning.features.feature_plan import compile_plan
 from tidegate.planning.features.lineage import LineageKind, Origin, find_reading_features, resolve_origins
 from tidegate.planning.features.operation_text import list_parameters, summarize_operation
 from tidegate.reports.feature_usage import (
+    FeatureJobReport,
     FeatureUsage,
     ModelUseReport,
     PipelineProblemReport,
@@ -38,6 +39,8 @@ class ListedFeature(ApiModel):
     read_by_features: tuple[str, ...]
     """Other features of the same FeatureCompute."""
     taken_by_models: tuple[ModelUseReport, ...]
+    computed_by_jobs: tuple[FeatureJobReport, ...]
+    """Batches and backfills, which compute all features of the FeatureCompute."""
 
 
 class PlanProblemReport(ApiModel):
@@ -100,6 +103,7 @@ class FeatureListReport(Report):
         users = [f"feature {name}" for name in row.read_by_features]
         models = [use.format_text() if wide else use.model for use in row.taken_by_models]
         users += dict.fromkeys(models)
+        users += [job.format_text() if wide else job.format_user() for job in row.computed_by_jobs]
         owner = f"{row.namespace}/{row.feature_compute}"
         if not self.usage_known or any(
             problem.feature_compute == owner for problem in self.pipeline_problems
@@ -162,4 +166,5 @@ def _report_row(
         shape=None if output is None else output.shape,
         read_by_features=find_reading_features(item.spec, feature.name),
         taken_by_models=usage.report_models(item.key, (feature.name,)),
+        computed_by_jobs=usage.report_jobs(item.key),
     )

@@ -1,4 +1,4 @@
-"""Report which models take a feature, and the pipelines whose models are unknown."""
+"""Report which models take a feature, which Jobs compute it, and the pipelines whose models are unknown."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from typing import Self
 
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.planning.access.feature_uses import ModelUse, PipelineUse
+from tidegate.planning.features.feature_jobs import FeatureJob, FeatureJobKind
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureUsage:
-    """What was read about the pipelines that call FeatureComputes."""
+    """What was read about the pipelines that call FeatureComputes, and the Jobs that compute their features."""
 
     pipelines: Sequence[PipelineUse] = ()
+    jobs: Sequence[FeatureJob] = ()
     is_known: bool = True
     """Whether the ModelAccesses and the Inferences with their status could be read."""
 
     def list_pipelines(self, feature_compute: ObjectKey) -> tuple[PipelineUse, ...]:
         """Return the pipelines that call a FeatureCompute."""
         return tuple(use for use in self.pipelines if use.feature_compute == feature_compute)
+
+    def report_jobs(self, feature_compute: ObjectKey) -> tuple[FeatureJobReport, ...]:
+        """Return the reports of the Jobs that compute the features of a FeatureCompute."""
+        return tuple(
+            FeatureJobReport.from_job(job) for job in self.jobs if job.feature_compute == feature_compute
+        )
 
     def report_models(
         self, feature_compute: ObjectKey, features: Sequence[str]
@@ -55,6 +63,34 @@ class ModelUseReport(ApiModel):
     def format_text(self) -> str:
         """Format the model with its pipeline."""
         return f"{self.model}, route {self.route} of modelaccess/{self.access}"
+
+
+class FeatureJobReport(ApiModel):
+    """A Job that computes all features of the FeatureCompute for rows in files."""
+
+    kind: FeatureJobKind
+    owner: str
+    """The Inference with the batch, or the FeatureCompute with the backfill: namespace/name."""
+    rows: str
+    """URI of the rows."""
+    results: str
+    """URI of the folder with the folders of the runs."""
+
+    @classmethod
+    def from_job(cls, job: FeatureJob) -> Self:
+        """Return the report of a Job."""
+        return cls(kind=job.kind, owner=str(job.owner), rows=job.rows, results=job.results)
+
+    def format_user(self) -> str:
+        """Format the Job as a user of a feature."""
+        if self.kind is FeatureJobKind.BACKFILL:
+            return "backfill"
+        return f"batch {self.owner.rpartition('/')[2]}"
+
+    def format_text(self) -> str:
+        """Format the Job with its files."""
+        field = "inference" if self.kind is FeatureJobKind.BATCH else "featurecompute"
+        return f"{self.kind.value.lower()} of {field}/{self.owner}, from {self.rows} to {self.results}"
 
 
 class PipelineProblemReport(ApiModel):

@@ -1,4 +1,4 @@
-"""Read FeatureComputes with the pipelines that call them, from a cluster or from manifests, and report their features."""
+"""Read FeatureComputes with the pipelines and the Jobs that use them, from a cluster or from manifests, and report their features."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.planning.access.callees import CalleeLookup
 from tidegate.planning.access.feature_uses import find_pipeline_uses
+from tidegate.planning.features.feature_jobs import find_feature_jobs
 from tidegate.reports.feature_lineage import FeatureExplanation, explain_features
 from tidegate.reports.feature_list import FeatureListReport, report_feature_list
 from tidegate.reports.feature_usage import FeatureUsage
@@ -50,7 +51,11 @@ async def read_catalogue(client: KubeClient, namespace: str) -> FeatureCatalogue
     inferences = await reader.list_parsed(kinds.INFERENCE, Inference)
     # Without the Inferences, every pipeline would be reported as calling models that do not exist.
     is_known = reader.unlisted.isdisjoint({ModelAccess.KIND, Inference.KIND})
-    usage = find_usage(features, accesses, inferences) if is_known else FeatureUsage(is_known=False)
+    usage = (
+        find_usage(features, accesses, inferences)
+        if is_known
+        else FeatureUsage(jobs=find_feature_jobs(features, inferences), is_known=False)
+    )
     return FeatureCatalogue(namespace, features, usage, tuple(reader.skipped))
 
 
@@ -65,6 +70,7 @@ def load_catalogue(files: Sequence[Path], namespace: str, *, selected: str = "")
     _check_unique(objects)
     features = _select_kind(objects, FeatureCompute)
     usage = find_usage(features, _select_kind(objects, ModelAccess), ())
+    jobs = find_feature_jobs(features, _select_kind(objects, Inference))
     pipelines = [replace(use, models=(), problem=_NO_STATUS) for use in usage.pipelines]
     skipped = tuple(
         f"{item.kind} {item.key}: {message}"
@@ -72,19 +78,19 @@ def load_catalogue(files: Sequence[Path], namespace: str, *, selected: str = "")
         if selected in {"", item.key.namespace}
         for message in item.messages
     )
-    return FeatureCatalogue(selected, features, FeatureUsage(pipelines, is_known=False), skipped)
+    return FeatureCatalogue(selected, features, FeatureUsage(pipelines, jobs, is_known=False), skipped)
 
 
 def find_usage(
-    features: Iterable[FeatureCompute], accesses: Sequence[ModelAccess], inferences: Iterable[Inference]
+    features: Sequence[FeatureCompute], accesses: Sequence[ModelAccess], inferences: Sequence[Inference]
 ) -> FeatureUsage:
-    """Return which of the models take which features."""
+    """Return which of the models take which features, and which Jobs compute them."""
     lookup = CalleeLookup(
         {item.key: item for item in inferences}.get,
         {item.key: item for item in features}.get,
         {item.key: item for item in accesses}.get,
     )
-    return FeatureUsage(find_pipeline_uses(accesses, lookup))
+    return FeatureUsage(find_pipeline_uses(accesses, lookup), find_feature_jobs(features, inferences))
 
 
 def list_features(catalogue: FeatureCatalogue) -> FeatureListReport:

@@ -1,4 +1,4 @@
-"""What the page of a FeatureCompute shows of each feature: how it is made, and which models take it."""
+"""What the page of a FeatureCompute shows of each feature: how it is made, and which models and Jobs use it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import CustomResource
 from tidegate.planning.access.callees import CalleeLookup
 from tidegate.planning.access.feature_uses import find_pipeline_uses
+from tidegate.planning.features.feature_jobs import find_feature_jobs
 from tidegate.reports.feature_list import FeatureListReport, report_feature_list
 from tidegate.reports.feature_usage import FeatureUsage
 from tidegate.web.access.rights import Action
@@ -21,12 +22,14 @@ ResourceT = TypeVar("ResourceT", bound=CustomResource)
 async def list_used_features(context: RequestContext, features: FeatureCompute) -> FeatureListReport:
     """Return the features with their users; those are unknown if the user may not list ModelAccesses and Inferences."""
     namespace = features.key.namespace
-    usage = FeatureUsage(is_known=False)
+    usage = FeatureUsage(jobs=find_feature_jobs((features,), ()), is_known=False)
     if await _may_list_users(context, namespace):
         fleet = context.app.fleet
         accesses = _select_namespace(fleet.accesses.list_all(), namespace)
         lookup = CalleeLookup(fleet.inferences.get, fleet.features.get, fleet.accesses.get)
-        usage = FeatureUsage(find_pipeline_uses(accesses, lookup))
+        inferences = _select_namespace(fleet.inferences.list_all(), namespace)
+        jobs = find_feature_jobs((features,), inferences)
+        usage = FeatureUsage(find_pipeline_uses(accesses, lookup), jobs)
     return report_feature_list([features], usage, namespace=namespace)
 
 
